@@ -1,7 +1,7 @@
-"""Stock kubectl, a current one and the 1.20 of Debian bookworm, against the API server.
+"""Two kubectl versions against the API server: a current one, and 1.20 of Debian bookworm.
 
-``GANGLINE_KUBECTL`` and ``GANGLINE_KUBECTL_OLD`` name the programs; without them ``kubectl`` on the
-path is the current one, and the old one is looked for where continuous integration unpacks it.
+``GANGLINE_KUBECTL`` and ``GANGLINE_KUBECTL_OLD`` are their paths. By default ``kubectl`` on the
+path is the current one, and the old one is searched where continuous integration unpacks it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Kubectl:
     is_old: bool
 
     async def run(self, *arguments: str, text: str = "", editor: str = "true") -> tuple[int, str]:
-        """Run it; give its exit code and all that it said."""
+        """Run a command. Returns its exit code and its output."""
         process = await asyncio.create_subprocess_exec(
             self.program,
             f"--cache-dir={self.folder / 'cache'}",
@@ -47,19 +47,19 @@ class Kubectl:
         )
         try:
             async with asyncio.timeout(60):
-                said, _ = await process.communicate(text.encode() or None)
+                output, _ = await process.communicate(text.encode() or None)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         assert process.returncode is not None
-        return process.returncode, said.decode()
+        return process.returncode, output.decode()
 
     async def __call__(self, line: str, *more: str, text: str = "", editor: str = "true") -> str:
-        """Run a command line that must succeed; give what it said."""
-        code, said = await self.run(*line.split(), *more, text=text, editor=editor)
-        assert code == 0, said
-        return said
+        """Run a command that must succeed. Returns its output."""
+        code, output = await self.run(*line.split(), *more, text=text, editor=editor)
+        assert code == 0, output
+        return output
 
 
 @pytest.fixture(params=sorted(PROGRAMS))

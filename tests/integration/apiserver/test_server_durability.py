@@ -1,4 +1,4 @@
-"""What a client was told is stored survives the server's sudden death, at any moment."""
+"""Acknowledged writes survive a kill of the server at any moment."""
 
 import asyncio
 import signal
@@ -33,7 +33,7 @@ def connect(data: Path) -> Client:
 
 
 async def write_until_it_dies(client: Client, writer: int, kept: dict[str, str]) -> None:
-    """Create, change and delete; ``kept`` has what the server said was stored."""
+    """Create, change and delete; ``kept`` has the acknowledged state."""
     number = 0
     while True:
         name = f"w{writer}-{number}"
@@ -43,14 +43,14 @@ async def write_until_it_dies(client: Client, writer: int, kept: dict[str, str])
             kept[name] = str(number)
             if number % 3 == 0:
                 change = {"data": {"n": f"{number}-changed"}}
-                # From here until the answer nobody knows which of the two is stored.
+                # Until the response, either of the two states may be stored.
                 kept[name] = ""
                 await client.patch(resources.CONFIG_MAPS, name, change, "default")
                 kept[name] = f"{number}-changed"
             if number % 5 == 4:
                 del kept[name]
                 await client.delete(resources.CONFIG_MAPS, name, "default")
-                kept[name] = "gone"
+                kept[name] = "removed"
         except (errors.Unreachable, errors.ServerTimeout):
             return
         number += 1
@@ -78,7 +78,7 @@ async def test_every_acknowledged_write_survives_a_kill(tmp_path: Path):
         assert len(kept) >= writes
         assert before <= stored.keys()
         for name, value in kept.items():
-            if value == "gone":
+            if value == "removed":
                 assert name not in stored
             elif value:
                 assert stored[name] == value
@@ -113,16 +113,16 @@ async def test_revisions_go_on_and_watches_resume_after_a_restart(tmp_path: Path
     assert await process.wait() == 0
 
 
-async def test_a_second_server_on_the_same_folder_says_who_is_in_the_way(tmp_path: Path):
+async def test_second_server_on_same_folder_reports_that_it_is_in_use(tmp_path: Path):
     first = await start(tmp_path)
     second = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gangline.local.apiserver", "--data", str(tmp_path), stderr=PIPE
     )
-    _, said = await second.communicate()
+    _, output = await second.communicate()
     first.terminate()
     assert await first.wait() == 0
     assert second.returncode == 1
-    assert b"in use by another server" in said
+    assert b"in use by another server" in output
 
 
 def test_a_damaged_file_is_reported_with_a_remedy(tmp_path: Path):

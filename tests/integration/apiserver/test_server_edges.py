@@ -1,4 +1,4 @@
-"""Requests that are hardly HTTP, and what a new cluster has from the start."""
+"""Malformed HTTP requests, and the objects of a new cluster."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from gangline.local.apiserver.server import ApiServer, ServerSettings
 LINES = "Host: x\r\nAuthorization: Bearer {token}\r\n"
 
 
-async def said_to(server: ApiServer, text: str) -> tuple[str, dict[str, object]]:
+async def raw_response(server: ApiServer, text: str) -> tuple[str, dict[str, object]]:
     """The status line and the body of the answer to a raw request."""
     trusted = ssl.create_default_context(cafile=str(server.ca_path))
     port = int(server.url.rpartition(":")[2])
@@ -46,7 +46,7 @@ async def said_to(server: ApiServer, text: str) -> tuple[str, dict[str, object]]
 async def test_what_is_hardly_http_is_answered_with_a_status(
     api_server: ApiServer, text: str, code: int, reason: str
 ):
-    line, status = await said_to(api_server, text)
+    line, status = await raw_response(api_server, text)
     assert f" {code} " in line
     assert (status["kind"], status["code"], status["reason"]) == ("Status", code, reason)
 

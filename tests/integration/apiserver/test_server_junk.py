@@ -1,4 +1,4 @@
-"""Junk in every place of an object: refused with words, never a server error."""
+"""Invalid values in every place of an object: refused with a message, never a server error."""
 
 import asyncio
 import copy
@@ -103,7 +103,7 @@ SAMPLES: dict[str, Json] = {
 
 
 def spoiled(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every place in a JSON value with every junk."""
+    """Yield the JSON value with each invalid value in each place."""
     if path:
         for junk in JUNK:
             yield path, junk

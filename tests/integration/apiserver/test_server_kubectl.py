@@ -1,4 +1,4 @@
-"""The server as stock kubectl sees it: every verb that needs no node."""
+"""The server as used by kubectl: every verb that needs no node."""
 
 import asyncio
 import json
@@ -59,17 +59,17 @@ async def test_get_watches(kubectl: Any):
         await kubectl("label pod a --overwrite", f"turn={_}")
         if watching.done():
             break
-    _, said = await watching
-    assert said.count("pod/a") > 1
+    _, output = await watching
+    assert output.count("pod/a") > 1
 
 
 async def test_get_says_what_is_not_there(kubectl: Any):
-    code, said = await kubectl.run("get", "pod", "none")
+    code, output = await kubectl.run("get", "pod", "none")
     assert code == 1
-    assert 'Error from server (NotFound): pods "none" not found' in said
-    code, said = await kubectl.run("get", "gadgets")
+    assert 'Error from server (NotFound): pods "none" not found' in output
+    code, output = await kubectl.run("get", "gadgets")
     assert code == 1
-    assert "the server doesn't have a resource type" in said
+    assert "the server doesn't have a resource type" in output
 
 
 async def test_describe(kubectl: Any):
@@ -93,11 +93,11 @@ async def test_apply_twice_and_with_a_change(kubectl: Any):
 async def test_apply_on_the_server_and_its_conflict(kubectl: Any):
     await kubectl("apply --server-side -f -", text=DEPLOYMENT)
     changed = DEPLOYMENT.replace('"1"', '"2"')
-    code, said = await kubectl.run(
+    code, output = await kubectl.run(
         "apply", "--server-side", "--field-manager=other", "-f", "-", text=changed
     )
     assert code == 1
-    assert 'conflict with "kubectl"' in said
+    assert 'conflict with "kubectl"' in output
     await kubectl("apply --server-side --field-manager=other --force-conflicts -f -", text=changed)
     value = "jsonpath={.spec.template.spec.containers[0].env[0].value}"
     assert await kubectl("get deployment web -o", value) == "2"
@@ -105,12 +105,12 @@ async def test_apply_on_the_server_and_its_conflict(kubectl: Any):
 
 async def test_diff_shows_what_would_change_and_changes_nothing(kubectl: Any):
     await kubectl("apply -f -", text=DEPLOYMENT)
-    code, said = await kubectl.run("diff", "-f", "-", text=DEPLOYMENT)
-    assert (code, said) == (0, "")
+    code, output = await kubectl.run("diff", "-f", "-", text=DEPLOYMENT)
+    assert (code, output) == (0, "")
     changed = DEPLOYMENT.replace("replicas: 2", "replicas: 5")
-    code, said = await kubectl.run("diff", "-f", "-", text=changed)
+    code, output = await kubectl.run("diff", "-f", "-", text=changed)
     assert code == 1
-    assert "+  replicas: 5" in said
+    assert "+  replicas: 5" in output
     assert await kubectl("get deployment web -o", "jsonpath={.spec.replicas}") == "2"
 
 
@@ -146,19 +146,19 @@ async def test_replace(kubectl: Any):
     changed = DEPLOYMENT.replace("replicas: 2", "replicas: 6")
     assert "replaced" in await kubectl("replace -f -", text=changed)
     assert await kubectl("get deployment web -o", "jsonpath={.spec.replicas}") == "6"
-    code, said = await kubectl.run(
+    code, output = await kubectl.run(
         "replace", "-f", "-", text=changed.replace("name: web", "name: none")
     )
     assert code == 1
-    assert "NotFound" in said
+    assert "NotFound" in output
 
 
 async def test_label_annotate_and_scale(kubectl: Any):
     await kubectl("apply -f -", text=DEPLOYMENT)
     await kubectl("label deployment web colour=blue")
-    code, said = await kubectl.run("label", "deployment", "web", "colour=red")
+    code, output = await kubectl.run("label", "deployment", "web", "colour=red")
     assert code == 1
-    assert "overwrite" in said
+    assert "overwrite" in output
     await kubectl("annotate deployment web", "note=with spaces")
     await kubectl("scale deployment web --replicas=7 --current-replicas=2")
     stored = json.loads(await kubectl("get deployment web -o json"))
@@ -172,12 +172,12 @@ async def test_label_annotate_and_scale(kubectl: Any):
 async def test_delete_with_each_policy(kubectl: Any, policy: str):
     await kubectl("apply -f -", text=DEPLOYMENT)
     await kubectl(f"delete deployment web --wait=false --cascade={policy}")
-    code, said = await kubectl.run("get", "deployment", "web", "-o", "json")
+    code, output = await kubectl.run("get", "deployment", "web", "-o", "json")
     if policy == "background":
         assert code == 1
     else:  # the garbage collector would go on from here
-        wanted = {"orphan": "orphan", "foreground": "foregroundDeletion"}[policy]
-        assert json.loads(said)["metadata"]["finalizers"] == [wanted]
+        expected = {"orphan": "orphan", "foreground": "foregroundDeletion"}[policy]
+        assert json.loads(output)["metadata"]["finalizers"] == [expected]
 
 
 async def test_delete_with_grace_waits_for_the_node(kubectl: Any):
@@ -199,9 +199,9 @@ async def test_wait(kubectl: Any, api_server: ApiServer):
             await asyncio.sleep(0.02)
     await kubectl("delete pod a --wait=false")
     await waiting
-    code, said = await kubectl.run("wait", "pod/none", "--for=condition=Ready", "--timeout=1s")
+    code, output = await kubectl.run("wait", "pod/none", "--for=condition=Ready", "--timeout=1s")
     assert code == 1
-    assert "NotFound" in said
+    assert "NotFound" in output
 
 
 async def test_explain_and_api_resources(kubectl: Any):
@@ -222,19 +222,19 @@ async def test_cordon_and_drain(kubectl: Any):
     await kubectl("patch pod a --type=merge -p", '{"metadata":{"finalizers":null}}')
     await kubectl("cordon n1")
     assert "SchedulingDisabled" in await kubectl("get node n1")
-    code, said = await kubectl.run("drain", "n1", "--force", "--grace-period=0", "--timeout=20s")
-    assert code == 0, said
+    code, output = await kubectl.run("drain", "n1", "--force", "--grace-period=0", "--timeout=20s")
+    assert code == 0, output
     assert (await kubectl("get pods -o name")) == ""
     await kubectl("uncordon n1")
 
 
 async def test_auth_can_i(kubectl: Any):
     assert (await kubectl("auth can-i create deployments")).strip() == "yes"
-    code, said = await kubectl.run(
+    code, output = await kubectl.run(
         "auth", "can-i", "delete", "pods", "--as=somebody", "--as-group=nobodies"
     )
     assert code == 1
-    assert said.strip().splitlines()[-1].startswith("no")
+    assert output.strip().splitlines()[-1].startswith("no")
     assert "*.*" in await kubectl("auth can-i --list")
 
 
@@ -254,7 +254,7 @@ async def test_create_by_command(kubectl: Any):
 
 async def test_misspelt_fields_are_refused_by_name(kubectl: Any):
     wrong = (POD % ("a", "one")).replace("image:", "imagee:")
-    code, said = await kubectl.run("apply", "-f", "-", text=wrong)
+    code, output = await kubectl.run("apply", "-f", "-", text=wrong)
     assert code == 1
-    assert 'unknown field "' in said
-    assert "imagee" in said
+    assert 'unknown field "' in output
+    assert "imagee" in output

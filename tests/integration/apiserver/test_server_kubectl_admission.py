@@ -46,20 +46,21 @@ async def test_kubectl_applies_webhooks_and_shows_what_they_say(kubectl: Kubectl
             assert "unchanged" in await kubectl("apply -f -", text=text)
             shown = await kubectl(f"get {kind.lower()}webhookconfigurations")
             assert re.search(rf"^NAME +WEBHOOKS +AGE\n{name} +1 ", shown, re.MULTILINE)
-        said = await kubectl("create configmap good --from-literal=a=b")
-        assert "created" in said
-        assert "Warning: be careful" in said
+        output = await kubectl("create configmap good --from-literal=a=b")
+        assert "created" in output
+        assert "Warning: be careful" in output
         assert "hooked=yes" in await kubectl("get configmap good --show-labels")
-        code, said = await kubectl.run("create", "configmap", "bad")
+        code, output = await kubectl.run("create", "configmap", "bad")
         assert code != 0
         assert (
-            'admission webhook "checks.hooks.example.com" denied the request: no bad names' in said
+            'admission webhook "checks.hooks.example.com" denied the request: no bad names'
+            in output
         )
         await kubectl("label configmap good more=x")
         assert "more=x" in await kubectl("get configmap good --show-labels")
-    code, said = await kubectl.run("create", "configmap", "late")
+    code, output = await kubectl.run("create", "configmap", "late")
     assert code != 0
-    assert "failed calling webhook" in said
+    assert "failed calling webhook" in output
     await kubectl("delete validatingwebhookconfiguration checks")
     await kubectl("delete mutatingwebhookconfiguration labels")
     await kubectl("create configmap late")
@@ -68,7 +69,7 @@ async def test_kubectl_applies_webhooks_and_shows_what_they_say(kubectl: Kubectl
     )
 
 
-async def test_every_mistake_in_a_configuration_is_told_at_once(kubectl: Kubectl):
+async def test_all_errors_of_a_configuration_are_reported_together(kubectl: Kubectl):
     body = yaml.safe_load(
         CONFIGURATION.format(kind="ValidatingWebhookConfiguration", name="x", port=1, bundle='""')
     )
@@ -76,10 +77,10 @@ async def test_every_mistake_in_a_configuration_is_told_at_once(kubectl: Kubectl
         "name": "x", "timeoutSeconds": 99, "clientConfig": {"url": "http://a"},
         "rules": [rule("pods", scope="There")],
     }  # fmt: skip
-    code, said = await kubectl.run("create", "-f", "-", text=yaml.safe_dump(body))
+    code, output = await kubectl.run("create", "-f", "-", text=yaml.safe_dump(body))
     assert code != 0
-    for words in ("three segments", "between 1 and 30", "'https' is the only", "Unsupported value"):
-        assert words in said
+    for texts in ("three segments", "between 1 and 30", "'https' is the only", "Unsupported value"):
+        assert texts in output
 
 
 async def test_autoscalers_are_applied_shown_and_described(kubectl: Kubectl):
@@ -109,7 +110,7 @@ async def test_autoscalers_are_applied_shown_and_described(kubectl: Kubectl):
     shown = await kubectl("get horizontalpodautoscalers.v1.autoscaling web -o yaml")
     assert "targetCPUUtilizationPercentage: 60" in shown
     assert "Reference" in await kubectl("describe hpa web")
-    # Written back in the older version, the other measure is still there.
+    # Written back as v1, the object still has its other metric.
     await kubectl("replace -f -", text=shown)
     again = await kubectl("get horizontalpodautoscalers.v2.autoscaling web -o yaml")
     assert "averageValue: 100Mi" in again

@@ -1,4 +1,4 @@
-"""Objects through the server's front door: create, read, list, watch, update, delete."""
+"""Objects through the server's API: create, read, list, watch, update, delete."""
 
 import asyncio
 

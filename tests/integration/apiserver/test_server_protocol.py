@@ -1,4 +1,4 @@
-"""The protocol at its edges: refusals, selectors, watches that end, dry runs, patches, forms."""
+"""Edge cases of the protocol: errors, selectors, ends of watches, dry runs, patches, formats."""
 
 import asyncio
 import io
@@ -123,7 +123,7 @@ async def test_yaml_is_read_and_written(http: Http):
     body = b'metadata: {name: a, annotations: {at: 2026-01-01}}\ndata: {on: "yes"}\n'
     status, stored = await http("POST", MAPS, body, Content_Type="application/yaml")
     assert status == 201
-    # As with every YAML 1.1 reader an unquoted ``on`` is true; dates stay text.
+    # YAML 1.1: an unquoted ``on`` is true; dates stay text.
     assert stored["data"] == {"true": "yes"}
     assert stored["metadata"]["annotations"] == {"at": "2026-01-01"}
     _, text = await http("GET", f"{MAPS}/a", Accept="application/yaml")
@@ -195,7 +195,7 @@ async def test_what_a_pod_is_made_of_cannot_be_changed(http: Http):
     assert (status, answer["reason"]) == (422, "Invalid")
 
 
-async def test_finalizers_hold_an_object_until_the_last_one_goes(http: Http):
+async def test_finalizers_delay_removal_until_the_last_is_removed(http: Http):
     await http("POST", MAPS, config_map("a", finalizers=["example.com/hold"]))
     _, held = await http("DELETE", f"{MAPS}/a")
     assert held["metadata"]["deletionTimestamp"]
@@ -237,9 +237,9 @@ async def test_discovery_in_both_forms(http: Http):
     _, groups = await http("GET", "/apis")
     assert "apps" in [group["name"] for group in groups["groups"]]
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    _, whole = await http("GET", "/apis", Accept=accept)
-    assert whole["kind"] == "APIGroupDiscoveryList"
-    assert "apps" in [item["metadata"]["name"] for item in whole["items"]]
+    _, complete = await http("GET", "/apis", Accept=accept)
+    assert complete["kind"] == "APIGroupDiscoveryList"
+    assert "apps" in [item["metadata"]["name"] for item in complete["items"]]
 
 
 class Lines:
@@ -295,9 +295,7 @@ async def test_a_watch_comes_as_tables(http: Http):
     assert event["object"]["rows"][0]["cells"][0] == "p"
 
 
-async def test_a_watch_from_beyond_the_history_is_told_to_list_again(
-    http: Http, api_server: ApiServer
-):
+async def test_watch_older_than_the_history_gets_410(http: Http, api_server: ApiServer):
     _, first = await http("POST", MAPS, config_map("a"))
     for number in range(5):
         change = {"data": {"k": str(number)}}
@@ -314,7 +312,9 @@ async def test_a_watch_from_beyond_the_history_is_told_to_list_again(
     assert (status, answer["reason"]) == (410, "Expired")
 
 
-async def test_a_page_beyond_the_history_offers_a_way_on(http: Http, api_server: ApiServer):
+async def test_page_older_than_the_history_returns_a_continue_token(
+    http: Http, api_server: ApiServer
+):
     for number in range(4):
         await http("POST", MAPS, config_map(f"c{number}"))
     _, page = await http("GET", f"{MAPS}?limit=2")

@@ -74,7 +74,7 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 async def test_objects_come_change_and_go(api: kubernetes.client.ApiClient):
-    def story() -> None:
+    def steps() -> None:
         core = kubernetes.client.CoreV1Api(api)
         core.create_namespaced_config_map("default", config_map("a", x="1"))
         core.create_namespaced_config_map("default", config_map("b", x="2"))
@@ -94,11 +94,11 @@ async def test_objects_come_change_and_go(api: kubernetes.client.ApiClient):
         core.delete_collection_namespaced_config_map("default")
         assert core.list_namespaced_config_map("default").items == []
 
-    await asyncio.to_thread(story)
+    await asyncio.to_thread(steps)
 
 
 async def test_a_watch_follows_creations(api: kubernetes.client.ApiClient):
-    def story() -> list[tuple[str, str]]:
+    def steps() -> list[tuple[str, str]]:
         core = kubernetes.client.CoreV1Api(api)
         revision = core.list_namespaced_config_map("default").metadata.resource_version
         for name in ("a", "b"):
@@ -111,14 +111,14 @@ async def test_a_watch_follows_creations(api: kubernetes.client.ApiClient):
         )  # fmt: skip
         return [(event["type"], event["object"].metadata.name) for event in stream]
 
-    seen = await asyncio.to_thread(story)
+    seen = await asyncio.to_thread(steps)
     assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
 
 async def test_custom_kinds_are_served_as_soon_as_they_are_defined(
     api: kubernetes.client.ApiClient,
 ):
-    def story() -> None:
+    def steps() -> None:
         extensions = kubernetes.client.ApiextensionsV1Api(api)
         defined = extensions.create_custom_resource_definition(WIDGETS)
         assert {c.type: c.status for c in defined.status.conditions}["Established"] == "True"
@@ -151,11 +151,11 @@ async def test_custom_kinds_are_served_as_soon_as_they_are_defined(
         assert "spec.size" in refused.value.body
         extensions.delete_custom_resource_definition("widgets.example.com")
 
-    await asyncio.to_thread(story)
+    await asyncio.to_thread(steps)
 
 
 async def test_pods_are_bound_and_evicted(api: kubernetes.client.ApiClient):
-    def story() -> None:
+    def steps() -> None:
         core = kubernetes.client.CoreV1Api(api)
         spec = {"containers": [{"name": "c", "image": "example.com/x:1"}]}
         core.create_namespaced_pod("default", {"metadata": {"name": "p"}, "spec": spec})
@@ -181,4 +181,4 @@ async def test_pods_are_bound_and_evicted(api: kubernetes.client.ApiClient):
         core.create_namespaced_pod_eviction("p", "default", eviction, _preload_content=False)
         assert core.read_namespaced_pod("p", "default").metadata.deletion_timestamp is not None
 
-    await asyncio.to_thread(story)
+    await asyncio.to_thread(steps)

@@ -1,4 +1,4 @@
-"""Logs, exec, port-forward and top through the server, with a kubelet that only pretends."""
+"""Logs, exec, port-forward and top through the server, with a fake kubelet."""
 
 import asyncio
 import json
@@ -26,8 +26,8 @@ ADDRESS: dict[str, Any] = {
 }
 
 
-class PretendedKubelet:
-    """Says what it was asked; commands are ``exit N`` after repeating their input."""
+class FakeKubelet:
+    """A fake kubelet: echoes its requests; commands are ``exit N`` after echoing their input."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -102,8 +102,8 @@ class PretendedKubelet:
 
 
 @pytest.fixture
-async def kubelet(api_server: ApiServer, client: Client) -> AsyncIterator[PretendedKubelet]:
-    pretended = PretendedKubelet(api_server.kubelet_token)
+async def kubelet(api_server: ApiServer, client: Client) -> AsyncIterator[FakeKubelet]:
+    pretended = FakeKubelet(api_server.kubelet_token)
     port = await pretended.start()
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -121,32 +121,32 @@ async def kubelet(api_server: ApiServer, client: Client) -> AsyncIterator[Preten
 
 @pytest.mark.usefixtures("kubelet")
 async def test_logs_are_passed_on_with_their_options(kubectl: Any):
-    said = await kubectl("logs p --tail=5 --timestamps --since=10s")
-    assert said.split() == ["sinceSeconds=10", "tailLines=5", "timestamps=true"]
-    code, said = await kubectl.run("logs", "p", "--previous")
+    output = await kubectl("logs p --tail=5 --timestamps --since=10s")
+    assert output.split() == ["sinceSeconds=10", "tailLines=5", "timestamps=true"]
+    code, output = await kubectl.run("logs", "p", "--previous")
     assert code == 1
-    assert 'previous terminated container "c" not found' in said
-    code, said = await kubectl.run("logs", "p", "-c", "none")
+    assert 'previous terminated container "c" not found' in output
+    code, output = await kubectl.run("logs", "p", "-c", "none")
     assert code == 1
-    assert "container none is not valid for pod p" in said
+    assert "container none is not valid for pod p" in output
 
 
 @pytest.mark.usefixtures("kubelet")
 async def test_exec_brings_output_errors_and_the_exit_code(kubectl: Any):
-    code, said = await kubectl.run("exec", "p", "--", "exit", "7")
+    code, output = await kubectl.run("exec", "p", "--", "exit", "7")
     assert code == 7
-    assert "complaint" in said
-    code, said = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text="words\n")
+    assert "complaint" in output
+    code, output = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text="texts\n")
     assert code == 0
-    assert "WORDS" in said
+    assert "TEXTS" in output
 
 
 @pytest.mark.usefixtures("kubelet")
-async def test_large_input_goes_through_exec_whole(kubectl: Any):
+async def test_large_input_passes_through_exec_completely(kubectl: Any):
     text = "all of it " * 50_000
-    code, said = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text=text)
+    code, output = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text=text)
     assert code == 0
-    assert said.replace("complaint\n", "") == text.upper()
+    assert output.replace("complaint\n", "") == text.upper()
 
 
 @pytest.mark.usefixtures("kubelet")
@@ -163,7 +163,7 @@ async def test_ports_are_forwarded_for_several_connections_at_once(kubectl: Any)
 
 
 async def ask(port: int, text: str) -> bytes:
-    """Send a line and read until the end, once somebody listens."""
+    """Send a line and read until the end, as soon as the port is open."""
     while True:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -186,10 +186,10 @@ async def test_top_shows_what_nodes_and_pods_use(kubectl: Any):
 async def test_a_kubelet_that_is_away_is_named(kubectl: Any, client: Client):
     await client.create(resources.NODES, {"metadata": {"name": "n"}})
     await client.create(resources.PODS, POD, "default")
-    code, said = await kubectl.run("logs", "p")
+    code, output = await kubectl.run("logs", "p")
     assert code == 1
-    assert 'the kubelet of node "n" has not said where it can be reached' in said
-    code, said = await kubectl.run("exec", "p", "--", "exit", "0")
+    assert 'node "n" has not published its address' in output
+    code, output = await kubectl.run("exec", "p", "--", "exit", "0")
     assert code == 1
 
 

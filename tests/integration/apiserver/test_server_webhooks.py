@@ -1,4 +1,4 @@
-"""Admission webhooks, asked over real HTTPS."""
+"""Admission webhooks, called over real HTTPS."""
 
 import asyncio
 import base64
@@ -98,7 +98,7 @@ async def test_a_validating_webhook_sees_the_object_and_may_deny_it(
         ({"message": "no", "code": 418}, 418, "denied the request: no"),
     ],
 )
-async def test_a_denial_has_the_code_and_words_of_the_webhook(
+async def test_denial_has_code_and_message_of_the_webhook(
     client: Client, hooks: WebhookServer, status: Json, code: int, message: str
 ):
     hooks.answers["v"] = lambda r: deny(r, **status)
@@ -173,9 +173,7 @@ async def test_a_webhook_that_wants_so_is_asked_again_after_a_later_change(
     assert hooks.asked[-1]["object"]["metadata"]["labels"] == {"x": "y"}
 
 
-async def test_a_patch_that_changes_nothing_makes_nobody_look_again(
-    client: Client, hooks: WebhookServer
-):
+async def test_patch_without_change_causes_no_reinvocation(client: Client, hooks: WebhookServer):
     same = {"op": "replace", "path": "/data/x", "value": "1"}
     hooks.answers |= {"first": allow, "second": lambda request: patch(request, same)}
     await configure(
@@ -186,7 +184,7 @@ async def test_a_patch_that_changes_nothing_makes_nobody_look_again(
     assert len(hooks.asked) == 2
 
 
-async def test_rules_selectors_and_subresources_choose_who_is_asked(
+async def test_rules_selectors_and_subresources_select_webhooks(
     client: Client, hooks: WebhookServer
 ):
     hooks.answers |= dict.fromkeys(("status", "ns", "obj", "pods"), allow)
@@ -339,14 +337,14 @@ FAILURES = {
     "500": (lambda r: web.Response(status=500, text="boom"), 'an error on the server ("boom")'),
     "404": (lambda r: web.Response(status=404), "could not find the requested resource"),
     "a redirect": (lambda r: web.Response(status=302, headers={"Location": "/x"}), "code 302"),
-    "not JSON": (lambda r: web.Response(text="hello"), "no AdmissionReview"),
-    "a list": (lambda r: web.json_response([1]), "no AdmissionReview"),
+    "not JSON": (lambda r: web.Response(text="hello"), "not an AdmissionReview"),
+    "a list": (lambda r: web.json_response([1]), "not an AdmissionReview"),
     "no response": (lambda r: web.json_response(
         {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
         "webhook response was absent"),
     "no kind": (lambda r: web.json_response({"response": allow(r)}), "expected webhook response"),
     "another uid": (lambda r: {"uid": "other", "allowed": True}, "expected response.uid="),
-    "a huge answer": (lambda r: web.Response(body=b" " * (9 << 20)), "longer than 8388608 bytes"),
+    "a huge answer": (lambda r: web.Response(body=b" " * (9 << 20)), "exceeds 8388608 bytes"),
     "a patch where none is allowed": (lambda r: patch(r, {"op": "remove", "path": "/data"}),
                                       "validating webhook may not return response.patch"),
     "silence": (hang, "context deadline exceeded"),
@@ -357,7 +355,7 @@ FAILURES = {
 async def test_a_failed_call_fails_the_write_or_is_ignored_as_the_policy_says(
     client: Client, hooks: WebhookServer, failure: str
 ):
-    hooks.answers["v"], said = FAILURES[failure]
+    hooks.answers["v"], output = FAILURES[failure]
     hook = hooks.hook("v", timeoutSeconds=1)
     configured = await configure(client, "validating", hook)
     with pytest.raises(errors.ApiError) as refused:
@@ -365,7 +363,7 @@ async def test_a_failed_call_fails_the_write_or_is_ignored_as_the_policy_says(
     assert refused.value.status.code == 500
     start = 'Internal error occurred: failed calling webhook "v.hooks.example.com": '
     assert refused.value.status.message.startswith(start)
-    assert said in refused.value.status.message
+    assert output in refused.value.status.message
     configured["webhooks"][0]["failurePolicy"] = "Ignore"
     await client.request_json("PUT", f"{path_of('validating')}/c", body=configured)
     await create(client)
@@ -411,7 +409,7 @@ async def test_a_certificate_that_is_not_trusted_ends_the_call(
 
 
 async def serve(client: Client, hooks: WebhookServer, *, ready: bool = True) -> None:
-    """A service whose only pod is the webhook of the test."""
+    """Create a service whose only pod is the webhook of the test."""
     service = {"metadata": {"name": "hooks"},
                "spec": {"ports": [{"name": "https", "port": 8443, "targetPort": 1}]}}  # fmt: skip
     addresses = "addresses" if ready else "notReadyAddresses"

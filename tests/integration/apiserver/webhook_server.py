@@ -1,4 +1,4 @@
-"""A webhook for tests: a real HTTPS server whose answers the test decides."""
+"""A webhook for tests: a real HTTPS server whose responses the test sets."""
 
 import asyncio
 import base64
@@ -75,7 +75,7 @@ def certificate(folder: Path, names: list[str]) -> tuple[Path, str]:
 
 @dataclass
 class WebhookServer:
-    """Answers each path as the test wants, and keeps what it was asked."""
+    """Answers each path as the test configures it, and records the requests."""
 
     folder: Path
     names: list[str] = field(default_factory=lambda: ["hooks.default.svc"])

@@ -1,4 +1,4 @@
-"""One running cluster for all tests of kubectl, and each kubectl in a namespace of its own."""
+"""One running cluster for all kubectl tests; each kubectl has its own namespace."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Three nodes with everything that ``gangline up`` runs."""
+    """Three nodes with all components that ``gangline up`` runs."""
     home = tmp_path_factory.mktemp("kubectl") / "home"
     cluster = EmbeddedCluster(home, ("--nodes", "3", "--cpus", "4", "--memory", "4Gi"))
     try:
@@ -49,7 +49,7 @@ def kubectl(
     cluster: EmbeddedCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Kubectl:
-    """A kubectl, with a namespace in which nothing is yet."""
+    """kubectl with an empty namespace."""
     program = PROGRAMS[request.param]
     if not program:
         where = "on the path" if request.param == "current" else "named by GANGLINE_KUBECTL_OLD"
@@ -64,7 +64,7 @@ def kubectl(
 
 @pytest.fixture(scope="session")
 def web(kubectl: Kubectl) -> Kubectl:
-    """kubectl, where a deployment ``web`` serves behind a service of the same name."""
+    """kubectl with a deployment ``web`` behind a service of the same name."""
     kubectl("apply -f -", text=WEB)
     kubectl("rollout status deployment/web --timeout=40s")
     return kubectl
@@ -72,7 +72,7 @@ def web(kubectl: Kubectl) -> Kubectl:
 
 @pytest.fixture(scope="session")
 def talker(kubectl: Kubectl) -> Kubectl:
-    """kubectl, where a pod of two containers talks."""
+    """kubectl with a pod of two containers that print lines."""
     kubectl("apply -f -", text=TALKER)
     kubectl("wait pod/talker --for=condition=Ready --timeout=40s")
     return kubectl
@@ -80,7 +80,7 @@ def talker(kubectl: Kubectl) -> Kubectl:
 
 @pytest.fixture(scope="session")
 def job(kubectl: Kubectl) -> Kubectl:
-    """kubectl, where a PyTorchJob of one master and one worker runs, and a volume is claimed."""
+    """kubectl with a PyTorchJob of one master and one worker, and a volume claim."""
     kubectl("apply -f -", text=f"{JOB}---{CLAIM}")
     kubectl("wait pytorchjob/train --for=condition=Running --timeout=40s")
     return kubectl

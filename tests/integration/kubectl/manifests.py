@@ -1,4 +1,4 @@
-"""What the tests of kubectl work on."""
+"""Manifests of the kubectl tests."""
 
 WEB = """
 apiVersion: apps/v1

@@ -1,4 +1,4 @@
-"""kubectl delete: grace, force, selection, and what becomes of dependents."""
+"""kubectl delete: grace, force, selection, and dependents."""
 
 import pytest
 
@@ -61,11 +61,11 @@ def test_many_by_selector_by_file_and_all(kubectl: Kubectl) -> None:
     assert "four" in kubectl("delete configmap --all")
     assert "NotFound" in kubectl.refused("delete configmap four")
     assert kubectl("delete configmap four --ignore-not-found") == ""
-    # What the cluster gives each namespace comes back.
+    # The objects that each namespace gets are created again.
     until(lambda: kubectl.run("get", "configmap", "kube-root-ca.crt")[0] == 0)
 
 
-def test_a_namespace_goes_with_all_that_is_in_it(kubectl: Kubectl) -> None:
+def test_namespace_is_deleted_with_its_objects(kubectl: Kubectl) -> None:
     name = f"{kubectl.namespace}-doomed"
     kubectl(f"create namespace {name}")
     until(lambda: kubectl.run("get", "serviceaccount", "default", "-n", name)[0] == 0)

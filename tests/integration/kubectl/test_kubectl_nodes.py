@@ -1,4 +1,4 @@
-"""Nodes and rights by kubectl: cordon, drain, taint, auth can-i."""
+"""Nodes and permissions with kubectl: cordon, drain, taint, auth can-i."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ spec: {minAvailable: 1, selector: {matchLabels: {app: guarded}}}
 
 @pytest.fixture
 def node(kubectl: Kubectl) -> Iterator[str]:
-    """A node that takes pods again after the test."""
+    """A node that is schedulable again after the test."""
     yield NODE
     kubectl(f"uncordon {NODE}")
 
@@ -42,8 +42,8 @@ def test_drain_asks_before_it_loses_something(kubectl: Kubectl, node: str) -> No
     kubectl("create -f -", text=text)
     kubectl("wait pod/keeps --for=condition=Ready --timeout=40s")
     assert "--delete-emptydir-data" in kubectl.refused(f"drain {node} --timeout=30s --force")
-    said = kubectl.refused(f"drain {node} --timeout=30s --delete-emptydir-data")
-    assert "--force" in said
+    output = kubectl.refused(f"drain {node} --timeout=30s --delete-emptydir-data")
+    assert "--force" in output
     drain = f"drain {node} --force --ignore-daemonsets --delete-emptydir-data --timeout=50s"
     assert "evicted" in kubectl(drain)
     assert "NotFound" in kubectl.refused("get pod keeps")
@@ -54,8 +54,8 @@ def test_drain_heeds_a_disruption_budget(kubectl: Kubectl, node: str) -> None:
     kubectl("create -f -", text=f"{deployment('guarded', 1, HERE)}---{BUDGET}")
     kubectl("rollout status deployment/guarded --timeout=40s")
     kubectl.until("pdb guarded", ".status.currentHealthy", "1")
-    said = kubectl.refused(f"drain {node} --timeout=2s")
-    assert "it would violate the pod's disruption budget" in said
+    output = kubectl.refused(f"drain {node} --timeout=2s")
+    assert "it would violate the pod's disruption budget" in output
     kubectl('patch pdb guarded --type=merge -p {"spec":{"minAvailable":0}}')
     kubectl.until("pdb guarded", ".status.disruptionsAllowed", "1")
     assert "evicted" in kubectl(f"drain {node} --timeout=50s")
@@ -73,13 +73,13 @@ def test_taint(kubectl: Kubectl) -> None:
 
 def test_auth_can_i(kubectl: Kubectl) -> None:
     assert kubectl("auth can-i create pytorchjobs").strip() == "yes"
-    code, said = kubectl.run("auth", "can-i", "delete", "pods", "--as=somebody")
-    assert (code, said.strip()) == (1, "no")
+    code, output = kubectl.run("auth", "can-i", "delete", "pods", "--as=somebody")
+    assert (code, output.strip()) == (1, "no")
     kubectl("create role looker --verb=get,list --resource=pods")
     kubectl("create rolebinding looks --role=looker --user=ann")
     until(lambda: kubectl.run("auth", "can-i", "list", "pods", "--as=ann")[0] == 0)
     assert re.search(r"pods +\[\] +\[\] +\[get list\]", kubectl("auth can-i --list --as=ann"))
     kubectl("get pods --as=ann")
-    said = kubectl.refused("delete pod anything --as=ann")
-    assert 'User "ann" cannot delete resource "pods"' in said
+    output = kubectl.refused("delete pod anything --as=ann")
+    assert 'User "ann" cannot delete resource "pods"' in output
     kubectl("delete rolebinding/looks role/looker")

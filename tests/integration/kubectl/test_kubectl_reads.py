@@ -1,4 +1,4 @@
-"""What kubectl shows of a running cluster: get, describe, explain, discovery, top."""
+"""Reads of a running cluster with kubectl: get, describe, explain, discovery, top."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from integration.kubectl.tool import Kubectl, until
 
 
 def test_get_prints_tables_of_what_runs(web: Kubectl, talker: Kubectl) -> None:
-    said = web("get pods")
-    assert re.match(r"NAME +READY +STATUS +RESTARTS +AGE\n", said)
-    assert re.search(r"^talker +2/2 +Running +0", said, re.MULTILINE)
+    output = web("get pods")
+    assert re.match(r"NAME +READY +STATUS +RESTARTS +AGE\n", output)
+    assert re.search(r"^talker +2/2 +Running +0", output, re.MULTILINE)
     wide = web("get pods -o wide")
     assert re.search(r"^talker .* \d+\.\d+\.\d+\.\d+ +node-\d", wide, re.MULTILINE)
     assert re.search(r"deployment.apps/web +2/2 +2 +2", web("get all"))
@@ -59,20 +59,20 @@ def test_get_watches_a_life(talker: Kubectl) -> None:
         kubectl("create -f -", text=pod("mayfly", "exit 0", restartPolicy="Never"))
         watching.read_until("Completed")
         kubectl("delete pod mayfly")
-    phases = re.findall(r"^mayfly +\d/1 +(\w+)", watching.said, re.MULTILINE)
+    phases = re.findall(r"^mayfly +\d/1 +(\w+)", watching.output, re.MULTILINE)
     assert phases[0] == "Pending"
     assert "ContainerCreating" in phases
 
 
 def test_get_says_what_is_not_there(kubectl: Kubectl) -> None:
-    said = kubectl.refused("get pod nobody")
-    assert 'Error from server (NotFound): pods "nobody" not found' in said
+    output = kubectl.refused("get pod nobody")
+    assert 'Error from server (NotFound): pods "nobody" not found' in output
     assert "the server doesn't have a resource type" in kubectl.refused("get gadgets")
     assert "No resources found" in kubectl("get daemonsets")
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("what", "texts"),
     [
         ("pod talker", ["Node: +node-", "State: +Running", "Successfully assigned", "QoS Class"]),
         ("deployment web", ["2 desired", "NewReplicaSetAvailable", "Scaled replica set"]),
@@ -85,12 +85,12 @@ def test_get_says_what_is_not_there(kubectl: Kubectl) -> None:
         ("serviceaccount default", ["Name: +default"]),
     ],
 )
-def test_describe(web: Kubectl, talker: Kubectl, job: Kubectl, what: str, words: list[str]) -> None:
+def test_describe(web: Kubectl, talker: Kubectl, job: Kubectl, what: str, texts: list[str]) -> None:
     def missing() -> list[str]:
-        said = web(f"describe {what}")
-        return [word for word in words if not re.search(word, said)]
+        output = web(f"describe {what}")
+        return [word for word in texts if not re.search(word, output)]
 
-    # Events are written after what they tell of.
+    # Events are written after the change that they report.
     until(lambda: not missing(), lambda: (missing(), web(f"describe {what}")))
 
 
@@ -124,8 +124,8 @@ def test_top(talker: Kubectl) -> None:
 
 
 def test_parts_of_lists_and_raw_paths(talker: Kubectl) -> None:
-    whole = talker("get pods -o name").split()
-    assert talker("get pods -o name --chunk-size=1").split() == whole
+    complete = talker("get pods -o name").split()
+    assert talker("get pods -o name --chunk-size=1").split() == complete
     path = f"/api/v1/namespaces/{talker.namespace}/pods/talker"
     assert json.loads(talker(f"get --raw {path}"))["metadata"]["name"] == "talker"
     assert "# TYPE gangline_apiserver" in talker("get --raw /metrics")

@@ -1,4 +1,4 @@
-"""Deployments and jobs by kubectl: scale, rollout, set, autoscale, run, expose."""
+"""Deployments and jobs with kubectl: scale, rollout, set, autoscale, run, expose."""
 
 import re
 
@@ -11,8 +11,8 @@ def test_scale_a_deployment(kubectl: Kubectl) -> None:
     kubectl("scale deployment grows --replicas=3")
     kubectl("rollout status deployment/grows --timeout=40s")
     assert kubectl.field("deployment grows", ".status.readyReplicas") == "3"
-    said = kubectl.refused("scale deployment grows --current-replicas=9 --replicas=1")
-    assert "Expected replicas to be 9, was 3" in said
+    output = kubectl.refused("scale deployment grows --current-replicas=9 --replicas=1")
+    assert "Expected replicas to be 9, was 3" in output
     kubectl("scale deployment grows --replicas=0")
     until(lambda: kubectl("get pods -l app=grows -o name") == "")
     kubectl("delete deployment grows")
@@ -34,8 +34,8 @@ def test_rollout(kubectl: Kubectl) -> None:
     kubectl("create -f -", text=deployment("rolls"))
     kubectl("rollout status deployment/rolls --timeout=40s")
     kubectl("set image deployment/rolls main=busybox:2")
-    said = kubectl("rollout status deployment/rolls --timeout=40s")
-    assert "successfully rolled out" in said
+    output = kubectl("rollout status deployment/rolls --timeout=40s")
+    assert "successfully rolled out" in output
     kubectl("rollout restart deployment/rolls")
     kubectl("rollout status deployment/rolls --timeout=40s")
     history = kubectl("rollout history deployment/rolls")

@@ -1,4 +1,4 @@
-"""Making and changing objects with kubectl: create, apply, diff, edit, patch, replace, label."""
+"""Writes with kubectl: create, apply, diff, edit, patch, replace, label."""
 
 from pathlib import Path
 
@@ -28,9 +28,9 @@ def test_create_dry_run_stores_nothing(kubectl: Kubectl) -> None:
 
 
 def test_create_a_job_of_batch_is_stored_with_a_warning(kubectl: Kubectl) -> None:
-    said = kubectl("create job idle --image=busybox:1 -- true")
-    assert "job.batch/idle created" in said
-    assert "Warning: Job objects are stored by this cluster, but nothing acts on them" in said
+    output = kubectl("create job idle --image=busybox:1 -- true")
+    assert "job.batch/idle created" in output
+    assert "Warning: Job objects are stored by this cluster, but nothing acts on them" in output
     kubectl("delete job idle")
 
 
@@ -45,11 +45,11 @@ def test_apply_creates_leaves_alone_and_changes(kubectl: Kubectl) -> None:
     kubectl("delete configmap applied")
 
 
-def test_apply_on_the_server_names_who_else_wants_a_field(kubectl: Kubectl) -> None:
+def test_server_side_apply_conflict_names_the_other_manager(kubectl: Kubectl) -> None:
     apply = "apply --server-side --field-manager"
     kubectl(f"{apply}=one -f -", text=CONFIG % ("shared", "red"))
-    said = kubectl.refused(f"{apply}=two -f -", text=CONFIG % ("shared", "blue"))
-    assert 'conflict with "one": .data.colour' in said
+    output = kubectl.refused(f"{apply}=two -f -", text=CONFIG % ("shared", "blue"))
+    assert 'conflict with "one": .data.colour' in output
     kubectl(f"{apply}=two --force-conflicts -f -", text=CONFIG % ("shared", "blue"))
     assert kubectl.field("configmap shared", COLOUR) == "blue"
     kubectl("delete configmap shared")
@@ -59,10 +59,10 @@ def test_diff_shows_what_would_change_and_changes_nothing(kubectl: Kubectl) -> N
     kubectl("apply --server-side -f -", text=CONFIG % ("differs", "red"))
     assert kubectl("diff -f -", text=CONFIG % ("differs", "red")) == ""
     assert kubectl("diff --server-side -f -", text=CONFIG % ("differs", "red")) == ""
-    code, said = kubectl.run("diff", "-f", "-", text=CONFIG % ("differs", "blue"))
+    code, output = kubectl.run("diff", "-f", "-", text=CONFIG % ("differs", "blue"))
     assert code == 1
-    assert "-  colour: red" in said
-    assert "+  colour: blue" in said
+    assert "-  colour: red" in output
+    assert "+  colour: blue" in output
     assert kubectl.field("configmap differs", COLOUR) == "red"
     kubectl("delete configmap differs")
 
@@ -75,17 +75,17 @@ def test_edit_changes_or_says_why_not(kubectl: Kubectl, tmp_path: Path) -> None:
         return str(path)
 
     kubectl("create -f -", text=deployment("edited"))
-    code, said = kubectl.run(
+    code, output = kubectl.run(
         "edit", "deployment", "edited", EDITOR=editor("s/replicas: 1/replicas: 0/")
     )
-    assert code == 0, said
+    assert code == 0, output
     assert kubectl.field("deployment edited", ".spec.replicas") == "0"
-    code, said = kubectl.run("edit", "deployment", "edited", EDITOR=editor("s/x/x/"))
-    assert (code, "no changes made" in said) == (0, True)
+    code, output = kubectl.run("edit", "deployment", "edited", EDITOR=editor("s/x/x/"))
+    assert (code, "no changes made" in output) == (0, True)
     wrong = editor("s/replicas: 0/replicas: many/")
-    code, said = kubectl.run("edit", "deployment", "edited", EDITOR=wrong)
+    code, output = kubectl.run("edit", "deployment", "edited", EDITOR=wrong)
     assert code == 1
-    assert "is invalid" in said
+    assert "is invalid" in output
     kubectl("delete deployment edited")
 
 
@@ -106,7 +106,7 @@ def test_patch(kubectl: Kubectl, kind: str, patch: str) -> None:
     kubectl(f"patch deployment patched --type={kind} -p", patch)
     container = ".spec.template.spec.containers[0]"
     assert kubectl.field("deployment patched", f"{container}.image") == "b:2"
-    # Only a strategic patch and one of single fields keep what they do not name.
+    # Only strategic patches and patches of single fields preserve other fields.
     kept = kubectl.field("deployment patched", f"{container}.command")
     assert bool(kept) == (kind != "merge")
     kubectl("delete deployment patched")
@@ -116,15 +116,15 @@ def test_patch_of_a_job(job: Kubectl) -> None:
     path = ".spec.runPolicy.backoffLimit"
     job('patch pytorchjob train --type=merge -p {"spec":{"runPolicy":{"backoffLimit":5}}}')
     assert job.field("pytorchjob train", path) == "5"
-    said = job.refused('patch pytorchjob train -p {"spec":{"runPolicy":{"backoffLimit":6}}}')
-    assert "application/merge-patch+json" in said
+    output = job.refused('patch pytorchjob train -p {"spec":{"runPolicy":{"backoffLimit":6}}}')
+    assert "application/merge-patch+json" in output
     wrong = '{"spec":{"runPolicy":{"backoffLimit":"many"}}}'
-    said = job.refused("patch pytorchjob train --type=merge -p", wrong)
-    assert "spec.runPolicy.backoffLimit" in said
-    assert "must be of type integer" in said
+    output = job.refused("patch pytorchjob train --type=merge -p", wrong)
+    assert "spec.runPolicy.backoffLimit" in output
+    assert "must be of type integer" in output
 
 
-def test_replace_heeds_the_version_and_force_begins_anew(kubectl: Kubectl) -> None:
+def test_replace_checks_the_version_and_force_recreates(kubectl: Kubectl) -> None:
     kubectl("create -f -", text=CONFIG % ("replaced", "red"))
     seen = kubectl("get configmap replaced -o yaml")
     kubectl("replace -f -", text=seen.replace("red", "blue"))
@@ -152,9 +152,9 @@ def test_label_and_annotate(kubectl: Kubectl, verb: str) -> None:
 
 def test_mistakes_are_named_where_they_are(kubectl: Kubectl) -> None:
     misspelt = pod("wrong", "true").replace("image:", "imagee:")
-    said = kubectl.refused("create -f -", text=misspelt)
-    assert "imagee" in said
-    said = kubectl.refused("create --validate=false -f -", text=misspelt)
-    assert "spec.containers[0].image: Required value" in said
-    said = kubectl.refused("create -f -", text=pod("Wrong_Name", "true"))
-    assert "metadata.name: Invalid value" in said
+    output = kubectl.refused("create -f -", text=misspelt)
+    assert "imagee" in output
+    output = kubectl.refused("create --validate=false -f -", text=misspelt)
+    assert "spec.containers[0].image: Required value" in output
+    output = kubectl.refused("create -f -", text=pod("Wrong_Name", "true"))
+    assert "metadata.name: Invalid value" in output

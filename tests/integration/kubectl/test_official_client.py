@@ -1,4 +1,4 @@
-"""The official Python client against a whole cluster: watch, logs, exec, port-forward."""
+"""The official Python client against a complete cluster: watch, logs, exec, port-forward."""
 
 import gc
 import json
@@ -14,7 +14,7 @@ from integration.cluster.embedded import EmbeddedCluster
 from integration.kubectl.manifests import CONFIG, JOB, TALKER, WEB, pod
 from integration.kubectl.tool import until
 
-# The client forgets connections that the server has ended, and those of refused streams.
+# The client leaks connections that the server closed, and those of refused streams.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 SPACE = "official"
@@ -23,14 +23,14 @@ GROUP = ("kubeflow.org", "v1", SPACE, "pytorchjobs")
 
 @pytest.fixture(autouse=True)
 def forgotten_connections() -> Iterator[None]:
-    """Let them be collected here, where nobody minds."""
+    """Collect leaked connections here, so that their warnings fail no other test."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def api(cluster: EmbeddedCluster) -> Iterator[client.CoreV1Api]:
-    """The core group, with a namespace in which a talking and a serving pod run."""
+    """The core API with a namespace that contains a printing and a serving pod."""
     with config.new_client_from_config(str(cluster.home.default_kubeconfig)) as connected:
         core = client.CoreV1Api(connected)
         core.create_namespace({"metadata": {"name": SPACE}})
@@ -82,7 +82,7 @@ def test_watch_sees_a_life_and_can_be_taken_up_again(api: client.CoreV1Api) -> N
     assert "ADDED" not in types
 
 
-def test_a_watch_from_a_lost_past_is_told_so(api: client.CoreV1Api) -> None:
+def test_watch_from_dropped_revision_gets_410(api: client.CoreV1Api) -> None:
     with pytest.raises(client.ApiException) as refused:
         for _ in watch.Watch().stream(
             api.list_namespaced_pod, SPACE, resource_version="999999999", timeout_seconds=5
@@ -120,9 +120,9 @@ def test_a_job_as_custom_object(api: client.CoreV1Api) -> None:
     jobs.delete_namespaced_custom_object(*GROUP, "train")
 
 
-def test_logs_whole_and_followed(api: client.CoreV1Api) -> None:
-    whole = api.read_namespaced_pod_log("talker", SPACE, container="second")
-    assert whole == "second speaks\n"
+def test_logs_complete_and_followed(api: client.CoreV1Api) -> None:
+    complete = api.read_namespaced_pod_log("talker", SPACE, container="second")
+    assert complete == "second speaks\n"
     followed = watch.Watch().stream(
         api.read_namespaced_pod_log, "talker", SPACE, container="first", follow=True
     )
@@ -131,7 +131,7 @@ def test_logs_whole_and_followed(api: client.CoreV1Api) -> None:
 
 
 def test_exec_whole(api: client.CoreV1Api) -> None:
-    said = stream.stream(
+    output = stream.stream(
         api.connect_get_namespaced_pod_exec,
         "talker",
         SPACE,
@@ -140,7 +140,7 @@ def test_exec_whole(api: client.CoreV1Api) -> None:
         stdout=True,
         stderr=True,
     )
-    assert set(said.split()) == {"out", "err"}
+    assert set(output.split()) == {"out", "err"}
 
 
 def test_exec_in_dialogue(api: client.CoreV1Api) -> None:

@@ -1,4 +1,4 @@
-"""Running kubectl as a person does: commands, streams that go on, and a terminal."""
+"""Running kubectl as users do: commands, streams, and a terminal."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ POLLED_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Kubectl:
-    """One kubectl that speaks to one cluster, in a namespace of its own."""
+    """One kubectl for one cluster and one namespace."""
 
     program: str
     kubeconfig: Path
@@ -32,7 +32,7 @@ class Kubectl:
     """Whether it is the 1.20 of Debian bookworm."""
 
     def command(self, *arguments: str) -> list[str]:
-        """The whole command line."""
+        """The complete command line."""
         cache = f"--cache-dir={self.folder / 'cache'}"
         return [self.program, cache, f"--namespace={self.namespace}", *arguments]
 
@@ -42,7 +42,7 @@ class Kubectl:
         return {**os.environ, **own, **more}
 
     def run(self, *arguments: str, text: str = "", **more: str) -> tuple[int, str]:
-        """Run a command; its exit code and all that it said."""
+        """Run a command. Returns its exit code and its output."""
         done = subprocess.run(
             self.command(*arguments),
             input=text.encode(),
@@ -56,16 +56,16 @@ class Kubectl:
         return done.returncode, done.stdout.decode(errors="replace")
 
     def __call__(self, line: str, *more: str, text: str = "") -> str:
-        """Run a command line that must succeed; what it said."""
-        code, said = self.run(*line.split(), *more, text=text)
-        assert code == 0, f"{line} {more}: {said}"
-        return said
+        """Run a command that must succeed. Returns its output."""
+        code, output = self.run(*line.split(), *more, text=text)
+        assert code == 0, f"{line} {more}: {output}"
+        return output
 
     def refused(self, line: str, *more: str, text: str = "") -> str:
-        """Run a command line that must fail; what it said."""
-        code, said = self.run(*line.split(), *more, text=text)
-        assert code != 0, f"{line} {more}: {said}"
-        return said
+        """Run a command that must fail. Returns its output."""
+        code, output = self.run(*line.split(), *more, text=text)
+        assert code != 0, f"{line} {more}: {output}"
+        return output
 
     def field(self, what: str, path: str) -> str:
         """One field of one object, by JSONPath without the braces."""
@@ -77,7 +77,7 @@ class Kubectl:
 
     @contextmanager
     def going(self, *arguments: str) -> Iterator["Stream"]:
-        """A command that goes on; it is ended with the block."""
+        """Run a command in the background; it is stopped at the end of the block."""
         process = subprocess.Popen(
             self.command(*arguments),
             stdin=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ class Kubectl:
         """A command with a terminal of its own."""
         control, side = os.openpty()
         resize(control, rows, columns)
-        # setsid --ctty: without it a change of size would be told to nobody.
+        # setsid --ctty: without it no process receives SIGWINCH.
         process = subprocess.Popen(
             ["setsid", "--ctty", *self.command(*arguments)],
             stdin=side,
@@ -123,21 +123,21 @@ def resize(terminal: int, rows: int, columns: int) -> None:
 
 @dataclass
 class Stream:
-    """What a command says while it runs."""
+    """The output of a running command."""
 
     process: subprocess.Popen[bytes]
     descriptor: int
-    said: str = ""
+    output: str = ""
 
-    def read_until(self, words: str, times: int = 1) -> str:
-        """Read on until ``words`` have been said so often; all that was said."""
+    def read_until(self, texts: str, times: int = 1) -> str:
+        """Read until ``texts`` occurred ``times`` times. Returns all output."""
         ends = time.monotonic() + OUTPUT_WITHIN_S
-        while self.said.count(words) < times:
-            assert self._read(ends), f"{words!r} was not said: {self.said}"
-        return self.said
+        while self.output.count(texts) < times:
+            assert self._read(ends), f"{texts!r} was not output: {self.output}"
+        return self.output
 
     def read_to_end(self) -> int:
-        """Read all that is still said; the exit code."""
+        """Read the remaining output. Returns the exit code."""
         ends = time.monotonic() + OUTPUT_WITHIN_S
         while self._read(ends):
             pass
@@ -148,16 +148,16 @@ class Stream:
         os.write(self.descriptor, text.encode())
 
     def resize(self, rows: int, columns: int) -> None:
-        """Pull the terminal to another size."""
+        """Change the size of the terminal."""
         resize(self.descriptor, rows, columns)
 
     def _read(self, ends: float) -> bool:
         readable, _, _ = select.select([self.descriptor], [], [], max(ends - time.monotonic(), 0))
         try:
             block = os.read(self.descriptor, 65536) if readable else b""
-        except OSError:  # A terminal says so that its last user has gone.
+        except OSError:  # EIO: the last user of the terminal has closed it.
             block = b""
-        self.said += block.decode(errors="replace")
+        self.output += block.decode(errors="replace")
         return bool(block)
 
 

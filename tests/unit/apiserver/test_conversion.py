@@ -1,4 +1,4 @@
-"""Kinds with two faces say the same in both."""
+"""Conversion between the versions of Event and HorizontalPodAutoscaler."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ SCALER = Kind(
 )  # fmt: skip
 
 
-def test_events_change_their_words():
+def test_events_rename_their_fields():
     new = {
         "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
         "regarding": {"name": "p"}, "note": "it runs", "reason": "Started",

@@ -1,4 +1,4 @@
-"""What a deletion does to an object, by kind, finalizers, policy and grace."""
+"""The effect of a deletion request by kind, finalizers, policy and grace period."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,18 +21,20 @@ def a_pod(phase: str = "Running", node: str = "n", **meta: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("pod", "removal", "gone", "grace"),
+    ("pod", "removal", "removed", "grace"),
     [
         pytest.param(a_pod(), Removal(), False, 30, id="a running pod gets its own grace"),
         pytest.param(a_pod(), Removal(5), False, 5, id="or what the client says"),
-        pytest.param(a_pod(), Removal(0), True, 0, id="none at all removes it at once"),
-        pytest.param(a_pod(node=""), Removal(), True, 0, id="a pod on no node waits for nobody"),
+        pytest.param(a_pod(), Removal(0), True, 0, id="zero removes it immediately"),
+        pytest.param(
+            a_pod(node=""), Removal(), True, 0, id="a pod without a node has no grace period"
+        ),
         pytest.param(a_pod("Failed"), Removal(), True, 0, id="nor does one that has ended"),
         pytest.param(a_pod(finalizers=["a/b"]), Removal(0), False, 0, id="finalizers hold it"),
     ],
 )
-def test_grace_of_pods(pod: dict[str, Any], removal: Removal, gone: bool, grace: int):
-    assert remove(POD, pod, removal, NOW) is gone
+def test_grace_of_pods(pod: dict[str, Any], removal: Removal, removed: bool, grace: int):
+    assert remove(POD, pod, removal, NOW) is removed
     assert pod["metadata"]["deletionGracePeriodSeconds"] == grace
 
 
@@ -48,7 +50,7 @@ def test_a_second_deletion_only_shortens_the_grace():
 
 
 @pytest.mark.parametrize(
-    ("policy", "before", "after", "gone"),
+    ("policy", "before", "after", "removed"),
     [
         ("", [], None, True),
         ("Background", ["orphan"], None, True),
@@ -57,13 +59,13 @@ def test_a_second_deletion_only_shortens_the_grace():
         ("", ["foregroundDeletion"], ["foregroundDeletion"], False),
     ],
 )
-def test_policies_become_finalizers(policy: str, before: list[str], after: Any, gone: bool):
+def test_policies_become_finalizers(policy: str, before: list[str], after: Any, removed: bool):
     obj = {"kind": "ConfigMap", "metadata": {"finalizers": before} if before else {}}
-    assert remove(MAP, obj, Removal(policy=policy), NOW) is gone
+    assert remove(MAP, obj, Removal(policy=policy), NOW) is removed
     assert obj["metadata"].get("finalizers") == after
 
 
-def test_a_deletion_counts_as_a_change_of_what_is_wanted():
+def test_deletion_increments_generation():
     obj = {"kind": "ConfigMap", "metadata": {"generation": 3, "finalizers": ["a/b"]}}
     remove(MAP, obj, Removal(), NOW)
     remove(MAP, obj, Removal(), NOW)

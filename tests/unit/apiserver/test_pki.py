@@ -1,4 +1,4 @@
-"""Certificates: made once, kept, renewed when they no longer fit, and refused when damaged."""
+"""Certificates: created once, reused, renewed when outdated, refused when damaged."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""SPDY: streams opened by a peer, data both ways, and what is no SPDY."""
+"""SPDY: streams opened by a peer, data in both directions, and invalid input."""
 
 import struct
 import zlib
@@ -11,7 +11,7 @@ from gangline.local.apiserver.spdy import DICTIONARY, Session, SpdyError, Stream
 
 
 class Peer:
-    """The other side: writes frames as a client does."""
+    """The client side: writes frames as a client does."""
 
     def __init__(self) -> None:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
@@ -56,9 +56,9 @@ async def test_a_stream_is_opened_answered_and_read_to_its_end():
 @given(st.binary(max_size=300), st.integers(1, 7))
 def test_frames_may_arrive_in_any_pieces(content: bytes, size: int):
     spdy, _, opened = session()
-    whole = Peer().syn_stream(1, {"streamtype": "data"}) + data(1, content)
-    for start in range(0, len(whole), size):
-        spdy.feed(whole[start : start + size])
+    complete = Peer().syn_stream(1, {"streamtype": "data"}) + data(1, content)
+    for start in range(0, len(complete), size):
+        spdy.feed(complete[start : start + size])
     assert len(opened) == 1
     assert opened[0]._arrived.qsize() == bool(content)
 

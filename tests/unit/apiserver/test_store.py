@@ -1,4 +1,4 @@
-"""The store: writes become visible when they are committed, in order, and not otherwise."""
+"""The store: writes become visible after the commit, in order, or not at all."""
 
 import asyncio
 import contextlib
@@ -92,7 +92,7 @@ async def test_dropped_history_does_not_come_back_and_objects_stay(tmp_path: Pat
     await second.close()
 
 
-async def test_a_full_disk_fails_the_writes_with_words_and_leaves_the_state_as_it_was(
+async def test_full_disk_fails_writes_with_message_and_leaves_state_unchanged(
     tmp_path: Path,
 ):
     database = Database(tmp_path / "state.db")
@@ -116,7 +116,7 @@ async def test_a_full_disk_fails_the_writes_with_words_and_leaves_the_state_as_i
     await store.close()
 
 
-async def test_a_client_that_goes_away_does_not_undo_its_write(store: Store):
+async def test_disconnected_client_does_not_undo_its_write(store: Store):
     topic = store.topic("things.")
     done = store.put(topic, "a", obj(), {}, {})
     done.cancel()
@@ -154,7 +154,7 @@ async def test_a_flood_of_writes_does_not_fill_the_memory(tmp_path: Path):
     await store.close()
 
 
-def test_nobody_else_on_the_machine_can_read_the_secrets_in_it(tmp_path: Path) -> None:
+def test_state_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     database = Database(tmp_path / "state.db")
     modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.glob("state.db*")}
     database.close()

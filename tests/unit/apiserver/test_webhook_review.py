@@ -1,4 +1,4 @@
-"""Questions to webhooks, and which answers count."""
+"""AdmissionReview: requests to webhooks, and which responses are valid."""
 
 import base64
 import json
@@ -43,7 +43,7 @@ def asked(call: Call, new: dict[str, Any] | None = None, hook: Hook | None = Non
     return json.loads(body)
 
 
-def test_a_question_says_who_wants_to_do_what():
+def test_review_request_contains_user_operation_and_object():
     found = asked(a_call(fieldManager="m", dryRun="All"), {"metadata": {"name": "p"}})
     assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     request = found["request"]
@@ -74,21 +74,21 @@ def an_answer(version: str = "v1", **response: Any) -> bytes:
 def test_an_answer_to_the_question_is_read():
     assert read_answer(a_hook(), "1", an_answer(allowed=True)).allowed
     assert not read_answer(a_hook(), "1", an_answer()).allowed
-    # The older version knew no rule that the identity comes back.
+    # v1beta1 does not require that the response repeats the UID.
     assert read_answer(a_hook("v1beta1"), "2", an_answer("v1beta1", allowed=True)).allowed
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"", "no AdmissionReview"),
-        (b"null", "no AdmissionReview"),
-        (b"\xff\xfe", "no AdmissionReview"),
-        (b"[" * 5000, "no AdmissionReview"),
+        (b"", "not an AdmissionReview"),
+        (b"null", "not an AdmissionReview"),
+        (b"\xff\xfe", "not an AdmissionReview"),
+        (b"[" * 5000, "not an AdmissionReview"),
         (an_answer("v2", allowed=True), "got admission.k8s.io/v2, Kind=AdmissionReview"),
         (an_answer(uid="2"), 'expected response.uid="1", got "2"'),
-        (an_answer(allowed="yes"), "no AdmissionReview"),
-        (an_answer(status="no"), "no AdmissionReview"),
+        (an_answer(allowed="yes"), "not an AdmissionReview"),
+        (an_answer(status="no"), "not an AdmissionReview"),
         (an_answer(patch="x"), "returned response.patch but not response.patchType"),
         (an_answer(patchType="JSONPatch"), "returned response.patchType but not response.patch"),
         (an_answer(patch="x", patchType="Merge"), 'invalid response.patchType of "Merge"'),
@@ -104,7 +104,7 @@ def test_an_answer_that_makes_no_sense_is_refused(answer: bytes, message: str):
 def test_a_patch_that_cannot_be_read_is_refused(patch: str):
     answer = an_answer(allowed=True, patch=patch, patchType="JSONPatch")
     response = read_answer(a_hook(mutating=True), "1", answer)
-    with pytest.raises(BadAnswer, match="the patch cannot be read"):
+    with pytest.raises(BadAnswer, match="the patch is invalid"):
         operations_of(response)
 
 

@@ -1,4 +1,4 @@
-"""Which webhooks are asked: rules, scopes, versions and selectors."""
+"""Matching of webhooks: rules, scopes, versions and selectors."""
 
 from typing import Any
 

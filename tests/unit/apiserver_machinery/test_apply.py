@@ -1,4 +1,4 @@
-"""Server-side apply and the ownership of fields: examples of KEP-555, and laws."""
+"""Server-side apply and the ownership of fields: examples of KEP-555, and properties."""
 
 import copy
 from datetime import UTC, datetime, timedelta
@@ -149,14 +149,14 @@ def test_several_conflicts_are_listed_by_manager() -> None:
     )
 
 
-def test_managers_who_agree_own_a_field_together() -> None:
+def test_managers_with_equal_values_share_ownership() -> None:
     live = applied_by("two", applied_by("one", None, data={"a": "1"}), data={"a": "1"})
     assert owners(live) == {"one": {"f:data": {"f:a": {}}}, "two": {"f:data": {"f:a": {}}}}
-    # One gives the field up; the other still holds it.
+    # One manager drops the field; the other still owns it.
     assert applied_by("one", live, spec={"replicas": 1})["data"] == {"a": "1"}
 
 
-def test_a_field_that_nobody_applies_any_more_is_removed() -> None:
+def test_field_without_applier_is_removed() -> None:
     live = applied_by("one", None, data={"a": "1", "b": "2"}, spec={"replicas": 1})
     result = applied_by("one", live, data={"a": "1"})
     assert result == applied_by("one", None, data={"a": "1"})
@@ -207,7 +207,7 @@ def test_an_item_stays_with_its_keys_while_somebody_owns_something_in_it() -> No
     assert result["spec"]["containers"] == [{"name": "web", "args": ["-v"]}]
 
 
-def test_lists_without_keys_and_atomic_maps_are_owned_as_a_whole() -> None:
+def test_lists_without_keys_and_atomic_maps_are_owned_as_one_unit() -> None:
     def a_spec(value: str) -> dict[str, Any]:
         return {"atom": {value: 1}, "containers": [{"name": "w", "args": [value]}]}
 
@@ -260,7 +260,7 @@ def test_the_same_manager_has_an_entry_for_each_subresource() -> None:
     assert live["data"] == {"a": "1"}
 
 
-def test_identity_and_server_fields_belong_to_nobody() -> None:
+def test_identity_and_server_fields_have_no_owner() -> None:
     configuration = an_object(data={"a": "1"})
     configuration["metadata"] |= {"namespace": "n", "uid": "u", "labels": {"l": "1"}}
     result = apply(None, configuration, SCHEMA, manager="one", now=NOW)
@@ -279,7 +279,7 @@ def test_managed_fields_cannot_be_applied() -> None:
 @pytest.mark.parametrize(
     "containers", [[{"name": "a"}, {"name": "a"}], [{"image": "a"}], ["a"]], ids=str
 )
-def test_items_that_cannot_be_told_apart_are_refused(containers: list[Any]) -> None:
+def test_items_with_equal_keys_are_refused(containers: list[Any]) -> None:
     with pytest.raises(ApplyError, match=r"\.spec\.containers"):
         applied_by("one", None, spec={"containers": containers})
 
@@ -340,13 +340,15 @@ def test_after_a_forced_apply_the_configuration_is_in_the_object(
 
 
 @given(FIELDS)
-def test_what_only_one_applied_goes_when_it_applies_nothing(fields: dict[str, Any]) -> None:
+def test_fields_of_single_applier_are_removed_when_it_applies_nothing(
+    fields: dict[str, Any],
+) -> None:
     live = applied_by("one", None, **fields)
     assert {k: v for k, v in applied_by("one", live).items() if k != "spec" or v} == an_object()
 
 
 @given(st.dictionaries(KEYS, KEYS), CONTAINERS)
-def test_managers_of_different_fields_do_not_care_who_comes_first(
+def test_order_of_managers_of_different_fields_does_not_matter(
     texts: dict[str, str], containers: list[dict[str, Any]]
 ) -> None:
     one, two = {"data": texts}, {"spec": {"containers": containers, "replicas": 1}}
@@ -361,6 +363,6 @@ def test_an_update_owns_what_differs(before: dict[str, Any], after: dict[str, An
     new = an_object(**after)
     track_update(old, new, SCHEMA, manager="kubectl", now=NOW)
     owned = set().union(*(decode(entry["fieldsV1"]) for entry in managed_fields(new)), set())
-    # What was emptied has lost its parts, and so its owners.
+    # An emptied container has no leaves left, hence no owners.
     leaves = {path for path in field_set(an_object(**after), SCHEMA) if path[-1] not in PARENTS}
     assert leaves - IDENTITY <= owned

@@ -1,4 +1,4 @@
-"""Autoscalers: each mistake is found and named; what is left open is filled in."""
+"""Autoscalers: validation errors and defaults."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Defaults of the built-in kinds, and the spelling in which things are stored."""
+"""Defaults of the built-in kinds, and the normal form in which objects are stored."""
 
 import base64
 import copy

@@ -1,4 +1,4 @@
-"""Validation of built-in kinds: each mistake is found, named and explained, on write and update."""
+"""Validation of built-in kinds on creation and update: each error with path and message."""
 
 import copy
 from typing import Any

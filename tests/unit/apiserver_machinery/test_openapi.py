@@ -1,4 +1,4 @@
-"""OpenAPI documents: what kubectl looks for in them, in JSON and in protobuf."""
+"""OpenAPI documents in JSON and protobuf: the parts that kubectl uses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ SCHEMA = {
     "properties": {
         "spec": {
             "type": "object",
-            "description": "What is wanted.",
+            "description": "What is expected.",
             "required": ["port"],
             "properties": {
                 "port": {"x-kubernetes-int-or-string": True, "description": "Where."},

@@ -1,4 +1,4 @@
-"""Who owns which field after creations, updates and patches."""
+"""Managed fields after creations, updates and patches."""
 
 import copy
 from datetime import UTC, datetime, timedelta

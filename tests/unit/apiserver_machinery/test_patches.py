@@ -1,4 +1,4 @@
-"""JSON patch and merge patch: the laws of the RFCs, and answers to patches that do not fit."""
+"""JSON patch and merge patch: the rules of the RFCs, and errors of patches that do not fit."""
 
 import copy
 from typing import Any

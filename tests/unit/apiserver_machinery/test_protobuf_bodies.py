@@ -1,4 +1,4 @@
-"""Bodies in protobuf: recorded ones of kubectl, made ones, and damaged ones."""
+"""Protobuf bodies: recorded from kubectl, generated, and damaged."""
 
 import base64
 import json
@@ -86,7 +86,7 @@ def test_parts_without_a_name_lie_flat_in_their_parent() -> None:
     volume = field(1, [field(1, "v"), field(2, [field(2, [])])])
     secret = field(1, [field(1, "s"), field(2, [field(6, [field(1, "name")])])])
     pod = decode_body(a_body("v1", "Pod", NAMED_X, field(2, [volume, secret])))
-    # An empty directory is empty even as a message, and still a choice.
+    # emptyDir is an empty message, and still a volume source.
     assert pod["spec"]["volumes"] == [
         {"name": "v", "emptyDir": {}},
         {"name": "s", "secret": {"secretName": "name"}},
@@ -104,7 +104,7 @@ def test_unknown_fields_are_passed_over() -> None:
     assert decode_body(body) == {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}
 
 
-def test_a_kind_that_is_not_known_is_said_so() -> None:
+def test_unknown_kind_is_reported() -> None:
     with pytest.raises(UnknownKind, match="Odd"):
         decode_body(a_body("v1", "Odd"))
 

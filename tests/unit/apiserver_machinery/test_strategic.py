@@ -1,4 +1,4 @@
-"""Strategic merge patch: keyed lists, directives, the order of what comes out."""
+"""Strategic merge patch: keyed lists, directives, the order of the result."""
 
 import copy
 from typing import Any
@@ -76,13 +76,13 @@ def test_new_items_come_before_those_that_only_the_server_knows() -> None:
     ]
 
 
-def test_the_told_order_wins_and_the_rest_keeps_its_place() -> None:
+def test_patch_order_wins_and_other_items_keep_their_position() -> None:
     order = [{"name": "c"}, {"name": "a"}]
     result = patched(
         {"containers": containers("a", "b", "c")},
         {"$setElementOrder/containers": order, "containers": [{"name": "c", "x": 1}]},
     )
-    # b, which only the server knows, stood in front of c; c and a come as told.
+    # b, which only the server has, stood in front of c; c and a are in the order of the patch.
     assert names(result) == ["b", "c", "a"]
 
 
@@ -208,9 +208,9 @@ def test_nothing_of_either_side_is_lost(document: dict[str, Any], patch: dict[st
 
 
 @given(ITEMS, NAMES)
-def test_deleted_items_are_gone_and_others_stay(
-    items: list[dict[str, Any]], gone: list[str]
+def test_deleted_items_are_removed_and_others_stay(
+    items: list[dict[str, Any]], removed: list[str]
 ) -> None:
-    patch = {"containers": [{"$patch": "delete", "name": name} for name in gone]}
+    patch = {"containers": [{"$patch": "delete", "name": name} for name in removed]}
     result = strategic_merge_patch({"containers": items}, patch, SCHEMA)
-    assert result["containers"] == [item for item in items if item["name"] not in gone]
+    assert result["containers"] == [item for item in items if item["name"] not in removed]

@@ -1,4 +1,4 @@
-"""Structural schemas: pruning, defaults and every mistake with its path."""
+"""Structural schemas: pruning, defaults, and validation errors with their paths."""
 
 import copy
 from typing import Any
@@ -158,9 +158,7 @@ ROLE = {"template": {}}
         ),
     ],
 )
-def test_a_mistake_is_reported_in_kubernetes_words(
-    spec: dict[str, Any], path: str, message: str
-) -> None:
+def test_error_has_the_wording_of_kubernetes(spec: dict[str, Any], path: str, message: str) -> None:
     assert mistakes(**spec) == {path: message}
 
 

@@ -1,4 +1,4 @@
-"""Tables: what people see when they list objects."""
+"""Tables of ``kubectl get`` by kind."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables of pods: readiness, a status in one word, restarts."""
+"""Tables of pods: readiness, status, restarts."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

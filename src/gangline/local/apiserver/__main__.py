@@ -1,6 +1,6 @@
 """The API server alone: ``python -m gangline.local.apiserver --data FOLDER [--port N]``.
 
-Prints its address once it answers; ends on SIGTERM or SIGINT.
+Prints its address when it is ready to serve. Stops on SIGTERM or SIGINT.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from gangline.local.apiserver.server import ApiServer, ServerSettings
 
 
 async def serve(settings: ServerSettings) -> None:
-    """Serve until told to stop."""
+    """Serve until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -29,7 +29,6 @@ async def serve(settings: ServerSettings) -> None:
 
 
 def main() -> None:
-    """Read the command line and serve."""
     parser = argparse.ArgumentParser(prog="python -m gangline.local.apiserver")
     parser.add_argument("--data", type=Path, required=True, help="folder of the state")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")

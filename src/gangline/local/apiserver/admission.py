@@ -1,7 +1,8 @@
-"""Rules that look at other objects than the one being written.
+"""Built-in admission: rules that depend on other objects than the written one.
 
-A namespace must exist and stay to take new objects; a pod gets the priority of its class; a
-service gets an address of the cluster's range; what a namespace needs is made with it.
+A namespace must exist and must not be terminating. A pod gets the priority of its class, a service
+gets a cluster IP and node ports, a claim gets the default storage class, and a
+CustomResourceDefinition gets its names and conditions.
 """
 
 import ipaddress
@@ -25,7 +26,7 @@ PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
 class Admission:
-    """The rules, over the objects of a store."""
+    """The built-in admission rules over the objects of a store."""
 
     def __init__(self, store: Store, registry: Registry, service_cidr: str) -> None:
         self._store = store
@@ -34,7 +35,7 @@ class Admission:
         self._next_address = 0
 
     def check_namespace(self, kind: Kind, name: str, namespace: str) -> None:
-        """Refuse a new object in a namespace that is not there or is going.
+        """Refuse a new object in a namespace that does not exist or is terminating.
 
         Raises:
             StatusError: 404 or 403.
@@ -46,10 +47,10 @@ class Admission:
             raise _terminating(kind, name, namespace)
 
     def admit_creation(self, kind: Kind, obj: Json) -> None:
-        """Complete a new object in place; its defaults are set, its mistakes not yet collected.
+        """Complete a new object in place, after its defaults are set and before it is validated.
 
         Raises:
-            StatusError: a rule forbids it.
+            StatusError: a rule forbids the object.
         """
         if kind.custom:
             if kind.resets_status:
@@ -76,7 +77,7 @@ class Admission:
                 obj["status"] = status
 
     def admit_update(self, kind: Kind, old: Json, new: Json) -> None:
-        """Complete an update in place: a service keeps its address, and may get ports."""
+        """Complete an update in place: a service keeps its cluster IP and may get node ports."""
         if kind.plural == "customresourcedefinitions":
             check_definition(new)
             complete(self._registry, new, timestamp(datetime.now(UTC)))
@@ -90,7 +91,7 @@ class Admission:
         self._give_ports(new)
 
     def admit_deletion(self, kind: Kind, name: str) -> None:
-        """Refuse the deletion of what the cluster cannot do without.
+        """Refuse the deletion of objects that the cluster requires.
 
         Raises:
             StatusError: 403.
@@ -100,7 +101,7 @@ class Admission:
             raise forbidden(message, "namespaces", "", name)
 
     def _check_account(self, pod: Json) -> None:
-        """Refuse a pod of an account that is not there; each namespace gets ``default`` soon."""
+        """Refuse a pod whose service account does not exist; ``default`` is created soon after."""
         spec, meta = pod.get("spec"), pod["metadata"]
         account = spec.get("serviceAccountName") if isinstance(spec, dict) else None
         if not isinstance(account, str) or account == "default":
@@ -113,22 +114,22 @@ class Admission:
             )  # fmt: skip
 
     def _give_priority(self, pod: Json) -> None:
-        topic = self._store.topic("priorityclasses.scheduling.k8s.io")
-        known = {key: read_json(record.body) for key, record in topic.records.items()}
+        cache = self._store.topic("priorityclasses.scheduling.k8s.io")
+        known = {key: read_json(record.body) for key, record in cache.records.items()}
         default = next((c for c in known.values() if c.get("globalDefault")), None)
         spec = pod.get("spec")
         if not isinstance(spec, dict):
             return
         if not apply_priority(pod, known, default):
             name = pod["metadata"]["name"]
-            wanted = spec.get("priorityClassName")
+            class_name = spec.get("priorityClassName")
             raise forbidden(
-                f'pods "{name}" is forbidden: no PriorityClass with name {wanted} was found',
+                f'pods "{name}" is forbidden: no PriorityClass with name {class_name} was found',
                 "pods", "", name,
             )  # fmt: skip
 
     def _give_class(self, claim: Json) -> None:
-        """Name the default storage class in a claim that leaves it open."""
+        """Set the default storage class of a claim that names none."""
         spec = claim.get("spec")
         if not isinstance(spec, dict) or spec.get("storageClassName") is not None:
             return
@@ -136,7 +137,7 @@ class Admission:
         classes = [read_json(record.body)["metadata"] for record in records.values()]
         defaults = [m for m in classes if (m.get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
         if defaults:
-            # Of several the newest counts, and of several of one second the first by name.
+            # API rule: the newest default class applies; equal times are ordered by name.
             defaults.sort(key=lambda meta: str(meta["name"]))
             newest = max(defaults, key=lambda meta: str(meta["creationTimestamp"]))
             spec["storageClassName"] = newest["name"]
@@ -165,7 +166,7 @@ class Admission:
         try:
             inside = ipaddress.ip_address(address) in self._services
         except ValueError:
-            return  # validation says it better
+            return  # validation reports it in more detail
         if not inside:
             detail = f"the provided IP is not in the valid range, which is {self._services}"
             self._refuse_address(service, address, detail)
@@ -176,22 +177,22 @@ class Admission:
         raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
 
     def _taken_addresses(self) -> Iterator[tuple[str, str]]:
-        topic = self._store.topic("services.")
-        for key in {*topic.records, *topic.staged}:
-            record = topic.latest(key)
+        cache = self._store.topic("services.")
+        for key in {*cache.records, *cache.staged}:
+            record = cache.latest(key)
             if record is not None:
                 yield record.fields.get("spec.clusterIP", ""), key
 
     def _free_address(self, taken: dict[str, str]) -> str:
         usable = self._services.num_addresses - 3
         for _ in range(usable):
-            # The first address is the API server's own; others follow in turn, so that a
-            # removed service's address is not at once another's.
+            # The first address belongs to the API server. Others are allocated in turn, so that a
+            # removed service's address is not reused immediately.
             self._next_address = self._next_address % usable + 1
             address = str(self._services[self._next_address + 1])
             if address not in taken:
                 return address
-        raise refusal(500, "InternalError", f"no address is left in {self._services}")
+        raise refusal(500, "InternalError", f"no free address in {self._services}")
 
     def _give_ports(self, service: Json) -> None:
         spec = service.get("spec")
@@ -204,8 +205,8 @@ class Admission:
                 taken.add(port["nodePort"])
 
     def _taken_ports(self) -> set[Any]:
-        topic = self._store.topic("services.")
-        services = (topic.latest(key) for key in {*topic.records, *topic.staged})
+        cache = self._store.topic("services.")
+        services = (cache.latest(key) for key in {*cache.records, *cache.staged})
         kinds = ("NodePort", "LoadBalancer")
         found = [s for s in services if s is not None and s.fields.get("spec.type") in kinds]
         return {
@@ -216,10 +217,10 @@ class Admission:
 
 
 def check_definition(definition: Json) -> None:
-    """Refuse a CustomResourceDefinition that no kind can be served from.
+    """Refuse an invalid CustomResourceDefinition.
 
     Raises:
-        StatusError: 422 with every mistake.
+        StatusError: 422 with all errors.
     """
     causes = definition_causes(definition)
     if causes:

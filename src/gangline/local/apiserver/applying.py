@@ -1,4 +1,4 @@
-"""Server-side apply: reading what is applied, and merging it into the present object."""
+"""Server-side apply requests: parsing the configuration and merging it into the current object."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -17,16 +17,16 @@ from gangline.local.apiserver.request import Call
 APPLY_PATCHES = ("application/apply-patch+yaml",)
 
 
-def read_apply(call: Call) -> Json:
-    """Read an applied configuration and check that it may be one.
+def read_apply(request: Call) -> Json:
+    """Parse and check an applied configuration.
 
     Raises:
-        StatusError: it has no manager, is no object, or carries what only the server writes.
+        StatusError: there is no field manager, the body is not an object, or has managedFields.
     """
-    if not call.params.get("fieldManager"):
+    if not request.params.get("fieldManager"):
         cause = required("fieldManager", "is required for apply patch")
         raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
-    body = call.body.lstrip()
+    body = request.body.lstrip()
     applied: Any = read_json(body) if body.startswith(b"{") else read_yaml(body)
     if not isinstance(applied, dict) or not isinstance(applied.get("metadata", {}), dict):
         raise bad_request("an applied configuration must be an object")
@@ -35,27 +35,27 @@ def read_apply(call: Call) -> Json:
     meta = applied.setdefault("metadata", {})
     if meta.get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
-    meta.setdefault("name", call.name)
-    if call.kind.namespaced:
-        meta.setdefault("namespace", call.namespace)
+    meta.setdefault("name", request.name)
+    if request.kind.namespaced:
+        meta.setdefault("namespace", request.namespace)
     return applied
 
 
-def applied_to(call: Call, live: Json | None, applied: Json) -> Json:
-    """The object after the configuration was applied to it; ``live`` None: a new one.
+def applied_to(request: Call, live: Json | None, applied: Json) -> Json:
+    """Return the object with the configuration applied. ``live`` is None for a new object.
 
     Raises:
-        StatusError: 409, other managers own fields that it would change.
+        StatusError: 409, other managers own fields that would change.
     """
-    kind = call.kind
+    kind = request.kind
     given: Json = copied(applied)
     revision = given["metadata"].pop("resourceVersion", None)
-    if call.subresource == "status":
+    if request.subresource == "status":
         given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
     elif kind.resets_status:
         given.pop("status", None)
-    # What is unknown or null is not owned either, so it goes before ownership is counted.
-    check_fields(call, given)
+    # Unknown and null fields are not owned, so they are removed before ownership is computed.
+    check_fields(request, given)
     if not kind.custom:
         normalize(kind.group, kind.kind, given)
     try:
@@ -63,10 +63,10 @@ def applied_to(call: Call, live: Json | None, applied: Json) -> Json:
             live,
             given,
             kind.schema.schema,
-            manager=call.params["fieldManager"],
+            manager=request.params["fieldManager"],
             now=datetime.now(UTC),
-            force=call.flag("force"),
-            subresource=call.subresource,
+            force=request.flag("force"),
+            subresource=request.subresource,
         )
     except ApplyConflict as error:
         details = StatusDetails(causes=error.causes)

@@ -1,4 +1,4 @@
-"""What a new cluster starts with: namespaces, the service of the API server, basic roles."""
+"""Objects of a new cluster: namespaces, the ``kubernetes`` service, default roles."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def _named(kind: str, api_version: str, name: str, **more: object) -> Json:
 
 
 def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]:
-    """Group, plural and object, in the order in which they are made."""
+    """Yield group, plural and object, in the order of creation."""
     for name in NAMESPACES:
         yield "", "namespaces", _named("Namespace", "v1", name)
     for name in NAMESPACES:
@@ -81,9 +81,9 @@ def _roles() -> Iterator[tuple[str, str, Json]]:
 async def populate(
     registry: Registry, writer: Writer, service_address: str, served: tuple[str, int]
 ) -> None:
-    """Make what is not there yet; what somebody has changed stays as it is.
+    """Create missing initial objects. Existing ones keep the changes of their users.
 
-    Only where the server is (``served``: host and port) is written anew with each start.
+    Only the endpoints of the server (``served``: host and port) are written at each start.
     """
     _, port = served
     for group, plural, obj in _objects(service_address, port):
@@ -91,9 +91,9 @@ async def populate(
         if kind is None:
             continue
         namespace = obj["metadata"].get("namespace")
-        call = Call(kind, "create", namespace, obj["metadata"]["name"], "", {})
+        request = Call(kind, "create", namespace, obj["metadata"]["name"], "", {})
         try:
-            await writer.create(call, obj)
+            await writer.create(request, obj)
         except StatusError as error:
             if error.status.reason != "AlreadyExists":
                 raise
@@ -110,14 +110,14 @@ async def _publish(writer: Writer, kind: Kind, served: tuple[str, int]) -> None:
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         }
     ]
-    call = Call(kind, "update", "default", "kubernetes", "", {})
+    request = Call(kind, "update", "default", "kubernetes", "", {})
     try:
         await writer.update(
-            call, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
+            request, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
         )
     except StatusError as error:
         if error.status.reason != "NotFound":
             raise
         obj = _named("Endpoints", "v1", "kubernetes", subsets=subsets)
-        call = Call(kind, "create", "default", "kubernetes", "", {})
-        await writer.create(call, obj)
+        request = Call(kind, "create", "default", "kubernetes", "", {})
+        await writer.create(request, obj)

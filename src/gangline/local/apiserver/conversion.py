@@ -1,8 +1,8 @@
-"""Versions of one kind: what is stored in one is shown and accepted in the others.
+"""Versions of one kind: one is stored, all are served and accepted.
 
-Custom kinds convert by name alone (strategy None). Of the built-in kinds two have two faces: Event
-(core/v1, which is stored, and events.k8s.io/v1, which says the same in other words) and the
-autoscaler (autoscaling/v2, and v1, which knows no measure but the processor's load).
+Custom kinds convert by changing ``apiVersion`` (strategy None). Two built-in kinds differ between
+versions: Event (core/v1 is stored; events.k8s.io/v1 renames its fields) and HorizontalPodAutoscaler
+(autoscaling/v2 is stored; v1 has CPU utilization as its only metric).
 """
 
 from collections.abc import Callable, Iterable
@@ -33,12 +33,12 @@ BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
 
 
 def is_stored_form(kind: Kind) -> bool:
-    """Whether objects are stored just as this version shows them."""
+    """Return True if objects are stored in exactly this version."""
     return not kind.storage_version or kind.storage_version == kind.version
 
 
 def to_stored(kind: Kind, obj: Json) -> Json:
-    """Bring an object of this version into the stored one."""
+    """Convert an object of this version to the stored version."""
     if is_stored_form(kind):
         return obj
     if kind.group == "events.k8s.io":
@@ -49,7 +49,7 @@ def to_stored(kind: Kind, obj: Json) -> Json:
 
 
 def from_stored(kind: Kind, obj: Json) -> Json:
-    """Bring a stored object into this version."""
+    """Convert a stored object to this version."""
     if is_stored_form(kind):
         return obj
     if kind.group == "events.k8s.io":
@@ -60,7 +60,7 @@ def from_stored(kind: Kind, obj: Json) -> Json:
 
 
 def shaper(kind: Kind) -> Callable[[bytes], bytes] | None:
-    """``from_stored`` on bytes; None when there is nothing to do."""
+    """Return ``from_stored`` as a function on bytes, or None if no conversion is needed."""
     if is_stored_form(kind):
         return None
     return lambda body: encode(from_stored(kind, read_json(body)))
@@ -96,7 +96,7 @@ def _without_metrics(autoscaler: Json) -> Json:
     spec = autoscaler.get("spec")
     if not isinstance(spec, dict):
         return autoscaler
-    # The metrics are stored as they came: what has another shape is no share.
+    # Stored metrics may have any shape: a metric of another shape is preserved as it is.
     listed = spec.get("metrics")
     share, others = None, []
     for metric in listed if isinstance(listed, list) else []:
@@ -110,7 +110,7 @@ def _without_metrics(autoscaler: Json) -> Json:
     if share is not None:
         changed[SHARE] = share
     notes = dict(_part(autoscaler.get("metadata"), "annotations"))
-    # What the older version has no fields for is noted, so that writing it back loses nothing.
+    # Annotations hold what v1 has no fields for, so that writing v1 back loses nothing.
     conditions = _part(autoscaler, "status").get(CONDITIONS)
     behavior = spec.get("behavior")
     for note, value in ((METRICS, others), (BEHAVIOR, behavior), (CONDITIONS_NOTE, conditions)):
@@ -123,7 +123,7 @@ def _without_metrics(autoscaler: Json) -> Json:
 
 
 def _with_share_seen(status: Json) -> Json:
-    """The status as the older version has it: of all measures the processor's share alone."""
+    """Return the v1 status: CPU utilization is the only metric."""
     listed = status.get("currentMetrics")
     resources = [_part(m, "resource") for m in (listed if isinstance(listed, list) else ())]
     seen = [_part(r, "current").get("averageUtilization")

@@ -1,4 +1,4 @@
-"""The end of a CustomResourceDefinition: its objects go first, then the finalizer that held it."""
+"""Deletion of a CustomResourceDefinition: first its objects, then its cleanup finalizer."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Cleanup:
-    """Empties the kinds of definitions that are being deleted."""
+    """Deletes the objects of definitions that are being deleted."""
 
     def __init__(self, store: Store, writer: Writer, definitions: Kind) -> None:
         self._store = store
@@ -28,12 +28,12 @@ class Cleanup:
         store.on_change(TOPIC, self._changed)
 
     def start(self) -> None:
-        """Go on with what an earlier server had begun."""
+        """Resume cleanups that an earlier server started."""
         for record in self._store.topic(TOPIC).records.values():
             self._begin(read_json(record.body))
 
     def stop(self) -> None:
-        """Leave the rest to the next start."""
+        """Cancel running cleanups. The next start resumes them."""
         for task in self._running.values():
             task.cancel()
 
@@ -54,28 +54,30 @@ class Cleanup:
         kinds = kinds_of(definition)
         if kinds:
             await self._empty(kinds[0])
-        call = Call(self._definitions, "update", None, name, "", {})
+        request = Call(self._definitions, "update", None, name, "", {})
         try:
-            await self._writer.update(call, _without_finalizer)
+            await self._writer.update(request, _without_finalizer)
         except StatusError as error:
-            log.warning("definition cannot be let go", extra={"crd": name, "why": str(error)})
+            log.warning(
+                "cleanup finalizer cannot be removed", extra={"crd": name, "why": str(error)}
+            )
 
     async def _empty(self, kind: Kind) -> None:
-        topic = self._store.topic(kind.topic)
+        cache = self._store.topic(kind.topic)
         changed = asyncio.Event()
         self._store.on_change(kind.topic, lambda event: changed.set())
-        while topic.records:
+        while cache.records:
             changed.clear()
-            for key in list(topic.records):
+            for key in list(cache.records):
                 await self._delete(kind, key)
-            if topic.records:  # finalizers of their own hold some
+            if cache.records:  # some objects have finalizers
                 await changed.wait()
 
     async def _delete(self, kind: Kind, key: str) -> None:
         namespace, _, name = key.rpartition("/")
-        call = Call(kind, "delete", namespace or None, name, "", {})
+        request = Call(kind, "delete", namespace or None, name, "", {})
         try:
-            await self._writer.delete(call, Removal())
+            await self._writer.delete(request, Removal())
         except StatusError as error:
             if error.status.code != 404:
                 log.warning("object cannot be deleted", extra={"key": key, "why": str(error)})

@@ -1,6 +1,6 @@
-"""What is wrong with a CustomResourceDefinition: names, versions, schemas, columns. Pure.
+"""Validation of CustomResourceDefinitions: names, versions, schemas, columns.
 
-A schema is checked whole before it is stored: its kind is served from it at once.
+A schema is checked completely before it is stored, because its kind is served immediately.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
 from gangline.local.apiserver.machinery.jsonpath import JSONPath, JSONPathError
 from gangline.local.apiserver.registry import Json
@@ -63,19 +63,18 @@ KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def definition_causes(definition: Json) -> list[StatusCause]:
-    """Return every mistake in a definition."""
     spec = definition.get("spec")
     if not isinstance(spec, dict):
-        return [wrong.required("spec")]
+        return [field_errors.required("spec")]
     names = spec.get("names")
     names = names if isinstance(names, dict) else {}
     found = [
-        wrong.required(child(path, name))
-        for path, part, wanted in (
+        field_errors.required(child(path, name))
+        for path, part, required in (
             ("spec", spec, ("group", "scope")),
             ("spec.names", names, ("plural", "kind")),
         )
-        for name in wanted
+        for name in required
         if not isinstance(part.get(name), str) or not part[name]
     ]
     if found:
@@ -90,42 +89,46 @@ def _identity(definition: Json, spec: Json, names: Json) -> Causes:
     given = definition["metadata"].get("name")
     if given != expected:
         detail = 'must be spec.names.plural+"."+spec.group'
-        yield wrong.invalid("metadata.name", given, f"{detail}, which is {expected}")
+        yield field_errors.invalid("metadata.name", given, f"{detail}, which is {expected}")
     if spec["scope"] not in SCOPES:
-        yield wrong.unsupported("spec.scope", spec["scope"], SCOPES)
+        yield field_errors.unsupported("spec.scope", spec["scope"], SCOPES)
     for name in ("plural", "singular"):
         value = names.get(name)
         if value is not None and (not isinstance(value, str) or not VERSION.fullmatch(value)):
-            yield wrong.invalid(f"spec.names.{name}", value, "must be a lower-case DNS label")
+            yield field_errors.invalid(
+                f"spec.names.{name}", value, "must be a lower-case DNS label"
+            )
     for name in ("shortNames", "categories"):
         if names.get(name) is not None and not _is_texts(names[name]):
-            yield wrong.invalid(f"spec.names.{name}", names[name], "must be a list of strings")
+            yield field_errors.invalid(
+                f"spec.names.{name}", names[name], "must be a list of strings"
+            )
 
 
 def _versions(spec: Json) -> Causes:
     versions = spec.get("versions")
     if not isinstance(versions, list) or not versions:
-        yield wrong.required("spec.versions", "must have at least one version")
+        yield field_errors.required("spec.versions", "must have at least one version")
         return
     stored = 0
     seen: set[str] = set()
     for index, version in enumerate(versions):
         path = indexed("spec.versions", index)
         if not isinstance(version, dict):
-            yield wrong.invalid(path, version, "must be an object")
+            yield field_errors.invalid(path, version, "must be an object")
             continue
         stored += bool(version.get("storage"))
         name = version.get("name")
         if not isinstance(name, str) or not VERSION.fullmatch(name):
-            yield wrong.invalid(f"{path}.name", name, "must be a lower-case DNS label")
+            yield field_errors.invalid(f"{path}.name", name, "must be a lower-case DNS label")
         elif name in seen:
-            yield wrong.duplicate(f"{path}.name", name)
+            yield field_errors.duplicate(f"{path}.name", name)
         else:
             seen.add(name)
         yield from _version(version, path)
     if stored != 1:
         detail = "must have exactly one version marked as storage version"
-        yield wrong.invalid("spec.versions", stored, detail)
+        yield field_errors.invalid("spec.versions", stored, detail)
 
 
 def _version(version: Json, path: str) -> Causes:
@@ -133,10 +136,12 @@ def _version(version: Json, path: str) -> Causes:
     schema = outer.get("openAPIV3Schema") if isinstance(outer, dict) else None
     at = f"{path}.schema.openAPIV3Schema"
     if schema is None:
-        yield wrong.required(at, "schemas are required")
+        yield field_errors.required(at, "schemas are required")
     else:
         if isinstance(schema, dict) and schema.get("type") != "object":
-            yield wrong.invalid(f"{at}.type", schema.get("type"), "must be object at the root")
+            yield field_errors.invalid(
+                f"{at}.type", schema.get("type"), "must be object at the root"
+            )
         yield from schema_causes(schema, at)
     yield from _columns(version.get("additionalPrinterColumns"), path)
     yield from _subresources(version.get("subresources"), f"{path}.subresources")
@@ -146,48 +151,50 @@ def _columns(columns: Any, path: str) -> Causes:
     for index, column in enumerate(columns if isinstance(columns, list) else ()):
         at = indexed(f"{path}.additionalPrinterColumns", index)
         if not isinstance(column, dict):
-            yield wrong.invalid(at, column, "must be an object")
+            yield field_errors.invalid(at, column, "must be an object")
             continue
         if not isinstance(column.get("name"), str) or not column["name"]:
-            yield wrong.required(f"{at}.name")
+            yield field_errors.required(f"{at}.name")
         if column.get("type") not in COLUMN_TYPES:
-            yield wrong.unsupported(f"{at}.type", column.get("type"), COLUMN_TYPES)
+            yield field_errors.unsupported(f"{at}.type", column.get("type"), COLUMN_TYPES)
         try:
             JSONPath(column.get("jsonPath") or "")
         except (JSONPathError, TypeError) as error:
-            yield wrong.invalid(f"{at}.jsonPath", column.get("jsonPath"), str(error))
+            yield field_errors.invalid(f"{at}.jsonPath", column.get("jsonPath"), str(error))
 
 
 def _subresources(subresources: Any, path: str) -> Causes:
     if subresources is None:
         return
     if not isinstance(subresources, dict):
-        yield wrong.invalid(path, subresources, "must be an object")
+        yield field_errors.invalid(path, subresources, "must be an object")
         return
     scale = subresources.get("scale")
     if scale is None:
         return
     if not isinstance(scale, dict):
-        yield wrong.invalid(f"{path}.scale", scale, "must be an object")
+        yield field_errors.invalid(f"{path}.scale", scale, "must be an object")
         return
     for name, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
         value = scale.get(name)
         if not isinstance(value, str) or not value.startswith(root):
-            yield wrong.invalid(f"{path}.scale.{name}", value, f"must be a path under {root}")
+            yield field_errors.invalid(
+                f"{path}.scale.{name}", value, f"must be a path under {root}"
+            )
 
 
 def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
-    """Yield what keeps a value from being a structural schema."""
+    """Yield the errors of a value as a structural schema."""
     if not isinstance(schema, dict):
-        yield wrong.invalid(path, schema, "must be a schema, which is an object")
+        yield field_errors.invalid(path, schema, "must be a schema, which is an object")
         return
     if depth > DEEPEST:
-        yield wrong.invalid(path, "…", f"must not be nested more than {DEEPEST} deep")
+        yield field_errors.invalid(path, "…", f"must not be nested more than {DEEPEST} deep")
         return
     for keyword, value in schema.items():
         rule = KEYWORDS.get(keyword)
         if rule is not None and not rule[0](value):
-            yield wrong.invalid(child(path, keyword), value, f"must be a {rule[1]}")
+            yield field_errors.invalid(child(path, keyword), value, f"must be a {rule[1]}")
     yield from _type_and_pattern(schema, path)
     yield from _parts(schema, path, depth)
 
@@ -195,15 +202,15 @@ def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
 def _type_and_pattern(schema: Json, path: str) -> Causes:
     type_ = schema.get("type")
     if isinstance(type_, str) and type_ and type_ not in TYPES:
-        yield wrong.unsupported(f"{path}.type", type_, TYPES)
+        yield field_errors.unsupported(f"{path}.type", type_, TYPES)
     if schema.get("$ref"):
-        yield wrong.forbidden(f"{path}.$ref", "$ref is not supported: write the schema out")
+        yield field_errors.forbidden(f"{path}.$ref", "$ref is not supported: write the schema out")
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         try:
             re.compile(pattern)
         except re.error as error:
-            yield wrong.invalid(
+            yield field_errors.invalid(
                 f"{path}.pattern", pattern, f"must be a regular expression: {error}"
             )
 
@@ -215,7 +222,7 @@ def _parts(schema: Json, path: str, depth: int) -> Causes:
             for name, part in named.items():
                 yield from schema_causes(part, indexed(f"{path}.{keyword}", name), depth + 1)
         elif keyword in schema:
-            yield wrong.invalid(f"{path}.{keyword}", named, "must be an object")
+            yield field_errors.invalid(f"{path}.{keyword}", named, "must be an object")
     for keyword in ("items", "not"):
         if keyword in schema:
             yield from schema_causes(schema[keyword], f"{path}.{keyword}", depth + 1)
@@ -225,7 +232,7 @@ def _parts(schema: Json, path: str, depth: int) -> Causes:
     for keyword in ("allOf", "anyOf", "oneOf"):
         listed = schema.get(keyword, [])
         if not isinstance(listed, list):
-            yield wrong.invalid(f"{path}.{keyword}", listed, "must be a list of schemas")
+            yield field_errors.invalid(f"{path}.{keyword}", listed, "must be a list of schemas")
             continue
         for index, part in enumerate(listed):
             yield from schema_causes(part, indexed(f"{path}.{keyword}", index), depth + 1)

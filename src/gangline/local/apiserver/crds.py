@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions: from a stored definition to kinds that are served.
+"""CustomResourceDefinitions: from a stored definition to served kinds.
 
-A definition is complete the moment it is stored: its names are checked and its conditions set as it
-is written, and its kinds are served before its client is answered. Deleting one deletes its
-objects first; a finalizer holds it until they are gone.
+A definition is complete when it is stored: the write checks its names and sets its conditions, and
+its kinds are served before the response is sent. Deleting a definition first deletes its objects;
+until then a finalizer blocks the deletion.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def kinds_of(definition: Json) -> list[Kind]:
-    """The kinds that a definition has served, preferred version first."""
+    """Return the served kinds of a definition, preferred version first."""
     spec = definition["spec"]
     served = [version for version in spec.get("versions", []) if version.get("served")]
     stored = next((v["name"] for v in spec["versions"] if v.get("storage")), "")
@@ -56,7 +56,7 @@ def _kind(spec: Json, version: Json, stored: str) -> Kind:
 
 
 def _preference(version: Json) -> tuple[int, int, int, str]:
-    """The order of versions: v2 before v1 before v1beta1 before v1alpha1 before other names."""
+    """Sort key of versions: v2 before v1 before v1beta1 before v1alpha1 before other names."""
     name: str = version["name"]
     number, stage, step = _version_parts(name)
     if stage < 0:
@@ -76,21 +76,19 @@ def _version_parts(name: str) -> tuple[int, int, int]:
 
 
 class Definitions:
-    """Keeps the registry in step with the stored definitions."""
+    """Keeps the registry consistent with the stored definitions."""
 
     def __init__(self, registry: Registry, broadcasts: Broadcasts) -> None:
         self._registry = registry
         self._broadcasts = broadcasts
 
     def load(self, store: Store) -> None:
-        """Serve what definitions were stored before."""
         for record in store.topic(TOPIC).records.values():
             definition = read_json(record.body)
             if is_established(definition):
                 self._registry.add(kinds_of(definition))
 
     def changed(self, event: Event) -> None:
-        """Take a change of a definition over into the registry."""
         definition: Any = read_json(event.record.body)
         spec = definition["spec"]
         self._registry.remove(spec["group"], spec["names"]["plural"])
@@ -101,13 +99,12 @@ class Definitions:
 
 
 def is_established(definition: Json) -> bool:
-    """Whether the kinds of a definition are served."""
     conditions = definition.get("status", {}).get("conditions", [])
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 def complete(registry: Registry, definition: Json, at: str) -> None:
-    """Fill in, in place, the names and status of a definition."""
+    """Set the names and the status of a definition in place. ``at`` is the time of transitions."""
     spec = definition["spec"]
     names = spec["names"]
     names.setdefault("singular", names["kind"].lower())

@@ -1,7 +1,7 @@
-"""Who is asking: client certificates, bearer tokens, tokens of service accounts.
+"""Authentication: client certificates, bearer tokens, service account tokens.
 
-The administrator's token is a random word in a file. Tokens of service accounts are signed by the
-server (HMAC over a JSON payload, in the shape of a JWT) and end with their object.
+The administrator's token is a random string in a file. The server signs service account tokens
+(HMAC over a JSON payload, in JWT form).
 """
 
 import base64
@@ -24,7 +24,7 @@ _HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").
 
 
 class Claims(msgspec.Struct):
-    """What a service account's token says."""
+    """The payload of a service account token."""
 
     sub: str
     exp: int
@@ -33,7 +33,7 @@ class Claims(msgspec.Struct):
 
 
 class Authenticator:
-    """Turns what a connection and a header show into a user."""
+    """Maps client certificates and Authorization headers to users."""
 
     def __init__(self, folder: Path) -> None:
         self.admin_token = _secret(folder / "admin.token")
@@ -42,19 +42,18 @@ class Authenticator:
         self._known = {self.admin_token: ADMIN}
 
     def user(self, authorization: str, certificate: Any) -> User | None:
-        """The user, ``ANONYMOUS`` without credentials, None when they are wrong."""
+        """Return the user, ``ANONYMOUS`` without credentials, or None if they are invalid."""
         if authorization:
             scheme, _, token = authorization.partition(" ")
             return self.by_token(token.strip()) if scheme.lower() == "bearer" else None
         return _named_by(certificate) if certificate else ANONYMOUS
 
     def by_token(self, token: str) -> User | None:
-        """The user whom a token stands for."""
         found = self._known.get(token)
         return found or self._service_account(token)
 
     def issue(self, namespace: str, name: str, uid: str, audiences: list[str], ends: int) -> str:
-        """A token for a service account that is valid until ``ends`` (Unix time)."""
+        """Return a service account token that is valid until ``ends`` (Unix time)."""
         subject = f"system:serviceaccount:{namespace}:{name}"
         body = _text(encode(Claims(subject, ends, uid, audiences)))
         return f"{_HEADER}.{body}.{self._signature(body)}"

@@ -1,15 +1,17 @@
-"""The file that state outlives the process in: one SQLite table, appended to in batches.
+"""The persistent state: one SQLite table, to which changes are appended in batches.
 
-Each row is one change of one object: ``rv`` is its revision, ``body`` the object as it then was.
-The newest row of a key is the object's present state (or its last one, when it was deleted); the
-older rows are the history that watches resume from. A batch is one transaction, and its writes are
-acknowledged only after it. Write-ahead log and ``synchronous=NORMAL``: a killed process loses
-nothing, a power cut may lose the last moments (``FULL`` is there for those who mind).
+Each row is one change of one object: ``rv`` is its revision, ``body`` the object after the change.
+The newest row of a key is the object's current state, or its last one if it was deleted. Older rows
+are the history that watches resume from.
 
-Without ``FULL`` a commit is a copy into the page cache, a matter of microseconds; what waits for
-the disk is moving the log into the file (``checkpoint``), which the store therefore does apart.
+A batch is one transaction, and its writes are acknowledged only after the commit. With the
+write-ahead log and ``synchronous=NORMAL``, a killed process loses nothing; a power failure may lose
+the last moments. ``FULL`` survives that too.
 
-Used from one thread at a time; the store sees to that.
+Without ``FULL`` a commit is a copy into the page cache and takes microseconds. Only ``checkpoint``,
+which moves the log into the file, waits for the disk; the store runs it in a thread.
+
+Constraint: used from one thread at a time, which the store guarantees.
 """
 
 import contextlib
@@ -29,7 +31,7 @@ CHECKPOINT_BYTES = 8 << 20
 
 
 class DatabaseError(Exception):
-    """The file cannot be used as it is; the message says why and what to do."""
+    """The state file cannot be used. The message contains the reason and a remedy."""
 
 
 class Row(NamedTuple):
@@ -43,7 +45,7 @@ class Row(NamedTuple):
 
 
 class Database:
-    """The open file."""
+    """The open state file."""
 
     def __init__(self, path: Path, *, synchronous: str = "NORMAL") -> None:
         self.path = path
@@ -51,7 +53,7 @@ class Database:
         self._logged = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # It holds Secrets. SQLite gives its log the same mode.
+            # The file contains Secrets. SQLite creates its log with the same mode.
             path.touch(mode=0o600)
             path.chmod(0o600)
             self._connection = self._open(synchronous)
@@ -62,7 +64,7 @@ class Database:
         connection = sqlite3.connect(
             self.path, isolation_level=None, check_same_thread=False, timeout=1.0
         )
-        # An exclusive lock keeps a second server off the file, and spares the shared memory file.
+        # The exclusive lock excludes a second server and avoids the shared-memory file.
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
@@ -71,7 +73,7 @@ class Database:
         return connection
 
     def rows(self) -> Iterator[Row]:
-        """Every row held, oldest first.
+        """Yield all rows, oldest first.
 
         Raises:
             DatabaseError: the file is damaged.
@@ -86,12 +88,12 @@ class Database:
             raise DatabaseError(self._explain(error)) from error
 
     def horizon(self) -> int:
-        """The newest revision whose history has been dropped."""
+        """Return the newest revision whose history was dropped."""
         found = self._connection.execute("SELECT value FROM mark WHERE name='horizon'").fetchone()
         return int(found[0]) if found else 0
 
     def commit(self, rows: Sequence[Row], dropped: Sequence[int], horizon: int) -> None:
-        """Append ``rows`` and remove the ``dropped`` revisions, all or nothing.
+        """Append ``rows`` and delete the ``dropped`` revisions in one transaction.
 
         Raises:
             DatabaseError: nothing was written.
@@ -112,17 +114,17 @@ class Database:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether the write-ahead log has grown so long that it should be folded in."""
+        """True if the write-ahead log is large enough for a checkpoint."""
         return self._logged > CHECKPOINT_BYTES
 
     def checkpoint(self) -> None:
-        """Fold the write-ahead log into the file; a failure is left to the next time."""
+        """Move the write-ahead log into the file. After a failure the next checkpoint does it."""
         self._logged = 0
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Fold the write-ahead log into the file and let go of it."""
+        """Move the write-ahead log into the file and release its lock."""
         self._connection.close()
 
     def _explain(self, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, in the old and the aggregated form."""
+"""Discovery: served groups, versions and resources, in the original and the aggregated form."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from gangline.local.apiserver.registry import SUBRESOURCES, Json, Kind, Registry
 
 
 def core_versions(address: str) -> Json:
-    """``/api``."""
+    """Return the response for ``/api``."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -16,13 +16,13 @@ def core_versions(address: str) -> Json:
 
 
 def groups(registry: Registry) -> Json:
-    """``/apis``."""
+    """Return the response for ``/apis``."""
     found = [group_json(name, versions) for name, versions in registry.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
 def group(registry: Registry, name: str) -> Json:
-    """``/apis/GROUP``."""
+    """Return the response for ``/apis/GROUP``."""
     versions = registry.groups().get(name)
     if not name or versions is None:
         raise unknown_path()
@@ -30,13 +30,12 @@ def group(registry: Registry, name: str) -> Json:
 
 
 def group_json(name: str, versions: list[str]) -> Json:
-    """One group as the list of groups shows it."""
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
 def resources(registry: Registry, group_name: str, version: str) -> Json:
-    """``/api/v1`` and ``/apis/GROUP/VERSION``."""
+    """Return the response for ``/api/v1`` and ``/apis/GROUP/VERSION``."""
     kinds = [kind for kind in registry if (kind.group, kind.version) == (group_name, version)]
     if not kinds:
         raise unknown_path()
@@ -82,7 +81,7 @@ def _subresource(kind: Kind, name: str) -> Json:
 
 
 def aggregated(registry: Registry, core: bool, version: str) -> Json:
-    """``/api`` or ``/apis`` with all resources in one document."""
+    """Return the response for ``/api`` or ``/apis`` with all resources in one document."""
     items = [
         {
             "metadata": {"name": name, "creationTimestamp": None},

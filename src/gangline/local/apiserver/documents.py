@@ -1,4 +1,4 @@
-"""The OpenAPI documents of what is served now. Made when asked for, kept until kinds change."""
+"""OpenAPI documents of the served kinds, built on request and cached until the kinds change."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from gangline.local.apiserver.rest import Answer
 PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 PROTOBUF_OFFERS = (
     PROTOBUF,
-    # What clients ask for; the at sign is not allowed in an answer's media type.
+    # Clients request this form; a response's media type must not contain the at sign.
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
 )
 
 
 class Documents:
-    """Serves ``/openapi``."""
+    """Builds and caches the documents under ``/openapi``."""
 
     def __init__(self, registry: Registry, version: str) -> None:
         self._registry = registry
@@ -33,7 +33,7 @@ class Documents:
         self._made: dict[str, Answer] = {}
 
     async def page(self, parts: list[str], accept: str) -> Answer:
-        """The document under a path, which is split.
+        """Return the document of a path, given as its parts.
 
         Raises:
             StatusError: 404, there is none.
@@ -56,7 +56,7 @@ class Documents:
         if generation != self._generation:
             self._made, self._generation = {}, generation
         if name not in self._made:
-            # The documents are large; other requests go on while one is made.
+            # The documents are large: a thread builds them while other requests continue.
             made = await asyncio.to_thread(make)
             if self._registry.generation == generation:
                 self._made[name] = made

@@ -1,7 +1,7 @@
-"""Refusals of the API server: every error that a client can see is a ``StatusError``.
+"""Errors of the API server: every error that a client sees is a ``StatusError``.
 
-Each constructor makes the Status object that Kubernetes answers in the same case, so that
-clients, which switch on code and reason, behave as they do there.
+Each function returns the Status object that Kubernetes returns in the same case. Clients act on
+code and reason, so they behave as with Kubernetes.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from gangline.api.meta import ListMeta, Status, StatusCause, StatusDetails
 
 
 class StatusError(Exception):
-    """A request that is answered with a Status object instead of its result."""
+    """The request is answered with a Status object in place of its result."""
 
     def __init__(self, status: Status, headers: dict[str, str] | None = None) -> None:
         super().__init__(status.message)
@@ -27,7 +27,7 @@ def refusal(
     *,
     continue_token: str = "",
 ) -> StatusError:
-    """Any refusal; the named functions below are the usual ones."""
+    """Return any error. The functions below cover the usual ones."""
     headers = {}
     if details is not None and details.retry_after_seconds:
         headers["Retry-After"] = str(details.retry_after_seconds)
@@ -45,7 +45,7 @@ def refusal(
 
 
 def qualified(plural: str, group: str) -> str:
-    """The name of a resource as messages have it: ``jobs.batch``, or ``pods`` of the core group."""
+    """Return a resource name as in messages: ``jobs.batch``, or ``pods`` for the core group."""
     return f"{plural}.{group}" if group else plural
 
 
@@ -60,7 +60,7 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
 
 
 def unknown_path() -> StatusError:
-    """404 for a path that nothing is served under."""
+    """404 for a path that is not served."""
     return refusal(
         404,
         "NotFound",
@@ -70,7 +70,7 @@ def unknown_path() -> StatusError:
 
 
 def already_exists(plural: str, group: str, name: str) -> StatusError:
-    """409 for a creation under a name that is taken."""
+    """409 for a creation with an existing name."""
     return refusal(
         409,
         "AlreadyExists",
@@ -80,7 +80,7 @@ def already_exists(plural: str, group: str, name: str) -> StatusError:
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
-    """409 for a write that is based on an older state, or on another object of the same name."""
+    """409 for a write based on an older state, or on another object with the same name."""
     return refusal(
         409,
         "Conflict",
@@ -90,12 +90,12 @@ def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
 
 
 def bad_request(message: str) -> StatusError:
-    """400 for a request that cannot be read."""
+    """400 for a request that cannot be parsed."""
     return refusal(400, "BadRequest", message)
 
 
 def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> StatusError:
-    """422 with every mistake in the fields of an object."""
+    """422 with all field errors of an object."""
     found = list(causes)
     texts = [f"{cause.field}: {cause.message}" for cause in found]
     summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
@@ -108,7 +108,7 @@ def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> 
 
 
 def forbidden(message: str, plural: str = "", group: str = "", name: str = "") -> StatusError:
-    """403 for a request that its user may not make, or that a rule of the cluster forbids."""
+    """403 for a request that its user, or a rule of the cluster, does not permit."""
     return refusal(403, "Forbidden", message, StatusDetails(name=name, group=group, kind=plural))
 
 
@@ -118,12 +118,12 @@ def unauthorized() -> StatusError:
 
 
 def expired(message: str, *, continue_token: str = "") -> StatusError:
-    """410 for a revision that is no longer held."""
+    """410 for a revision that is no longer available."""
     return refusal(410, "Expired", message, continue_token=continue_token)
 
 
 def method_not_allowed(method: str) -> StatusError:
-    """405 for a verb that the resource does not have."""
+    """405 for a verb that the resource does not support."""
     return refusal(
         405,
         "MethodNotAllowed",
@@ -132,7 +132,7 @@ def method_not_allowed(method: str) -> StatusError:
 
 
 def not_acceptable(offers: Iterable[str]) -> StatusError:
-    """406 when no offered form of the answer suits the client."""
+    """406 if the client accepts none of the offered media types."""
     listed = ", ".join(offers)
     return refusal(
         406,
@@ -142,7 +142,7 @@ def not_acceptable(offers: Iterable[str]) -> StatusError:
 
 
 def unsupported_media(given: str, accepted: Iterable[str]) -> StatusError:
-    """415 for a body in a form that is not read here."""
+    """415 for a body with an unsupported media type."""
     listed = ", ".join(accepted)
     return refusal(
         415,
@@ -153,14 +153,14 @@ def unsupported_media(given: str, accepted: Iterable[str]) -> StatusError:
 
 
 def too_large(limit: int) -> StatusError:
-    """413 for a body over the limit (bytes)."""
+    """413 for a body above the limit in bytes."""
     return refusal(
         413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit} bytes"
     )
 
 
 def too_many(message: str, causes: list[StatusCause], retry_after: int = 0) -> StatusError:
-    """429: the request is right, its time is not (an eviction that a budget forbids)."""
+    """429 for a valid request that is not permitted now, such as an eviction against a budget."""
     return refusal(
         429,
         "TooManyRequests",
@@ -170,22 +170,22 @@ def too_many(message: str, causes: list[StatusCause], retry_after: int = 0) -> S
 
 
 def timed_out(message: str, causes: list[StatusCause] | None = None) -> StatusError:
-    """504: what was asked for did not come in time."""
+    """504 for a request whose result was not ready in time."""
     return refusal(
         504, "Timeout", message, StatusDetails(causes=causes or [], retry_after_seconds=1)
     )
 
 
 def unavailable(message: str) -> StatusError:
-    """503: something that the answer depends on is away (a kubelet, a stopping server)."""
+    """503 if the response depends on something unavailable (a kubelet, a stopping server)."""
     return refusal(503, "ServiceUnavailable", message)
 
 
 def internal(message: str) -> StatusError:
-    """500: not the client's fault."""
+    """500 for an error that the client did not cause."""
     return refusal(500, "InternalError", f"Internal error occurred: {message}")
 
 
 def reason_of(code: int) -> str:
-    """The usual reason word of an HTTP code."""
+    """Return the usual reason of an HTTP code."""
     return HTTPStatus(code).phrase.replace(" ", "")

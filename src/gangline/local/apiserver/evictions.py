@@ -1,4 +1,4 @@
-"""Evictions: deletions of pods that disruption budgets may forbid for now."""
+"""Evictions: deletions of pods, subject to disruption budgets."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ from gangline.local.apiserver.writing import Writer
 
 BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 UNDISTURBED = ("Pending", "Succeeded", "Failed")
-"""Phases in which a pod serves nobody, so that no budget counts it."""
+"""Phases in which a pod is not available, so that no budget protects it."""
 
 
 class Evictions:
@@ -28,25 +28,25 @@ class Evictions:
         self._store = store
         self._writer = writer
 
-    async def evict(self, call: Call, removal: Removal) -> None:
-        """Delete a pod if its budget allows it.
+    async def evict(self, request: Call, removal: Removal) -> None:
+        """Delete a pod if its budget allows a disruption.
 
         Raises:
-            StatusError: 429, the budget does not allow it now; 404, there is no such pod.
+            StatusError: 429, the budget does not allow it now; 404, the pod does not exist.
         """
-        record = self._store.topic("pods.").latest(call.key)
+        record = self._store.topic("pods.").latest(request.key)
         if record is None:
-            raise not_found("pods", "", call.name)
+            raise not_found("pods", "", request.name)
         pod = read_json(record.body)
         going = "deletionTimestamp" in pod["metadata"]
         if not going and pod.get("status", {}).get("phase") not in UNDISTURBED:
-            await self._take_from_budget(call, pod, removal.dry_run)
+            await self._take_from_budget(request, pod, removal.dry_run)
         if not removal.dry_run and not going:
-            await self._writer.update(call, with_disruption_condition)
-        await self._writer.delete(call, removal)
+            await self._writer.update(request, with_disruption_condition)
+        await self._writer.delete(request, removal)
 
-    async def _take_from_budget(self, call: Call, pod: Json, dry_run: bool) -> None:
-        budgets = self._budgets(call.namespace or "", pod["metadata"].get("labels") or {})
+    async def _take_from_budget(self, request: Call, pod: Json, dry_run: bool) -> None:
+        budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})
         if len(budgets) > 1:
             raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
                            "subresource does not support.")  # fmt: skip
@@ -55,19 +55,19 @@ class Evictions:
             if dry_run:
                 return
             name = budget["metadata"]["name"]
-            taking = Call(BUDGETS, "update", call.namespace, name, "status", {}, call.user)
-            taking.agent = call.agent
-            await self._writer.update(taking, lambda found: disrupted(found, call.name))
+            taking = Call(BUDGETS, "update", request.namespace, name, "status", {}, request.user)
+            taking.agent = request.agent
+            await self._writer.update(taking, lambda found: disrupted(found, request.name))
 
     def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
-        topic = self._store.topic(BUDGETS.topic)
-        found = [topic.latest(key) for key in topic.keys(namespace)]
+        cache = self._store.topic(BUDGETS.topic)
+        found = [cache.latest(key) for key in cache.keys(namespace)]
         budgets = (read_json(record.body) for record in found if record is not None)
         return [budget for budget in budgets if selects(budget["spec"].get("selector"), labels)]
 
 
 def selects(selector: Any, labels: dict[str, str]) -> bool:
-    """Whether a budget's selector means a pod; a missing one means none."""
+    """Return True if a budget's selector matches. A missing selector matches no pod."""
     if selector is None:
         return False
     try:
@@ -77,7 +77,7 @@ def selects(selector: Any, labels: dict[str, str]) -> bool:
 
 
 def check_budget(budget: Json) -> None:
-    """Refuse an eviction that a budget has no room for.
+    """Refuse an eviction that a budget does not allow.
 
     Raises:
         StatusError: 429.
@@ -103,10 +103,10 @@ def check_budget(budget: Json) -> None:
 
 
 def disrupted(budget: Json, pod: str) -> Json:
-    """The budget after one of its pods was evicted.
+    """Return the budget after the eviction of one of its pods.
 
     Raises:
-        StatusError: 429, its room was used up meanwhile.
+        StatusError: 429, another eviction used the budget meanwhile.
     """
     check_budget(budget)
     status = dict(budget.get("status") or {})
@@ -117,7 +117,6 @@ def disrupted(budget: Json, pod: str) -> Json:
 
 
 def with_disruption_condition(pod: Json) -> Json:
-    """The pod with the condition that says why it goes."""
     status = dict(pod.get("status") or {})
     others = [c for c in status.get("conditions", []) if c.get("type") != "DisruptionTarget"]
     condition = {

@@ -1,4 +1,4 @@
-"""Taking a connection over from the HTTP server, for protocols that are not HTTP."""
+"""Taking a connection over from the HTTP server, for protocols other than HTTP."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -9,11 +9,11 @@ HIGH_WATER = 1 << 20
 
 
 class TakenOver(asyncio.Protocol):
-    """A connection after its upgrade. The HTTP server learns of its end, and of nothing else."""
+    """A connection after its upgrade. The HTTP server is notified only of its end."""
 
     def __init__(self, request: web.BaseRequest, received: Callable[[bytes], None]) -> None:
         if request.transport is None:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has disconnected")
         self.closed = asyncio.Event()
         self._received = received
         self._transport = request.transport
@@ -23,37 +23,35 @@ class TakenOver(asyncio.Protocol):
         self._reading = True
 
     def begin(self, headers: Mapping[str, str]) -> None:
-        """Switch over and say so to the client, in this order: it may speak at once."""
+        """Switch the protocol, then send 101: the client may send data once it has that."""
         self._transport.set_protocol(self)
         lines = ["HTTP/1.1 101 Switching Protocols"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self._transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
 
     def write(self, content: bytes) -> None:
-        """Send bytes."""
         if not self._transport.is_closing():
             self._transport.write(content)
 
     async def drain(self) -> None:
-        """Wait until the client has read most of what was sent."""
+        """Wait until the client has read most of the sent data."""
         await self._writable.wait()
 
     def limit(self, unread: int) -> None:
-        """Stop reading while too much waits to be worked off."""
-        wanted = unread < HIGH_WATER
-        if wanted != self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
+        """Pause reading while too many received bytes are unprocessed."""
+        readable = unread < HIGH_WATER
+        if readable != self._reading and not self._transport.is_closing():
+            self._reading = readable
+            if readable:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close the connection when everything is sent."""
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes came in."""
+        """asyncio: data was received."""
         self._received(data)
 
     def pause_writing(self) -> None:
@@ -65,7 +63,7 @@ class TakenOver(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the connection is gone."""
+        """asyncio: the connection was closed."""
         self._writable.set()
         self.closed.set()
         self._former.connection_lost(exc)

@@ -1,7 +1,6 @@
-"""The objects of one kind and their recent changes, in memory.
+"""The objects of one kind and their recent events, in memory.
 
-A change is encoded once and shared by all watchers: an ``Event`` keeps the forms in which it has
-already been asked for (plain, as table, for one selector) next to itself.
+An event is encoded once for all watchers: it caches its encodings (plain, Table, per selector).
 """
 
 import asyncio
@@ -13,7 +12,7 @@ ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
 
 class Record:
-    """One state of one object: its bytes, and what selectors look at."""
+    """One state of one object: its encoded JSON, and the values that selectors match."""
 
     __slots__ = ("body", "fields", "key", "labels", "rv")
 
@@ -28,7 +27,7 @@ class Record:
 
 
 class Event:
-    """One change: the state after it (the last one, for a deletion) and the state before it."""
+    """One change: the state after it (the last state, for a deletion) and the state before it."""
 
     __slots__ = ("at", "before", "forms", "record", "type")
 
@@ -41,10 +40,10 @@ class Event:
 
 
 class Topic:
-    """All objects of one kind, their history, and the writes that are not yet committed.
+    """All objects of one kind, their history, and the uncommitted writes.
 
-    ``events[i]`` has the sequence number ``base + i``; a watcher's cursor is such a number, so
-    that dropping old events moves no cursor.
+    ``events[i]`` has the sequence number ``base + i``. The cursor of a watcher is such a number, so
+    dropping old events does not move any cursor.
     """
 
     def __init__(self, name: str, horizon: int) -> None:
@@ -61,17 +60,16 @@ class Topic:
 
     @property
     def end(self) -> int:
-        """The sequence number of the next event."""
         return self.base + len(self.events)
 
     def latest(self, key: str) -> Record | None:
-        """The newest state of ``key``, committed or not: what a write builds on."""
+        """Return the newest state of ``key``, committed or not. Writes are based on it."""
         if key in self.staged:
             return self.staged[key]
         return self.records.get(key)
 
     def keys(self, namespace: str | None = None) -> list[str]:
-        """The committed keys in order; of one namespace, when given."""
+        """Return the committed keys in order, optionally of one namespace."""
         if self._keys is None:
             self._keys = sorted(self.records)
         if namespace is None:
@@ -80,7 +78,6 @@ class Topic:
         return self._keys[low : bisect_left(self._keys, f"{namespace}0")]
 
     def publish(self, event: Event) -> None:
-        """Make a committed change visible."""
         key = event.record.key
         if event.type == DELETED:
             self.records.pop(key, None)
@@ -95,11 +92,11 @@ class Topic:
             self.woken()
 
     def position(self, rv: int) -> int:
-        """The sequence number of the first event newer than ``rv``."""
+        """Return the sequence number of the first event newer than ``rv``."""
         return self.base + bisect_right(self.events, rv, key=lambda event: event.record.rv)
 
     def state_at(self, rv: int, namespace: str | None = None) -> list[Record]:
-        """The objects as they were at revision ``rv``, which the history must still reach."""
+        """Return the objects at revision ``rv``, which must not be older than the history."""
         then: dict[str, Record | None] = {}
         for event in self.events[self.position(rv) - self.base :]:
             key = event.record.key
@@ -112,9 +109,9 @@ class Topic:
         return [record for record in past if record is not None]
 
     def trim(self, older_than: float, surplus: int) -> list[int]:
-        """Drop events from before ``older_than``, and more until ``surplus`` bytes are gone.
+        """Drop events before ``older_than``, and further ones until ``surplus`` bytes are freed.
 
-        Returns the revisions whose rows nothing needs any more.
+        Returns the revisions whose rows are no longer needed.
         """
         count = freed = 0
         rows: list[int] = []

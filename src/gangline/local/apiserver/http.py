@@ -1,8 +1,8 @@
-"""HTTP: from a request on the wire to a call of the API, and back.
+"""HTTP: from a request on the wire to an API request, and back.
 
-One low-level aiohttp handler without router or middleware; the registry resolves paths. Answers of
-three sorts: *pages* (discovery, documents, health), *calls* on objects, and *exchanges*, which
-keep the connection for themselves (watches, logs, exec).
+One low-level aiohttp handler without router or middleware; the registry resolves paths. There are
+three groups of handlers: non-resource paths (discovery, OpenAPI, health), requests for objects, and
+streams, which keep the connection open (watches, logs, exec).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ COMPRESSED_FROM = 128 << 10
 LONGEST_WARNING, LONGEST_WARNINGS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
 OPEN_PATHS = ("/healthz", "/livez", "/readyz")
-"""What anybody may read."""
+"""Paths that need no authentication."""
 
 Page = Callable[[User, str, str], Awaitable[Answer]]
 Handler = Callable[[Call], Awaitable[Answer]]
@@ -50,7 +50,7 @@ Exchange = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Handlers:
-    """Who answers what. Keys of the mappings are ``watch``, subresources or ``PLURAL.GROUP``."""
+    """The handlers of requests. Mapping keys are ``watch``, a subresource, or ``PLURAL.GROUP``."""
 
     page: Page
     objects: Handler
@@ -76,9 +76,9 @@ class Api:
         self._metrics = metrics
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; errors become Status objects."""
+        """Answer one request. Exceptions become Status objects."""
         started = time.perf_counter()
-        call: Call | None = None
+        api_request: Call | None = None
         response: web.StreamResponse
         try:
             path, options = split(request.raw_path)
@@ -87,39 +87,45 @@ class Api:
                 answer = await self._handlers.page(user, path, request.headers.get("Accept", ""))
                 response = await respond(request, answer)
             else:
-                call = resolve(self._registry, request.method, path, options)
-                response = await self._answer(request, call, user)
+                api_request = resolve(self._registry, request.method, path, options)
+                response = await self._answer(request, api_request, user)
         except StatusError as error:
             response = refused(error)
         except web.HTTPRequestEntityTooLarge:
             response = refused(too_large(LARGEST_BODY))
         except web.RequestPayloadError as error:
-            response = refused(bad_request(f"the body of the request cannot be read: {error}"))
+            response = refused(bad_request(f"the body of the request is invalid: {error}"))
         except ConnectionError:
-            raise  # the client has gone
-        except Exception as error:  # the outermost loop: a mistake here must not stop the server
+            raise  # the client disconnected
+        except Exception as error:  # one failed request must not stop the server
             log.exception("request failed", extra={"path": request.raw_path})
             response = refused(internal(f"{type(error).__name__}: {error}"))
-        if call is not None and call.warnings:
-            warn(response, call.warnings)
-        self._metrics.request(call, response.status, time.perf_counter() - started)
+        if api_request is not None and api_request.warnings:
+            warn(response, api_request.warnings)
+        self._metrics.request(api_request, response.status, time.perf_counter() - started)
         return response
 
-    async def _answer(self, request: web.BaseRequest, call: Call, user: User) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.BaseRequest, api_request: Call, user: User
+    ) -> web.StreamResponse:
         headers = request.headers
-        call.user = user
-        call.accept = headers.get("Accept", "")
-        call.agent = headers.get("User-Agent", "")
-        call.content_type = headers.get("Content-Type", "")
-        self._handlers.authorize(call)
-        name = call.verb if call.verb == "watch" else call.subresource or call.kind.topic
+        api_request.user = user
+        api_request.accept = headers.get("Accept", "")
+        api_request.agent = headers.get("User-Agent", "")
+        api_request.content_type = headers.get("Content-Type", "")
+        self._handlers.authorize(api_request)
+        name = (
+            api_request.verb
+            if api_request.verb == "watch"
+            else api_request.subresource or api_request.kind.topic
+        )
         exchange = self._handlers.exchanges.get(name)
         if exchange is not None:
-            return await exchange(request, call)
+            return await exchange(request, api_request)
         if request.body_exists:
-            call.body = await request.read()
+            api_request.body = await request.read()
         handler = self._handlers.special.get(name, self._handlers.objects)
-        answer = await handler(call)
+        answer = await handler(api_request)
         return await respond(request, answer)
 
     def _user(self, request: web.BaseRequest, path: str) -> User:
@@ -136,14 +142,14 @@ class Api:
 
 
 def is_page(path: str) -> bool:
-    """Whether a path names something else than objects."""
+    """Return True if the path does not name objects."""
     if path.startswith("/api/"):
         return path.rstrip("/").count("/") < 3
     return not path.startswith("/apis/") or path.rstrip("/").count("/") < 4
 
 
 async def respond(request: web.BaseRequest, answer: Answer) -> web.Response:
-    """The HTTP response of an answer; long ones are compressed for those who can read that."""
+    """Return the HTTP response; large bodies are compressed if the client accepts gzip."""
     headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
     body = answer.body
     if len(body) > COMPRESSED_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
@@ -153,7 +159,6 @@ async def respond(request: web.BaseRequest, answer: Answer) -> web.Response:
 
 
 def refused(error: StatusError) -> web.Response:
-    """The HTTP response of a refusal."""
     headers = {"Content-Type": JSON, **error.headers}
     return web.Response(
         body=encode(status_json(error.status)), status=error.status.code, headers=headers
@@ -161,7 +166,7 @@ def refused(error: StatusError) -> web.Response:
 
 
 def warn(response: web.StreamResponse, warnings: list[str]) -> None:
-    """Put warnings into the headers of a response; what headers cannot hold is left out."""
+    """Add warnings to the headers of a response. Warnings above the header limit are dropped."""
     left = LONGEST_WARNINGS
     for warning in dict.fromkeys(warnings):
         text = "".join(letter if letter.isprintable() else " " for letter in warning)
@@ -173,7 +178,7 @@ def warn(response: web.StreamResponse, warnings: list[str]) -> None:
 
 
 class Protocol(web.RequestHandler):
-    """HTTP, where also what cannot be read is answered with a Status."""
+    """HTTP, where malformed requests also get a Status object."""
 
     __slots__ = ()
 
@@ -184,16 +189,16 @@ class Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that could not be read; nothing more is read from its connection."""
+        """Answer a malformed request and close its connection."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
+            raise ConnectionError("the response has already started")
         if isinstance(exc, LineTooLong):
-            said = f"the request line and each header may have {LONGEST_LINE} bytes"
-            error = refusal(431, "RequestHeaderFieldsTooLarge", said)
+            text = f"the request line and each header must not exceed {LONGEST_LINE} bytes"
+            error = refusal(431, "RequestHeaderFieldsTooLarge", text)
         elif isinstance(exc, BadHttpMethod):
             error = method_not_allowed("that of the request")
         elif status < 500:
-            error = bad_request(f"the request cannot be read: {message or exc}")
+            error = bad_request(f"the request is malformed: {message or exc}")
         else:
             log.error("request failed", exc_info=exc)
             error = internal("the request could not be handled")
@@ -203,28 +208,28 @@ class Protocol(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Speaks ``Protocol`` on each connection, until it is shut down."""
+    """Creates ``Protocol`` for each connection until shutdown."""
 
     _ends = False
 
     def pre_shutdown(self) -> None:
-        """Take no more connections: called by aiohttp, as is what follows."""
+        """aiohttp: the server stops accepting connections."""
         self._ends = True
         super().pre_shutdown()
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Take a connection; one whose handshake outlasted the server would be left open."""
+        """Accept a connection, or abort one whose TLS handshake ends after shutdown began."""
         super().connection_made(handler, transport)
         if self._ends:
             transport.abort()
 
     def __call__(self) -> Protocol:
-        """The handler of a new connection."""
+        """Return the handler of a new connection."""
         return Protocol(self, loop=self._loop, **self._kwargs)
 
 
 def make_server(api: Api) -> web.Server:
-    """The aiohttp server of an API. Handlers end when their client goes away."""
+    """Return the aiohttp server of an API. A handler is cancelled when its client disconnects."""
     loop = asyncio.get_running_loop()
 
     factory = partial(web.BaseRequest, loop=loop, client_max_size=LARGEST_BODY)

@@ -1,7 +1,7 @@
-"""The built-in kinds, as tables.
+"""Tables of the built-in kinds.
 
-``ACTED_ON`` kinds mean something to this cluster. ``STORED`` kinds are kept, so that manifests
-which hold them apply, but nothing acts on them; creating one says so in a warning.
+Active kinds have an effect in this cluster. Stored-only kinds are accepted so that manifests that
+contain them apply, but no controller acts on them; their creation returns a warning.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,17 @@ EVENT_FIELDS = (
     "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
     "reason", "reportingComponent", "source", "type",
 )  # fmt: skip
-# Without ephemeralcontainers: kubelets here do not run them, and its absence says so to kubectl.
+# Without ephemeralcontainers: this kubelet does not run them, and kubectl checks discovery.
 POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "portforward")
 OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
-"""Structs of versions that nobody here reads, for their schemas."""
+"""Structs of versions without a reader in this package. Only their schemas are used."""
 WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 
 def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
-    """The schema of a built-in kind from its struct, where there is one."""
-    wanted = (group, version, kind)
-    found = next((r for r in BUILT_IN if (r.group, r.version, r.kind) == wanted), None)
-    type_: Any = found.type if found else OTHER_VERSIONS.get(wanted)
+    version_kind = (group, version, kind)
+    found = next((r for r in BUILT_IN if (r.group, r.version, r.kind) == version_kind), None)
+    type_: Any = found.type if found else OTHER_VERSIONS.get(version_kind)
     return partial(for_type, type_) if type_ else None
 
 
@@ -48,7 +47,7 @@ def _cluster(group: str, kind: str, plural: str, **more: object) -> Kind:
 
 
 def acted_on() -> list[Kind]:
-    """The kinds that some part of the cluster acts on."""
+    """Return the kinds that some component of the cluster acts on."""
     every = ("all",)
     workload = {
         "subresources": ("status", "scale"),
@@ -109,7 +108,7 @@ def acted_on() -> list[Kind]:
 
 
 def stored_only() -> list[Kind]:
-    """The kinds that are kept and that nothing acts on."""
+    """Return the kinds that are stored without effect."""
 
     def stored(group: str, kind: str, plural: str, **more: object) -> Kind:
         note = f"{kind} objects are stored by this cluster, but nothing acts on them"
@@ -142,5 +141,5 @@ def stored_only() -> list[Kind]:
 
 
 def built_in() -> list[Kind]:
-    """Every kind that is there without a CustomResourceDefinition."""
+    """Return all kinds that exist without a CustomResourceDefinition."""
     return acted_on() + stored_only()

@@ -1,4 +1,4 @@
-"""The file that tells clients where a cluster is and who they are."""
+"""The kubeconfig of the administrator: address of the cluster and credentials."""
 
 import base64
 from pathlib import Path
@@ -10,7 +10,7 @@ from gangline.local.apiserver.registry import Json
 
 
 def content(context: str, url: str, certificates: Certificates, token: str) -> Json:
-    """A kubeconfig for the administrator, with everything in it."""
+    """Return a self-contained kubeconfig for the administrator."""
     authority = _inline(certificates.authority.certificate)
     cluster = {"server": url, "certificate-authority-data": authority}
     user = {
@@ -31,7 +31,7 @@ def content(context: str, url: str, certificates: Certificates, token: str) -> J
 
 
 def write(path: Path, config: Json) -> None:
-    """Write a kubeconfig that only its owner may read."""
+    """Write a kubeconfig that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
 

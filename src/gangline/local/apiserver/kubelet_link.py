@@ -1,4 +1,4 @@
-"""The way from the API server to the kubelet of a pod."""
+"""Connections from the API server to kubelets."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class Target(NamedTuple):
     container: str
 
     def url(self, endpoint: str, *, with_container: bool = True) -> str:
-        """The address of an endpoint of the kubelet."""
+        """Return the URL of a kubelet endpoint for this container."""
         parts = [endpoint, quote(self.namespace), quote(self.pod)]
         if with_container:
             parts.append(quote(self.container))
@@ -33,7 +33,7 @@ class Target(NamedTuple):
 
 
 class KubeletLink:
-    """Finds kubelets and speaks to them."""
+    """Finds the kubelet of a pod and holds the HTTP session to kubelets."""
 
     def __init__(self, store: Store, token: str) -> None:
         self._store = store
@@ -42,7 +42,6 @@ class KubeletLink:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The connections to kubelets."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=CONNECT_TIMEOUT,
@@ -52,41 +51,40 @@ class KubeletLink:
         return self._session
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
-    def target(self, call: Call, container: str = "", *, any_container: bool = False) -> Target:
-        """The container that a request means, or the pod alone with ``any_container``.
+    def target(self, request: Call, container: str = "", *, any_container: bool = False) -> Target:
+        """Return the container of a request, or only its pod with ``any_container``.
 
         Raises:
-            StatusError: there is no such pod or container, or no node that runs it.
+            StatusError: there is no such pod or container, or the pod has no node.
         """
-        record = self._store.topic("pods.").records.get(call.key)
+        record = self._store.topic("pods.").records.get(request.key)
         if record is None:
-            raise not_found("pods", "", call.name)
+            raise not_found("pods", "", request.name)
         pod = read_json(record.body)
         chosen = "" if any_container else choose_container(pod, container)
         node = pod["spec"].get("nodeName")
         if not node:
-            raise bad_request(f"pod {call.name} does not have a host assigned")
-        return Target(self.address(node), call.namespace or "", call.name, chosen)
+            raise bad_request(f"pod {request.name} does not have a host assigned")
+        return Target(self.address(node), request.namespace or "", request.name, chosen)
 
     def any_address(self) -> str:
-        """Where one of the kubelets answers: they share a server.
+        """Return the address of any kubelet. All kubelets share one server.
 
         Raises:
             StatusError: there is no node.
         """
         for node in sorted(self._store.topic("nodes.").records):
             return self.address(node)
-        raise unavailable("there is no node, and so no log")
+        raise unavailable("there is no node that could have the log")
 
     def address(self, node: str) -> str:
-        """Where the kubelet of a node answers.
+        """Return the address of the kubelet of a node.
 
         Raises:
-            StatusError: there is no such node, or its kubelet has not said where it is.
+            StatusError: the node does not exist, or has not published its kubelet's address.
         """
         record = self._store.topic("nodes.").records.get(node)
         if record is None:
@@ -98,15 +96,15 @@ class KubeletLink:
         addresses = {a.get("type"): a.get("address") for a in status.get("addresses") or ()}
         host, port = addresses.get("InternalIP"), endpoint.get("Port")
         if not host or not port:
-            raise unavailable(f'the kubelet of node "{node}" has not said where it can be reached')
+            raise unavailable(f'the kubelet of node "{node}" has not published its address')
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def choose_container(pod: Json, wanted: str) -> str:
-    """The container that is meant: the one named, the default one, or the only one.
+    """Return the requested container, else the default one, else the only one.
 
     Raises:
-        StatusError: 400, it does not exist, or it is not clear which is meant.
+        StatusError: 400, the container does not exist or the choice is ambiguous.
     """
     spec, meta = pod["spec"], pod["metadata"]
     every = [*spec.get("initContainers", []), *spec["containers"]]

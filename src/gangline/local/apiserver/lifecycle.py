@@ -1,8 +1,7 @@
-"""What the server itself writes into metadata as objects come, change and go. Pure.
+"""Metadata that the server itself writes.
 
-Names made from ``generateName``, identity and time stamps of creation, the counting of
-generations, what an update may not touch, and the choice between removing an object at once,
-marking it as going, and leaving it alone.
+Generated names, identity and time of creation, generations, the fields that an update must not
+change, and whether an object may be removed.
 """
 
 import secrets
@@ -25,18 +24,16 @@ OWNED_BY_SERVER: Final = (
 
 
 def timestamp(now: datetime) -> str:
-    """A time as Kubernetes writes it: whole seconds, UTC."""
+    """Return a time in the notation of Kubernetes: UTC, in seconds."""
     return now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def generated_name(prefix: str) -> str:
-    """A name from ``generateName``."""
     base = prefix[: LONGEST_GENERATED - SUFFIX_LENGTH]
     return base + "".join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))
 
 
 def stamp_creation(kind: Kind, meta: Json, now: datetime) -> None:
-    """Give a new object, in place, its identity and time."""
     for name in ("resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"):
         meta.pop(name, None)
     meta["uid"] = str(uuid.uuid4())
@@ -47,7 +44,7 @@ def stamp_creation(kind: Kind, meta: Json, now: datetime) -> None:
 
 
 def carry_over(old: Json, new: Json) -> None:
-    """Keep, in place, what of an object's metadata no client may change."""
+    """Restore the metadata that clients must not change, in place."""
     old_meta, new_meta = old["metadata"], new["metadata"]
     new_meta.pop("selfLink", None)
     for name in OWNED_BY_SERVER:
@@ -58,7 +55,7 @@ def carry_over(old: Json, new: Json) -> None:
 
 
 def restrict_to_main(kind: Kind, old: Json, new: Json) -> None:
-    """Undo, in place, what an update of the object itself may not change: its status."""
+    """Undo changes that an update of the main resource must not make: those to the status."""
     if kind.resets_status:
         _restore(old, new, "status")
     if kind.kind == "Namespace" and not kind.group:
@@ -66,12 +63,12 @@ def restrict_to_main(kind: Kind, old: Json, new: Json) -> None:
 
 
 def restrict_to_finalize(kind: Kind, old: Json, new: Json) -> None:
-    """Undo, in place, what the finalizing of a namespace may not change: its status."""
+    """Undo changes to the status, which the finalize subresource must not make."""
     _restore(old, new, "status")
 
 
 def restrict_to_status(kind: Kind, old: Json, new: Json) -> None:
-    """Undo, in place, what an update of the status may not change: everything else."""
+    """Undo changes that the status subresource must not make: those to anything but the status."""
     for name in {*old, *new} - {"status", "metadata", "apiVersion", "kind"}:
         _restore(old, new, name)
     kept = old["metadata"]
@@ -92,7 +89,7 @@ def _restore(old: Json, new: Json, name: str) -> None:
 
 
 def count_generation(kind: Kind, old: Json, new: Json) -> None:
-    """Raise the generation, in place, when what is wanted has changed."""
+    """Increment the generation in place if the desired state changed."""
     if not kind.counts_generations:
         return
     if _wanted(kind, old) != _wanted(kind, new):
@@ -107,7 +104,7 @@ def _wanted(kind: Kind, obj: Json) -> Any:
 
 
 def unchanged(old: Json, new: Json) -> bool:
-    """Whether an update changes nothing, neither what is there nor who it belongs to."""
+    """Return True if an update changes nothing but the resource version."""
     if old.keys() != new.keys():
         return False
     if any(old[name] != new[name] for name in old if name != "metadata"):
@@ -120,12 +117,11 @@ def _without_revision(meta: Json) -> Json:
 
 
 def is_going(obj: Json) -> bool:
-    """Whether an object is being deleted."""
     return "deletionTimestamp" in obj["metadata"]
 
 
 def may_vanish(obj: Json) -> bool:
-    """Whether nothing holds an object that is being deleted any longer."""
+    """Return True if no finalizer and no grace period delay the removal of a deleted object."""
     meta = obj["metadata"]
     spec = obj.get("spec")
     is_namespace = obj.get("kind") == "Namespace" and isinstance(spec, dict)

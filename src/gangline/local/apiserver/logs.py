@@ -1,4 +1,4 @@
-"""The logs of a container, passed on from its kubelet as they come."""
+"""Container logs, streamed from the kubelet."""
 
 from urllib.parse import quote
 
@@ -15,38 +15,41 @@ PASSED_ON = (
 NUMBERS = ("tailLines", "sinceSeconds", "limitBytes")
 CHUNK = 1 << 16
 KEPT_FOR = "keptFor"
-"""Ours: the uid of the owner of a pod that is gone, whose log is wanted if it was kept."""
+"""Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
 ALL_PODS = "-"
-"""With ``keptFor``, in place of a pod's name: which pods there are, a line of JSON for each."""
+"""Pod name that, with ``keptFor``, requests the list of archived pods, one JSON line for each."""
 
 
 class Logs:
-    """Answers requests for logs."""
+    """Handles requests for logs."""
 
     def __init__(self, link: KubeletLink) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Stream the log that a request asks for.
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+        """Stream the requested log.
 
         Raises:
-            StatusError: there is no such log, or its kubelet cannot be reached.
+            StatusError: the log does not exist, or its kubelet is unreachable.
         """
-        check_options(call)
-        options = {name: call.params[name] for name in PASSED_ON if call.params.get(name)}
-        if owner := call.params.get(KEPT_FOR):
-            url = (
-                f"{self._link.any_address()}/keptLogs/{quote(call.namespace or '')}/{quote(owner)}"
-            )
-            options |= {"container": call.params.get("container", "")}
-            options |= {"pod": call.name} if call.name != ALL_PODS else {}
+        check_options(api_request)
+        options = {
+            name: api_request.params[name] for name in PASSED_ON if api_request.params.get(name)
+        }
+        if owner := api_request.params.get(KEPT_FOR):
+            path = f"keptLogs/{quote(api_request.namespace or '')}/{quote(owner)}"
+            url = f"{self._link.any_address()}/{path}"
+            options |= {"container": api_request.params.get("container", "")}
+            options |= {"pod": api_request.name} if api_request.name != ALL_PODS else {}
         else:
-            url = self._link.target(call, call.params.get("container", "")).url("containerLogs")
+            url = self._link.target(api_request, api_request.params.get("container", "")).url(
+                "containerLogs"
+            )
         try:
             source = await self._link.session.get(url, params=options)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise unavailable(
-                f"the kubelet of pod {call.name} cannot be reached: {error}"
+                f"the kubelet of pod {api_request.name} is unreachable: {error}"
             ) from None
         async with source:
             if source.status >= 400:
@@ -62,22 +65,22 @@ async def _pass_on(request: web.BaseRequest, source: aiohttp.ClientResponse) -> 
         async for chunk in source.content.iter_any():
             await response.write(chunk)
     except aiohttp.ClientError:
-        # The kubelet has gone in mid-stream: a cut connection tells the client, an end would not.
+        # The kubelet disconnected mid-stream: abort, since a normal end would hide that.
         if request.transport is not None:
             request.transport.abort()
     return response
 
 
-def check_options(call: Call) -> None:
-    """Refuse options that make no sense.
+def check_options(api_request: Call) -> None:
+    """Refuse invalid or contradictory options.
 
     Raises:
         StatusError: 400.
     """
     for name in NUMBERS:
-        number = call.number(name)
+        number = api_request.number(name)
         if number is not None and number < (name != "tailLines"):
             least = int(name != "tailLines")
             raise bad_request(f"{name}: Invalid value: {number}: must be at least {least}")
-    if call.params.get("sinceSeconds") and call.params.get("sinceTime"):
+    if api_request.params.get("sinceSeconds") and api_request.params.get("sinceTime"):
         raise bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified")

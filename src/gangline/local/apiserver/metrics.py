@@ -1,4 +1,4 @@
-"""What the API server counts, for ``/metrics``."""
+"""Metrics of the API server, served under ``/metrics``."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,12 +17,10 @@ class Metrics:
             ["verb", "resource", "code"], registry=self._registry,
         )  # fmt: skip
         self._seconds = Histogram(
-            "gangline_apiserver_request_seconds", "Time to answer; watches and streams left out.",
+            "gangline_apiserver_request_seconds", "Request duration without watches and streams.",
             ["verb"], registry=self._registry, buckets=BUCKETS,
         )  # fmt: skip
-        self.watches = Gauge(
-            "gangline_apiserver_watches", "Watches that are open.", registry=self._registry
-        )
+        self.watches = Gauge("gangline_apiserver_watches", "Open watches.", registry=self._registry)
         self.revision = Gauge(
             "gangline_apiserver_revision", "The newest committed revision.",
             registry=self._registry,
@@ -30,9 +28,8 @@ class Metrics:
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
-    def request(self, call: Call | None, code: int, seconds: float) -> None:
-        """Count one answered request."""
-        verb, resource = (call.verb, call.kind.plural) if call else ("page", "")
+    def request(self, request: Call | None, code: int, seconds: float) -> None:
+        verb, resource = (request.verb, request.kind.plural) if request else ("page", "")
         key = (verb, resource, code)
         counter = self._counters.get(key)
         if counter is None:
@@ -43,5 +40,4 @@ class Metrics:
             self._timers[verb].observe(seconds)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text form."""
         return generate_latest(self._registry)

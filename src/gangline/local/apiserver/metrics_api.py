@@ -1,4 +1,4 @@
-"""metrics.k8s.io: what nodes and pods use now, as their kubelets tell it; ``kubectl top`` asks."""
+"""metrics.k8s.io: current usage of nodes and pods, from their kubelets, for ``kubectl top``."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -21,12 +21,12 @@ from gangline.local.apiserver.store import Store
 
 GROUP, VERSION = "metrics.k8s.io", "v1beta1"
 WINDOW_S = 1.1
-"""A kubelet tells rates from its second answer on; the first time it is asked twice."""
+"""A kubelet computes rates between two requests, so the first sample of a kubelet takes two."""
 PATIENCE = aiohttp.ClientTimeout(total=5.0)
 
 
 def kinds() -> list[Kind]:
-    """The kinds of measurements. Nothing of them is stored."""
+    """Return the kinds of metrics.k8s.io. Their objects are not stored."""
     verbs = ("get", "list")
     return [
         Kind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
@@ -35,15 +35,15 @@ def kinds() -> list[Kind]:
 
 
 class MetricsApi:
-    """Answers requests for measurements."""
+    """Handles requests for metrics.k8s.io."""
 
     def __init__(self, store: Store, link: KubeletLink) -> None:
         self._store = store
         self._link = link
         self._asked_before: set[str] = set()
 
-    async def nodes(self, call: Call) -> Answer:
-        """What nodes use."""
+    async def nodes(self, request: Call) -> Answer:
+        """Return the usage of nodes."""
         summaries = await self._summaries()
         used = {
             node["nodeName"]: node
@@ -53,13 +53,13 @@ class MetricsApi:
         }
         found = [
             (record, {"usage": _usage(used[record.key])})
-            for record in self._records("nodes.", call)
+            for record in self._records("nodes.", request)
             if record.key in used
         ]
-        return self._answer(call, found)
+        return self._answer(request, found)
 
-    async def pods(self, call: Call) -> Answer:
-        """What pods use, container by container."""
+    async def pods(self, request: Call) -> Answer:
+        """Return the usage of pods, by container."""
         summaries = await self._summaries()
         used = {
             f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": pod["containers"]
@@ -68,14 +68,14 @@ class MetricsApi:
         }
         found = [
             (record, {"containers": [_container(each) for each in used[record.key]]})
-            for record in self._records("pods.", call)
+            for record in self._records("pods.", request)
             if used.get(record.key)
         ]
-        return self._answer(call, found)
+        return self._answer(request, found)
 
-    def _records(self, topic_name: str, call: Call) -> list[Record]:
-        topic, chosen = self._store.topic(topic_name), selection(call)
-        records = [topic.records[key] for key in topic.keys(call.namespace)]
+    def _records(self, topic_name: str, request: Call) -> list[Record]:
+        cache, chosen = self._store.topic(topic_name), selection(request)
+        records = [cache.records[key] for key in cache.keys(request.namespace)]
         return [record for record in records if chosen.matches(record)]
 
     async def _summaries(self) -> list[Json]:
@@ -84,7 +84,7 @@ class MetricsApi:
             try:
                 addresses.add(self._link.address(name))
             except StatusError:
-                continue  # a node whose kubelet cannot be asked has no measurements
+                continue  # a node with an unreachable kubelet has no metrics
         if addresses - self._asked_before:
             await asyncio.gather(*map(self._summary, addresses))
             self._asked_before |= addresses
@@ -101,14 +101,14 @@ class MetricsApi:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _answer(self, call: Call, found: list[tuple[Record, Json]]) -> Answer:
-        objects = [_measurement(call.kind, record, measured) for record, measured in found]
-        if call.name:
+    def _answer(self, request: Call, found: list[tuple[Record, Json]]) -> Answer:
+        objects = [_measurement(request.kind, record, measured) for record, measured in found]
+        if request.name:
             if not objects:
-                raise not_found(call.kind.plural, GROUP, call.name)
-            return Answer(*rendering.object_answer(call, encode(objects[0])))
+                raise not_found(request.kind.plural, GROUP, request.name)
+            return Answer(*rendering.object_answer(request, encode(objects[0])))
         records = [Record("", 0, encode(obj), {}, {}) for obj in objects]
-        return Answer(*rendering.list_answer(call, Page(records, self._store.revision)))
+        return Answer(*rendering.list_answer(request, Page(records, self._store.revision)))
 
 
 def _measurement(kind: Kind, record: Record, measured: Json) -> Json:

@@ -1,4 +1,4 @@
-"""In which form a client wants its answer, and reading the forms that bodies come in."""
+"""Content negotiation: the format of the response, and decoding of request bodies."""
 
 import json
 import math
@@ -11,8 +11,7 @@ import yaml
 from gangline.api.yamltext import BadYaml, survey
 from gangline.local.apiserver.errors import bad_request, not_acceptable, unsupported_media
 from gangline.local.apiserver.protobuf import MEDIA, read_protobuf
-
-Json = dict[str, Any]
+from gangline.local.apiserver.registry import Json
 
 JSON, YAML = "application/json", "application/yaml"
 WRITTEN = (JSON, YAML)
@@ -23,18 +22,18 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Form(NamedTuple):
-    """A form of an answer."""
+    """The format of a response."""
 
     media: str = JSON
     shape: str = ""
-    """``Table``, ``PartialObjectMetadata``…; empty: the object itself."""
+    """``Table``, ``PartialObjectMetadata`` or similar; empty for the object itself."""
     group: str = ""
     version: str = ""
 
 
 @lru_cache(maxsize=512)
 def offers(accept: str) -> tuple[Form, ...]:
-    """The forms that an ``Accept`` header names and that can be written, best first."""
+    """Return the formats of an ``Accept`` header that the server can write, best first."""
     found: list[tuple[float, int, Form]] = []
     for position, clause in enumerate(accept.split(",")):
         media, *options = (part.strip() for part in clause.split(";"))
@@ -57,10 +56,10 @@ def _quality(text: str) -> float:
 
 
 def choose(accept: str, shapes: tuple[str, ...] = ()) -> Form:
-    """The best form for a client among the object itself and ``shapes``.
+    """Return the client's preferred format among the object itself and ``shapes``.
 
     Raises:
-        StatusError: 406, nothing that the client reads can be written.
+        StatusError: 406, the client accepts no format that the server can write.
     """
     for form in offers(accept or JSON):
         if not form.shape or form.shape in shapes:
@@ -69,10 +68,10 @@ def choose(accept: str, shapes: tuple[str, ...] = ()) -> Form:
 
 
 def read_body(body: bytes, content_type: str) -> Any:
-    """Decode a JSON or YAML body.
+    """Decode a JSON, YAML or protobuf body.
 
     Raises:
-        StatusError: 400 when it cannot be read, 415 when its form is not known here.
+        StatusError: 400 for an invalid body, 415 for an unsupported media type.
     """
     media = content_type.split(";", maxsplit=1)[0].strip().lower()
     if media in ("", "*/*") or media.endswith("json"):
@@ -85,7 +84,7 @@ def read_body(body: bytes, content_type: str) -> Any:
 
 
 def read_json(body: bytes) -> Any:
-    """Decode JSON; bad JSON is the client's mistake (400)."""
+    """Decode JSON. Invalid JSON raises a StatusError (400)."""
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -93,9 +92,9 @@ def read_json(body: bytes) -> Any:
 
 
 def read_yaml(body: bytes) -> Any:
-    """Decode YAML as JSON would be; dates stay text."""
+    """Decode YAML with the types of JSON. Dates stay text."""
     try:
-        survey(body)  # a few lines may stand for more than memory holds
+        survey(body)  # aliases may expand beyond the available memory
         loaded = yaml.load(body, Loader=_JsonLikeLoader)
     except (BadYaml, yaml.YAMLError, RecursionError, ValueError) as error:
         raise bad_request(f"the body of the request is not valid YAML: {error}") from None
@@ -103,7 +102,7 @@ def read_yaml(body: bytes) -> Any:
 
 
 def _as_json(value: Any) -> Any:
-    """YAML's values as JSON has them: keys are text, and nothing is there that JSON cannot say."""
+    """Convert YAML values to JSON: keys become text, values that JSON lacks are refused."""
     if isinstance(value, dict):
         return {_key(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -112,7 +111,7 @@ def _as_json(value: Any) -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    raise bad_request(f"the YAML in the body holds a value that JSON cannot hold: {value!r}")
+    raise bad_request(f"the YAML in the body has a value that JSON does not support: {value!r}")
 
 
 def _key(key: object) -> str:
@@ -120,11 +119,11 @@ def _key(key: object) -> str:
         return "true" if key else "false"
     if isinstance(key, (str, int, float)):
         return str(key)
-    raise bad_request(f"the YAML in the body has a key that is no text: {key!r}")
+    raise bad_request(f"the YAML in the body has a key that is not a string: {key!r}")
 
 
 class _JsonLikeLoader(yaml.CSafeLoader):
-    """Reads what JSON can say: a date-like word is text, as in Kubernetes."""
+    """Loads YAML without dates: date-like scalars are text, as in Kubernetes."""
 
 
 _JsonLikeLoader.yaml_implicit_resolvers = {
@@ -134,10 +133,10 @@ _JsonLikeLoader.yaml_implicit_resolvers = {
 
 
 def mapping(value: object, what: str) -> Json:
-    """An object within a body; nothing counts as an empty one.
+    """Return an object within a body; None counts as an empty one.
 
     Raises:
-        StatusError: 400, it is something else.
+        StatusError: 400, the value has another type.
     """
     if value is None:
         return {}
@@ -147,10 +146,10 @@ def mapping(value: object, what: str) -> Json:
 
 
 def text(value: object, what: str) -> str:
-    """A text within a body; nothing counts as an empty one.
+    """Return a string within a body; None counts as an empty one.
 
     Raises:
-        StatusError: 400, it is something else.
+        StatusError: 400, the value has another type.
     """
     if value is None:
         return ""
@@ -160,10 +159,10 @@ def text(value: object, what: str) -> str:
 
 
 def texts(value: object, what: str) -> list[str]:
-    """A list of texts within a body; nothing counts as an empty one.
+    """Return a list of strings within a body; None counts as an empty one.
 
     Raises:
-        StatusError: 400, it is something else.
+        StatusError: 400, the value has another type.
     """
     if value is None:
         return []
@@ -173,7 +172,7 @@ def texts(value: object, what: str) -> list[str]:
 
 
 def duplicate_fields(body: bytes) -> list[str]:
-    """The names of fields that a JSON body gives more than once in one object."""
+    """Return the names of fields that occur twice in one object of a JSON body."""
     found: list[str] = []
 
     def check(pairs: list[tuple[str, Any]]) -> None:
@@ -191,5 +190,4 @@ def duplicate_fields(body: bytes) -> list[str]:
 
 
 def write_yaml(obj: Any) -> bytes:
-    """Encode an answer as YAML."""
     return yaml.dump(obj, Dumper=yaml.CSafeDumper, sort_keys=False).encode()

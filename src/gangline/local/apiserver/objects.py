@@ -1,7 +1,6 @@
-"""The steps that an incoming object goes through before it is stored, each a small function.
+"""Steps between a request body and a stored object, each as a small function.
 
-Identity (type, namespace, name), unknown fields, defaults, validation, size, and the record of who
-set which field.
+Identity (type, namespace, name), unknown fields, defaults, validation, size, managed fields.
 """
 
 from collections.abc import Iterator
@@ -24,22 +23,23 @@ from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.request import Call
 
 LARGEST_OBJECT = 1536 * 1024
-"""Bytes of one object, encoded; Kubernetes' store has the same limit."""
+"""Maximum size of an encoded object in bytes, equal to the limit of etcd."""
 CHECKED_FROM = LARGEST_OBJECT // 4
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MOST_WARNINGS = 20
 LEFT_OUT_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
-"""Empty and absent are the same here, and only one of them may be stored: else they would differ
-for tools that compare."""
+"""Empty and absent mean the same for these fields. Only absent is stored, so that tools that
+compare objects see no difference.
+"""
 
 
-def check_identity(call: Call, obj: Any) -> Json:
-    """Check that a body is an object of the right kind, name and namespace; return its metadata.
+def check_identity(request: Call, obj: Any) -> Json:
+    """Check kind, name and namespace of a body and return its metadata.
 
     Raises:
-        StatusError: 400, it is something else.
+        StatusError: 400, the body is not an object of the requested kind, name and namespace.
     """
-    kind = call.kind
+    kind = request.kind
     if not isinstance(obj, dict):
         raise bad_request(f"the body of the request must be a {kind.kind} object")
     given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
@@ -55,31 +55,31 @@ def check_identity(call: Call, obj: Any) -> Json:
     for name in LEFT_OUT_WHEN_EMPTY:
         if meta.get(name, name) in ({}, [], None):
             del meta[name]
-    _check_namespace(call, meta)
-    if call.verb != "create" and meta.setdefault("name", call.name) != call.name:
+    _check_namespace(request, meta)
+    if request.verb != "create" and meta.setdefault("name", request.name) != request.name:
         raise bad_request(
             f"the name of the object ({meta['name']}) does not match the name on the URL "
-            f"({call.name})"
+            f"({request.name})"
         )
     return meta
 
 
-def _check_namespace(call: Call, meta: Json) -> None:
-    if not call.kind.namespaced:
+def _check_namespace(request: Call, meta: Json) -> None:
+    if not request.kind.namespaced:
         meta.pop("namespace", None)
-    elif meta.get("namespace") in (None, "", call.namespace):
-        meta["namespace"] = call.namespace
+    elif meta.get("namespace") in (None, "", request.namespace):
+        meta["namespace"] = request.namespace
     else:
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
 
 
-def name_new(call: Call, meta: Json) -> None:
-    """Settle the name of a new object, in ``meta`` and in ``call``.
+def name_new(request: Call, meta: Json) -> None:
+    """Set the name of a new object in ``meta`` and in ``request``.
 
     Raises:
-        StatusError: 400 or 422, it has none.
+        StatusError: 400 or 422, the object has no name.
     """
     if meta.get("resourceVersion"):
         raise bad_request("resourceVersion should not be set on objects to be created")
@@ -91,36 +91,36 @@ def name_new(call: Call, meta: Json) -> None:
             "FieldValueRequired", "Required value: name or generateName is required",
             "metadata.name",
         )  # fmt: skip
-        raise invalid(call.kind.group, call.kind.kind, "", [cause])
-    call.name = name
+        raise invalid(request.kind.group, request.kind.kind, "", [cause])
+    request.name = name
 
 
-def check_fields(call: Call, obj: Json) -> None:
-    """Drop unknown fields in place, and say so or refuse, as the client wants it.
+def check_fields(request: Call, obj: Json) -> None:
+    """Remove unknown fields in place; warn or refuse as the client requested.
 
     Raises:
-        StatusError: 400, unknown or doubled fields, and the client asked for strictness.
+        StatusError: 400, unknown or duplicate fields with strict field validation.
     """
-    mode = call.params.get("fieldValidation", "")
+    mode = request.params.get("fieldValidation", "")
     if mode not in VALIDATION_MODES:
         raise bad_request(f"fieldValidation: Unsupported value: {mode!r}: Ignore, Warn or Strict")
-    unknown = call.kind.schema.prune(obj)
+    unknown = request.kind.schema.prune(obj)
     if mode == "Ignore":
         return
     found = [f'unknown field "{path}"' for path in unknown]
-    if mode == "Strict" and call.content_type.startswith("application/json"):
-        found += [f'duplicate field "{name}"' for name in duplicate_fields(call.body)]
+    if mode == "Strict" and request.content_type.startswith("application/json"):
+        found += [f'duplicate field "{name}"' for name in duplicate_fields(request.body)]
     if found and mode == "Strict":
-        kind = call.kind
+        kind = request.kind
         raise bad_request(
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
             f"strict decoding error: {', '.join(found)}"
         )
-    call.warnings += found[:MOST_WARNINGS]
+    request.warnings += found[:MOST_WARNINGS]
 
 
 def set_defaults(kind: Kind, obj: Json) -> None:
-    """Fill in, in place, what an object leaves open."""
+    """Set the defaults of an object in place."""
     if kind.custom:
         kind.schema.apply_defaults(obj)
     else:
@@ -129,10 +129,10 @@ def set_defaults(kind: Kind, obj: Json) -> None:
 
 @contextmanager
 def types_checked(kind: Kind, obj: Json) -> Iterator[None]:
-    """Turn stumbling over a value of the wrong type into a refusal that names it.
+    """Convert an exception caused by a value of the wrong type into a field error.
 
-    Looking at every type first would cost every right object for the wrong ones: the schema is
-    asked only when something went wrong, and knows what.
+    Checking all types first would slow down every valid object. The schema is evaluated only after
+    an exception, and finds the wrong value.
 
     Raises:
         StatusError: 422.
@@ -152,35 +152,35 @@ def _name(obj: Json) -> str:
 
 
 def validate_new(kind: Kind, obj: Json) -> None:
-    """Refuse a new object that breaks rules, naming every one.
+    """Refuse an invalid new object with all its errors.
 
     Raises:
         StatusError: 422.
     """
     causes = kind.schema.validate(obj)
-    # Wrong types are told alone: other rules would stumble over them.
+    # Type errors are reported alone: the other rules expect valid types.
     causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
     if causes:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
 
-def validate_changed(call: Call, old: Json, new: Json) -> None:
-    """Refuse a change that breaks rules, naming every one.
+def validate_changed(request: Call, old: Json, new: Json) -> None:
+    """Refuse an invalid change with all its errors.
 
     Raises:
         StatusError: 422.
     """
-    kind = call.kind
+    kind = request.kind
     causes = kind.schema.validate(new)
     causes = causes or validate_update(
-        kind.group, kind.kind, old, new, kind.namespaced, call.subresource
+        kind.group, kind.kind, old, new, kind.namespaced, request.subresource
     )
     if causes:
-        raise invalid(kind.group, kind.kind, call.name, causes)
+        raise invalid(kind.group, kind.kind, request.name, causes)
 
 
-def refuse_unconditional(call: Call) -> None:
-    """Refuse an update of a custom object that does not say what it is based on.
+def refuse_unconditional(request: Call) -> None:
+    """Refuse an update of a custom object without a resource version.
 
     Raises:
         StatusError: 422.
@@ -190,27 +190,28 @@ def refuse_unconditional(call: Call) -> None:
         "Invalid value: 0: must be specified for an update",
         "metadata.resourceVersion",
     )
-    raise invalid(call.kind.group, call.kind.kind, call.name, [cause])
+    raise invalid(request.kind.group, request.kind.kind, request.name, [cause])
 
 
-def check_size(call: Call, obj: Json, *, may_have_grown: bool = False) -> None:
+def check_size(request: Call, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
 
-    Counting takes time, so it is left out where the request is small and nobody added to it.
+    Encoding takes time, so it is skipped for small requests unless a webhook may have added to
+    them.
 
     Raises:
         StatusError: 413.
     """
-    if (may_have_grown or len(call.body) > CHECKED_FROM) and len(encode(obj)) > LARGEST_OBJECT:
+    if (may_have_grown or len(request.body) > CHECKED_FROM) and len(encode(obj)) > LARGEST_OBJECT:
         raise too_large(LARGEST_OBJECT)
 
 
-def track(call: Call, old: Json | None, new: Json, at: datetime) -> None:
-    """Note, in place, which fields the client has set."""
-    manager = manager_of(call.agent, call.params.get("fieldManager", ""))
+def track(request: Call, old: Json | None, new: Json, at: datetime) -> None:
+    """Record in place which fields the client has set."""
+    manager = manager_of(request.agent, request.params.get("fieldManager", ""))
     if worth_tracking(old, manager):
-        schema = call.kind.schema.schema
-        track_update(old, new, schema, manager=manager, now=at, subresource=call.subresource)
+        schema = request.kind.schema.schema
+        track_update(old, new, schema, manager=manager, now=at, subresource=request.subresource)
     elif old is not None:
         _keep(old["metadata"], new["metadata"], "managedFields")
 

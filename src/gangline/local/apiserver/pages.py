@@ -1,4 +1,4 @@
-"""What is served beside objects: discovery, health, version, metrics, OpenAPI documents."""
+"""Non-resource paths: discovery, health, version, metrics, OpenAPI."""
 
 import platform
 from collections.abc import Callable
@@ -17,7 +17,7 @@ AGGREGATED = "APIGroupDiscoveryList"
 
 
 def version() -> Json:
-    """``/version``."""
+    """Return the response for ``/version``."""
     major, minor = VERSION.removeprefix("v").split(".")[:2]
     return {
         "major": major,
@@ -37,7 +37,7 @@ def _architecture() -> str:
 
 
 class Pages:
-    """The pages of one server."""
+    """Handles requests for non-resource paths."""
 
     def __init__(self, registry: Registry, metrics: Metrics, address: Callable[[], str]) -> None:
         self._documents = Documents(registry, VERSION)
@@ -46,10 +46,10 @@ class Pages:
         self._address = address
 
     async def page(self, user: User, path: str, accept: str) -> Answer:
-        """The answer for a path.
+        """Return the response for a path.
 
         Raises:
-            StatusError: 404, there is no such page.
+            StatusError: 404, the path is not served.
         """
         parts = [part for part in path.split("/") if part]
         match parts:

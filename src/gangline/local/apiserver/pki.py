@@ -1,7 +1,7 @@
-"""Certificates: an authority made at first start, and what it signs.
+"""Certificates: an authority created at the first start, and the certificates that it signs.
 
-All keys are ECDSA P-256, which is quick to make. The authority lives as long as the data folder;
-the server's certificate is renewed at start when it nears its end or names other hosts.
+All keys are ECDSA P-256, which is fast to generate. The authority lives as long as the data folder.
+The server's certificate is renewed at start if it expires soon or lacks a host name.
 """
 
 import datetime
@@ -21,25 +21,22 @@ RENEWED_BEFORE = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(hours=1)
 ADMIN_GROUP = "system:masters"
 
-Usage = x509.ObjectIdentifier
-
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Where a certificate and its key lie."""
+    """Paths of a certificate and its key."""
 
     certificate: Path
     key: Path
 
     @property
     def exists(self) -> bool:
-        """Whether both files are there."""
         return self.certificate.exists() and self.key.exists()
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """All that the server and its administrator need."""
+    """The certificates of the authority, the server and the administrator."""
 
     authority: KeyPair
     server: KeyPair
@@ -47,14 +44,14 @@ class Certificates:
 
 
 class CertificateError(Exception):
-    """A file of the authority cannot be used; the message says which folder and what to do."""
+    """A file of the authority cannot be used. The message contains the folder and a remedy."""
 
 
 def prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
-    """Make what is missing or out of date in ``folder`` and say where everything is.
+    """Create missing or outdated certificates in ``folder`` and return all paths.
 
     Raises:
-        CertificateError: what is there is damaged.
+        CertificateError: an existing file is damaged.
         OSError: the folder cannot be read or written.
     """
     try:
@@ -62,7 +59,7 @@ def prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
     except (ValueError, TypeError) as error:
         raise CertificateError(
             f"a certificate or key in {folder} is damaged ({error}): restore it, or remove the "
-            "folder to have all made anew, which makes older kubeconfigs useless"
+            "folder to create all certificates again, which invalidates older kubeconfigs"
         ) from error
 
 
@@ -177,12 +174,12 @@ def _write(pair: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePr
         serialization.NoEncryption(),
     )
     write_private(pair.key, secret)
-    # The certificate comes last: a start that was cut short is seen as nothing there.
+    # Write order: key first. After an interrupted start no certificate exists, so both are redone.
     pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else may read, whole or not at all."""
+    """Write a file atomically, readable only by its owner."""
     temporary = path.with_name(f"{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

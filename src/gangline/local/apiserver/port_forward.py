@@ -1,8 +1,8 @@
-"""port-forward: TCP connections into a pod, many of them over one connection of the client.
+"""Port-forward: TCP connections into a pod, several over one client connection.
 
-Clients speak SPDY directly (old kubectl), SPDY inside a WebSocket (current kubectl), or a WebSocket
-with two channels for each port (the official Python client). Each forwarded connection becomes one
-WebSocket to the kubelet, whose channel 0 carries the bytes and channel 1 an error text.
+Clients use SPDY directly (old kubectl), SPDY inside a WebSocket (current kubectl), or a WebSocket
+with two channels for each port (the official Python client). Each forwarded connection is one
+WebSocket to the kubelet: channel 0 carries data, channel 1 an error text.
 """
 
 import asyncio
@@ -32,24 +32,24 @@ DATA, ERROR = 0, 1
 
 
 class PortForward:
-    """Answers port-forward."""
+    """Handles port-forward requests."""
 
     def __init__(self, link: KubeletLink) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Forward what the client opens, until it goes.
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+        """Forward connections until the client disconnects.
 
         Raises:
-            StatusError: before the switch, anything that a request can be refused for.
+            StatusError: the request is refused before the protocol is switched.
         """
-        forwarder = Forwarder(self._link, self._link.target(call, any_container=True).url(
+        forwarder = Forwarder(self._link, self._link.target(api_request, any_container=True).url(
             "portForward", with_container=False
         ))  # fmt: skip
         if not is_websocket(request):
             return await _over_spdy(request, forwarder)
         socket = web.WebSocketResponse(protocols=(TUNNEL, *CHANNELS), max_msg_size=LARGEST_MESSAGE)
-        ports = _ports(call)
+        ports = _ports(api_request)
         await socket.prepare(request)
         if socket.ws_protocol == TUNNEL:
             await _over_tunnel(socket, forwarder)
@@ -60,7 +60,7 @@ class PortForward:
 
 
 class Forwarder:
-    """Connects streams of a client with a port of a pod."""
+    """Connects the streams of a client to ports of a pod."""
 
     def __init__(self, link: KubeletLink, url: str) -> None:
         self._link = link
@@ -70,12 +70,11 @@ class Forwarder:
         """Open a connection to a port of the pod.
 
         Raises:
-            StatusError: the kubelet cannot be reached, or knows no such pod.
+            StatusError: the kubelet is unreachable, or does not know the pod.
         """
         return await open_kubelet(self._link, self._url, [("port", port)])
 
     async def serve(self, data: Stream, error: Stream) -> None:
-        """Pass bytes between a pair of streams and their port."""
         try:
             kubelet = await self.open(data.headers.get("port", ""))
         except StatusError as refused:
@@ -103,7 +102,7 @@ async def _splice(kubelet: aiohttp.ClientWebSocketResponse, data: Stream, error:
 
 
 class _Pairs:
-    """Puts the two streams of each connection together as they are opened."""
+    """Combines the data and error streams of each forwarded connection."""
 
     def __init__(self, forwarder: Forwarder, group: asyncio.TaskGroup) -> None:
         self._forwarder = forwarder
@@ -111,7 +110,6 @@ class _Pairs:
         self._waiting: dict[str, dict[str, Stream]] = {}
 
     def opened(self, stream: Stream) -> None:
-        """A stream was opened."""
         identity = stream.headers.get("requestid") or stream.headers.get("port", "")
         pair = self._waiting.setdefault(identity, {})
         pair[stream.headers.get("streamtype", "")] = stream
@@ -168,8 +166,8 @@ async def _write(outgoing: asyncio.Queue[bytes], send: Callable[[bytes], object]
                 await sent
 
 
-def _ports(call: Call) -> list[str]:
-    listed = ",".join(call.repeated.get("ports", []) + call.repeated.get("port", []))
+def _ports(api_request: Call) -> list[str]:
+    listed = ",".join(api_request.repeated.get("ports", []) + api_request.repeated.get("port", []))
     ports = [port.strip() for port in listed.split(",") if port.strip()]
     for port in ports:
         if not port.isdecimal() or not 0 < int(port) < 65536:
@@ -180,7 +178,7 @@ def _ports(call: Call) -> list[str]:
 async def _over_channels(
     socket: web.WebSocketResponse, forwarder: Forwarder, ports: list[str]
 ) -> None:
-    """Two channels for each port; each begins with the port, as two bytes."""
+    """Forward ports over two channels each. A channel starts with its port, as two bytes."""
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
         kubelets = []
         for index, port in enumerate(ports):

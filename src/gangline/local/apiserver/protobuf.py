@@ -1,6 +1,6 @@
-"""Request bodies in Kubernetes' protobuf form, as kubectl 1.32 and newer send them.
+"""Request bodies in the protobuf encoding of Kubernetes, which kubectl 1.32 and newer send.
 
-Answers are never in this form: clients that send it take JSON as well.
+Responses never use it: all clients that send protobuf also accept JSON.
 """
 
 from gangline.local.apiserver.errors import bad_request, unsupported_media
@@ -16,10 +16,10 @@ __all__ = ["MEDIA", "read_protobuf"]
 
 
 def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
-    """Decode a body.
+    """Decode a protobuf body.
 
     Raises:
-        StatusError: 415 for kinds that are not known here, 400 for bytes that are no message.
+        StatusError: 415 for unknown kinds, 400 for bytes that are not a message.
     """
     try:
         return decode_body(body)

@@ -1,7 +1,7 @@
-"""Who may do what: roles and their bindings, evaluated as Kubernetes does.
+"""Authorization by RBAC: roles and their bindings, evaluated as in Kubernetes.
 
-Members of ``system:masters`` may do everything. Everybody else may do what the roles bound to them,
-or to one of their groups, allow; nothing forbids.
+Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
+to their groups allow. There are no rules that deny.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ OWN_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubje
 
 
 class Deed(NamedTuple):
-    """Something that a user may or may not do."""
+    """An action of a user that is authorized or not."""
 
     verb: str
     group: str = ""
@@ -33,50 +33,59 @@ class Deed(NamedTuple):
 
     @property
     def full_resource(self) -> str:
-        """The resource with its subresource, as rules name it."""
+        """The resource with its subresource, in the notation of rules."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 class Authorizer:
-    """Answers whether a user may do something."""
+    """Decides whether a user may perform an action."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def check(self, call: Call) -> None:
-        """Refuse a request that its user may not make.
+    def check(self, request: Call) -> None:
+        """Refuse a request that its user is not authorized to make.
 
         Raises:
             StatusError: 403.
         """
-        user, kind = call.user, call.kind
+        user, kind = request.user, request.kind
         if ADMIN_GROUP in user.groups or kind.plural in OWN_REVIEWS:
             return
         deed = Deed(
-            call.verb, kind.group, kind.plural, call.subresource, call.namespace or "", call.name
+            request.verb,
+            kind.group,
+            kind.plural,
+            request.subresource,
+            request.namespace or "",
+            request.name,
         )
         if self.reason(user, deed):
             return
         shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-        named = f'{shown} "{call.name}"' if call.name else shown
-        where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
+        named = f'{shown} "{request.name}"' if request.name else shown
+        where = (
+            f'in the namespace "{request.namespace}"'
+            if request.namespace
+            else "at the cluster scope"
+        )
         raise forbidden(
-            f'{named} is forbidden: User "{user.name}" cannot {call.verb} resource '
+            f'{named} is forbidden: User "{user.name}" cannot {request.verb} resource '
             f'"{deed.full_resource}" in API group "{kind.group}" {where}',
             kind.plural,
             kind.group,
-            call.name,
+            request.name,
         )
 
     def impersonated(self, user: User, name: str, groups: list[str]) -> User:
-        """The user as whom ``user`` wants to act.
+        """Return the user that ``user`` impersonates.
 
         Raises:
-            StatusError: 403, ``user`` may not act as others.
+            StatusError: 403, ``user`` may not impersonate this user or group.
         """
-        wanted = [Deed("impersonate", "", "users", name=name)]
-        wanted += [Deed("impersonate", "", "groups", name=group) for group in groups]
-        for deed in wanted:
+        required = [Deed("impersonate", "", "users", name=name)]
+        required += [Deed("impersonate", "", "groups", name=group) for group in groups]
+        for deed in required:
             if not self.reason(user, deed):
                 raise forbidden(
                     f'{deed.resource} "{deed.name}" is forbidden: User "{user.name}" cannot '
@@ -88,18 +97,18 @@ class Authorizer:
         return User(name, (*groups, AUTHENTICATED))
 
     def reason(self, user: User, deed: Deed) -> str:
-        """Why a user may do something; empty when nothing allows it."""
+        """Return why an action is allowed; empty if no rule allows it."""
         if ADMIN_GROUP in user.groups:
             return f"RBAC: allowed by membership in {ADMIN_GROUP}"
         if deed.path and _is_open(deed, user):
-            return "RBAC: open to everybody who is known"
+            return "RBAC: allowed for all authenticated users"
         for rule, origin in self.rules(user, deed.namespace):
             if allows(rule, deed):
                 return f"RBAC: allowed by {origin}"
         return ""
 
     def rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
-        """The rules that hold for a user in a namespace (empty: in the whole cluster)."""
+        """Yield the rules of a user with their origin, for a namespace or (empty) cluster-wide."""
         for binding in self._bindings("clusterrolebindings", ""):
             yield from self._rules_of(binding, user, "ClusterRoleBinding")
         if namespace:
@@ -107,9 +116,9 @@ class Authorizer:
                 yield from self._rules_of(binding, user, "RoleBinding")
 
     def _bindings(self, plural: str, namespace: str) -> Iterator[Json]:
-        topic = self._store.topic(f"{plural}.{GROUP}")
-        for key in topic.keys(namespace or None):
-            yield read_json(topic.records[key].body)
+        cache = self._store.topic(f"{plural}.{GROUP}")
+        for key in cache.keys(namespace or None):
+            yield read_json(cache.records[key].body)
 
     def _rules_of(self, binding: Json, user: User, kind: str) -> Iterator[tuple[Json, str]]:
         if not any(is_meant(subject, user) for subject in binding.get("subjects") or ()):
@@ -122,8 +131,8 @@ class Authorizer:
     def _role(self, role: Json, namespace: str) -> Json:
         own = role["kind"] == "Role"
         key = f"{namespace}/{role['name']}" if own else role["name"]
-        topic = self._store.topic(f"{'roles' if own else 'clusterroles'}.{GROUP}")
-        record = topic.records.get(key)
+        cache = self._store.topic(f"{'roles' if own else 'clusterroles'}.{GROUP}")
+        record = cache.records.get(key)
         found: Json = read_json(record.body) if record else {}
         return found
 
@@ -135,7 +144,6 @@ def _is_open(deed: Deed, user: User) -> bool:
 
 
 def is_meant(subject: Json, user: User) -> bool:
-    """Whether the subject of a binding is a user."""
     match subject.get("kind"):
         case "User":
             return bool(subject.get("name") == user.name)
@@ -148,7 +156,6 @@ def is_meant(subject: Json, user: User) -> bool:
 
 
 def allows(rule: Json, deed: Deed) -> bool:
-    """Whether a rule of a role allows something."""
     if not _has(rule.get("verbs"), deed.verb):
         return False
     if deed.path:

@@ -1,4 +1,4 @@
-"""Reading objects: one, or lists by selector, in pages that all show the same revision."""
+"""Reads of objects: get, and lists by selector, with pages of one consistent revision."""
 
 import base64
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from gangline.local.apiserver.store import Store
 
 
 class Token(msgspec.Struct, rename="camel"):
-    """Where a list goes on: after which key, at which revision (-1: whatever is newest)."""
+    """The continue token of a list: the last key, and the revision (-1 for the newest)."""
 
     v: str = "meta.k8s.io/v1"
     rv: int = 0
@@ -23,7 +23,7 @@ class Token(msgspec.Struct, rename="camel"):
 
 
 class Page(NamedTuple):
-    """Some or all objects of a list."""
+    """One page of a list, or the complete list."""
 
     records: list[Record]
     revision: int
@@ -31,49 +31,48 @@ class Page(NamedTuple):
     remaining: int | None = None
 
 
-def read_one(store: Store, call: Call) -> Record:
-    """The object that a request names.
+def read_one(store: Store, request: Call) -> Record:
+    """Return the object that a request names.
 
     Raises:
         StatusError: 404, there is none.
     """
-    record = store.topic(call.kind.topic).records.get(call.key)
+    record = store.topic(request.kind.topic).records.get(request.key)
     if record is None:
-        raise not_found(call.kind.plural, call.kind.group, call.name)
-    check_not_ahead(store, call.params.get("resourceVersion", ""))
+        raise not_found(request.kind.plural, request.kind.group, request.name)
+    check_not_ahead(store, request.params.get("resourceVersion", ""))
     return record
 
 
-def read_page(store: Store, call: Call) -> Page:
-    """The page of a list that a request asks for."""
-    chosen = selection(call)
-    limit = call.number("limit") or 0
-    topic = store.topic(call.kind.topic)
-    token = call.params.get("continue", "")
+def read_page(store: Store, request: Call) -> Page:
+    chosen = selection(request)
+    limit = request.number("limit") or 0
+    cache = store.topic(request.kind.topic)
+    token = request.params.get("continue", "")
     after = ""
     if token:
         revision, after = _read_token(token)
         if revision > 0:
-            _check_held(topic, revision, after, store.revision)
+            _check_held(cache, revision, after, store.revision)
     else:
-        revision = _asked_revision(store, topic, call)
+        revision = _asked_revision(store, cache, request)
     revision = store.revision if revision <= 0 else revision
-    records = _records(topic, revision, store.revision, call.namespace, chosen)
+    records = _records(cache, revision, store.revision, request.namespace, chosen)
     return _cut(records, revision, limit, after, chosen)
 
 
 def _records(
-    topic: Topic, revision: int, newest: int, namespace: str | None, chosen: Selection
+    cache: Topic, revision: int, newest: int, namespace: str | None, chosen: Selection
 ) -> list[Record]:
     if chosen.key is not None:
-        at = topic.records.get(chosen.key) if revision == newest else None
+        at = cache.records.get(chosen.key) if revision == newest else None
         found = [at] if at else []
         if revision != newest:
-            found = [r for r in topic.state_at(revision, namespace) if r.key == chosen.key]
+            found = [r for r in cache.state_at(revision, namespace) if r.key == chosen.key]
     elif revision < newest:
-        found = topic.state_at(revision, namespace)
+        found = cache.state_at(revision, namespace)
     else:
-        found = [topic.records[key] for key in topic.keys(namespace)]
+        found = [cache.records[key] for key in cache.keys(namespace)]
     if chosen.everything:
         return found
     return [record for record in found if chosen.matches(record)]
@@ -91,7 +90,7 @@ def _cut(records: list[Record], revision: int, limit: int, after: str, chosen: S
 
 
 def write_token(revision: int, after: str) -> str:
-    """The text that a client gives back to go on."""
+    """Return the continue token that the client sends for the next page."""
     return base64.urlsafe_b64encode(encode(Token(rv=revision, start=after))).decode().rstrip("=")
 
 
@@ -104,10 +103,10 @@ def _read_token(text: str) -> tuple[int, str]:
     return token.rv, token.start
 
 
-def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
+def _check_held(cache: Topic, revision: int, after: str, newest: int) -> None:
     if revision > newest:
-        raise bad_request("continue key is not valid: its revision is not yet there")
-    if revision < topic.horizon:
+        raise bad_request("continue key is not valid: its revision does not exist yet")
+    if revision < cache.horizon:
         raise expired(
             "The provided continue parameter is too old to display a consistent list result. "
             "You can start a new list without the continue parameter, or use the continue token "
@@ -116,9 +115,9 @@ def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
         )
 
 
-def _asked_revision(store: Store, topic: Topic, call: Call) -> int:
-    text = call.params.get("resourceVersion", "")
-    match = call.params.get("resourceVersionMatch", "")
+def _asked_revision(store: Store, cache: Topic, request: Call) -> int:
+    text = request.params.get("resourceVersion", "")
+    match = request.params.get("resourceVersionMatch", "")
     if match and match not in ("Exact", "NotOlderThan"):
         raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
     if match and not text:
@@ -128,13 +127,13 @@ def _asked_revision(store: Store, topic: Topic, call: Call) -> int:
         return 0
     if asked == 0:
         raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
-    if asked < topic.horizon:
+    if asked < cache.horizon:
         raise expired(f"The resourceVersion for the provided list is too old: {asked}")
     return asked
 
 
 def parse_revision(text: str) -> int:
-    """The number in a resourceVersion; 0 when none is given."""
+    """Return the number of a resourceVersion, or 0 if it is empty."""
     if not text:
         return 0
     if not text.isdecimal():
@@ -143,7 +142,7 @@ def parse_revision(text: str) -> int:
 
 
 def check_not_ahead(store: Store, text: str) -> int:
-    """Refuse a revision that this server has not reached: it is another server's."""
+    """Refuse a revision that this server has not reached: it belongs to another server."""
     asked = parse_revision(text)
     if asked > store.revision:
         cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")

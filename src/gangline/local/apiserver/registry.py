@@ -1,7 +1,7 @@
-"""Which kinds are served: the built-in ones, and those that CustomResourceDefinitions add.
+"""The served kinds: built-in ones, and those of CustomResourceDefinitions.
 
-A ``Kind`` says all that the generic machinery needs to know of one kind in one version. Versions
-of the same kind share a topic of the store and are kept in ``storage_version``.
+A ``Kind`` describes one kind in one version for the generic code. All versions of a kind share one
+cache in the store, in the version ``storage_version``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ ALL_VERBS = (
     "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
 )  # fmt: skip
 SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    # subresource: group, version, kind, verbs; kinds not listed here are the object's own
+    # subresource: group, version, kind, verbs; an empty kind is that of the object
     "binding": ("", "", "Binding", ("create",)),
     "eviction": ("policy", "v1", "Eviction", ("create",)),
     "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
@@ -49,19 +49,19 @@ class Kind:
     list_kind: str = ""
     storage_version: str = ""
     counts_generations: bool = False
-    """Whether ``metadata.generation`` grows with each change of what is wanted."""
+    """True if ``metadata.generation`` counts the changes of the desired state."""
     resets_status: bool = False
-    """Whether status belongs to the status subresource alone."""
+    """True if only the status subresource can write the status."""
     custom: bool = False
-    """Whether a CustomResourceDefinition made this kind."""
+    """True for the kind of a CustomResourceDefinition."""
     selectable: tuple[str, ...] = ()
-    """Paths that field selectors may name, besides name and namespace."""
+    """Paths that field selectors may use in addition to name and namespace."""
     schema_source: Callable[[], Json] | None = None
     columns: tuple[Json, ...] | None = field(default=None, hash=False)
     scale: Json | None = field(default=None, hash=False)
-    """The paths of a custom kind's scale subresource."""
+    """The paths of the scale subresource of a custom kind."""
     note: str = ""
-    """A warning for those who create objects of this kind."""
+    """A warning that is returned when an object of this kind is created."""
 
     @cached_property
     def api_version(self) -> str:
@@ -70,38 +70,33 @@ class Kind:
 
     @cached_property
     def topic(self) -> str:
-        """Under which name the store keeps the objects."""
+        """The name of the kind's objects in the store: ``PLURAL.GROUP``."""
         return TOPIC_ALIASES.get((self.group, self.plural), f"{self.plural}.{self.group}")
 
     @property
     def list_kind_name(self) -> str:
-        """The kind of a list of these."""
         return self.list_kind or f"{self.kind}List"
 
     @property
     def singular_name(self) -> str:
-        """The lower-case name of one."""
         return self.singular or self.kind.lower()
 
     @property
     def plain_schema(self) -> Json:
-        """The schema as documents show it; one that accepts everything, where none is known."""
+        """The schema for OpenAPI documents; one that accepts every object if none is known."""
         return self.schema_source() if self.schema_source else PRESERVE
 
     @cached_property
     def schema(self) -> StructuralSchema:
-        """The compiled schema."""
         return StructuralSchema(self.plain_schema)
 
     @cached_property
     def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The selectable fields with their paths split."""
         return tuple(
             (label, tuple(FIELD_PATHS.get(label, label).split("."))) for label in self.selectable
         )
 
     def fields(self, obj: Json) -> dict[str, str]:
-        """The values of the selectable fields of ``obj``."""
         return {
             label: read_path(obj, path) or WHEN_ABSENT.get(label, "")
             for label, path in self.selectable_paths
@@ -109,14 +104,14 @@ class Kind:
 
 
 WHEN_ABSENT = {"spec.unschedulable": "false", "spec.hostNetwork": "false"}
-"""What selectors see of fields that are left out when they have their usual value."""
+"""Values of absent fields for field selectors."""
 FIELD_PATHS = {"source": "source.component"}
-"""Where a selectable field is found, when its label does not say."""
+"""Paths of selectable fields whose label is not their path."""
 TOPIC_ALIASES = {("events.k8s.io", "events"): "events."}
 
 
 def read_path(obj: Json, path: tuple[str, ...]) -> str:
-    """The text of a field, as field selectors compare it; empty when it is absent."""
+    """Return a field as text, as field selectors compare it; empty if it is absent."""
     found: Any = obj
     for part in path:
         if not isinstance(found, dict):
@@ -129,34 +124,29 @@ def read_path(obj: Json, path: tuple[str, ...]) -> str:
 
 @dataclass
 class Registry:
-    """The kinds by path; kinds of custom resources come and go."""
+    """The served kinds by path. Those of custom resources change at run time."""
 
     _kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
     generation: int = 0
-    """Grows with each change, so that derived documents know when they are stale."""
+    """Incremented with each change, so that derived documents can be invalidated."""
 
     def add(self, kinds: Iterable[Kind]) -> None:
-        """Serve these kinds, instead of former ones under the same paths."""
+        """Serve these kinds, replacing former ones with equal paths."""
         for kind in kinds:
             self._kinds[kind.group, kind.version, kind.plural] = kind
         self.generation += 1
 
     def remove(self, group: str, plural: str) -> None:
-        """Stop serving a kind in all its versions."""
+        """Stop serving a kind in all versions."""
         for key in [key for key in self._kinds if key[0] == group and key[2] == plural]:
             del self._kinds[key]
         self.generation += 1
 
     def find(self, group: str, version: str, plural: str) -> Kind | None:
-        """The kind served under this path."""
         return self._kinds.get((group, version, plural))
 
-    def by_kind(self, group: str, kind: str) -> Kind | None:
-        """The first served version of a kind."""
-        return next((k for k in self._kinds.values() if (k.group, k.kind) == (group, kind)), None)
-
     def by_plural(self, group: str, plural: str) -> Kind | None:
-        """The first served version of a resource."""
+        """Return the first served version of a resource."""
         found = (k for k in self._kinds.values() if (k.group, k.plural) == (group, plural))
         return next(found, None)
 
@@ -164,7 +154,7 @@ class Registry:
         return iter(self._kinds.values())
 
     def groups(self) -> dict[str, list[str]]:
-        """The groups in order of their first kind, each with its versions, preferred first."""
+        """Return the versions of each group, preferred first, in the order of the first kinds."""
         found: dict[str, list[str]] = {}
         for kind in self._kinds.values():
             versions = found.setdefault(kind.group, [])

@@ -1,4 +1,4 @@
-"""What a deletion means for an object: go at once, be marked as going, or change nothing. Pure."""
+"""The effect of a deletion request on an object: removal, a deletion timestamp, or no change."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ FINISHED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """How a client wants an object deleted."""
+    """Options of a deletion request."""
 
     grace_s: int | None = None
     policy: str = ""
@@ -31,9 +31,9 @@ class Removal:
     dry_run: bool = False
 
     def options(self) -> Json:
-        """What was given of it, in the form of DeleteOptions."""
-        wanted = {"uid": self.uid, "resourceVersion": self.revision}
-        preconditions = {name: value for name, value in wanted.items() if value}
+        """Return the given options as DeleteOptions."""
+        given = {"uid": self.uid, "resourceVersion": self.revision}
+        preconditions = {name: value for name, value in given.items() if value}
         options: Json = {"dryRun": ["All"]} if self.dry_run else {}
         if self.grace_s is not None:
             options["gracePeriodSeconds"] = self.grace_s
@@ -42,23 +42,23 @@ class Removal:
         return options | ({"preconditions": preconditions} if preconditions else {})
 
 
-def read_removal(call: Call, options: Any) -> Removal:
-    """Read DeleteOptions from the body, or else from the query.
+def read_removal(request: Call, options: Any) -> Removal:
+    """Parse DeleteOptions from the body, or else from the query.
 
     Raises:
-        StatusError: 400, they make no sense.
+        StatusError: 400, the options are invalid.
     """
     given: Json = {"kind": "DeleteOptions", **mapping(options, "DeleteOptions")}
     if given["kind"] != "DeleteOptions":
         raise bad_request(f"the body of a deletion must be DeleteOptions, not {given['kind']!r}")
     grace = given.get("gracePeriodSeconds")
-    grace = call.number("gracePeriodSeconds") if grace is None else grace
-    policy = text(given.get("propagationPolicy"), "propagationPolicy") or call.params.get(
+    grace = request.number("gracePeriodSeconds") if grace is None else grace
+    policy = text(given.get("propagationPolicy"), "propagationPolicy") or request.params.get(
         "propagationPolicy", ""
     )
     orphan = given.get("orphanDependents")
-    if orphan is None and call.params.get("orphanDependents"):
-        orphan = call.flag("orphanDependents")
+    if orphan is None and request.params.get("orphanDependents"):
+        orphan = request.flag("orphanDependents")
     if not policy and orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy and policy not in POLICIES:
@@ -66,17 +66,17 @@ def read_removal(call: Call, options: Any) -> Removal:
         raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {known}")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
         raise bad_request("gracePeriodSeconds must be a number")
-    wanted = mapping(given.get("preconditions"), "preconditions")
-    uid = text(wanted.get("uid"), "preconditions.uid")
-    revision = text(wanted.get("resourceVersion"), "preconditions.resourceVersion")
-    dry_run = call.dry_run or given.get("dryRun") == ["All"]
-    # A negative period has meant one second since pods have had one.
+    expected = mapping(given.get("preconditions"), "preconditions")
+    uid = text(expected.get("uid"), "preconditions.uid")
+    revision = text(expected.get("resourceVersion"), "preconditions.resourceVersion")
+    dry_run = request.dry_run or given.get("dryRun") == ["All"]
+    # API rule: a negative grace period means one second.
     grace = 1 if grace is not None and grace < 0 else grace
     return Removal(grace, policy, uid, revision, dry_run)
 
 
 def remove(kind: Kind, obj: Json, removal: Removal, now: datetime) -> bool:
-    """Change ``obj`` in place as the deletion demands; True: it is to go at once."""
+    """Apply a deletion to ``obj`` in place. Returns True if it is to be removed immediately."""
     meta = obj["metadata"]
     _set_finalizers(meta, removal.policy)
     if kind.kind == "Namespace" and not kind.group:
@@ -88,9 +88,9 @@ def remove(kind: Kind, obj: Json, removal: Removal, now: datetime) -> bool:
 def _set_finalizers(meta: Json, policy: str) -> None:
     if not policy:
         return
-    wanted = POLICIES[policy]
+    finalizer = POLICIES[policy]
     kept = [name for name in meta.get("finalizers", []) if name not in (FOREGROUND, ORPHAN)]
-    finalizers = [*kept, wanted] if wanted else kept
+    finalizers = [*kept, finalizer] if finalizer else kept
     if finalizers:
         meta["finalizers"] = finalizers
     else:
@@ -98,7 +98,7 @@ def _set_finalizers(meta: Json, policy: str) -> None:
 
 
 def _grace(kind: Kind, obj: Json, asked: int | None) -> int:
-    """How many seconds an object gets: only pods that may be running get any."""
+    """Return the grace period in seconds. Only pods that may be running have one."""
     if kind.kind != "Pod" or kind.group:
         return 0
     spec, status = obj.get("spec", {}), obj.get("status", {})
@@ -110,7 +110,7 @@ def _grace(kind: Kind, obj: Json, asked: int | None) -> int:
 
 
 def _set_grace(meta: Json, grace_s: int, now: datetime) -> None:
-    """Mark as going; a second deletion can only shorten the time that is left."""
+    """Set the deletion timestamp. A second deletion can only shorten the remaining time."""
     if "deletionTimestamp" in meta:
         former = meta.get("deletionGracePeriodSeconds") or 0
         if grace_s >= former:

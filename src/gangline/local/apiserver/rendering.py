@@ -1,4 +1,4 @@
-"""Answers in the form that the client asked for: as stored, as a table, metadata only, as YAML."""
+"""Responses in the requested format: as stored, as a Table, only metadata, as YAML."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -29,16 +29,14 @@ Rendered = tuple[bytes, int, str]
 TABLE, PARTIAL, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
 
 
-def object_answer(call: Call, body: bytes, code: int = 200) -> Rendered:
-    """One stored object."""
-    form = choose(call.accept, (TABLE, PARTIAL))
-    shape = shaper(call, form)
+def object_answer(request: Call, body: bytes, code: int = 200) -> Rendered:
+    form = choose(request.accept, (TABLE, PARTIAL))
+    shape = shaper(request, form)
     return _media(shape(body) if shape else body, code, form)
 
 
-def list_answer(call: Call, page: Page) -> Rendered:
-    """A list of objects."""
-    form = choose(call.accept, (TABLE, PARTIAL_LIST))
+def list_answer(request: Call, page: Page) -> Rendered:
+    form = choose(request.accept, (TABLE, PARTIAL_LIST))
     meta: Json = {"resourceVersion": str(page.revision)}
     if page.next:
         meta["continue"] = page.next
@@ -46,51 +44,51 @@ def list_answer(call: Call, page: Page) -> Rendered:
         meta["remainingItemCount"] = page.remaining
     bodies = [record.body for record in page.records]
     if form.shape:
-        return _media(_shaped_list(call, form, bodies, meta), 200, form)
-    convert = conversion.shaper(call.kind)
+        return _media(_shaped_list(request, form, bodies, meta), 200, form)
+    convert = conversion.shaper(request.kind)
     if convert is not None:
         bodies = [convert(body) for body in bodies]
     head: Json = {
-        "kind": call.kind.list_kind_name,
-        "apiVersion": call.kind.api_version,
+        "kind": request.kind.list_kind_name,
+        "apiVersion": request.kind.api_version,
         "metadata": meta,
     }
     return _media(encode(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}", 200, form)
 
 
-def _shaped_list(call: Call, form: Form, bodies: list[bytes], meta: Json) -> bytes:
-    objects = [conversion.from_stored(call.kind, read_json(body)) for body in bodies]
+def _shaped_list(request: Call, form: Form, bodies: list[bytes], meta: Json) -> bytes:
+    objects = [conversion.from_stored(request.kind, read_json(body)) for body in bodies]
     if form.shape == TABLE:
-        return encode(_table(call, objects, meta))
+        return encode(_table(request, objects, meta))
     parts = partial_object_list({"metadata": meta, "items": objects})
     return encode(parts)
 
 
-def _table(call: Call, objects: list[Json], meta: Json | None = None) -> Json:
+def _table(request: Call, objects: list[Json], meta: Json | None = None) -> Json:
     return render_table(
-        printer_for(call.kind.group, call.kind.kind, call.kind.columns),
+        printer_for(request.kind.group, request.kind.kind, request.kind.columns),
         objects,
         now=datetime.now(UTC),
-        include_object=call.params.get("includeObject") or "Metadata",
+        include_object=request.params.get("includeObject") or "Metadata",
         metadata=meta,
     )
 
 
-def shaper(call: Call, form: Form) -> Callable[[bytes], bytes] | None:
-    """What puts one stored object into a form; None: it is in it already."""
-    convert = conversion.shaper(call.kind)
+def shaper(request: Call, form: Form) -> Callable[[bytes], bytes] | None:
+    """Return the function that converts a stored object to a format, or None if it is stored so."""
+    convert = conversion.shaper(request.kind)
     if form.shape == TABLE:
-        return lambda body: encode(_single_table(call, body))
+        return lambda body: encode(_single_table(request, body))
     if form.shape == PARTIAL:
         return lambda body: encode(
-            partial_object(conversion.from_stored(call.kind, read_json(body)))
+            partial_object(conversion.from_stored(request.kind, read_json(body)))
         )
     return convert
 
 
-def _single_table(call: Call, body: bytes) -> Json:
-    obj: Json = conversion.from_stored(call.kind, read_json(body))
-    return _table(call, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
+def _single_table(request: Call, body: bytes) -> Json:
+    obj: Json = conversion.from_stored(request.kind, read_json(body))
+    return _table(request, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
 
 
 def _media(body: bytes, code: int, form: Form) -> Rendered:
@@ -100,7 +98,7 @@ def _media(body: bytes, code: int, form: Form) -> Rendered:
 
 
 def deleted(kind: Kind, body: bytes) -> bytes:
-    """The answer to a deletion that is complete."""
+    """Return the response to a deletion that removed the object."""
     meta: Any = read_json(body)["metadata"]
     details = {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]}
     if kind.group:

@@ -1,7 +1,7 @@
-"""What a request asks for: its path, verb and options, read into one value.
+"""The target of a request: its path, verb and options, parsed into one value.
 
 Paths are those of Kubernetes: ``/api/v1/...`` for the core group and ``/apis/GROUP/VERSION/...``
-for the rest, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
+for others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who makes a request."""
+    """The authenticated user of a request."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -57,23 +57,22 @@ class Call:
 
     @property
     def key(self) -> str:
-        """The key of the object in its topic."""
+        """The key of the object in its store cache."""
         return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
 
     @property
     def dry_run(self) -> bool:
-        """Whether everything is to be done except storing it."""
+        """True if the request must not store anything."""
         value = self.params.get("dryRun", "")
         if value not in ("", "All"):
             raise bad_request(f'invalid dryRun {value!r}: the only supported value is "All"')
         return value == "All"
 
     def flag(self, name: str) -> bool:
-        """A boolean option of the query."""
         return self.params.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
 
     def number(self, name: str) -> int | None:
-        """A whole number of the query."""
+        """Return an integer option of the query, or None if it is absent."""
         text = self.params.get(name, "")
         if not text:
             return None
@@ -84,7 +83,7 @@ class Call:
 
 
 def split(raw_path: str) -> tuple[str, dict[str, list[str]]]:
-    """Path and options of a request line's target."""
+    """Return the path and the options of a request target."""
     path, _, query = raw_path.partition("?")
     options: dict[str, list[str]] = {}
     if query:
@@ -94,15 +93,15 @@ def split(raw_path: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def resolve(registry: Registry, method: str, path: str, options: dict[str, list[str]]) -> Call:
-    """Find what a request is about.
+    """Parse the kind, verb and object of a request.
 
     Raises:
-        StatusError: 404 when nothing is served there, 405 when the verb is not.
+        StatusError: 404 for an unknown path, 405 for an unsupported verb.
     """
     parts = [part for part in path.split("/") if part]
     group, version, rest = _group_version(parts)
     watched = bool(rest) and rest[0] == "watch"
-    if watched:  # the old form of watches, which some clients still use
+    if watched:  # the deprecated watch path, which some clients still use
         rest = rest[1:]
     namespace: str | None = None
     if len(rest) >= 3 and rest[0] == "namespaces" and not _is_namespace_subresource(group, rest):

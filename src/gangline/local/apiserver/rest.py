@@ -1,4 +1,4 @@
-"""The verbs on resources: from a ``Call`` to an answer."""
+"""The verbs on objects: from an API request to its response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
 
 
 class Answer(NamedTuple):
-    """The answer to a request."""
+    """The response to a request."""
 
     body: bytes
     code: int = 200
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Rest:
-    """Create, read, update, patch and delete objects of any kind."""
+    """Creates, reads, updates, patches and deletes objects of any kind."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store = store
@@ -48,111 +48,112 @@ class Rest:
             "deletecollection": self._delete_collection,
         }
 
-    async def answer(self, call: Call) -> Answer:
-        """Carry out a request on an object or a collection.
+    async def answer(self, request: Call) -> Answer:
+        """Execute a request on an object or a collection.
 
         Raises:
-            StatusError: it cannot be done.
+            StatusError: the request is refused.
         """
-        return await self._verbs[call.verb](call)
+        return await self._verbs[request.verb](request)
 
-    async def _get(self, call: Call) -> Answer:
-        return self._object(call, read_one(self._store, call).body)
+    async def _get(self, request: Call) -> Answer:
+        return self._object(request, read_one(self._store, request).body)
 
-    async def _list(self, call: Call) -> Answer:
-        page = read_page(self._store, call)
-        return Answer(*rendering.list_answer(call, page))
+    async def _list(self, request: Call) -> Answer:
+        page = read_page(self._store, request)
+        return Answer(*rendering.list_answer(request, page))
 
-    async def _create(self, call: Call) -> Answer:
-        written = await self._writer.create(call, read_body(call.body, call.content_type))
-        return self._object(call, written.body, 201)
+    async def _create(self, request: Call) -> Answer:
+        written = await self._writer.create(request, read_body(request.body, request.content_type))
+        return self._object(request, written.body, 201)
 
-    async def _update(self, call: Call) -> Answer:
-        written = await self._writer.update(call, self.change(call))
-        return self._object(call, written.body)
+    async def _update(self, request: Call) -> Answer:
+        written = await self._writer.update(request, self.change(request))
+        return self._object(request, written.body)
 
-    async def _patch(self, call: Call) -> Answer:
-        if _media(call) in APPLY_PATCHES:
-            return await self._apply(call)
-        written = await self._writer.update(call, self.change(call))
-        return self._object(call, written.body)
+    async def _patch(self, request: Call) -> Answer:
+        if _media(request) in APPLY_PATCHES:
+            return await self._apply(request)
+        written = await self._writer.update(request, self.change(request))
+        return self._object(request, written.body)
 
-    def change(self, call: Call) -> Callable[[Json], Json]:
-        """What a PUT or PATCH makes of the present object.
+    def change(self, request: Call) -> Callable[[Json], Json]:
+        """Return the function that a PUT or PATCH applies to the current object.
 
         Raises:
-            StatusError: the body cannot be read, or is of a form that is not taken here.
+            StatusError: the body is invalid, or its media type is not supported.
         """
-        if call.verb == "update":
-            given: Json = read_body(call.body, call.content_type)
+        if request.verb == "update":
+            given: Json = read_body(request.body, request.content_type)
             return lambda _: given
-        return patcher(call, call.kind.schema.schema)
+        return patcher(request, request.kind.schema.schema)
 
-    async def _apply(self, call: Call) -> Answer:
-        applied = read_apply(call)
+    async def _apply(self, request: Call) -> Answer:
+        applied = read_apply(request)
         try:
             written = await self._writer.update(
-                call, lambda live: applied_to(call, live, applied), owner_tracked=True
+                request, lambda live: applied_to(request, live, applied), owner_tracked=True
             )
         except StatusError as error:
-            # Whoever applies to a missing object creates it; a subresource needs its object.
-            if error.status.reason != "NotFound" or call.subresource:
+            # Apply creates a missing object; a subresource requires its object.
+            if error.status.reason != "NotFound" or request.subresource:
                 raise
-            obj = applied_to(call, None, applied)
-            written = await self._writer.create(call, obj, owner_tracked=True)
-        return self._object(call, written.body, 201 if written.created else 200)
+            obj = applied_to(request, None, applied)
+            written = await self._writer.create(request, obj, owner_tracked=True)
+        return self._object(request, written.body, 201 if written.created else 200)
 
-    async def _delete(self, call: Call) -> Answer:
-        options = read_body(call.body, call.content_type) if call.body else None
-        written = await self._writer.delete(call, read_removal(call, options))
-        if written.removed and call.kind.kind != "Pod":
-            return Answer(rendering.deleted(call.kind, written.body))
-        return self._object(call, written.body)
+    async def _delete(self, request: Call) -> Answer:
+        options = read_body(request.body, request.content_type) if request.body else None
+        written = await self._writer.delete(request, read_removal(request, options))
+        if written.removed and request.kind.kind != "Pod":
+            return Answer(rendering.deleted(request.kind, written.body))
+        return self._object(request, written.body)
 
-    async def _delete_collection(self, call: Call) -> Answer:
-        options = read_body(call.body, call.content_type) if call.body else None
-        removal = read_removal(call, options)
-        page = read_page(self._store, call)
-        singles = [_single(call, record.key) for record in page.records]
+    async def _delete_collection(self, request: Call) -> Answer:
+        options = read_body(request.body, request.content_type) if request.body else None
+        removal = read_removal(request, options)
+        page = read_page(self._store, request)
+        singles = [_single(request, record.key) for record in page.records]
         await asyncio.gather(*(self._delete_quietly(single, removal) for single in singles))
-        return Answer(*rendering.list_answer(call, page))
+        return Answer(*rendering.list_answer(request, page))
 
-    async def _delete_quietly(self, call: Call, removal: Any) -> Written | None:
+    async def _delete_quietly(self, request: Call, removal: Any) -> Written | None:
         try:
-            return await self._writer.delete(call, removal)
+            return await self._writer.delete(request, removal)
         except StatusError as error:
-            if error.status.code == 404:  # somebody else was faster
+            if error.status.code == 404:  # deleted by another request
                 return None
             raise
 
-    def _object(self, call: Call, body: bytes, code: int = 200) -> Answer:
-        return Answer(*rendering.object_answer(call, body, code))
+    def _object(self, request: Call, body: bytes, code: int = 200) -> Answer:
+        return Answer(*rendering.object_answer(request, body, code))
 
 
-def _single(call: Call, key: str) -> Call:
+def _single(request: Call, key: str) -> Call:
     namespace, _, name = key.rpartition("/")
     return Call(
-        call.kind, "delete", namespace or None, name, "", call.params, call.user, call.agent,
-        warnings=call.warnings,
+        request.kind, "delete", namespace or None, name, "", request.params, request.user,
+        request.agent,
+        warnings=request.warnings,
     )  # fmt: skip
 
 
-def _media(call: Call) -> str:
-    return call.content_type.split(";")[0].strip().lower()
+def _media(request: Call) -> str:
+    return request.content_type.split(";")[0].strip().lower()
 
 
-def patcher(call: Call, schema: Json) -> Callable[[Json], Json]:
-    """What a PATCH makes of the present object.
+def patcher(request: Call, schema: Json) -> Callable[[Json], Json]:
+    """Return the function that a PATCH applies to the current object.
 
     Raises:
-        StatusError: the patch cannot be read, or is of a form that is not taken here.
+        StatusError: the patch is invalid, or its media type is not supported.
     """
-    media = _media(call)
-    custom = call.kind.custom
+    media = _media(request)
+    custom = request.kind.custom
     if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
         taken = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
-        raise unsupported_media(call.content_type, taken)
-    patch = read_json(call.body)
+        raise unsupported_media(request.content_type, taken)
+    patch = read_json(request.body)
 
     def patched(old: Json) -> Json:
         try:
@@ -162,7 +163,7 @@ def patcher(call: Call, schema: Json) -> Callable[[Json], Json]:
                 return merge_patch(old, patch)
             return strategic_merge_patch(old, patch, schema)
         except PatchError as error:
-            # Old kubectl shows nothing of an Invalid answer but its causes.
+            # Old kubectl shows only the causes of an Invalid response.
             cause = StatusCause("UnexpectedServerResponse", error.message)
             details = StatusDetails(causes=[cause])
             raise refusal(error.code, error.reason, error.message, details) from None

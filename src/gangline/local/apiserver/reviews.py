@@ -1,4 +1,4 @@
-"""Reviews: questions about users and rights that are posed by creating an object."""
+"""Access and token reviews: queries about users and permissions, made by creating an object."""
 
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> 
 
 
 def kinds() -> list[Kind]:
-    """The kinds of reviews. Nothing of them is stored."""
+    """Return the kinds of reviews. Their objects are not stored."""
     return [
         _review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
         _review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
@@ -34,37 +34,37 @@ def kinds() -> list[Kind]:
 
 
 class Reviews:
-    """Answers reviews."""
+    """Handles reviews."""
 
     def __init__(self, authorizer: Authorizer, authenticator: Authenticator) -> None:
         self._authorizer = authorizer
         self._authenticator = authenticator
 
-    async def answer(self, call: Call) -> Answer:
-        """The review with its status filled in.
+    async def answer(self, request: Call) -> Answer:
+        """Return the review with its status.
 
         Raises:
-            StatusError: the question cannot be read.
+            StatusError: the review is invalid.
         """
-        review = mapping(read_body(call.body, call.content_type), "the body of the request")
+        review = mapping(read_body(request.body, request.content_type), "the body of the request")
         spec = mapping(review.get("spec"), "spec")
-        match call.kind.kind:
+        match request.kind.kind:
             case "SelfSubjectAccessReview":
-                status = self._access(call.user, spec)
+                status = self._access(request.user, spec)
             case "SubjectAccessReview" | "LocalSubjectAccessReview":
                 status = self._access(_user(spec), spec)
             case "SelfSubjectRulesReview":
-                status = self._rules(call.user, text(spec.get("namespace"), "spec.namespace"))
+                status = self._rules(request.user, text(spec.get("namespace"), "spec.namespace"))
             case "TokenReview":
                 status = self._token(text(spec.get("token"), "spec.token"))
             case _:
-                status = {"userInfo": _info(call.user)}
+                status = {"userInfo": _info(request.user)}
         given = mapping(review.get("metadata"), "metadata")
         meta = {**given, "creationTimestamp": timestamp(datetime.now(UTC))}
         answer = {
             **review,
-            "apiVersion": call.kind.api_version,
-            "kind": call.kind.kind,
+            "apiVersion": request.kind.api_version,
+            "kind": request.kind.kind,
             "metadata": meta,
             "status": status,
         }
@@ -91,7 +91,7 @@ class Reviews:
     def _token(self, token: str) -> Json:
         user = self._authenticator.by_token(token)
         if user is None:
-            return {"authenticated": False, "error": "the token is not one of this cluster"}
+            return {"authenticated": False, "error": "the token was not issued by this cluster"}
         return {"authenticated": True, "user": _info(user)}
 
 

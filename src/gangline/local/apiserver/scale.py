@@ -1,4 +1,4 @@
-"""The Scale of a workload: how many replicas are wanted and there. Pure."""
+"""The Scale of a workload: its desired and current replicas."""
 
 from typing import Any
 
@@ -19,7 +19,6 @@ BUILT_IN_PATHS: Json = {
 
 
 def scale_of(kind: Kind, obj: Json) -> Json:
-    """The Scale that an object shows."""
     paths = kind.scale or BUILT_IN_PATHS
     meta = obj["metadata"]
     status: Json = {"replicas": _at(obj, paths.get("statusReplicasPath", "")) or 0}
@@ -36,19 +35,19 @@ def scale_of(kind: Kind, obj: Json) -> Json:
 
 
 def with_scale(kind: Kind, obj: Json, scale: Any) -> Json:
-    """The object with the replicas that a Scale asks for.
+    """Return the object with the replicas of a Scale.
 
     Raises:
-        StatusError: it asks for something that is no number of replicas.
+        StatusError: the Scale is invalid.
     """
     if not isinstance(scale, dict) or scale.get("kind", "Scale") != "Scale":
         raise bad_request("the body of the request must be a Scale object")
-    wanted = (scale.get("spec") or {}).get("replicas", 0)
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
-        cause = invalid_field("spec.replicas", wanted, "must be greater than or equal to 0")
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        cause = invalid_field("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
     parts = _parts((kind.scale or BUILT_IN_PATHS)["specReplicasPath"])
-    changed = _with(obj, parts, wanted)
+    changed = _with(obj, parts, replicas)
     revision = (scale.get("metadata") or {}).get("resourceVersion")
     if revision:
         changed["metadata"] = {**changed["metadata"], "resourceVersion": revision}

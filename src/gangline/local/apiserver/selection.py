@@ -1,4 +1,4 @@
-"""Which objects a list or watch is about: its label and field selectors, compiled."""
+"""Label and field selectors of a list or watch, compiled."""
 
 from functools import lru_cache
 
@@ -12,7 +12,7 @@ NAME, NAMESPACE = "metadata.name", "metadata.namespace"
 
 
 class Selection:
-    """A compiled pair of selectors; ``key``: only the object of this key can match."""
+    """A compiled pair of selectors. ``key`` is set if only the object with this key can match."""
 
     def __init__(self, labels: Selector, fields: Selector, key: str | None) -> None:
         self.text = f"{labels}|{fields}"
@@ -23,7 +23,6 @@ class Selection:
         self.everything = not (labels.requirements or fields.requirements)
 
     def matches(self, record: Record) -> bool:
-        """Whether an object is selected."""
         if self._labels is not None and not self._labels.matches(record.labels):
             return False
         if self._identity and not _all(self._identity, _identity(record)):
@@ -40,16 +39,18 @@ def _identity(record: Record) -> dict[str, str]:
     return {NAME: name, NAMESPACE: namespace}
 
 
-def selection(call: Call) -> Selection:
-    """The selection that a request asks for, its name included when it has one.
+def selection(request: Call) -> Selection:
+    """Return the compiled selectors of a request, including its name if it has one.
 
     Raises:
-        StatusError: 400, a selector cannot be read or names a field that cannot be selected.
+        StatusError: 400, a selector is invalid or names a field that is not selectable.
     """
-    fields = call.params.get("fieldSelector", "")
-    if call.name:
-        fields = f"{fields},{NAME}={call.name}" if fields else f"{NAME}={call.name}"
-    return _compile(call.kind, call.namespace, call.params.get("labelSelector", ""), fields)
+    fields = request.params.get("fieldSelector", "")
+    if request.name:
+        fields = f"{fields},{NAME}={request.name}" if fields else f"{NAME}={request.name}"
+    return _compile(
+        request.kind, request.namespace, request.params.get("labelSelector", ""), fields
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,10 @@
-"""The embedded API server as one thing to start and stop.
+"""The embedded API server, as one object to start and stop.
 
-server = ApiServer(ServerSettings(data=folder))
-await server.start()          # server.url, server.ca_path, server.admin_token
-await server.stop()           # open watches end at once
+Usage::
+
+    server = ApiServer(ServerSettings(data=folder))
+    await server.start()          # server.url, server.ca_path, server.admin_token
+    await server.stop()           # ends open watches immediately
 """
 
 import asyncio
@@ -54,26 +56,28 @@ ANY_ADDRESS = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How a server is set up."""
+    """Settings of an API server."""
 
     data: Path
-    """The folder that holds everything; made when it is missing."""
+    """The folder of all state; created if it is missing."""
     host: str = "127.0.0.1"
-    """The address to listen on. Anything but loopback opens the cluster to the network."""
+    """The address to listen on. An address other than loopback opens the cluster to the network."""
     port: int = 0
-    """The port to listen on; 0 takes a free one."""
+    """The port to listen on; 0 selects a free one."""
     names: tuple[str, ...] = ()
-    """More names and addresses that the server's certificate is to be good for."""
+    """Additional host names and addresses in the server's certificate."""
     service_cidr: str = "10.241.0.0/16"
-    """The range that services get their addresses from."""
+    """The address range of services."""
     synchronous: str = "NORMAL"
-    """``FULL`` also survives a power cut, at about a quarter of the write rate."""
+    """``FULL`` also survives a power failure, at about a quarter of the write rate."""
     history_s: float = 300.0
-    """How long changes are kept for watches to resume from (seconds)."""
+    """Seconds for which changes are retained so that watches can resume."""
     history_bytes: int = 32 << 20
-    """How much of them at most."""
+    """Maximum size of the retained changes, in bytes."""
     kubelet_token: str = ""
-    """What kubelets know this server by; empty: one that is made and kept in the data folder."""
+    """The token that authenticates this server to kubelets; empty for one stored in the data
+    folder.
+    """
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
 
@@ -91,23 +95,20 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """Where the server answers."""
         host = self._reachable()
         return f"https://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     def _reachable(self) -> str:
-        """The host to reach the server at from this machine."""
         host = self.settings.host
         return "127.0.0.1" if host in ANY_ADDRESS else host
 
     @property
     def ca_path(self) -> Path:
-        """The certificate of the authority that signed the server's."""
+        """The certificate of the authority that signed the server's certificate."""
         return self.certificates.authority.certificate
 
     @property
     def admin_token(self) -> str:
-        """The bearer token of the administrator."""
         return self.authenticator.admin_token
 
     @property
@@ -117,7 +118,7 @@ class ApiServer:
 
     @property
     def config(self) -> ClusterConfig:
-        """What a client in this process needs to speak to the server as its administrator."""
+        """The client configuration with which code in this process connects as administrator."""
         return ClusterConfig(
             server=self.url,
             credentials=FixedCredential(Credential(f"Bearer {self.admin_token}")),
@@ -126,12 +127,12 @@ class ApiServer:
         )
 
     async def start(self) -> None:
-        """Read the state, listen, and make what every cluster has.
+        """Load the state, listen, and create the initial objects.
 
         Raises:
-            DatabaseError: the state cannot be used.
+            DatabaseError: the state file cannot be used.
             CertificateError: a certificate or key cannot be used.
-            OSError: the port is taken, or the folder cannot be written.
+            OSError: the port is in use, or the folder cannot be written.
         """
         settings = self.settings
         self.certificates = pki.prepare(settings.data / "pki", self._names())
@@ -148,7 +149,7 @@ class ApiServer:
         self._tasks.append(asyncio.create_task(self._compact_forever()))
 
     async def stop(self) -> None:
-        """End watches and streams, answer what is being written, and let go of everything."""
+        """End watches and streams, complete pending writes, and close all resources."""
         if self._stopped:
             return
         self._stopped = True
@@ -188,7 +189,7 @@ class ApiServer:
         self._webhook_link = WebhookLink(self.store)
         self._webhooks = Webhooks(self.store, self.registry, self._webhook_link)
         self._webhooks.load()
-        # Webhooks may depend on what the server itself writes, so they have no say in it.
+        # Webhooks may depend on objects that the server writes, so its own writes skip them.
         self._own_writer = Writer(self.store, admission)
         self.writer = Writer(self.store, admission, self._webhooks)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
@@ -212,7 +213,6 @@ class ApiServer:
         self._api = Api(self.registry, self.authenticator, handlers, self.metrics)
 
     def _special(self, rest: Rest) -> dict[str, Handler]:
-        """Who answers requests that are not about stored objects as they are."""
         parts = Subresources(self.store, self.writer, rest, self.authenticator, self._pods)
         asked = Reviews(self._authorizer, self.authenticator)
         found: dict[str, Handler] = {
@@ -228,7 +228,6 @@ class ApiServer:
         return found | {kind.topic: asked.answer for kind in reviews.kinds()}
 
     def _exchanges(self) -> dict[str, Exchange]:
-        """Who answers requests that keep their connection."""
         streams = Streams(self._kubelets, SpdyStreams(self._kubelets))
         return {
             "watch": WatchExchange(self.store, self.broadcasts),
@@ -269,8 +268,8 @@ class ApiServer:
 
 
 async def abort(transports: list[asyncio.Transport]) -> None:
-    """Close connections for good; a polite end of TLS would wait for clients that have gone."""
+    """Abort connections: a clean TLS shutdown would wait for clients that disconnected."""
     for transport in transports:
         transport.abort()
-    for _ in range(3):  # the layers of a TLS connection close one after the other
+    for _ in range(3):  # each iteration closes one layer of the TLS connections
         await asyncio.sleep(0)

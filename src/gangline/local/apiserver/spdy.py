@@ -1,9 +1,8 @@
-"""SPDY/3.1 as far as Kubernetes' clients use it: many streams over one connection. No I/O.
+"""The subset of SPDY/3.1 that Kubernetes clients use: several streams over one connection. No I/O.
 
-A ``Session`` is fed what came from the peer and writes through a function; its owner learns of new
-streams by a call. Flow control is not used: those clients neither wait for window updates nor send
-them. Header blocks are compressed with one context for each direction, primed with the dictionary
-of the protocol.
+A ``Session`` is fed with received bytes and writes through a function. A callback reports new
+streams. There is no flow control: these clients neither wait for window updates nor send them.
+Header blocks use one compression context for each direction, with the dictionary of the protocol.
 """
 
 import asyncio
@@ -45,11 +44,11 @@ DICTIONARY = b"".join(map(_text, (*_NAMES.split(), *_VALUES))) + _TAIL.encode()
 
 
 class SpdyError(Exception):
-    """The peer breaks the protocol."""
+    """The peer violated the protocol."""
 
 
 class Stream:
-    """One stream: what came in waits to be read, what goes out is framed."""
+    """One stream: received data is queued for reading, sent data is framed."""
 
     def __init__(self, session: "Session", identity: int, headers: Mapping[str, str]) -> None:
         self.headers = headers
@@ -60,7 +59,7 @@ class Stream:
         self._closed = False
 
     async def read(self) -> bytes:
-        """The next piece that came in; empty at the end."""
+        """Return the next received data; empty at the end."""
         if self._ended and self._arrived.empty():
             return b""
         piece = await self._arrived.get()
@@ -68,20 +67,17 @@ class Stream:
         return piece
 
     def write(self, content: bytes) -> None:
-        """Send something."""
         if self._closed:
             return
         for start in range(0, len(content), LARGEST_DATA):
             self._session.send_data(self._identity, content[start : start + LARGEST_DATA], 0)
 
     def close(self) -> None:
-        """Say that nothing more is sent."""
         if not self._closed:
             self._closed = True
             self._session.send_data(self._identity, b"", FIN)
 
     def arrived(self, content: bytes, *, last: bool) -> None:
-        """Take what came in."""
         if content:
             self._arrived.put_nowait(content)
         if last and not self._ended:
@@ -98,7 +94,9 @@ class Session:
         opened: Callable[[Stream], None],
         waiting: Callable[[int], None] = lambda size: None,
     ) -> None:
-        """``waiting`` is told how many bytes nobody has read yet, so that reading can pause."""
+        """``waiting`` is called with the number of unread bytes, so that the owner can pause
+        reading.
+        """
         self._write = write
         self._opened = opened
         self._waiting = waiting
@@ -109,10 +107,10 @@ class Session:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def feed(self, content: bytes) -> None:
-        """Take what came from the peer.
+        """Process received bytes.
 
         Raises:
-            SpdyError: it is not SPDY.
+            SpdyError: the bytes are not valid SPDY.
         """
         self._buffer += content
         while len(self._buffer) >= 8:
@@ -127,22 +125,20 @@ class Session:
                 self._data(first, second >> 24, payload)
 
     def end(self) -> None:
-        """The connection is gone: every stream has ended."""
+        """End all streams, because the connection is closed."""
         for stream in self._streams.values():
             stream.arrived(b"", last=True)
 
     def taken(self, size: int) -> None:
-        """Something that had waited was read."""
         self._unread -= size
         self._waiting(self._unread)
 
     def send_data(self, identity: int, content: bytes, flags: int) -> None:
-        """Send a data frame."""
         self._write(struct.pack(">II", identity, flags << 24 | len(content)) + content)
 
     def _control(self, version: int, type_: int, flags: int, payload: bytes) -> None:
         if version != VERSION:
-            raise SpdyError(f"SPDY version {version} is not spoken here")
+            raise SpdyError(f"SPDY version {version} is not supported")
         if type_ == SYN_STREAM:
             self._syn_stream(flags, payload)
         elif type_ == RST_STREAM:
@@ -151,11 +147,11 @@ class Session:
                 stream.arrived(b"", last=True)
         elif type_ == PING:
             self._send_control(PING, payload)
-        # Settings, window updates and farewells ask for nothing.
+        # SETTINGS, WINDOW_UPDATE and GOAWAY need no action.
 
     def _syn_stream(self, flags: int, payload: bytes) -> None:
         if len(payload) < 10:
-            raise SpdyError("a SYN_STREAM frame is cut short")
+            raise SpdyError("a SYN_STREAM frame is truncated")
         identity = _identity(payload)
         stream = Stream(self, identity, self._headers(payload[10:]))
         self._streams[identity] = stream
@@ -178,7 +174,7 @@ class Session:
                 texts.append(raw[position : position + size].decode())
                 position += size
         except (zlib.error, struct.error, UnicodeDecodeError) as error:
-            raise SpdyError(f"headers cannot be read: {error}") from error
+            raise SpdyError(f"invalid headers: {error}") from error
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def _data(self, identity: int, flags: int, payload: bytes) -> None:
@@ -196,5 +192,5 @@ class Session:
 
 def _identity(payload: bytes) -> int:
     if len(payload) < 4:
-        raise SpdyError("a frame is cut short")
+        raise SpdyError("a frame is truncated")
     return int.from_bytes(payload[:4]) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""exec, attach and port-forward for clients that speak SPDY, bridged to the kubelet's WebSocket."""
+"""exec and attach for clients that use SPDY, bridged to the kubelet's WebSocket."""
 
 import asyncio
 import contextlib
@@ -14,33 +14,33 @@ from gangline.local.apiserver.spdy import Session, SpdyError, Stream
 from gangline.local.apiserver.streams import CLOSED, exec_options, open_kubelet
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""Versions of the streams' meaning. Older ones have no status at the end."""
+"""Supported stream protocol versions. Older ones report no status at the end."""
 STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 NAMES = {STDOUT: "stdout", STDERR: "stderr", OUTCOME: "error"}
 STREAMS_WITHIN_S = 30.0
 
 
 class SpdyStreams:
-    """Answers exec and attach over SPDY."""
+    """Handles exec and attach over SPDY."""
 
     def __init__(self, link: KubeletLink) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Connect a client with a command in a container.
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+        """Connect a client to a command in a container.
 
         Raises:
-            StatusError: before the switch, anything that a request can be refused for.
+            StatusError: the request is refused before the protocol is switched.
         """
-        # First, as in Kubernetes: a client that asks again without an upgrade learns what is wrong.
-        target = self._link.target(call, call.params.get("container", ""))
+        # First, as in Kubernetes, so that a retry without an upgrade gets the error as HTTP.
+        target = self._link.target(api_request, api_request.params.get("container", ""))
         check_upgrade(request)
         offered = request.headers.getall("X-Stream-Protocol-Version", [])
         chosen = next((name for name in PROTOCOLS if name in offered), None)
         if chosen is None:
-            raise bad_request(f"none of the stream protocols {offered} is spoken here")
-        options = exec_options(call)
-        kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
+            raise bad_request(f"none of the stream protocols {offered} is supported")
+        options = exec_options(api_request)
+        kubelet = await open_kubelet(self._link, target.url(api_request.subresource), options)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(kubelet.close)
             connection = _Connection(request, expected_streams(options))
@@ -50,7 +50,7 @@ class SpdyStreams:
                 "Upgrade": "SPDY/3.1",
                 "X-Stream-Protocol-Version": chosen,
             })  # fmt: skip
-            # A client that opens no streams is let go; there is no HTTP left to tell it in.
+            # After the upgrade no HTTP error can be sent: without streams, just disconnect.
             with contextlib.suppress(TimeoutError):
                 streams = await asyncio.wait_for(connection.ready, STREAMS_WITHIN_S)
                 await _run(connection, streams, kubelet)
@@ -58,7 +58,7 @@ class SpdyStreams:
 
 
 def check_upgrade(request: web.BaseRequest) -> None:
-    """Refuse a request for streams that does not ask for a protocol that has any.
+    """Refuse a stream request without an upgrade to a protocol with streams.
 
     Raises:
         StatusError: 400.
@@ -68,7 +68,6 @@ def check_upgrade(request: web.BaseRequest) -> None:
 
 
 def expected_streams(options: list[tuple[str, str]]) -> set[str]:
-    """The streams that a client opens for these options."""
     asked = {name for name, _ in options}
     names = {"error"} | (asked & {"stdin", "stdout", "stderr"})
     if "tty" in asked:
@@ -77,7 +76,7 @@ def expected_streams(options: list[tuple[str, str]]) -> set[str]:
 
 
 class _Connection:
-    """A SPDY connection that waits for its streams to be opened."""
+    """A SPDY connection that waits until the client has opened its streams."""
 
     def __init__(self, request: web.BaseRequest, expected: set[str]) -> None:
         self.taken = TakenOver(request, self._received)
@@ -118,7 +117,6 @@ async def _run(
 
 
 async def pump(stream: Stream, kubelet: aiohttp.ClientWebSocketResponse, channel: int) -> None:
-    """Pass what comes in on a stream to a channel of the kubelet."""
     with contextlib.suppress(ConnectionError):
         while content := await stream.read():
             await kubelet.send_bytes(bytes([channel]) + content)

@@ -1,12 +1,13 @@
-"""All objects: the committed state in memory, the history that watches read, writes on their way.
+"""The object store: committed state in memory, history for watches, and staged writes.
 
-The model. A *topic* holds the objects of one kind. A write is *staged* first: later writes see it,
-readers do not. Staged writes are committed to the database in batches; then they
-become visible to readers and watchers at once, and their clients are answered. So a reader never
-sees a state that a crash could take back. If a batch cannot be written, it and all writes staged
-on top of it fail, and the state is as if they had never come.
+A write is first *staged*: later writes are based on it, readers do not see it. Staged writes are
+committed to the database in batches (group commit). After the commit they become visible to readers
+and watchers, and their clients get their responses.
 
-All methods belong to the event loop's thread. The store knows nothing of Kubernetes but
+Invariant: a reader never sees a state that a crash could revert. If a batch cannot be written, all
+of its writes and all writes staged meanwhile fail, and the visible state does not change.
+
+All methods run on the event loop's thread. Of Kubernetes, the store knows only
 ``metadata.resourceVersion``.
 """
 
@@ -28,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Write(NamedTuple):
-    topic: Topic
+    cache: Topic
     event: Event
     done: "asyncio.Future[Record]"
 
@@ -50,63 +51,67 @@ class Store:
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
 
     def load(self, index: Index) -> None:
-        """Read everything from the database; ``index`` finds labels and selectable fields.
+        """Read all rows from the database. ``index`` returns labels and selectable fields.
 
         Raises:
             DatabaseError: the file is damaged.
         """
         for row in self._database.rows():
-            topic = self.topic(row.topic)
+            cache = self.topic(row.topic)
             labels, fields = index(row.topic, row.body)
             record = Record(row.key, row.rv, row.body, labels, fields)
-            topic.publish(Event(row.type, record, topic.records.get(row.key)))
-            # The newest row may be older than what was dropped: a deletion leaves none.
+            cache.publish(Event(row.type, record, cache.records.get(row.key)))
+            # The newest row may be older than the horizon: a trimmed deletion leaves no row.
             self._assigned = self.revision = max(self.revision, row.rv)
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name, which comes into being when asked for."""
+        """Return the cache of this name, created on first use."""
         found = self._topics.get(name)
         if found is None:
             found = self._topics[name] = Topic(name, self._horizon)
         return found
 
-    def on_change(self, topic: str, listener: Callable[[Event], None]) -> None:
-        """Have ``listener`` told each committed change of a topic, before its client knows."""
-        self._listeners.setdefault(topic, []).append(listener)
+    def on_change(self, name: str, listener: Callable[[Event], None]) -> None:
+        """Call ``listener`` with each committed change of a kind, before its client gets a
+        response.
+        """
+        self._listeners.setdefault(name, []).append(listener)
 
     def put(
         self,
-        topic: Topic,
+        cache: Topic,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
     ) -> "asyncio.Future[Record]":
-        """Stage ``obj`` (which gets its resourceVersion) as the new state of ``key``."""
-        before = topic.latest(key)
-        return self._stage(topic, MODIFIED if before else ADDED, key, obj, labels, fields)
+        """Stage ``obj`` as the new state of ``key``. Sets its resourceVersion."""
+        before = cache.latest(key)
+        return self._stage(cache, MODIFIED if before else ADDED, key, obj, labels, fields)
 
     def remove(
         self,
-        topic: Topic,
+        cache: Topic,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
     ) -> "asyncio.Future[Record]":
         """Stage the removal of ``key``, whose last state is ``obj``."""
-        return self._stage(topic, DELETED, key, obj, labels, fields)
+        return self._stage(cache, DELETED, key, obj, labels, fields)
 
-    def settled(self, topic: Topic, key: str) -> "asyncio.Future[Record] | None":
-        """What to wait for before an unchanged object may be shown to a client, if anything."""
+    def settled(self, cache: Topic, key: str) -> "asyncio.Future[Record] | None":
+        """Return the pending commit of ``key``, or None. Await it before showing the object to a
+        client.
+        """
         for write in reversed(self._staged):
-            if write.topic is topic and write.event.record.key == key:
+            if write.cache is cache and write.event.record.key == key:
                 return write.done
-        return topic.in_flight.get(key)
+        return cache.in_flight.get(key)
 
     def _stage(
         self,
-        topic: Topic,
+        cache: Topic,
         type_: str,
         key: str,
         obj: Json,
@@ -116,24 +121,26 @@ class Store:
         self._assigned += 1
         obj["metadata"]["resourceVersion"] = str(self._assigned)
         record = Record(key, self._assigned, _encode(obj), labels, fields)
-        event = Event(type_, record, topic.latest(key))
-        topic.staged[key] = None if type_ == DELETED else record
+        event = Event(type_, record, cache.latest(key))
+        cache.staged[key] = None if type_ == DELETED else record
         done: asyncio.Future[Record] = self._loop.create_future()
-        topic.in_flight[key] = done
-        self._staged.append(_Write(topic, event, done))
+        cache.in_flight[key] = done
+        self._staged.append(_Write(cache, event, done))
         if self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
         return done
 
     async def _commit_all(self) -> None:
-        """Commit batch after batch until nothing is staged: what came meanwhile is the next one."""
+        """Commit batches until no write is staged. Writes staged during a commit form the next
+        batch.
+        """
         while self._staged or self._dropped:
             batch, self._staged = self._staged, []
             dropped, self._dropped = self._dropped, []
             rows = [
                 Row(
                     w.event.record.rv,
-                    w.topic.name,
+                    w.cache.name,
                     w.event.record.key,
                     w.event.type,
                     w.event.record.body,
@@ -156,17 +163,17 @@ class Store:
                 self._thread, self._database.commit, rows, dropped, self._horizon
             )
         else:
-            # Shorter than handing it to a thread, which under load waits for the interpreter.
+            # Faster than a thread, which waits for the interpreter lock under load.
             self._database.commit(rows, dropped, self._horizon)
 
     def _publish(self, batch: list[_Write]) -> None:
-        for topic, event, done in batch:
+        for cache, event, done in batch:
             key = event.record.key
-            topic.publish(event)
-            if topic.in_flight.get(key) is done:
-                del topic.in_flight[key]
-                del topic.staged[key]
-            for listener in self._listeners.get(topic.name, ()):
+            cache.publish(event)
+            if cache.in_flight.get(key) is done:
+                del cache.in_flight[key]
+                del cache.staged[key]
+            for listener in self._listeners.get(cache.name, ()):
                 listener(event)
             if not done.done():
                 done.set_result(event.record)
@@ -174,35 +181,35 @@ class Store:
         if batch:
             self.revision = batch[-1].event.record.rv
         if self._added > self._history_bytes // 4:
-            # A flood of writes must not fill the memory until the next compaction by age.
+            # Memory limit: frequent writes must not wait for the next compaction by age.
             self.compact(older_than=float("-inf"))
 
     def _fail(self, batch: list[_Write], error: DatabaseError) -> None:
-        # Writes staged meanwhile may rest on those that failed: they fail as well.
+        # Writes staged meanwhile may be based on the failed ones, so they fail too.
         failed, self._staged = [*batch, *self._staged], []
-        for topic, _event, done in failed:
-            topic.staged.clear()
-            topic.in_flight.clear()
+        for cache, _event, done in failed:
+            cache.staged.clear()
+            cache.in_flight.clear()
             if not done.done():
                 done.set_exception(internal(str(error)))
-                done.exception()  # the client may have gone: then nobody else looks at it
+                done.exception()  # mark as retrieved: the client may have disconnected
 
     def compact(self, older_than: float) -> None:
-        """Drop history older than ``older_than`` (monotonic seconds) or over the size allowed."""
+        """Drop history before ``older_than`` (monotonic seconds) or above the size limit."""
         self._added = 0
-        topics = list(self._topics.values())
-        held = sum(topic.history_bytes for topic in topics)
-        for topic in sorted(topics, key=lambda topic: -topic.history_bytes):
+        caches = list(self._topics.values())
+        held = sum(cache.history_bytes for cache in caches)
+        for cache in sorted(caches, key=lambda cache: -cache.history_bytes):
             surplus = max(0, held - self._history_bytes)
-            held -= topic.history_bytes
-            self._dropped += topic.trim(older_than, surplus)
-            held += topic.history_bytes
-            self._horizon = max(self._horizon, topic.horizon)
+            held -= cache.history_bytes
+            self._dropped += cache.trim(older_than, surplus)
+            held += cache.history_bytes
+            self._horizon = max(self._horizon, cache.horizon)
         if self._dropped and self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
 
     async def close(self) -> None:
-        """Commit what is staged and let go of the file."""
+        """Commit staged writes and close the file."""
         if self._committing is not None:
             await self._committing
         await self._loop.run_in_executor(self._thread, self._database.close)

@@ -1,7 +1,7 @@
-"""exec, attach and port-forward over WebSockets: messages passed between client and kubelet.
+"""exec and attach over WebSockets: messages forwarded between client and kubelet.
 
-Both sides speak Kubernetes' channel framing (the first byte of a message names its channel), so a
-message is passed on as it is. Clients of the older SPDY protocol are served by ``spdy_streams``.
+Both sides use the channel framing of Kubernetes (the first byte of a message is its channel), so a
+message is forwarded unchanged. ``spdy_streams`` serves clients of the older SPDY protocol.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ Upgrade = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
 
 
 def is_websocket(request: web.BaseRequest) -> bool:
-    """Whether a client asks for a WebSocket."""
+    """Return True if the client requests a WebSocket."""
     return request.headers.get("Upgrade", "").lower() == "websocket"
 
 
-def exec_options(call: Call) -> list[tuple[str, str]]:
-    """The options of exec and attach, for the kubelet.
+def exec_options(api_request: Call) -> list[tuple[str, str]]:
+    """Return the options of exec and attach for the kubelet.
 
     Raises:
-        StatusError: 400, no stream is asked for, or no command is given.
+        StatusError: 400, no stream is requested, or no command is given.
     """
-    options = [("command", part) for part in call.repeated.get("command", [])]
-    if call.subresource == "exec" and not options:
+    options = [("command", part) for part in api_request.repeated.get("command", [])]
+    if api_request.subresource == "exec" and not options:
         raise bad_request("you must specify at least one command to run")
-    wanted = [name for name in STREAM_OPTIONS if call.flag(name)]
-    if not {*wanted} - {"tty"}:
+    requested = [name for name in STREAM_OPTIONS if api_request.flag(name)]
+    if not {*requested} - {"tty"}:
         raise bad_request("you must specify at least one of stdin, stdout, stderr")
-    return options + [(name, "true") for name in wanted]
+    return options + [(name, "true") for name in requested]
 
 
 async def open_kubelet(
@@ -53,7 +53,7 @@ async def open_kubelet(
     """Open a WebSocket to a kubelet.
 
     Raises:
-        StatusError: it refuses, or cannot be reached.
+        StatusError: the kubelet refuses or is unreachable.
     """
     try:
         return await link.session.ws_connect(
@@ -63,24 +63,24 @@ async def open_kubelet(
         why = error.headers.get(REFUSAL_HEADER) if error.headers else None
         raise refusal(error.status, reason_of(error.status), why or error.message) from None
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise unavailable(f"the kubelet cannot be reached: {error}") from None
+        raise unavailable(f"the kubelet is unreachable: {error}") from None
 
 
 class Streams:
-    """Answers exec and attach."""
+    """Handles exec and attach."""
 
     def __init__(self, link: KubeletLink, spdy: Upgrade) -> None:
         self._link = link
         self._spdy = spdy
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Connect a client with a command in a container."""
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+        """Connect a client to a command in a container."""
         if not is_websocket(request):
-            return await self._spdy(request, call)
-        options = exec_options(call)
-        target = self._link.target(call, call.params.get("container", ""))
+            return await self._spdy(request, api_request)
+        options = exec_options(api_request)
+        target = self._link.target(api_request, api_request.params.get("container", ""))
         async with contextlib.AsyncExitStack() as stack:
-            kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
+            kubelet = await open_kubelet(self._link, target.url(api_request.subresource), options)
             stack.push_async_callback(kubelet.close)
             socket = web.WebSocketResponse(
                 protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=LARGEST_MESSAGE
@@ -93,7 +93,7 @@ class Streams:
 async def bridge(
     client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, *, encoded: bool
 ) -> None:
-    """Pass messages both ways until one side ends."""
+    """Forward messages in both directions until one side closes."""
     up = asyncio.create_task(_up(client, kubelet, encoded))
     try:
         await _down(kubelet, client, encoded)

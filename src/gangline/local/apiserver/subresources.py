@@ -1,4 +1,4 @@
-"""Subresources that are more than a part of their object: scale, binding, eviction, token."""
+"""Subresources with their own objects: scale, binding, eviction, token."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +31,7 @@ USUAL_TOKEN_S = 3600
 
 
 class Subresources:
-    """Answers requests on these subresources."""
+    """Handles requests for these subresources."""
 
     def __init__(
         self, store: Store, writer: Writer, rest: Rest, authenticator: Authenticator, pods: Kind
@@ -43,72 +43,74 @@ class Subresources:
         self._authenticator = authenticator
         self._evictions = Evictions(store, writer)
 
-    async def scale(self, call: Call) -> Answer:
-        """Read or set how many replicas a workload has."""
-        if call.verb == "get":
-            obj = read_json(read_one(self._store, call).body)
-            return Answer(encode(scale_of(call.kind, obj)))
-        change = self._rest.change(call)
-        if review := self._writer.review(call, UPDATE, SCALE):
-            present = scale_of(call.kind, read_json(read_one(self._store, call).body))
-            wanted = mapping(change(present), "the body of the request")
-            admitted = await review.admit(present, wanted)
-            change = _always(admitted if call.verb == "update" else _unbased(admitted, present))
+    async def scale(self, request: Call) -> Answer:
+        """Get or set the replicas of a workload."""
+        if request.verb == "get":
+            obj = read_json(read_one(self._store, request).body)
+            return Answer(encode(scale_of(request.kind, obj)))
+        change = self._rest.change(request)
+        if review := self._writer.review(request, UPDATE, SCALE):
+            present = scale_of(request.kind, read_json(read_one(self._store, request).body))
+            desired = mapping(change(present), "the body of the request")
+            admitted = await review.admit(present, desired)
+            change = _always(admitted if request.verb == "update" else _unbased(admitted, present))
 
         def scaled(obj: Json) -> Json:
-            return with_scale(call.kind, obj, change(scale_of(call.kind, obj)))
+            return with_scale(request.kind, obj, change(scale_of(request.kind, obj)))
 
-        written = await self._writer.update(call, scaled)
-        return Answer(encode(scale_of(call.kind, read_json(written.body))))
+        written = await self._writer.update(request, scaled)
+        return Answer(encode(scale_of(request.kind, read_json(written.body))))
 
-    async def bind(self, call: Call) -> Answer:
-        """Put a pod on a node."""
-        binding = mapping(read_body(call.body, call.content_type), "the body of the request")
-        if review := self._writer.review(call, CREATE, BINDING):
+    async def bind(self, request: Call) -> Answer:
+        """Bind a pod to a node."""
+        binding = mapping(read_body(request.body, request.content_type), "the body of the request")
+        if review := self._writer.review(request, CREATE, BINDING):
             binding = await review.admit(None, binding)
         target = mapping(binding.get("target"), "target")
         meta = mapping(binding.get("metadata"), "metadata")
         node = text(target.get("name"), "target.name")
         if not node or target.get("kind") not in ("Node", "", None):
-            raise invalid("", "Binding", call.name, [required("target.name")])
-        if call.kind.plural == "bindings":  # the old path of bindings names the pod in the body
-            call.kind, call.name = self._pods, text(meta.get("name"), "metadata.name")
-            call.subresource = "binding"
+            raise invalid("", "Binding", request.name, [required("target.name")])
+        if request.kind.plural == "bindings":  # the deprecated path has the pod's name in the body
+            request.kind, request.name = self._pods, text(meta.get("name"), "metadata.name")
+            request.subresource = "binding"
         if uid := meta.get("uid"):
-            _check_uid(call, self._store, uid)
-        await self._writer.update(_internal(call), lambda pod: bound(call, pod, node, meta))
+            _check_uid(request, self._store, uid)
+        await self._writer.update(_internal(request), lambda pod: bound(request, pod, node, meta))
         return Answer(encode({**SUCCESS, "code": 201}), 201)
 
-    async def evict(self, call: Call) -> Answer:
-        """Delete a pod, unless a disruption budget forbids it for now."""
-        eviction = mapping(read_body(call.body, call.content_type), "the body of the request")
-        if review := self._writer.review(call, CREATE, EVICTION):
+    async def evict(self, request: Call) -> Answer:
+        """Delete a pod, unless a disruption budget forbids it now."""
+        eviction = mapping(read_body(request.body, request.content_type), "the body of the request")
+        if review := self._writer.review(request, CREATE, EVICTION):
             eviction = await review.admit(None, eviction)
-        removal = read_removal(call, mapping(eviction.get("deleteOptions"), "deleteOptions"))
-        await self._evictions.evict(_internal(call), removal)
+        removal = read_removal(request, mapping(eviction.get("deleteOptions"), "deleteOptions"))
+        await self._evictions.evict(_internal(request), removal)
         return Answer(encode({**SUCCESS, "code": 201}), 201)
 
-    async def token(self, call: Call) -> Answer:
+    async def token(self, request: Call) -> Answer:
         """Issue a token for a service account."""
-        given = read_body(call.body, call.content_type) if call.body else {}
-        request = mapping(given, "the body of the request")
-        account = read_json(read_one(self._store, call).body)
-        if review := self._writer.review(call, CREATE, TOKEN):
-            request = await review.admit(None, request)
-        spec = mapping(request.get("spec"), "spec")
+        given = read_body(request.body, request.content_type) if request.body else {}
+        token_request = mapping(given, "the body of the request")
+        account = read_json(read_one(self._store, request).body)
+        if review := self._writer.review(request, CREATE, TOKEN):
+            token_request = await review.admit(None, token_request)
+        spec = mapping(token_request.get("spec"), "spec")
         asked = spec.get("expirationSeconds")
-        wanted = asked if isinstance(asked, int) else USUAL_TOKEN_S
-        seconds = min(max(wanted, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
+        requested = asked if isinstance(asked, int) else USUAL_TOKEN_S
+        seconds = min(max(requested, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
         ends = int(time.time()) + seconds
         audiences = texts(spec.get("audiences"), "spec.audiences") or [
             "https://kubernetes.default.svc"
         ]
         uid = account["metadata"]["uid"]
-        token = self._authenticator.issue(call.namespace or "", call.name, uid, audiences, ends)
+        token = self._authenticator.issue(
+            request.namespace or "", request.name, uid, audiences, ends
+        )
         answer = {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
-            "metadata": {"name": call.name, "namespace": call.namespace},
+            "metadata": {"name": request.name, "namespace": request.namespace},
             "spec": {"audiences": audiences, "expirationSeconds": seconds},
             "status": {
                 "token": token,
@@ -123,48 +125,49 @@ def _always(obj: Json) -> Callable[[Json], Json]:
 
 
 def _unbased(scale: Json, present: Json) -> Json:
-    """A patched scale without the revision of what was patched, which is no wish of the client."""
+    """Remove the resource version of the current scale, which the client did not specify."""
     meta, revision = scale.get("metadata"), present["metadata"]["resourceVersion"]
     if not isinstance(meta, dict) or meta.get("resourceVersion") != revision:
         return scale
     return {**scale, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}}
 
 
-def _check_uid(call: Call, store: Store, uid: str) -> None:
-    obj = read_json(read_one(store, call).body)
+def _check_uid(request: Call, store: Store, uid: str) -> None:
+    obj = read_json(read_one(store, request).body)
     if obj["metadata"]["uid"] != uid:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
-        raise conflict("pods", "", call.name, why + obj["metadata"]["uid"])
+        raise conflict("pods", "", request.name, why + obj["metadata"]["uid"])
 
 
-def _internal(call: Call) -> Call:
-    """The call as an update of the object, without the body that was not the object's."""
+def _internal(request: Call) -> Call:
+    """Return the request as an update of the object, without the body of the subresource."""
     return Call(
-        call.kind, "update", call.namespace, call.name, call.subresource, call.params, call.user,
-        call.agent,
+        request.kind, "update", request.namespace, request.name, request.subresource,
+        request.params, request.user,
+        request.agent,
     )  # fmt: skip
 
 
-def bound(call: Call, pod: Json, node: str, meta: Json) -> Json:
-    """The pod on its node.
+def bound(request: Call, pod: Json, node: str, meta: Json) -> Json:
+    """Return the pod bound to a node.
 
     Raises:
-        StatusError: it is on one already, or may not be put on any now.
+        StatusError: it is already bound, is being deleted, or has scheduling gates.
     """
     present = pod["spec"].get("nodeName")
     if present:
         raise conflict(
             "pods/binding",
             "",
-            call.name,
-            f'pod {call.name} is already assigned to node "{present}"',
+            request.name,
+            f'pod {request.name} is already assigned to node "{present}"',
         )
     if "deletionTimestamp" in pod["metadata"]:
-        why = f"pod {call.name} is being deleted, cannot be assigned to a host"
-        raise conflict("pods/binding", "", call.name, why)
+        why = f"pod {request.name} is being deleted, cannot be assigned to a host"
+        raise conflict("pods/binding", "", request.name, why)
     if pod["spec"].get("schedulingGates"):
-        why = f"pod {call.name} has non-empty .spec.schedulingGates"
-        raise conflict("pods/binding", "", call.name, why)
+        why = f"pod {request.name} has non-empty .spec.schedulingGates"
+        raise conflict("pods/binding", "", request.name, why)
     status = pod.get("status", {})
     others = [c for c in status.get("conditions", []) if c.get("type") != "PodScheduled"]
     scheduled = {

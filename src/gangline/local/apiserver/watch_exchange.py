@@ -1,4 +1,4 @@
-"""The watch verb over HTTP: the state first when asked for, then changes, bookmarks, the end."""
+"""The watch verb over HTTP: the initial state if requested, then changes and bookmarks."""
 
 import asyncio
 import random
@@ -24,44 +24,46 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class WatchExchange:
-    """Answers watch requests."""
+    """Handles watch requests."""
 
     def __init__(self, store: Store, broadcasts: Broadcasts) -> None:
         self._store = store
         self._broadcasts = broadcasts
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Stream the changes that a request asks for, until its time is over."""
-        view = _view(call)
-        asked = check_not_ahead(self._store, call.params.get("resourceVersion", ""))
-        with_state = _wants_state(call, asked)
-        length = call.number("timeoutSeconds") or random.uniform(*USUAL_LENGTH_S)
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+        """Stream the requested changes until the watch times out."""
+        view = _view(api_request)
+        asked = check_not_ahead(self._store, api_request.params.get("resourceVersion", ""))
+        with_state = _wants_state(api_request, asked)
+        length = api_request.number("timeoutSeconds") or random.uniform(*USUAL_LENGTH_S)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             return response
-        topic = self._store.topic(call.kind.topic)
-        if not with_state and asked < topic.horizon:
-            await response.write(too_old(asked, topic.horizon))
+        cache = self._store.topic(api_request.kind.topic)
+        if not with_state and asked < cache.horizon:
+            await response.write(too_old(asked, cache.horizon))
             return response
-        # From here to the first pause nothing changes: state and cursor belong together.
-        start = topic.end if with_state else topic.position(asked)
+        # Invariant: no await between taking the cursor and reading the state, so they match.
+        start = cache.end if with_state else cache.position(asked)
         watcher = Watcher(view, start, transport)
         if with_state:
-            state = list(_state_lines(topic, view, call.namespace))
-            if call.flag("sendInitialEvents"):
-                state.append(self._bookmark(call, view, initial=True))
+            state = list(_state_lines(cache, view, api_request.namespace))
+            if api_request.flag("sendInitialEvents"):
+                state.append(self._bookmark(api_request, view, initial=True))
             for chunk in _chunks(state):
                 await response.write(chunk)
-        await self._follow(call, watcher, topic, length)
+        await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
-            await response.write(too_old(asked, topic.horizon))
+            await response.write(too_old(asked, cache.horizon))
         return response
 
-    async def _follow(self, call: Call, watcher: Watcher, topic: Topic, length: float) -> None:
-        broadcast = self._broadcasts.of(topic)
+    async def _follow(
+        self, api_request: Call, watcher: Watcher, cache: Topic, length: float
+    ) -> None:
+        broadcast = self._broadcasts.of(cache)
         loop = asyncio.get_running_loop()
         ends = loop.time() + length
         broadcast.add(watcher)
@@ -71,49 +73,58 @@ class WatchExchange:
                 if left <= 0:
                     break
                 await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_EVERY_S))
-                # A bookmark says "you have seen all up to here": only true of a watcher that has.
-                seen_all = watcher.cursor == topic.end and watcher.ready
-                if call.flag("allowWatchBookmarks") and seen_all and not watcher.ended.done():
-                    watcher.send(self._bookmark(call, watcher.view))
+                # A bookmark claims that all earlier events were sent: not while lagging.
+                seen_all = watcher.cursor == cache.end and watcher.ready
+                if (
+                    api_request.flag("allowWatchBookmarks")
+                    and seen_all
+                    and not watcher.ended.done()
+                ):
+                    watcher.send(self._bookmark(api_request, watcher.view))
         finally:
             broadcast.remove(watcher)
 
-    def _bookmark(self, call: Call, view: View, *, initial: bool = False) -> bytes:
+    def _bookmark(self, api_request: Call, view: View, *, initial: bool = False) -> bytes:
         meta: Json = {"resourceVersion": str(self._store.revision)}
         if initial:
             meta["annotations"] = {INITIAL_EVENTS_END: "true"}
-        kind = call.kind
+        kind = api_request.kind
         obj = encode({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
         return view.line("BOOKMARK", obj)
 
 
-def _view(call: Call) -> View:
-    form = choose(call.accept, (rendering.TABLE, rendering.PARTIAL))
-    namespace = f"{call.namespace}/" if call.namespace else ""
-    include = call.params.get("includeObject", "")
+def _view(api_request: Call) -> View:
+    form = choose(api_request.accept, (rendering.TABLE, rendering.PARTIAL))
+    namespace = f"{api_request.namespace}/" if api_request.namespace else ""
+    include = api_request.params.get("includeObject", "")
     key = None if form == Form() else (form, include)
-    return View(namespace, selection(call), (call.kind.version, key), rendering.shaper(call, form))
+    return View(
+        namespace,
+        selection(api_request),
+        (api_request.kind.version, key),
+        rendering.shaper(api_request, form),
+    )
 
 
-def _wants_state(call: Call, asked: int) -> bool:
-    if "sendInitialEvents" not in call.params:
+def _wants_state(api_request: Call, asked: int) -> bool:
+    if "sendInitialEvents" not in api_request.params:
         return asked == 0
-    if call.params.get("resourceVersionMatch") != "NotOlderThan":
+    if api_request.params.get("resourceVersionMatch") != "NotOlderThan":
         raise bad_request(
             "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"
         )
-    return call.flag("sendInitialEvents")
+    return api_request.flag("sendInitialEvents")
 
 
-def _state_lines(topic: Topic, view: View, namespace: str | None) -> Iterator[bytes]:
-    for key in topic.keys(namespace):
-        record = topic.records[key]
+def _state_lines(cache: Topic, view: View, namespace: str | None) -> Iterator[bytes]:
+    for key in cache.keys(namespace):
+        record = cache.records[key]
         if view.sees(record):
             yield view.line(ADDED, record.body)
 
 
 def _chunks(lines: list[bytes]) -> Iterator[bytes]:
-    """Join lines into pieces that are worth a write."""
+    """Join lines into chunks large enough for one write."""
     piece: list[bytes] = []
     size = 0
     for line in lines:

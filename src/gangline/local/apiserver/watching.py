@@ -1,10 +1,10 @@
-"""Watches: many readers of one history, each with a cursor of its own.
+"""Watches: several readers of one history, each with its own cursor.
 
-A change wakes no task. The first change after a pause is sent at once; under load changes are
-gathered for a few milliseconds, and each watcher gets all that is new to it in one write. Watchers
-with the same selection and form (there are few different ones) share the bytes. A watcher whose
-client does not read is passed over until it does; if history has moved on by then, it is told to
-list again (410). So a slow watcher costs nothing, and a hundred of them cost little more than one.
+A change wakes no task. The first change after a pause is sent immediately. Under load changes are
+collected for a few milliseconds, and each watcher gets all its new events in one write. Watchers
+with equal selectors and formats share the encoded bytes. A watcher whose client does not read is
+skipped until it does. If the history no longer reaches back to its cursor, it gets 410 and must
+list again. A slow watcher thus costs nothing, and a hundred watchers cost little more than one.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ from gangline.local.apiserver.negotiation import encode, read_json
 from gangline.local.apiserver.selection import Selection
 
 PAUSE_SHARE = 2.0
-"""After a round of sending that took t, the next one starts no sooner than this times t."""
+"""After a send round of duration t, the next round starts at least this times t later."""
 SHORTEST_PAUSE = 0.002
 CATCH_UP_S = 0.02
-"""How soon a watcher that is behind is looked at again, in seconds."""
+"""Seconds after which a lagging watcher is checked again."""
 MOST_AT_ONCE = 1000
-"""Changes sent to one watcher in one round; whoever is further behind gets the rest later."""
+"""Maximum number of events sent to one watcher in one round."""
 BACKLOG = 1 << 20
-"""Bytes waiting in a connection over which its watcher is passed over."""
+"""Unsent bytes of a connection above which its watcher is skipped."""
 
 Shape = Callable[[bytes], bytes]
 
 
 class View:
-    """What a watcher wants to see. Views with equal keys share what has been encoded.
+    """The selected objects and the format of a watcher. Views with equal keys share encodings.
 
-    ``form`` names the form, ``shape`` puts a stored object into it (None: as it is stored).
+    ``form`` identifies the format. ``shape`` converts a stored object to it (None: as stored).
     """
 
     __slots__ = ("key", "namespace", "selection", "shape")
@@ -51,13 +51,12 @@ class View:
         self.key = (namespace, selection.text, form)
 
     def sees(self, record: Record) -> bool:
-        """Whether an object is in the view."""
         if self.namespace and not record.key.startswith(self.namespace):
             return False
         return self.selection.everything or self.selection.matches(record)
 
     def encoded(self, event: Event) -> bytes:
-        """The event as this view shows it; empty when it does not."""
+        """Return the event in this view; empty if the view does not include it."""
         forms = event.forms
         if forms is None:
             forms = event.forms = {}
@@ -78,7 +77,6 @@ class View:
         return b""
 
     def line(self, type_: str, body: bytes) -> bytes:
-        """One line of a watch."""
         shown = self.shape(body) if self.shape else body
         return b'{"type":"' + type_.encode() + b'","object":' + shown + b"}\n"
 
@@ -100,39 +98,38 @@ class Watcher:
         self.too_slow = False
 
     def end(self) -> None:
-        """Let the request come to its end."""
+        """Complete the watch request."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     def send(self, payload: bytes) -> None:
-        """Write one chunk of the answer."""
         self.transport.write(chunk(payload))
 
     @property
     def ready(self) -> bool:
-        """Whether the client reads what it was sent."""
+        """True if the client reads what was sent."""
         return self.transport.get_write_buffer_size() < BACKLOG
 
 
 def chunk(payload: bytes) -> bytes:
-    """A piece of an HTTP answer in chunked encoding."""
+    """Return data as one chunk of HTTP chunked encoding."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
 class Broadcast:
-    """Sends the changes of one topic to its watchers."""
+    """Sends the events of one kind to its watchers."""
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
+    def __init__(self, cache: Topic) -> None:
+        self.topic = cache
         self.watchers: set[Watcher] = set()
         self._loop = asyncio.get_running_loop()
         self._not_before = 0.0
-        self._sent = topic.end
+        self._sent = cache.end
         self._due: asyncio.TimerHandle | None = None
-        topic.woken = self.wake
+        cache.woken = self.wake
 
     def wake(self) -> None:
-        """See to it that what is new is sent soon."""
+        """Schedule the next send round."""
         if self._due is None and self.watchers:
             self._due = self._loop.call_at(max(self._not_before, self._loop.time()), self._send)
 
@@ -154,57 +151,55 @@ class Broadcast:
             self._due = self._loop.call_later(CATCH_UP_S, self._send)
 
     def _forget_forms(self) -> None:
-        """Let go of encoded events: nearly all watchers have them, and history is long."""
-        topic = self.topic
-        for event in topic.events[max(self._sent - topic.base, 0) :]:
+        """Drop the encodings of sent events: nearly all watchers have them, and the history is
+        long.
+        """
+        cache = self.topic
+        for event in cache.events[max(self._sent - cache.base, 0) :]:
             event.forms = None
-        self._sent = topic.end
+        self._sent = cache.end
 
     def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:
-        topic = self.topic
-        if watcher.cursor < topic.base:
+        cache = self.topic
+        if watcher.cursor < cache.base:
             watcher.too_slow = True
             watcher.end()
             return
-        if watcher.cursor == topic.end:
+        if watcher.cursor == cache.end:
             return
         key = (watcher.cursor, watcher.view.key)
         payload = joined.get(key)
         if payload is None:
-            start = watcher.cursor - topic.base
-            events = topic.events[start : start + MOST_AT_ONCE]
+            start = watcher.cursor - cache.base
+            events = cache.events[start : start + MOST_AT_ONCE]
             lines = b"".join(map(watcher.view.encoded, events))
             payload = joined[key] = chunk(lines) if lines else b""
-        watcher.cursor = min(watcher.cursor + MOST_AT_ONCE, topic.end)
+        watcher.cursor = min(watcher.cursor + MOST_AT_ONCE, cache.end)
         if payload:
             watcher.transport.write(payload)
 
     def add(self, watcher: Watcher) -> None:
-        """Serve a watcher from its cursor on."""
         self.watchers.add(watcher)
         if watcher.cursor < self.topic.end:
             self.wake()
 
     def remove(self, watcher: Watcher) -> None:
-        """Forget a watcher."""
         self.watchers.discard(watcher)
 
 
 class Broadcasts:
-    """The broadcasts of all topics."""
+    """The broadcasters of all kinds."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Broadcast] = {}
 
-    def of(self, topic: Topic) -> Broadcast:
-        """The broadcast of a topic."""
-        found = self._by_topic.get(topic.name)
+    def of(self, cache: Topic) -> Broadcast:
+        found = self._by_topic.get(cache.name)
         if found is None:
-            found = self._by_topic[topic.name] = Broadcast(topic)
+            found = self._by_topic[cache.name] = Broadcast(cache)
         return found
 
     def end_all(self) -> None:
-        """End every watch: the server stops."""
         for broadcast in self._by_topic.values():
             for watcher in list(broadcast.watchers):
                 watcher.end()
@@ -216,16 +211,15 @@ class Broadcasts:
                 watcher.end()
 
     def count(self) -> int:
-        """How many watches are open."""
         return sum(len(broadcast.watchers) for broadcast in self._by_topic.values())
 
 
 def too_old(revision: int, horizon: int) -> bytes:
-    """The last line of a watch whose history is gone."""
+    """Return the last event of a watch whose history was dropped."""
     status = expired(f"too old resource version: {revision} ({horizon})").status
     return b'{"type":"ERROR","object":' + encode(status_json(status)) + b"}\n"
 
 
 def status_json(status: Status) -> dict[str, Any]:
-    """A Status with its kind, which defaults would leave out."""
+    """Return a Status with the kind that encoding defaults would omit."""
     return {"kind": "Status", "apiVersion": "v1", **msgspec.to_builtins(status)}

@@ -1,8 +1,8 @@
-"""The way from the API server to a webhook: its address, whom to trust, one POST.
+"""Client of admission webhooks: address, TLS trust, one POST.
 
-A webhook behind a service is asked at the address of one of its ready pods, since the service's own
-address means nothing outside the pods' network. Its certificate must be good for the service's
-name, as in Kubernetes.
+A webhook behind a service is called at the address of one of its ready pods, because a cluster IP
+is reachable only inside the pod network. Its certificate must be valid for the service's name, as
+in Kubernetes.
 """
 
 import asyncio
@@ -23,46 +23,45 @@ from gangline.local.apiserver.store import Store
 from gangline.local.apiserver.webhook_selection import Hook
 
 LARGEST_ANSWER = 8 << 20
-"""Bytes; a patch that replaces the largest object is smaller, also in base64."""
+"""Maximum response in bytes; more than a base64 patch that replaces the largest object."""
 MOST_CONNECTIONS = 256
-"""To all webhooks together; deleting a large collection asks about each of its objects."""
+"""Connections to all webhooks; deleting a large collection calls them for each object."""
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 SHOWN = 300
-"""How many characters of an unfit answer are repeated."""
+"""Maximum number of characters of an unexpected response in an error message."""
 
 
 class CallFailed(Exception):
-    """A webhook was not asked, or has not answered; the message says why."""
+    """The webhook was not called or did not respond. The message contains the reason."""
 
 
 class Address(NamedTuple):
-    """Where a webhook answers."""
+    """The address of a webhook."""
 
     shown: str
-    """The address as its owner knows it."""
+    """The address as configured, for messages."""
     url: str
     """The address to connect to."""
     name: str
-    """The name that its certificate must be good for; empty: that of the address."""
+    """The host name to verify in the certificate; empty for that of the URL."""
 
 
 class WebhookLink:
-    """Asks webhooks."""
+    """Calls webhooks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
     async def ask(self, hook: Hook, body: bytes, timeout_s: float) -> bytes:
-        """Post a question and return the answer.
+        """Post a review and return the response body.
 
         Raises:
-            CallFailed: no answer came.
+            CallFailed: there was no valid response.
         """
         client, allowed = hook.spec.client_config, hook.spec.timeout_seconds
         query = f"?timeout={allowed}s"
@@ -86,7 +85,7 @@ class WebhookLink:
         except aiohttp.ClientConnectorError:
             raise
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            # A connection that was kept open has ended meanwhile. A question may be put twice.
+            # A keep-alive connection was closed meanwhile. A review may be sent twice.
             return await self._send(address, context, body)
 
     async def _send(self, address: Address, context: ssl.SSLContext, body: bytes) -> bytes:
@@ -102,35 +101,34 @@ class WebhookLink:
         ) as answer:
             return await _read(answer)
 
-    def _service_address(self, wanted: ServiceReference, shown: str, query: str) -> Address:
-        key = f"{wanted.namespace}/{wanted.name}"
+    def _service_address(self, service: ServiceReference, shown: str, query: str) -> Address:
+        key = f"{service.namespace}/{service.name}"
         record = self._store.topic("services.").records.get(key)
         if record is None:
-            raise ValueError(f'service "{wanted.name}" not found')
+            raise ValueError(f'service "{service.name}" not found')
         spec: Json = read_json(record.body).get("spec") or {}
-        name = f"{wanted.name}.{wanted.namespace}.svc"
-        path = f"{wanted.path}{query}" if wanted.path else f"/{query}"
+        name = f"{service.name}.{service.namespace}.svc"
+        path = f"{service.path}{query}" if service.path else f"/{query}"
         if spec.get("type") == "ExternalName":
-            return Address(shown, f"https://{spec.get('externalName')}:{wanted.port}{path}", name)
-        port = next((p for p in spec.get("ports") or () if p.get("port") == wanted.port), None)
+            return Address(shown, f"https://{spec.get('externalName')}:{service.port}{path}", name)
+        port = next((p for p in spec.get("ports") or () if p.get("port") == service.port), None)
         if port is None:
-            raise ValueError(f'no service port {wanted.port} found for service "{wanted.name}"')
+            raise ValueError(f'no service port {service.port} found for service "{service.name}"')
         endpoints = self._store.topic("endpoints.").records.get(key)
         found = read_json(endpoints.body) if endpoints is not None else {}
         ready = ready_addresses(found, port.get("name") or "")
         if not ready:
-            raise ValueError(f'no endpoints available for service "{wanted.name}"')
+            raise ValueError(f'no endpoints available for service "{service.name}"')
         return Address(shown, f"https://{random.choice(ready)}{path}", name)
 
 
 def service_url(service: ServiceReference) -> str:
-    """The address of a service as messages show it."""
     path = service.path or "/"
     return f"https://{service.name}.{service.namespace}.svc:{service.port}{path}"
 
 
 def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
-    """Each ready ``address:port`` under a port's name."""
+    """Return each ready ``address:port`` of a named port."""
     found = []
     for subset in endpoints.get("subsets") or ():
         for port in subset.get("ports") or ():
@@ -143,10 +141,10 @@ def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
 
 @lru_cache(maxsize=64)
 def trust(bundle: str) -> ssl.SSLContext:
-    """The TLS settings that trust a bundle of authorities, or the machine's where there is none.
+    """Return TLS settings that trust a CA bundle, or the system's authorities if it is empty.
 
     Raises:
-        ValueError: the bundle holds no certificates.
+        ValueError: the bundle contains no certificates.
     """
     if not bundle:
         return ssl.create_default_context()
@@ -167,15 +165,15 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
         found += part
         if len(found) > LARGEST_ANSWER:
             answer.close()
-            raise CallFailed(f"the answer is longer than {LARGEST_ANSWER} bytes")
+            raise CallFailed(f"the response exceeds {LARGEST_ANSWER} bytes")
     if answer.status == 200:
         return bytes(found)
     if answer.status == 404:
         raise CallFailed("the server could not find the requested resource")
     if answer.status >= 500:
-        said = bytes(found).decode(errors="replace").strip()[:SHOWN] or "unknown"
+        text = bytes(found).decode(errors="replace").strip()[:SHOWN] or "unknown"
         raise CallFailed(
-            f'an error on the server ("{said}") has prevented the request from succeeding'
+            f'an error on the server ("{text}") has prevented the request from succeeding'
         )
     raise CallFailed(
         f"the server responded with the status code {answer.status} "
@@ -184,17 +182,17 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """Why a call failed, in the words of Kubernetes where it has some."""
+    """Return why a call failed, with the wording of Kubernetes where there is one."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         inner = error.certificate_error
-        said = getattr(inner, "verify_message", "") or str(inner)
-        return f"tls: failed to verify certificate: x509: {said}"
+        text = getattr(inner, "verify_message", "") or str(inner)
+        return f"tls: failed to verify certificate: x509: {text}"
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"tls: {error.os_error or error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
-        said = os.strerror(number).lower() if number and number > 0 else str(error.os_error)
-        return f"dial tcp {error.host}:{error.port}: connect: {said}"
+        text = os.strerror(number).lower() if number and number > 0 else str(error.os_error)
+        return f"dial tcp {error.host}:{error.port}: connect: {text}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "EOF"
     return str(error) or type(error).__name__

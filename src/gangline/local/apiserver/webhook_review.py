@@ -1,4 +1,4 @@
-"""The question to a webhook and the reading of its answer, in Kubernetes' words. Pure."""
+"""AdmissionReview: encoding the request to a webhook and decoding its response."""
 
 import base64
 import binascii
@@ -30,55 +30,57 @@ UNEXPLAINED = "without explanation"
 
 
 class BadAnswer(Exception):
-    """A webhook's answer cannot be used; the message says why."""
+    """The response of a webhook cannot be used. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that the questions about one write have in common."""
+    """The common input of all reviews of one write."""
 
-    call: Call
+    request: Call
     operation: str
     options: Json
     shown: tuple[str, str, str] | None = None
-    """Group, version and kind of the object, where it is not of the resource's kind."""
+    """Group, version and kind of the object if it is not of the resource's kind."""
     dry_run: bool = False
 
 
-def options_of(call: Call, operation: str, more: Json | None = None) -> Json:
-    """The options of a request, as webhooks see them."""
+def options_of(request: Call, operation: str, more: Json | None = None) -> Json:
+    """Return the options of a request for webhooks."""
     found: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
     if operation != "DELETE":
         named = ("fieldManager", "fieldValidation")
-        found |= {name: call.params[name] for name in named if call.params.get(name)}
-    if call.dry_run:
+        found |= {name: request.params[name] for name in named if request.params.get(name)}
+    if request.dry_run:
         found["dryRun"] = ["All"]
     return found | (more or {})
 
 
 def review_version(hook: Hook) -> str:
-    """The version of AdmissionReview to speak: the first of a webhook's that is known here."""
+    """Return the AdmissionReview version to use: the webhook's first supported one."""
     return next((v for v in hook.spec.admission_review_versions if v in KNOWN), KNOWN[0])
 
 
 def ask(
     hook: Hook, question: Question, form: Kind, old: Json | None, new: Json | None
 ) -> tuple[str, bytes]:
-    """The identity and the bytes of a question."""
-    call, uid = question.call, str(uuid.uuid4())
+    """Return the UID and the body of a review request."""
+    request, uid = question.request, str(uuid.uuid4())
     optional: Any = msgspec.UNSET
-    request = AdmissionRequest(
+    admission_request = AdmissionRequest(
         uid=uid,
         kind=_kind(question, form),
         resource=GroupVersionResource(form.group, form.version, form.plural),
-        sub_resource=call.subresource or optional,
-        request_kind=_kind(question, call.kind),
-        request_resource=GroupVersionResource(call.kind.group, call.kind.version, call.kind.plural),
-        request_sub_resource=call.subresource or optional,
-        name=name_of(call, new) or optional,
-        namespace=namespace_of(call, new) or optional,
+        sub_resource=request.subresource or optional,
+        request_kind=_kind(question, request.kind),
+        request_resource=GroupVersionResource(
+            request.kind.group, request.kind.version, request.kind.plural
+        ),
+        request_sub_resource=request.subresource or optional,
+        name=name_of(request, new) or optional,
+        namespace=namespace_of(request, new) or optional,
         operation=question.operation,
-        user_info=_user(call.user),
+        user_info=_user(request.user),
         object=new,
         old_object=old,
         dry_run=question.dry_run,
@@ -87,7 +89,7 @@ def ask(
     envelope = {
         "kind": "AdmissionReview",
         "apiVersion": f"{ADMISSION}/{review_version(hook)}",
-        "request": request,
+        "request": admission_request,
     }
     return uid, encode(envelope)
 
@@ -101,15 +103,15 @@ def _user(user: User) -> UserInfo:
 
 
 def read_answer(hook: Hook, uid: str, body: bytes) -> AdmissionResponse:
-    """Read a webhook's answer and check that it is one, to the question asked.
+    """Decode a webhook's response and check that it belongs to the request.
 
     Raises:
-        BadAnswer: it is not.
+        BadAnswer: the response is invalid.
     """
     try:
         review = msgspec.json.decode(body, type=AdmissionReview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"the answer is no AdmissionReview: {error}") from None
+        raise BadAnswer(f"the response is not an AdmissionReview: {error}") from None
     version = review_version(hook)
     response = review.response
     if version == "v1":
@@ -142,23 +144,23 @@ def _check_patch(hook: Hook, response: AdmissionResponse, version: str) -> None:
 
 
 def operations_of(response: AdmissionResponse) -> Any:
-    """The operations of an answer's patch.
+    """Return the operations of a response's patch.
 
     Raises:
-        BadAnswer: the patch cannot be read.
+        BadAnswer: the patch is invalid.
     """
     if not response.patch:
         return []
     try:
         return msgspec.json.decode(base64.b64decode(response.patch, validate=True))
     except (binascii.Error, ValueError, RecursionError) as error:
-        raise BadAnswer(f"the patch cannot be read: {error}") from None
+        raise BadAnswer(f"the patch is invalid: {error}") from None
 
 
 def denial(hook: Hook, status: Status | None) -> StatusError:
-    """The refusal of a write that a webhook has denied."""
+    """Return the error of a write that a webhook denied."""
     given = status or Status()
-    said = given.message or given.reason
+    text = given.message or given.reason
     denied = f'admission webhook "{hook.name}" denied the request'
     changed = msgspec.structs.replace(
         given,
@@ -166,24 +168,23 @@ def denial(hook: Hook, status: Status | None) -> StatusError:
         kind="Status",
         status="Failure",
         code=given.code if 400 <= given.code < 600 else 400,
-        message=f"{denied}: {said}" if said else f"{denied} {UNEXPLAINED}",
+        message=f"{denied}: {text}" if text else f"{denied} {UNEXPLAINED}",
     )
     return StatusError(changed)
 
 
 def is_namespace(kind: Kind) -> bool:
-    """Whether a kind is that of namespaces themselves."""
     return not kind.group and kind.kind == "Namespace"
 
 
-def namespace_of(call: Call, obj: Json | None) -> str:
-    """The namespace of a request; a namespace itself counts as its own."""
-    return name_of(call, obj) if is_namespace(call.kind) else call.namespace or ""
+def namespace_of(request: Call, obj: Json | None) -> str:
+    """Return the namespace of a request; that of a Namespace object is its name."""
+    return name_of(request, obj) if is_namespace(request.kind) else request.namespace or ""
 
 
-def name_of(call: Call, obj: Json | None) -> str:
-    """The name that a request is about; empty while the server has not made one up."""
-    if call.name or obj is None:
-        return call.name
+def name_of(request: Call, obj: Json | None) -> str:
+    """Return the name of the requested object; empty before the server generates one."""
+    if request.name or obj is None:
+        return request.name
     meta = obj.get("metadata")
     return str(meta.get("name") or "") if isinstance(meta, dict) else ""

@@ -1,8 +1,8 @@
-"""Which webhooks are asked about a write: rules, and selectors of namespaces and objects. Pure.
+"""Matching of admission webhooks: rules, namespace selectors and object selectors.
 
-Rules depend on kind, operation and subresource alone, so their outcome is worked out once for each
-and kept until a configuration or a kind changes. Selectors look at labels, which an earlier
-webhook may have changed: they are asked just before each call.
+Rules depend only on kind, operation and subresource, so their result is cached until a
+configuration or a kind changes. Selectors depend on labels, which an earlier webhook may have
+changed, so they are evaluated just before each call.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ from gangline.local.apiserver.registry import Json, Kind
 MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
 TYPES = {MUTATING: MutatingWebhookConfiguration, VALIDATING: ValidatingWebhookConfiguration}
 EXEMPT = (MUTATING, VALIDATING, "validatingadmissionpolicies", "validatingadmissionpolicybindings")
-"""Resources of the same group that no webhook may see: one could forbid its own removal."""
+"""Resources of the same group that no webhook sees: a webhook could forbid its own removal."""
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hook:
-    """A webhook, ready to be asked."""
+    """A webhook with compiled selectors."""
 
     spec: Webhook
     namespaces: Selector
@@ -39,30 +39,29 @@ class Hook:
 
     @property
     def name(self) -> str:
-        """Its full name, which messages show."""
         return self.spec.name
 
     @property
     def mutating(self) -> bool:
-        """Whether it may change objects."""
+        """True if it may change objects."""
         return isinstance(self.spec, MutatingWebhook)
 
     @property
     def asked_again(self) -> bool:
-        """Whether it wants to see what later webhooks change."""
+        """True if it is called again after later webhooks changed the object."""
         spec = self.spec
         return isinstance(spec, MutatingWebhook) and spec.reinvocation_policy == "IfNeeded"
 
 
 class Matched(NamedTuple):
-    """A webhook whose rules mean a write, and the version of the kind in which it wants to see."""
+    """A webhook whose rules match a write, and the version in which it receives the object."""
 
     hook: Hook
     kind: Kind
 
 
 class Subject(NamedTuple):
-    """What a write is about, as rules see it."""
+    """The attributes of a write that rules match."""
 
     operation: str
     kind: Kind
@@ -70,12 +69,12 @@ class Subject(NamedTuple):
 
 
 def hooks_of(plural: str, body: bytes) -> list[Hook]:
-    """The webhooks of a stored configuration, in its order.
+    """Return the webhooks of a stored configuration in order.
 
     Raises:
-        msgspec.ValidationError: it is not of its kind, which validation keeps from being stored.
+        msgspec.ValidationError: the configuration is invalid; validation prevents storing one.
     """
-    # Schemas let ``10.0`` pass for a whole number, as JSON does.
+    # Not strict: schemas accept ``10.0`` as an integer, as JSON does.
     found = msgspec.json.decode(body, type=TYPES[plural], strict=False)
     return [
         Hook(
@@ -95,7 +94,9 @@ def _selector(webhook: Webhook, name: str) -> Selector:
 
 
 def matching(hooks: Iterable[Hook], subject: Subject, forms: Sequence[Kind]) -> list[Matched]:
-    """The webhooks whose rules mean a write; ``forms``: its kind, then other versions of it."""
+    """Return the webhooks whose rules match. ``forms``: the kind of the write, then its other
+    versions.
+    """
     if subject.kind.group == GROUP and subject.kind.plural in EXEMPT:
         return []
     found = (_matched(hook, subject, forms) for hook in hooks)
@@ -111,7 +112,7 @@ def _matched(hook: Hook, subject: Subject, forms: Sequence[Kind]) -> Matched | N
 
 
 def rule_matches(rule: RuleWithOperations, subject: Subject, form: Kind) -> bool:
-    """Whether a rule means a write of ``subject``, seen in one version of its kind."""
+    """Return True if a rule matches a write in one version of its kind."""
     return (
         _has(rule.operations, subject.operation)
         and _has(rule.api_groups, form.group)
@@ -135,7 +136,7 @@ def _in_scope(scope: str, kind: Kind) -> bool:
 
 
 def objects_meant(hook: Hook, old: Json | None, new: Json | None) -> bool:
-    """Whether a webhook's object selector means the state before or the state after."""
+    """Return True if the object selector matches the state before or after the write."""
     if not hook.objects.requirements:
         return not hook.objects.nothing
     states = (state for state in (new, old) if state is not None)
@@ -143,7 +144,7 @@ def objects_meant(hook: Hook, old: Json | None, new: Json | None) -> bool:
 
 
 def labels_of(obj: Json) -> Labels:
-    """The labels of an object; none where they are not a map of texts."""
+    """Return the labels of an object; empty unless they are a map of strings."""
     meta = obj.get("metadata")
     labels = meta.get("labels") if isinstance(meta, dict) else None
     if not isinstance(labels, dict):

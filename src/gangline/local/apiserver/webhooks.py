@@ -1,11 +1,11 @@
-"""Admission webhooks: who outside the server is asked about a write, and what comes of it.
+"""Admission webhooks: which are called for a write, in which order, and with what result.
 
-``Webhooks`` keeps the configured webhooks in step with the store. For a write that none of them
-means it gives no ``Review``, at the price of one look into a dictionary. A review asks mutating
-webhooks one after the other, and validating ones all at once. Writers hold nothing while they wait
-and check afterwards that what they build on is still there.
+``Webhooks`` keeps the configured webhooks consistent with the store. For a write that no webhook
+matches it returns no ``Review``, at the cost of one dictionary lookup. A review calls mutating
+webhooks in turn and validating ones concurrently. A writer locks nothing during these calls;
+afterwards it checks that the state on which it is based is still current.
 
-Objects come and go in their stored form; each webhook sees the version that its rule names.
+Objects are passed in their stored form. Each webhook gets the version that its rule names.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 LONGEST_S = 34.0
-"""How long all webhooks of one write may take together, as in Kubernetes."""
+"""Total time limit in seconds for all webhooks of one write, as in Kubernetes."""
 TOO_LATE = "request did not complete within requested timeout - context deadline exceeded"
 
 Shown = tuple[str, str, str]
@@ -69,10 +69,10 @@ class Webhooks:
         self._any = False
 
     def load(self) -> None:
-        """Take over what was configured before, and follow changes from now on."""
+        """Load the stored configurations and follow their changes."""
         for plural in TYPES:
-            topic = self._store.topic(f"{plural}.{GROUP}")
-            for record in topic.records.values():
+            cache = self._store.topic(f"{plural}.{GROUP}")
+            for record in cache.records.values():
                 self._configured[plural][record.key] = _readable(plural, record)
         self._any = any(self._configured.values())
         self._store.on_change(f"{MUTATING}.{GROUP}", lambda event: self._changed(MUTATING, event))
@@ -91,29 +91,29 @@ class Webhooks:
 
     def review(
         self,
-        call: Call,
+        request: Call,
         operation: str,
         *,
         options: Json | None = None,
         dry_run: bool = False,
         shown: Shown | None = None,
     ) -> "Review | None":
-        """The review of a write; None when no webhook means it.
+        """Return the review of a write, or None if no webhook matches it.
 
         Args:
-            call: the request.
+            request: the request.
             operation: CREATE, UPDATE or DELETE.
-            options: what its options say beyond the query.
-            dry_run: whether nothing is to be stored, though the query does not say so.
-            shown: group, version and kind of what is reviewed, where it is not of the call's kind.
+            options: operation options that are not in the query.
+            dry_run: True if nothing is stored although the query does not request a dry run.
+            shown: group, version and kind of the reviewed object if not of the request's kind.
         """
         if not self._any:
             return None
-        mutating, validating = self._meaning(Subject(operation, call.kind, call.subresource))
+        mutating, validating = self._meaning(Subject(operation, request.kind, request.subresource))
         if not mutating and not validating:
             return None
-        dry = dry_run or call.dry_run
-        question = Question(call, operation, options_of(call, operation, options), shown, dry)
+        dry = dry_run or request.dry_run
+        question = Question(request, operation, options_of(request, operation, options), shown, dry)
         return Review(self._store, self._link, question, mutating, validating)
 
     def _meaning(self, subject: Subject) -> tuple[list[Matched], list[Matched]]:
@@ -142,13 +142,16 @@ def _readable(plural: str, record: Record) -> list[Hook]:
     try:
         return hooks_of(plural, record.body)
     except msgspec.ValidationError as error:
-        # Nobody could mend it were every write refused, or the server to stay down for it.
-        log.error("webhooks left out", extra={"configuration": record.key, "why": str(error)})
+        # Refusing every write, or the start, would also prevent the repair.
+        log.error(
+            "invalid webhook configuration ignored",
+            extra={"configuration": record.key, "why": str(error)},
+        )
         return []
 
 
 class Review:
-    """What the webhooks say to one write."""
+    """The webhook calls for one write."""
 
     def __init__(
         self,
@@ -166,7 +169,7 @@ class Review:
         self._deadline = asyncio.get_running_loop().time() + LONGEST_S
 
     async def admit(self, old: Json | None, new: Json) -> Json:
-        """Ask all webhooks, where nothing comes between; return what they make of ``new``.
+        """Call all webhooks without a step between; return ``new`` as they changed it.
 
         Raises:
             StatusError: as ``mutate`` and ``validate``.
@@ -176,12 +179,12 @@ class Review:
         return changed
 
     async def mutate(self, old: Json | None, new: Json | None) -> Json | None:
-        """Ask the mutating webhooks in turn; return what they make of ``new``.
+        """Call the mutating webhooks in turn; return ``new`` as they changed it.
 
-        Those that want to know of later changes are asked a second time, once.
+        Webhooks with ``reinvocationPolicy: IfNeeded`` are called again, once, after later changes.
 
         Raises:
-            StatusError: one denies the write, cannot be asked, or answers what makes no sense.
+            StatusError: a webhook denies the write, fails, or returns an invalid response.
         """
         asked: set[Hook] = set()
         due: set[Hook] = set()
@@ -202,10 +205,10 @@ class Review:
         return new
 
     async def validate(self, old: Json | None, new: Json | None) -> None:
-        """Ask the validating webhooks.
+        """Call the validating webhooks concurrently.
 
         Raises:
-            StatusError: one denies the write, or cannot be asked.
+            StatusError: a webhook denies the write, or fails.
         """
         meant = [each for each in self._validating if self._means(each.hook, old, new)]
         answers = [self._ask(each, old, new) for each in meant]
@@ -219,10 +222,10 @@ class Review:
     def _namespace_meant(self, hook: Hook, new: Json | None) -> bool:
         if not hook.namespaces.requirements:
             return not hook.namespaces.nothing
-        call = self._question.call
-        if is_namespace(call.kind) and not call.subresource and new is not None:
+        request = self._question.request
+        if is_namespace(request.kind) and not request.subresource and new is not None:
             return hook.namespaces.matches(labels_of(new))
-        name = namespace_of(call, new)
+        name = namespace_of(request, new)
         if not name:
             return True
         record = self._store.topic("namespaces.").latest(name)
@@ -231,7 +234,7 @@ class Review:
         return hook.namespaces.matches(record.labels)
 
     async def _mutated(self, matched: Matched, old: Json | None, new: Json | None) -> Json | None:
-        """What a webhook makes of an object; None: it leaves it as it is."""
+        """Return the object as a webhook changed it, or None if it did not."""
         response = await self._ask(matched, old, new)
         hook = matched.hook
         if response is None:
@@ -254,7 +257,7 @@ class Review:
         return self._settled(matched.kind, after)
 
     def _settled(self, form: Kind, obj: Json) -> Json:
-        """A patched object brought into order: stored form, no unknown fields, all defaults."""
+        """Normalize a patched object: stored form, no unknown fields, all defaults."""
         if self._question.shown is not None:
             return obj
         form.schema.prune(obj)
@@ -269,9 +272,9 @@ class Review:
     async def _ask(
         self, matched: Matched, old: Json | None, new: Json | None
     ) -> AdmissionResponse | None:
-        """A webhook's consent; None: it could not be asked, which its owner wants ignored."""
+        """Return a webhook's response, or None if it failed and its failure policy is Ignore."""
         hook, form = matched
-        loop, call = asyncio.get_running_loop(), self._question.call
+        loop, request = asyncio.get_running_loop(), self._question.request
         left = self._deadline - loop.time()
         if left <= 0:
             raise timed_out(f"Timeout: {TOO_LATE}")
@@ -292,7 +295,7 @@ class Review:
                 raise internal(failed) from None
             log.warning("webhook ignored", extra={"webhook": hook.name, "why": failed})
             return None
-        call.warnings += response.warnings or []
+        request.warnings += response.warnings or []
         if not response.allowed:
             raise denial(hook, response.status)
         return response

@@ -1,11 +1,12 @@
-"""Writing objects: create, update, patch, delete.
+"""The write path: create, update, patch, delete.
 
-Everything from reading the present state to staging the new one happens without a pause of the
-event loop, so that no other write can come between: optimistic concurrency is only about what
-clients have seen. Waiting for the commit comes after.
+Invariant: between reading the current state and staging the new one, the event loop does not
+switch tasks, so no other write intervenes. Optimistic concurrency only concerns what clients saw.
+The wait for the commit comes afterwards.
 
-Where webhooks have a say there are such pauses. What the write builds on is looked at again after
-them: if it has changed, the write begins anew, as in Kubernetes, until the webhooks' time is up.
+Webhook calls do switch tasks. After them the current state is compared with the one that the write
+is based on. If it changed, the write starts again, as in Kubernetes, until the webhooks' time
+limit.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ MODIFIED = (
 )
 
 Change = Callable[[Json], Json]
-"""Makes the new object from the present one, which it must not change."""
+"""Returns the new object for the current one, which it must not change."""
 
 
 RESTRICTIONS = {
@@ -40,12 +41,12 @@ RESTRICTIONS = {
 }
 
 REVIEWED = ("", "status", "finalize")
-"""Subresources that are written as objects of the kind."""
+"""Subresources whose body is an object of the kind."""
 NOTHING: dict[str, str] = {}
 
 
 class Written(NamedTuple):
-    """What a write led to: the object's bytes, and whether it is new or gone."""
+    """The result of a write: the object's bytes, and whether it was created or removed."""
 
     body: bytes
     created: bool = False
@@ -53,7 +54,6 @@ class Written(NamedTuple):
 
 
 def now() -> datetime:
-    """The time that is stamped on objects."""
     return datetime.now(UTC)
 
 
@@ -63,235 +63,234 @@ class Writer:
     def __init__(
         self, store: Store, admission: Admission, webhooks: Webhooks | None = None
     ) -> None:
-        """Without ``webhooks`` nobody is asked: so the server itself writes."""
+        """Without ``webhooks`` none is called: the server's own writes use this."""
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
 
-    async def create(self, call: Call, obj: Json, *, owner_tracked: bool = False) -> Written:
+    async def create(self, request: Call, obj: Json, *, owner_tracked: bool = False) -> Written:
         """Store a new object.
 
         Raises:
             StatusError: it exists, it is invalid, or a rule or a webhook forbids it.
         """
-        kind = call.kind
-        objects.check_identity(call, obj)
-        review = self._review(call, CREATE)
+        kind = request.kind
+        objects.check_identity(request, obj)
+        review = self._review(request, CREATE)
         if review is not None:
-            obj = await self._mutated_new(call, review, obj)
-        obj = self._completed_new(call, obj, owner_tracked)
+            obj = await self._mutated_new(request, review, obj)
+        obj = self._completed_new(request, obj, owner_tracked)
         if review is not None:
-            objects.check_size(call, obj, may_have_grown=True)
+            objects.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
-            self._check_namespace(call)
+            self._check_namespace(request)
             self._admission.admit_creation(kind, obj)
-        if self._store.topic(kind.topic).latest(call.key) is not None:
-            raise already_exists(kind.plural, kind.group, call.name)
-        return await self._store_object(call, obj, created=True)
+        if self._store.topic(kind.topic).latest(request.key) is not None:
+            raise already_exists(kind.plural, kind.group, request.name)
+        return await self._store_object(request, obj, created=True)
 
-    async def _mutated_new(self, call: Call, review: Review, obj: Json) -> Json:
-        kind = call.kind
-        self._check_namespace(call)
-        objects.check_fields(call, obj)
+    async def _mutated_new(self, request: Call, review: Review, obj: Json) -> Json:
+        kind = request.kind
+        self._check_namespace(request)
+        objects.check_fields(request, obj)
         obj = conversion.to_stored(kind, obj)
         with objects.types_checked(kind, obj):
             objects.set_defaults(kind, obj)
         changed = await review.mutate(None, obj)
         return conversion.from_stored(kind, changed or obj)
 
-    def _completed_new(self, call: Call, obj: Json, owner_tracked: bool) -> Json:
-        kind = call.kind
-        meta = objects.check_identity(call, obj)
-        objects.name_new(call, meta)
-        self._check_namespace(call)
-        objects.check_fields(call, obj)
+    def _completed_new(self, request: Call, obj: Json, owner_tracked: bool) -> Json:
+        kind = request.kind
+        meta = objects.check_identity(request, obj)
+        objects.name_new(request, meta)
+        self._check_namespace(request)
+        objects.check_fields(request, obj)
         if kind.note:
-            call.warnings.append(kind.note)
+            request.warnings.append(kind.note)
         lifecycle.stamp_creation(kind, meta, now())
         obj = conversion.to_stored(kind, obj)
         with objects.types_checked(kind, obj):
             objects.set_defaults(kind, obj)
             self._admission.admit_creation(kind, obj)
             if not owner_tracked:
-                objects.track(call, None, obj, now())
+                objects.track(request, None, obj, now())
         objects.validate_new(kind, obj)
-        objects.check_size(call, obj)
+        objects.check_size(request, obj)
         return obj
 
-    async def update(self, call: Call, make: Change, *, owner_tracked: bool = False) -> Written:
-        """Replace an object by what ``make`` makes of it.
+    async def update(self, request: Call, make: Change, *, owner_tracked: bool = False) -> Written:
+        """Replace an object by the result of ``make``.
 
         Raises:
-            StatusError: there is none, it has changed since the client saw it, the new state is
+            StatusError: it does not exist, it changed since the client read it, the new state is
                 invalid, or a webhook forbids it.
         """
-        kind, topic = call.kind, self._store.topic(call.kind.topic)
-        review = self._review(call, UPDATE)
+        kind, cache = request.kind, self._store.topic(request.kind.topic)
+        review = self._review(request, UPDATE)
         while True:
-            record = self._present(call)
+            record = self._present(request)
             stored = read_json(record.body)
             new = make(conversion.from_stored(kind, stored))
             if review is not None:
-                new = await self._mutated(call, review, record, stored, copied(new))
-            new = self._completed(call, record, stored, new, owner_tracked)
+                new = await self._mutated(request, review, record, stored, copied(new))
+            new = self._completed(request, record, stored, new, owner_tracked)
             if review is None:
                 break
-            objects.check_size(call, new, may_have_grown=True)
+            objects.check_size(request, new, may_have_grown=True)
             await review.validate(stored, new)
-            if topic.latest(call.key) is record:
+            if cache.latest(request.key) is record:
                 break
         if lifecycle.unchanged(stored, new):
-            return await self._as_it_is(call, record)
+            return await self._as_it_is(request, record)
         if lifecycle.is_going(new) and lifecycle.may_vanish(new):
-            return await self._remove(call, new, call.dry_run)
-        return await self._store_object(call, new)
+            return await self._remove(request, new, request.dry_run)
+        return await self._store_object(request, new)
 
     async def _mutated(
-        self, call: Call, review: Review, record: Record, stored: Json, new: Json
+        self, request: Call, review: Review, record: Record, stored: Json, new: Json
     ) -> Json:
-        kind = call.kind
-        new = self._restricted(call, record, stored, new)
+        kind = request.kind
+        new = self._restricted(request, record, stored, new)
         with objects.types_checked(kind, new):
             objects.set_defaults(kind, new)
         changed = await review.mutate(stored, new)
         return conversion.from_stored(kind, changed or new)
 
     def _completed(
-        self, call: Call, record: Record, stored: Json, new: Json, owner_tracked: bool
+        self, request: Call, record: Record, stored: Json, new: Json, owner_tracked: bool
     ) -> Json:
-        kind = call.kind
-        new = self._restricted(call, record, stored, new)
+        kind = request.kind
+        new = self._restricted(request, record, stored, new)
         with objects.types_checked(kind, new):
             objects.set_defaults(kind, new)
             if not owner_tracked:
-                objects.track(call, stored, new, now())
-            if not call.subresource:
+                objects.track(request, stored, new, now())
+            if not request.subresource:
                 self._admission.admit_update(kind, stored, new)
         lifecycle.count_generation(kind, stored, new)
-        objects.validate_changed(call, stored, new)
-        objects.check_size(call, new)
+        objects.validate_changed(request, stored, new)
+        objects.check_size(request, new)
         return new
 
-    def _restricted(self, call: Call, record: Record, stored: Json, new: Json) -> Json:
-        """The wanted state, stored form, with what its request may not change left as it is."""
-        meta = objects.check_identity(call, new)
-        self._check_base(call, record, stored, meta)
-        objects.check_fields(call, new)
-        new = conversion.to_stored(call.kind, new)
+    def _restricted(self, request: Call, record: Record, stored: Json, new: Json) -> Json:
+        """Return the desired state in stored form, without changes that are not permitted."""
+        meta = objects.check_identity(request, new)
+        self._check_base(request, record, stored, meta)
+        objects.check_fields(request, new)
+        new = conversion.to_stored(request.kind, new)
         lifecycle.carry_over(stored, new)
-        restrict = RESTRICTIONS.get(call.subresource)
+        restrict = RESTRICTIONS.get(request.subresource)
         if restrict is not None:
-            restrict(call.kind, stored, new)
+            restrict(request.kind, stored, new)
         return new
 
-    async def delete(self, call: Call, removal: Removal) -> Written:
-        """Delete an object, or mark it as going.
+    async def delete(self, request: Call, removal: Removal) -> Written:
+        """Remove an object, or set its deletion timestamp.
 
         Raises:
-            StatusError: there is none, a precondition does not hold, or it may not be deleted.
+            StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
         """
-        kind, topic = call.kind, self._store.topic(call.kind.topic)
+        kind, cache = request.kind, self._store.topic(request.kind.topic)
         options = removal.options()
-        review = self._review(call, DELETE, options=options, dry_run=removal.dry_run)
+        review = self._review(request, DELETE, options=options, dry_run=removal.dry_run)
         while True:
-            record = self._present(call)
-            self._admission.admit_deletion(kind, call.name)
+            record = self._present(request)
+            self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
-            check_preconditions(call, obj, removal.uid, removal.revision)
+            check_preconditions(request, obj, removal.uid, removal.revision)
             is_gone = remove(kind, obj, removal, now())
             if not is_gone and lifecycle.unchanged(before, obj):
-                return await self._as_it_is(call, record)
+                return await self._as_it_is(request, record)
             if review is None:
                 break
             await review.mutate(before, None)
             await review.validate(before, None)
-            if topic.latest(call.key) is record:
+            if cache.latest(request.key) is record:
                 break
         if is_gone:
-            return await self._remove(call, obj, removal.dry_run)
-        return await self._store_object(call, obj, dry_run=removal.dry_run)
+            return await self._remove(request, obj, removal.dry_run)
+        return await self._store_object(request, obj, dry_run=removal.dry_run)
 
-    def review(self, call: Call, operation: str, shown: Shown) -> Review | None:
-        """The review of what a subresource takes that is no object of the kind, as a Scale is."""
+    def review(self, request: Call, operation: str, shown: Shown) -> Review | None:
+        """Return the review of a subresource's own object, such as a Scale."""
         if self._webhooks is None:
             return None
-        return self._webhooks.review(call, operation, shown=shown)
+        return self._webhooks.review(request, operation, shown=shown)
 
     def _review(
-        self, call: Call, operation: str, *, options: Json | None = None, dry_run: bool = False
+        self, request: Call, operation: str, *, options: Json | None = None, dry_run: bool = False
     ) -> Review | None:
-        # What other subresources take is no object of the kind: they ask for themselves.
-        if self._webhooks is None or call.subresource not in REVIEWED:
+        # The body of other subresources is another kind: they call ``review`` themselves.
+        if self._webhooks is None or request.subresource not in REVIEWED:
             return None
-        return self._webhooks.review(call, operation, options=options, dry_run=dry_run)
+        return self._webhooks.review(request, operation, options=options, dry_run=dry_run)
 
-    def _present(self, call: Call) -> Record:
-        record = self._store.topic(call.kind.topic).latest(call.key)
+    def _present(self, request: Call) -> Record:
+        record = self._store.topic(request.kind.topic).latest(request.key)
         if record is None:
-            raise not_found(call.kind.plural, call.kind.group, call.name)
+            raise not_found(request.kind.plural, request.kind.group, request.name)
         return record
 
-    def _check_namespace(self, call: Call) -> None:
-        if call.kind.namespaced:
-            self._admission.check_namespace(call.kind, call.name, call.namespace or "")
+    def _check_namespace(self, request: Call) -> None:
+        if request.kind.namespaced:
+            self._admission.check_namespace(request.kind, request.name, request.namespace or "")
 
-    def _check_base(self, call: Call, record: Record, stored: Json, meta: Json) -> None:
-        kind = call.kind
+    def _check_base(self, request: Call, record: Record, stored: Json, meta: Json) -> None:
+        kind = request.kind
         uid = meta.get("uid")
         if uid and uid != stored["metadata"]["uid"]:
-            check_preconditions(call, stored, uid, "")
+            check_preconditions(request, stored, uid, "")
         revision = meta.get("resourceVersion")
         if revision and revision != str(record.rv):
-            raise conflict(kind.plural, kind.group, call.name, MODIFIED)
+            raise conflict(kind.plural, kind.group, request.name, MODIFIED)
         if not revision and kind.custom:
-            objects.refuse_unconditional(call)
+            objects.refuse_unconditional(request)
 
     async def _store_object(
-        self, call: Call, obj: Json, *, created: bool = False, dry_run: bool = False
+        self, request: Call, obj: Json, *, created: bool = False, dry_run: bool = False
     ) -> Written:
-        if dry_run or call.dry_run:
+        if dry_run or request.dry_run:
             return Written(encode(obj), created)
-        labels, fields = selectable(call.kind, obj)
-        topic = self._store.topic(call.kind.topic)
-        # A client that goes away takes nothing back: what is staged will be committed.
-        record = await asyncio.shield(self._store.put(topic, call.key, obj, labels, fields))
+        labels, fields = selectable(request.kind, obj)
+        cache = self._store.topic(request.kind.topic)
+        # A disconnect cancels the handler, but a staged write is committed regardless.
+        record = await asyncio.shield(self._store.put(cache, request.key, obj, labels, fields))
         return Written(record.body, created)
 
-    async def _remove(self, call: Call, obj: Json, dry_run: bool) -> Written:
+    async def _remove(self, request: Call, obj: Json, dry_run: bool) -> Written:
         if dry_run:
             return Written(encode(obj), removed=True)
-        labels, fields = selectable(call.kind, obj)
-        topic = self._store.topic(call.kind.topic)
-        record = await asyncio.shield(self._store.remove(topic, call.key, obj, labels, fields))
+        labels, fields = selectable(request.kind, obj)
+        cache = self._store.topic(request.kind.topic)
+        record = await asyncio.shield(self._store.remove(cache, request.key, obj, labels, fields))
         return Written(record.body, removed=True)
 
-    async def _as_it_is(self, call: Call, record: Record) -> Written:
-        waited = self._store.settled(self._store.topic(call.kind.topic), call.key)
+    async def _as_it_is(self, request: Call, record: Record) -> Written:
+        waited = self._store.settled(self._store.topic(request.kind.topic), request.key)
         if waited is not None:
             await asyncio.shield(waited)
         return Written(record.body)
 
 
-def check_preconditions(call: Call, obj: Json, uid: str, revision: str) -> None:
-    """Refuse a write that is meant for another object, or another state of this one.
+def check_preconditions(request: Call, obj: Json, uid: str, revision: str) -> None:
+    """Refuse a write with preconditions for another object, or for another state of this one.
 
     Raises:
         StatusError: 409.
     """
-    meta, kind = obj["metadata"], call.kind
+    meta, kind = obj["metadata"], request.kind
     if uid and uid != meta["uid"]:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
-        raise conflict(kind.plural, kind.group, call.name, why)
+        raise conflict(kind.plural, kind.group, request.name, why)
     if revision and revision != meta["resourceVersion"]:
         why = (
             f"Precondition failed: ResourceVersion in precondition: {revision}, "
             f"ResourceVersion in object meta: {meta['resourceVersion']}"
         )
-        raise conflict(kind.plural, kind.group, call.name, why)
+        raise conflict(kind.plural, kind.group, request.name, why)
 
 
 def selectable(kind: Kind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels and selectable fields of a stored object."""
     labels: Any = obj["metadata"].get("labels")
-    # Records are many and live long: those without labels or fields share one that is empty.
+    # Records are numerous and long-lived: those without labels or fields share one dict.
     return labels or NOTHING, kind.fields(obj) if kind.selectable else NOTHING

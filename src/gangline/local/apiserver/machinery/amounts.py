@@ -1,4 +1,4 @@
-"""Quantities inside objects: read without raising, and written the way Kubernetes stores them."""
+"""Quantities inside objects: parsed without raising, and written in canonical form."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from gangline.api.quantity import Quantity, QuantityError, canonical, parse_quan
 
 
 def amount(value: Any) -> Quantity | None:
-    """Return the exact amount of ``"1.5Gi"``, ``"250m"`` or ``2``; None when it is none."""
+    """Parse ``"1.5Gi"``, ``"250m"`` or ``2``. Returns None if the value is not a quantity."""
     try:
         return parse_quantity(value)
     except QuantityError:
@@ -14,7 +14,7 @@ def amount(value: Any) -> Quantity | None:
 
 
 def canonicalize(amounts: Any) -> None:
-    """Rewrite, in place, the values of a resource list: ``"1000m"`` becomes ``"1"``."""
+    """Rewrite the values of a resource list in place: ``"1000m"`` becomes ``"1"``."""
     if isinstance(amounts, dict):
         for name, value in amounts.items():
             if amount(value) is not None:

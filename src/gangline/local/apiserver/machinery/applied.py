@@ -1,6 +1,6 @@
-"""The two movements of server-side apply: laying a configuration over an object, taking fields off.
+"""The two operations of server-side apply: merging a configuration, and removing fields.
 
-Both return new objects and share nothing with what they were given.
+Both return new objects that share nothing with their arguments.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from gangline.local.apiserver.machinery.schemas import MAP_KEYS, Json, copied
 
 
 def laid_over(live: Any, applied: Any, schema: Schema) -> Any:
-    """Return ``live`` with all that ``applied`` says: maps merge, keyed lists by item, sets unite.
+    """Merge ``applied`` into ``live``: maps by field, keyed lists by item, sets by union.
 
     Raises:
         ListKeyError: items of a keyed list lack a key or share one.
@@ -45,10 +45,10 @@ def laid_over(live: Any, applied: Any, schema: Schema) -> Any:
 
 
 def taken_off(obj: Json, fields: Iterable[FieldPath], kept: set[FieldPath], schema: Schema) -> Json:
-    """Return the object without some fields, and without what becomes empty by that.
+    """Return the object without ``fields``, and without the containers that become empty.
 
-    A field stays when ``kept`` (which belongs to others) holds it or something below it; so do
-    the keys of list items that stay.
+    A field stays if another manager owns it or a field below it. The keys of remaining list items
+    stay as well.
     """
     stays = {path[:length] for path in kept for length in range(1, len(path) + 1)}
     gone = {path for path in fields if path not in stays}
@@ -57,14 +57,14 @@ def taken_off(obj: Json, fields: Iterable[FieldPath], kept: set[FieldPath], sche
 
 
 def _order(ours: Json, theirs: Json) -> list[str]:
-    """Items keep the server's places; those that both know take the order of the applied list."""
+    """Merge two orders: items keep the server's position, shared items take the applied order."""
     result: list[str] = []
     coming = iter(theirs)
     for segment in ours:
         if segment not in theirs:
             result.append(segment)
             continue
-        # This place belongs to the next item that both know; new ones before it go along.
+        # The next shared item takes this position, preceded by new applied items.
         for applied in coming:
             result.append(applied)
             if applied in ours:

@@ -1,8 +1,9 @@
-"""Server-side apply: a manager says what it wants of an object, and owns exactly that.
+"""Server-side apply: merges the configuration of a manager and records which fields it owns.
 
-Applying lays the configuration over the object, takes off what the manager applied before and no
-longer does (unless somebody else owns it), and is refused where it would change a field that
-another manager owns, unless forced. What the manager and others say alike they own together.
+Applying merges the configuration into the object and removes fields that the manager applied
+before and now omits, unless another manager owns them. A change to a field of another manager is a
+conflict, unless forced. A field with equal values in several configurations is owned by all of
+their managers.
 """
 
 import json
@@ -43,7 +44,7 @@ Conflict: TypeAlias = tuple[Entry, FieldPath]
 
 
 class ApplyError(Exception):
-    """A configuration that cannot be applied to anything; HTTP 400."""
+    """The configuration cannot be applied to any object; HTTP 400."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -51,7 +52,7 @@ class ApplyError(Exception):
 
 
 class ApplyConflict(Exception):
-    """A configuration that would change what others own; HTTP 409, reason Conflict."""
+    """The configuration would change fields of other managers; HTTP 409, reason Conflict."""
 
     def __init__(self, conflicts: Sequence[Conflict]) -> None:
         self.message = _conflict_message(conflicts)
@@ -72,14 +73,15 @@ def apply(
     force: bool = False,
     subresource: str = "",
 ) -> Json:
-    """Return the object after a manager applied its configuration; ``live`` None: a new one.
+    """Return the object after a manager applied its configuration. ``live`` is None for a new
+    object.
 
-    The caller leaves in ``applied`` only what the request may write (no status, or nothing but the
-    status); an outcome equal to ``live`` is no write at all.
+    The caller removes from ``applied`` what the request may not write (the status, or all but the
+    status). A result equal to ``live`` is not a write.
 
     Raises:
-        ApplyError: the configuration carries managed fields, or has lists that cannot be merged.
-        ApplyConflict: it changes fields of others and is not forced.
+        ApplyError: the configuration has managed fields, or lists that cannot be merged.
+        ApplyConflict: it changes fields of other managers and is not forced.
     """
     if managed_fields(applied):
         raise ApplyError("metadata.managedFields must be nil")
@@ -125,18 +127,18 @@ def _apply(
 def _said_by_kubectl(
     live: Json, schema: Schema, manager: str, conflicts: Sequence[Conflict]
 ) -> bool:
-    """Whether all conflicts are with what ``kubectl apply`` itself said before it was server-side.
+    """Return True if all conflicts are with an earlier client-side ``kubectl apply``.
 
-    The annotation that client-side apply leaves behind tells.
+    Its last-applied annotation lists the fields. kubectl may take them over without force.
     """
     if manager != KUBECTL:
         return False
     try:
         last = json.loads(live["metadata"]["annotations"][LAST_APPLIED])
-        said = owned_by_applying(last, schema)
+        previous = owned_by_applying(last, schema)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
-    return all(entry.operation == UPDATE and path in said for entry, path in conflicts)
+    return all(entry.operation == UPDATE and path in previous for entry, path in conflicts)
 
 
 def _conflict_message(conflicts: Sequence[Conflict]) -> str:

@@ -1,66 +1,38 @@
-"""Defaults and validation of HorizontalPodAutoscalers, in their stored form (autoscaling/v2)."""
+"""Validation of HorizontalPodAutoscalers in their stored form (autoscaling/v2)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from gangline.api.autoscaling import METRIC_TYPES, TARGET_TYPES
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import indexed
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.name_rules import Causes, at_least, complaint, path_segment
-from gangline.local.apiserver.machinery.pod_defaults import fill, objects, part
 from gangline.local.apiserver.machinery.resource_validation import amount_causes
-from gangline.local.apiserver.machinery.schemas import Json, copied
+from gangline.local.apiserver.machinery.schemas import Json
 
-USUAL_METRIC: Json = {
-    "type": "Resource",
-    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
-}
-PERCENT: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
-USUAL_RULES: Mapping[str, Json] = {
-    "scaleUp": {
-        "stabilizationWindowSeconds": 0,
-        "selectPolicy": "Max",
-        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT],
-    },
-    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT]},
-}
 SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
 LONGEST_WINDOW_S = 3600
 LONGEST_PERIOD_S = 1800
 
 
-def default_autoscaler(obj: Json) -> None:
-    """Fill in, in place, what an autoscaler leaves open."""
-    spec = part(obj, "spec")
-    fill(spec, {"minReplicas": 1})
-    if not spec.get("metrics"):
-        spec["metrics"] = [copied(USUAL_METRIC)]
-    behavior = spec.get("behavior")
-    if isinstance(behavior, dict):
-        for direction, rules in USUAL_RULES.items():
-            fill(behavior, {direction: {}})
-            fill(part(behavior, direction), copied(rules))
-
-
 def autoscaler_causes(obj: Json) -> Causes:
-    """Yield every mistake in an autoscaler."""
     spec = part(obj, "spec")
     low, high = spec.get("minReplicas"), spec.get("maxReplicas")
     yield from at_least("spec.minReplicas", low, 1)
     if isinstance(high, int) and high < 1:
-        yield wrong.invalid("spec.maxReplicas", high, "must be greater than 0")
+        yield field_errors.invalid("spec.maxReplicas", high, "must be greater than 0")
     elif isinstance(high, int) and isinstance(low, int) and high < low:
         detail = "must be greater than or equal to `minReplicas`"
-        yield wrong.invalid("spec.maxReplicas", high, detail)
+        yield field_errors.invalid("spec.maxReplicas", high, detail)
     target = part(spec, "scaleTargetRef")
     for name in ("kind", "name"):
         value = target.get(name)
         if not value:
-            yield wrong.required(f"spec.scaleTargetRef.{name}")
+            yield field_errors.required(f"spec.scaleTargetRef.{name}")
         yield from complaint(path_segment, f"spec.scaleTargetRef.{name}", value)
     for index, metric in enumerate(objects(spec.get("metrics"))):
         yield from _metric(indexed("spec.metrics", index), metric)
-    for direction in USUAL_RULES:
+    for direction in ("scaleUp", "scaleDown"):
         path = f"spec.behavior.{direction}"
         yield from _rules(path, part(spec, "behavior", direction))
 
@@ -68,18 +40,18 @@ def autoscaler_causes(obj: Json) -> Causes:
 def _metric(path: str, metric: Json) -> Causes:
     kind = metric.get("type")
     if not kind:
-        yield wrong.required(f"{path}.type", "must specify a metric source type")
+        yield field_errors.required(f"{path}.type", "must specify a metric source type")
         return
     if kind not in SOURCES:
-        yield wrong.unsupported(f"{path}.type", kind, METRIC_TYPES)
+        yield field_errors.unsupported(f"{path}.type", kind, METRIC_TYPES)
         return
     for source in SOURCES.values():
         if source == SOURCES[kind] and source not in metric:
             detail = "must populate information for the given metric source"
-            yield wrong.required(f"{path}.{source}", detail)
+            yield field_errors.required(f"{path}.{source}", detail)
         elif source != SOURCES[kind] and source in metric:
             detail = "must populate the given metric source only"
-            yield wrong.forbidden(f"{path}.{source}", detail)
+            yield field_errors.forbidden(f"{path}.{source}", detail)
     given = part(metric, SOURCES[kind])
     if not given:
         return
@@ -90,31 +62,31 @@ def _metric(path: str, metric: Json) -> Causes:
 
 def _resource(path: str, given: Json) -> Causes:
     if not given.get("name"):
-        yield wrong.required(f"{path}.name", "must specify a resource name")
+        yield field_errors.required(f"{path}.name", "must specify a resource name")
     target = part(given, "target")
     by_share, by_amount = "averageUtilization" in target, "averageValue" in target
     if not by_share and not by_amount:
         detail = "must set either a target raw value or a target utilization"
-        yield wrong.required(f"{path}.target.averageUtilization", detail)
+        yield field_errors.required(f"{path}.target.averageUtilization", detail)
     elif by_share and by_amount:
         detail = "may not set both a target raw value and a target utilization"
-        yield wrong.forbidden(f"{path}.target.averageValue", detail)
+        yield field_errors.forbidden(f"{path}.target.averageValue", detail)
 
 
 def _target(path: str, target: Json) -> Causes:
     kind = target.get("type")
     if not kind:
-        yield wrong.required(f"{path}.type", "must specify a metric target type")
+        yield field_errors.required(f"{path}.type", "must specify a metric target type")
     elif kind not in TARGET_TYPES:
         detail = "must be either Utilization, Value, or AverageValue"
-        yield wrong.invalid(f"{path}.type", kind, detail)
+        yield field_errors.invalid(f"{path}.type", kind, detail)
     for name in ("value", "averageValue"):
         if name in target:
             yield from amount_causes(f"{path}.{name}", target[name], positive=True)
     share: Any = target.get("averageUtilization")
     if share is not None and (not isinstance(share, int) or share < 1):
-        # Whoever writes the older version has not had its type looked at by the schema.
-        yield wrong.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
+        # A value of autoscaling/v1 was converted: the schema did not check its type.
+        yield field_errors.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
 
 
 def _rules(path: str, rules: Json) -> Causes:
@@ -122,19 +94,19 @@ def _rules(path: str, rules: Json) -> Causes:
     yield from at_least(f"{path}.stabilizationWindowSeconds", window, 0)
     if isinstance(window, int) and window > LONGEST_WINDOW_S:
         detail = f"must be less than or equal to {LONGEST_WINDOW_S}"
-        yield wrong.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
+        yield field_errors.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
     choice = rules.get("selectPolicy")
     if choice is not None and choice not in ("Max", "Min", "Disabled"):
-        yield wrong.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
+        yield field_errors.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
     for index, policy in enumerate(objects(rules.get("policies"))):
         where = indexed(f"{path}.policies", index)
         if policy.get("type") not in ("Pods", "Percent"):
-            yield wrong.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
+            yield field_errors.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
         for name in ("value", "periodSeconds"):
             if isinstance(amount := policy.get(name), int) and amount < 1:
-                yield wrong.invalid(f"{where}.{name}", amount, "must be greater than zero")
+                yield field_errors.invalid(f"{where}.{name}", amount, "must be greater than zero")
         if isinstance(policy.get("periodSeconds"), int) and (
             policy["periodSeconds"] > LONGEST_PERIOD_S
         ):
             detail = f"must be less than or equal to {LONGEST_PERIOD_S}"
-            yield wrong.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)
+            yield field_errors.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)

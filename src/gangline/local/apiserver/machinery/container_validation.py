@@ -3,8 +3,9 @@
 from collections.abc import Collection
 
 from gangline.api import names
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
     at_least,
@@ -13,7 +14,6 @@ from gangline.local.apiserver.machinery.name_rules import (
     one_of,
     port_causes,
 )
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
 from gangline.local.apiserver.machinery.resource_validation import resource_causes
 from gangline.local.apiserver.machinery.schemas import Json
 
@@ -25,14 +25,13 @@ HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
 
 
 def container_causes(path: str, container: Json, volumes: Collection[str], init: bool) -> Causes:
-    """Yield every mistake in a container at ``path`` of a pod that has these volumes."""
     yield from name_causes(names.dns_label, child(path, "name"), container.get("name"))
     image = container.get("image")
     if not image:
-        yield wrong.required(child(path, "image"))
+        yield field_errors.required(child(path, "image"))
     elif isinstance(image, str) and image != image.strip():
         detail = "must not have leading or trailing whitespace"
-        yield wrong.invalid(child(path, "image"), image, detail)
+        yield field_errors.invalid(child(path, "image"), image, detail)
     policy = container.get("imagePullPolicy")
     yield from one_of(child(path, "imagePullPolicy"), policy, PULL_POLICIES)
     messages = container.get("terminationMessagePolicy")
@@ -52,7 +51,7 @@ def _restart_causes(path: str, container: Json, init: bool) -> Causes:
     if init:
         yield from one_of(where, policy, ("Always",))
     else:
-        yield wrong.forbidden(where, "may not be set for non-init containers")
+        yield field_errors.forbidden(where, "may not be set for non-init containers")
 
 
 def _port_causes(path: str, container: Json) -> Causes:
@@ -63,10 +62,10 @@ def _port_causes(path: str, container: Json) -> Causes:
         if name:
             yield from complaint(names.port_name, child(where, "name"), name)
             if name in taken:
-                yield wrong.duplicate(child(where, "name"), name)
+                yield field_errors.duplicate(child(where, "name"), name)
             taken.add(name)
         if not port.get("containerPort"):
-            yield wrong.required(child(where, "containerPort"))
+            yield field_errors.required(child(where, "containerPort"))
         yield from port_causes(child(where, "containerPort"), port.get("containerPort") or None)
         yield from port_causes(child(where, "hostPort"), port.get("hostPort") or None)
         yield from one_of(child(where, "protocol"), port.get("protocol"), PROTOCOLS)
@@ -81,25 +80,25 @@ def _env_causes(path: str, container: Json) -> Causes:
             continue
         if variable.get("value"):
             detail = "may not be specified when `value` is not empty"
-            yield wrong.invalid(child(where, "valueFrom"), "", detail)
+            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
         given = [name for name in source if source[name] is not None]
         if not given:
             detail = (
                 "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` "
                 "or `secretKeyRef`"
             )
-            yield wrong.invalid(child(where, "valueFrom"), "", detail)
+            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
         if len(given) > 1:
             detail = "may not have more than one field specified at a time"
-            yield wrong.invalid(child(where, "valueFrom"), "", detail)
+            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
         for name in ("configMapKeyRef", "secretKeyRef"):
             if isinstance(source.get(name), dict) and not source[name].get("key"):
-                yield wrong.required(child(where, f"valueFrom.{name}.key"))
+                yield field_errors.required(child(where, f"valueFrom.{name}.key"))
     for index, source in enumerate(objects(container.get("envFrom"))):
         where = indexed(child(path, "envFrom"), index)
         if (part(source, "configMapRef") or part(source, "secretRef")) == {}:
             detail = "must specify one of: `configMapRef` or `secretRef`"
-            yield wrong.invalid(where, "", detail)
+            yield field_errors.invalid(where, "", detail)
 
 
 def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
@@ -108,18 +107,18 @@ def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Cause
         where = indexed(path, index)
         name, target = mount.get("name"), mount.get("mountPath")
         if not name:
-            yield wrong.required(child(where, "name"))
+            yield field_errors.required(child(where, "name"))
         elif name not in volumes:
-            yield wrong.not_found(child(where, "name"), name)
+            yield field_errors.not_found(child(where, "name"), name)
         if not target:
-            yield wrong.required(child(where, "mountPath"))
+            yield field_errors.required(child(where, "mountPath"))
         elif target in taken:
-            yield wrong.invalid(child(where, "mountPath"), target, "must be unique")
+            yield field_errors.invalid(child(where, "mountPath"), target, "must be unique")
         taken.add(str(target))
         inner = mount.get("subPath")
         if isinstance(inner, str) and (inner.startswith("/") or ".." in inner.split("/")):
             detail = "must be a relative path" if inner.startswith("/") else "must not contain '..'"
-            yield wrong.invalid(child(where, "subPath"), inner, detail)
+            yield field_errors.invalid(child(where, "subPath"), inner, detail)
 
 
 def _probe_causes(path: str, container: Json) -> Causes:
@@ -134,7 +133,7 @@ def _probe_causes(path: str, container: Json) -> Causes:
             yield from at_least(child(where, field), probe.get(field), 0)
         times = probe.get("successThreshold", 1)
         if name != "readinessProbe" and times not in (0, 1):
-            yield wrong.invalid(child(where, "successThreshold"), times, "must be 1")
+            yield field_errors.invalid(child(where, "successThreshold"), times, "must be 1")
     for name in ("postStart", "preStop"):
         hook = part(container, "lifecycle").get(name)
         if isinstance(hook, dict):
@@ -144,13 +143,15 @@ def _probe_causes(path: str, container: Json) -> Causes:
 def _handler_causes(where: str, of: Json, kinds: tuple[str, ...]) -> Causes:
     given = [kind for kind in kinds if of.get(kind) is not None]
     if not given:
-        yield wrong.required(where, "must specify a handler type")
+        yield field_errors.required(where, "must specify a handler type")
     for extra in given[1:]:
-        yield wrong.forbidden(child(where, extra), "may not specify more than 1 handler type")
+        yield field_errors.forbidden(
+            child(where, extra), "may not specify more than 1 handler type"
+        )
     if isinstance(of.get("exec"), dict) and not of["exec"].get("command"):
-        yield wrong.required(child(where, "exec.command"))
+        yield field_errors.required(child(where, "exec.command"))
     for kind in ("httpGet", "tcpSocket"):
         if isinstance(action := of.get(kind), dict):
             if action.get("port") in (None, "", 0):
-                yield wrong.required(child(where, f"{kind}.port"))
+                yield field_errors.required(child(where, f"{kind}.port"))
             yield from port_causes(child(where, f"{kind}.port"), action.get("port") or None)

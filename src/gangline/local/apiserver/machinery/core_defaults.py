@@ -1,7 +1,7 @@
-"""Defaults of the built-in kinds: what Kubernetes writes into an object that leaves it open.
+"""Defaults of the built-in kinds, as Kubernetes sets them.
 
-Objects of other kinds get the defaults of their schema (``structural``). The functions change the
-object in place, never overwrite what was given, and leave wrong types for validation to report.
+Custom kinds get the defaults of their schema (``StructuralSchema``). The functions change the
+object in place, never overwrite a given value, and leave values of the wrong type to validation.
 """
 
 import base64
@@ -10,18 +10,14 @@ from typing import TypeAlias
 
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.amounts import canonicalize
-from gangline.local.apiserver.machinery.autoscaler_validation import default_autoscaler
+from gangline.local.apiserver.machinery.json_objects import fill, objects, part
 from gangline.local.apiserver.machinery.pod_defaults import (
     canonicalize_pod_spec,
     default_pod,
     default_template,
-    fill,
-    objects,
-    part,
 )
 from gangline.local.apiserver.machinery.quality import qos_class
-from gangline.local.apiserver.machinery.schemas import Json
-from gangline.local.apiserver.machinery.webhook_validation import default_webhooks
+from gangline.local.apiserver.machinery.schemas import Json, copied
 
 __all__ = ["apply_core_defaults", "apply_priority", "initial_status", "normalize"]
 
@@ -30,10 +26,23 @@ Defaulter: TypeAlias = Callable[[Json], None]
 SESSION_SECONDS = 10_800
 NAME_LABEL = "kubernetes.io/metadata.name"
 RBAC = "rbac.authorization.k8s.io"
+USUAL_METRIC: Json = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+PERCENT: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+USUAL_RULES: Mapping[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT]},
+}
 
 
 def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
-    """Normalize and fill in, in place, an object of a built-in kind; others are left alone."""
+    """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
     normalize(group, kind, obj)
     defaulter = DEFAULTERS.get((group, kind))
     if defaulter is not None:
@@ -41,10 +50,11 @@ def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
 
 
 def normalize(group: str, kind: str, obj: Json) -> None:
-    """Write, in place, what was given the way it is stored, and add nothing.
+    """Rewrite given values in the form in which they are stored, in place. Nothing is added.
 
-    Amounts get one spelling (``1000m`` of a cpu is ``1``), a secret's texts become data. What is
-    applied must be normalized first, or it would seem to change what others own.
+    Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
+    ``data``. An applied configuration is normalized first. Otherwise it would seem to change fields
+    of others.
     """
     match (group, kind):
         case ("", "Pod"):
@@ -60,9 +70,9 @@ def normalize(group: str, kind: str, obj: Json) -> None:
 
 
 def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
-    """Set a pod's priority from its class, or from the cluster's default class.
+    """Set the priority of a pod from its class, or from the cluster's default class.
 
-    Returns False when the pod names a class that does not exist; Kubernetes refuses such a pod.
+    Returns False if the named class does not exist. Kubernetes refuses such a pod.
     """
     spec = part(pod, "spec")
     name = spec.get("priorityClassName")
@@ -76,7 +86,7 @@ def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json |
 
 
 def initial_status(group: str, kind: str, obj: Json) -> Json | None:
-    """Return the status that a new object of a built-in kind starts with; None: none."""
+    """Return the status of a new object of a built-in kind, or None if the kind has none."""
     match (group, kind):
         case ("", "Pod"):
             return {"phase": "Pending", "qosClass": qos_class(part(obj, "spec"))}
@@ -104,7 +114,7 @@ def _service(obj: Json) -> None:
         fill(spec, {"internalTrafficPolicy": "Cluster"})
     for port in objects(spec.get("ports")):
         fill(port, {"protocol": "TCP"})
-        # Zero and the empty text stand for "not given" in a Service.
+        # In a Service, zero and the empty string mean an absent value.
         if port.get("targetPort") in (None, 0, "") and "port" in port:
             port["targetPort"] = port["port"]
 
@@ -116,7 +126,7 @@ def _endpoints(obj: Json) -> None:
 
 
 def _endpoint_slice(obj: Json) -> None:
-    # Clients take the name for granted: kubectl describes no service whose slices have none.
+    # kubectl describe fails on services whose slices have ports without a name.
     for port in objects(obj.get("ports")):
         fill(port, {"name": "", "protocol": "TCP"})
 
@@ -197,6 +207,40 @@ def _storage_class(obj: Json) -> None:
     fill(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
 
+def _autoscaler(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"minReplicas": 1})
+    if not spec.get("metrics"):
+        spec["metrics"] = [copied(USUAL_METRIC)]
+    behavior = spec.get("behavior")
+    if isinstance(behavior, dict):
+        for direction, rules in USUAL_RULES.items():
+            fill(behavior, {direction: {}})
+            fill(part(behavior, direction), copied(rules))
+
+
+def _webhooks(obj: Json) -> None:
+    mutating = obj.get("kind") == "MutatingWebhookConfiguration"
+    for hook in objects(obj.get("webhooks")):
+        fill(
+            hook,
+            {
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
+                "timeoutSeconds": 10,
+            },
+        )
+        if mutating:
+            fill(hook, {"reinvocationPolicy": "Never"})
+        for rule in objects(hook.get("rules")):
+            fill(rule, {"scope": "*"})
+        service = part(hook, "clientConfig").get("service")
+        if isinstance(service, dict):
+            fill(service, {"port": 443})
+
+
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Endpoints"): _endpoints,
     ("", "Namespace"): _namespace,
@@ -205,16 +249,16 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Pod"): default_pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
-    (ADMISSION, "MutatingWebhookConfiguration"): default_webhooks,
-    (ADMISSION, "ValidatingWebhookConfiguration"): default_webhooks,
+    (ADMISSION, "MutatingWebhookConfiguration"): _webhooks,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _webhooks,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
-    ("autoscaling", "HorizontalPodAutoscaler"): default_autoscaler,
+    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
     ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("storage.k8s.io", "StorageClass"): _storage_class,
 }
-"""The defaulter of each built-in kind that has any defaults."""
+"""Default functions by group and kind."""

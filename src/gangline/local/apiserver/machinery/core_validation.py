@@ -1,7 +1,7 @@
-"""Validation of built-in kinds: what a schema cannot say, on creation and on update.
+"""Validation of built-in kinds on creation and on update, beyond their schema.
 
-``metadata`` is checked for every kind. Functions yield all mistakes; wrong JSON types are the
-schema's to report, so they are passed over here.
+``metadata`` is checked for every kind. Functions yield all errors. Values of the wrong JSON type
+are reported by the schema and ignored here.
 """
 
 import base64
@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.autoscaler_validation import autoscaler_causes
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import part
 from gangline.local.apiserver.machinery.meta_validation import (
     metadata_causes,
     metadata_update_causes,
 )
 from gangline.local.apiserver.machinery.name_rules import Causes, at_least, one_of
-from gangline.local.apiserver.machinery.pod_defaults import part
 from gangline.local.apiserver.machinery.pod_validation import pod_causes, pod_update_causes
 from gangline.local.apiserver.machinery.resource_validation import amount_causes
 from gangline.local.apiserver.machinery.schemas import Json
@@ -43,7 +43,7 @@ UpdateValidator: TypeAlias = Callable[[Json, Json], Causes]
 _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 
 STORED_LIMIT = 1024 * 1024
-"""The most bytes of the values of a ConfigMap or a Secret."""
+"""Maximum size of the values of a ConfigMap or a Secret, in bytes."""
 USER_PRIORITY_LIMIT = 1_000_000_000
 ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 NOT_SOURCES = frozenset(
@@ -56,7 +56,7 @@ NOT_SOURCES = frozenset(
 
 
 def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
-    """Return every mistake in an object that is to be created."""
+    """Return all errors of a new object."""
     causes = list(metadata_causes(group, kind, obj, namespaced))
     if (validator := VALIDATORS.get((group, kind))) is not None:
         causes += validator(obj)
@@ -66,9 +66,9 @@ def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[
 def validate_update(
     group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
 ) -> list[StatusCause]:
-    """Return every mistake in an object that is to replace ``old``, and in how it differs.
+    """Return all errors of an object that replaces ``old``, and of the changes between them.
 
-    What a pod or a claim may change is little, so unchanged specs are not looked at again.
+    An unchanged spec is not validated again: pods and claims allow few changes.
     """
     causes = list(metadata_update_causes(old, new))
     if part(new, "metadata") != part(old, "metadata"):
@@ -99,7 +99,7 @@ def _secret(obj: Json) -> Causes:
     yield from _stored_causes(obj, "data")
     for key, value in part(obj, "data").items():
         if isinstance(value, str) and not _is_base64(value):
-            yield wrong.invalid(
+            yield field_errors.invalid(
                 indexed("data", key), "…", "must be base64; use stringData for text"
             )
 
@@ -111,11 +111,11 @@ def _stored_causes(obj: Json, *fields: str) -> Causes:
             size += len(value.encode()) if isinstance(value, str) else 0
             if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
                 detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
-                yield wrong.invalid(indexed(field, key), key, detail)
+                yield field_errors.invalid(indexed(field, key), key, detail)
             if len(key) > 253:
-                yield wrong.too_long(indexed(field, key[:20] + "…"), 253, "characters")
+                yield field_errors.too_long(indexed(field, key[:20] + "…"), 253, "characters")
     if size > STORED_LIMIT:
-        yield wrong.too_long("", STORED_LIMIT)
+        yield field_errors.too_long("", STORED_LIMIT)
 
 
 def _is_base64(text: str) -> bool:
@@ -128,13 +128,13 @@ def _is_base64(text: str) -> bool:
 
 def _stored_update(old: Json, new: Json) -> Causes:
     if old.get("type") != new.get("type") and "type" in old:
-        yield wrong.invalid("type", new.get("type"), "field is immutable")
+        yield field_errors.invalid("type", new.get("type"), "field is immutable")
     if old.get("immutable") is True:
         if new.get("immutable") is not True:
-            yield wrong.forbidden("immutable", "field is immutable when `immutable` is set")
+            yield field_errors.forbidden("immutable", "field is immutable when `immutable` is set")
         for field in ("data", "binaryData"):
             if old.get(field) != new.get(field):
-                yield wrong.forbidden(field, "field is immutable when `immutable` is set")
+                yield field_errors.forbidden(field, "field is immutable when `immutable` is set")
 
 
 def _claim(obj: Json) -> Causes:
@@ -142,7 +142,7 @@ def _claim(obj: Json) -> Causes:
     yield from _access_mode_causes(spec)
     requests = part(spec, "resources", "requests")
     if "storage" not in requests:
-        yield wrong.required("spec.resources[storage]")
+        yield field_errors.required("spec.resources[storage]")
     else:
         yield from amount_causes("spec.resources[storage]", requests["storage"], positive=True)
     yield from one_of("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
@@ -153,25 +153,25 @@ def _claim_update(old: Json, new: Json) -> Causes:
     for spec in (before, after):
         spec.pop("resources", None)
     if not before.get("volumeName"):
-        # The volume controller binds a claim by writing the name of its volume, once.
+        # The volume controller sets volumeName once, when it binds the claim.
         after.pop("volumeName", None)
     if "storageClassName" not in before:
         after.pop("storageClassName", None)
     if before != after:
         detail = "spec is immutable after creation except resources.requests for bound claims"
-        yield wrong.forbidden("spec", detail)
+        yield field_errors.forbidden("spec", detail)
 
 
 def _volume(obj: Json) -> Causes:
     spec = part(obj, "spec")
     yield from _access_mode_causes(spec)
     if "storage" not in part(spec, "capacity"):
-        yield wrong.required("spec.capacity", "the capacity of storage must be given")
+        yield field_errors.required("spec.capacity", "the capacity of storage must be given")
     else:
         capacity = spec["capacity"]["storage"]
         yield from amount_causes("spec.capacity[storage]", capacity, positive=True)
     if not [name for name in spec if name not in NOT_SOURCES and spec[name] is not None]:
-        yield wrong.required("spec", "must specify a volume type")
+        yield field_errors.required("spec", "must specify a volume type")
     policies = ("Delete", "Recycle", "Retain")
     policy = spec.get("persistentVolumeReclaimPolicy")
     yield from one_of("spec.persistentVolumeReclaimPolicy", policy, policies)
@@ -180,7 +180,7 @@ def _volume(obj: Json) -> Causes:
 def _access_mode_causes(spec: Json) -> Causes:
     modes = spec.get("accessModes")
     if not modes:
-        yield wrong.required("spec.accessModes", "at least 1 access mode is required")
+        yield field_errors.required("spec.accessModes", "at least 1 access mode is required")
     for mode in modes if isinstance(modes, list) else ():
         yield from one_of("spec.accessModes", mode, ACCESS_MODES)
 
@@ -189,7 +189,7 @@ def _priority_class(obj: Json) -> Causes:
     name, value = str(part(obj, "metadata").get("name", "")), obj.get("value", 0)
     if isinstance(value, int) and value > USER_PRIORITY_LIMIT and not name.startswith("system-"):
         detail = f"maximum allowed value of a user defined priority is {USER_PRIORITY_LIMIT}"
-        yield wrong.forbidden("value", detail)
+        yield field_errors.forbidden("value", detail)
     policies = ("Never", "PreemptLowerPriority")
     yield from one_of("preemptionPolicy", obj.get("preemptionPolicy"), policies)
 
@@ -197,7 +197,7 @@ def _priority_class(obj: Json) -> Causes:
 def _priority_class_update(old: Json, new: Json) -> Causes:
     for field in ("value", "preemptionPolicy"):
         if old.get(field) != new.get(field):
-            yield wrong.forbidden(field, "may not be changed in an update.")
+            yield field_errors.forbidden(field, "may not be changed in an update.")
 
 
 def _lease(obj: Json) -> Causes:
@@ -211,7 +211,7 @@ def _node(obj: Json) -> Causes:
         where = indexed("spec.taints", index)
         effect: Any = taint.get("effect") if isinstance(taint, dict) else None
         if not effect:
-            yield wrong.required(child(where, "effect"))
+            yield field_errors.required(child(where, "effect"))
         effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
         yield from one_of(child(where, "effect"), effect, effects)
 

@@ -1,4 +1,4 @@
-"""Filling in of a schema's defaults, compiled once into closures over the fields that have any."""
+"""Sets the defaults of a schema, compiled once into closures over the fields that have any."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ Defaulter: TypeAlias = Callable[[Any], None]
 
 
 class DefaulterCompiler(SchemaCompiler[Defaulter]):
-    """Makes defaulters of schemas; None when there is no default at or below one."""
+    """Compiles schemas to defaulters. The result is None if no default is at or below a node."""
 
     def _compile(self, schema: Json) -> Defaulter | None:
         items = schema.get("items")
@@ -33,7 +33,7 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
             if not isinstance(value, dict):
                 return
             for name, default in absent.items():
-                # A null where null is no value counts as absent, as the API conventions have it.
+                # API convention: null in a field that is not nullable counts as absent.
                 if name not in value or (value[name] is None and name not in nullable):
                     value[name] = copied(default)
             for name, of in inner:

@@ -1,4 +1,4 @@
-"""Durations as kubectl shows them: two units at most, the smaller one only while it matters."""
+"""Durations in the form of kubectl: at most two units, the smaller one only for small values."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -23,16 +23,16 @@ def human_duration(seconds: float) -> str:
     """Return a duration such as ``45s``, ``5m12s``, ``3h`` or ``2d4h``."""
     if seconds <= -2:
         return "<invalid>"
-    whole = max(0, int(seconds))
+    total = max(0, int(seconds))
     for below, unit, size, small, small_size in _STEPS:
-        if whole < below:
-            rest = whole % size // small_size if small_size else 0
-            return f"{whole // size}{unit}" + (f"{rest}{small}" if rest else "")
-    return f"{whole // YEAR}y"
+        if total < below:
+            rest = total % size // small_size if small_size else 0
+            return f"{total // size}{unit}" + (f"{rest}{small}" if rest else "")
+    return f"{total // YEAR}y"
 
 
 def parse_time(text: object) -> datetime | None:
-    """Read an RFC 3339 time; None for what is none."""
+    """Parse an RFC 3339 time. Returns None if the value is not a time."""
     if not isinstance(text, str):
         return None
     try:
@@ -43,11 +43,10 @@ def parse_time(text: object) -> datetime | None:
 
 
 def age(timestamp: object, now: datetime) -> str:
-    """Return how long ago a time was; ``<unknown>`` for what is no time."""
+    """Return the time since ``timestamp``, or ``<unknown>`` if it is not a time."""
     parsed = parse_time(timestamp)
     return human_duration((now - parsed).total_seconds()) if parsed else UNKNOWN
 
 
 def latest(timestamps: Iterable[object]) -> datetime | None:
-    """Return the last of some times; None when there is none among them."""
     return max(filter(None, map(parse_time, timestamps)), default=None)

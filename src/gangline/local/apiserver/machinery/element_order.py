@@ -1,4 +1,4 @@
-"""The order of a merged list: what the patch says first, the server's order for the rest."""
+"""The order of a merged list: the order of the patch first, the server's order for the rest."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -10,10 +10,11 @@ def ordered(
     before: Sequence[Any],
     identity: Callable[[Any], Hashable],
 ) -> list[Any]:
-    """Return ``merged`` with the items of ``told`` in that order and the others as ``before``.
+    """Return ``merged`` with the patched items in the order of the patch, the others in server
+    order.
 
-    The two sequences are zipped: an item that only the server knows comes first where it stood
-    in front of the next told one before; in doubt, the told item comes first.
+    The two sequences are zipped. An item that only the server has comes first if it stood before
+    the next patched item; otherwise the patched item comes first.
     """
     rank = {identity(item): place for place, item in reversed(list(enumerate(told)))}
     place_before = {identity(item): place for place, item in reversed(list(enumerate(before)))}

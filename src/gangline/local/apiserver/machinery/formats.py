@@ -1,4 +1,4 @@
-"""The formats that a schema can ask of a string or a number, each a test of one value."""
+"""Formats of strings and numbers in schemas, each as a test of one value."""
 
 import base64
 import binascii
@@ -60,7 +60,7 @@ STRING_FORMATS: Mapping[str, Callable[[Any], bool]] = {
     "uri": lambda text: bool(urlsplit(text).scheme),
     "uuid": _parses(UUID),
 }
-"""Tests of texts by the name of their format; a format that is not here asks nothing."""
+"""Tests of strings by format name. A format that is not listed is not checked."""
 
 NUMBER_FORMATS: Mapping[str, Callable[[Any], bool]] = {
     "int32": _whole_between(-(2**31), 2**31 - 1),
@@ -68,4 +68,4 @@ NUMBER_FORMATS: Mapping[str, Callable[[Any], bool]] = {
     "uint32": _whole_between(0, 2**32 - 1),
     "uint64": _whole_between(0, 2**64 - 1),
 }
-"""Tests of numbers by the name of their format."""
+"""Tests of numbers by format name."""

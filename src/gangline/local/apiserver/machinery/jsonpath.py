@@ -1,7 +1,9 @@
-"""The JSONPath of printer columns: fields, indexes, slices, wildcards and simple filters.
+r"""The JSONPath of printer columns: fields, indexes, slices, wildcards and simple filters.
 
-.spec.replicas   .metadata.annotations.example\\.com/note   .status['phase']
-.items[0]   .items[-1:]   .items[*].name   .conditions[?(@.type=="Ready")].status
+Examples::
+
+    .spec.replicas   .metadata.annotations.example\.com/note   .status['phase']
+    .items[0]   .items[-1:]   .items[*].name   .conditions[?(@.type=="Ready")].status
 """
 
 import json
@@ -15,7 +17,7 @@ Step: TypeAlias = Callable[[Any], Iterator[Any]]
 
 
 class JSONPathError(ValueError):
-    """A path that is not in the subset that printer columns may use."""
+    """The path is outside the subset of JSONPath that printer columns may use."""
 
 
 _TOKEN = re.compile(
@@ -45,7 +47,7 @@ class JSONPath:
     """A compiled path.
 
     Raises:
-        JSONPathError: the text is no path of the subset.
+        JSONPathError: the text is not a path of the supported subset.
     """
 
     _steps: tuple[Step, ...]
@@ -54,7 +56,7 @@ class JSONPath:
         object.__setattr__(self, "_steps", tuple(_parse(text)))
 
     def find(self, value: Any) -> list[Any]:
-        """Return everything that the path leads to, in document order; often one or nothing."""
+        """Return all values that the path selects, in document order. The list may be empty."""
         found = [value]
         for step in self._steps:
             found = [result for each in found for result in step(each)]
@@ -127,14 +129,14 @@ def _filter(text: str) -> Step:
         raise JSONPathError(f"cannot read the filter {text!r}")
     path = JSONPath(match["path"] or ".")
     test = _TESTS[match["test"]] if match["test"] else None
-    wanted = _literal(match["value"]) if test else None
+    expected = _literal(match["value"]) if test else None
 
     def holds(item: Any) -> bool:
         found = path.find(item)
         if test is None or not found:
             return bool(found)
         try:
-            return test(found[0], wanted)
+            return test(found[0], expected)
         except TypeError:
             return False
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.schemas import (
     LIST_TYPE,
     MAP_KEYS,
@@ -17,10 +17,10 @@ from gangline.local.apiserver.machinery.value_rules import Rule
 
 
 def list_rule(schema: Json) -> list[Rule]:
-    """Return the uniqueness rule that a list schema asks for, if it asks for one."""
+    """Return the uniqueness rule of a list schema as a list of at most one rule."""
     if "x-kubernetes-patch-strategy" in schema:
-        # Lists of built-in kinds: their keys guide merges, and code says what must be unique (two
-        # variables of one name in a container are fine).
+        # Keys of built-in lists only guide merges. Code checks uniqueness where it is
+        # required: a container may have two variables with one name.
         return []
     keys: list[str] = schema.get(MAP_KEYS, [])
     if schema.get(LIST_TYPE) == "map" and keys:
@@ -47,10 +47,10 @@ def _unique(identity: Any) -> Rule:
         for index, item in enumerate(value):
             key = identity(item)
             if key is None:
-                continue  # A missing key is reported as a required field, not as a duplicate.
+                continue  # a missing key is reported as a required field
             text = key if isinstance(key, str) else json.dumps(key, sort_keys=True)
             if text in seen:
-                causes.append(wrong.duplicate(render((parent, segment), index), key))
+                causes.append(field_errors.duplicate(render((parent, segment), index), key))
             seen.add(text)
 
     return rule

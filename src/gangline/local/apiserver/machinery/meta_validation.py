@@ -1,10 +1,11 @@
-"""Validation of ``metadata``, which is alike for all kinds but for the rule of the name."""
+"""Validation of ``metadata``. Only the rule of the name depends on the kind."""
 
 from collections.abc import Mapping
 
 from gangline.api import names
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
     Rule,
@@ -13,7 +14,6 @@ from gangline.local.apiserver.machinery.name_rules import (
     label_causes,
     path_segment,
 )
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
 from gangline.local.apiserver.machinery.schemas import Json
 
 RBAC = "rbac.authorization.k8s.io"
@@ -26,25 +26,24 @@ NAME_RULES: Mapping[tuple[str, str], Rule] = {
     (RBAC, "Role"): path_segment,
     (RBAC, "RoleBinding"): path_segment,
 }
-"""Kinds whose names follow another rule than DNS subdomains."""
+"""Kinds whose names need not be DNS subdomains."""
 
 
 def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Causes:
-    """Yield every mistake in the metadata of an object that is to be stored."""
     metadata = part(obj, "metadata")
     rule = NAME_RULES.get((group, kind), names.dns_subdomain)
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if not name and not prefix:
-        yield wrong.required("metadata.name", "name or generateName is required")
+        yield field_errors.required("metadata.name", "name or generateName is required")
     if name:
         yield from complaint(rule, "metadata.name", name)
     elif isinstance(prefix, str):
-        # What the server appends ends in a letter or a digit, so the prefix may end in a dash.
+        # The server appends letters and digits, so the prefix may end in a dash.
         yield from complaint(rule, "metadata.generateName", prefix.rstrip("-.") or prefix)
     if namespaced and not metadata.get("namespace"):
-        yield wrong.required("metadata.namespace")
+        yield field_errors.required("metadata.namespace")
     if not namespaced and metadata.get("namespace"):
-        yield wrong.forbidden("metadata.namespace", "not allowed on this type")
+        yield field_errors.forbidden("metadata.namespace", "not allowed on this type")
     yield from label_causes("metadata.labels", metadata.get("labels"))
     yield from annotation_causes("metadata.annotations", metadata.get("annotations"))
     yield from _owner_causes(metadata)
@@ -53,17 +52,18 @@ def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Cause
 
 
 def metadata_update_causes(old: Json, new: Json) -> Causes:
-    """Yield every mistake in how metadata changed."""
     before, after = part(old, "metadata"), part(new, "metadata")
     for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
         if name in after and after[name] != before.get(name):
-            yield wrong.invalid(f"metadata.{name}", after[name], "field is immutable")
+            yield field_errors.invalid(f"metadata.{name}", after[name], "field is immutable")
     if before.get("deletionTimestamp"):
         added = set(after.get("finalizers") or []) - set(before.get("finalizers") or [])
         if added:
             detail = "no new finalizers can be added if the object is being deleted"
             found = ", ".join(sorted(map(str, added)))
-            yield wrong.forbidden("metadata.finalizers", f"{detail}, found new finalizers: {found}")
+            yield field_errors.forbidden(
+                "metadata.finalizers", f"{detail}, found new finalizers: {found}"
+            )
 
 
 def _owner_causes(metadata: Json) -> Causes:
@@ -72,10 +72,12 @@ def _owner_causes(metadata: Json) -> Causes:
         path = indexed("metadata.ownerReferences", index)
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):
-                yield wrong.invalid(child(path, name), owner.get(name, ""), "must not be empty")
+                yield field_errors.invalid(
+                    child(path, name), owner.get(name, ""), "must not be empty"
+                )
         if owner.get("controller") is True:
             controllers.append(f"{owner.get('kind')}/{owner.get('name')}")
     if len(controllers) > 1:
         found = " and ".join(controllers)
         detail = f"Only one reference can have Controller set to true. Found {found}"
-        yield wrong.invalid("metadata.ownerReferences", len(controllers), detail)
+        yield field_errors.invalid("metadata.ownerReferences", len(controllers), detail)

@@ -1,11 +1,11 @@
-"""Rules of names, labels and sizes as field errors: what ``gangline.api.names`` finds, located."""
+"""Rules of names, labels and sizes: results of ``gangline.api.names`` as field errors."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from gangline.api import names
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child
 from gangline.local.apiserver.machinery.schemas import Json
 
@@ -13,83 +13,83 @@ Rule: TypeAlias = Callable[[str], names.Complaint | None]
 Causes: TypeAlias = Iterator[StatusCause]
 
 ANNOTATIONS_LIMIT = 256 * 1024
-"""The most bytes of all annotations of an object together, keys included."""
+"""Maximum size of all annotations of an object, keys included, in bytes."""
 
 
 def path_segment(name: str) -> names.Complaint | None:
-    """Check a name that only has to fit into a path, as the names of roles do."""
+    """Check a name that must be a valid path segment, such as the name of a role."""
     if name in (".", "..") or "/" in name or "%" in name:
-        return names.Complaint("is no part of a path", "use no '/' and no '%', nor '.' or '..'")
+        return names.Complaint(
+            "is not a valid path segment", "use no '/' and no '%', nor '.' or '..'"
+        )
     return None
 
 
 def complaint(rule: Rule, path: str, value: Any) -> Causes:
-    """Yield what a rule finds in a text; values that are no text are left to the schema."""
+    """Yield the error of a rule for a text. Values of other types are left to the schema."""
     if isinstance(value, str) and (found := rule(value)) is not None:
-        yield wrong.invalid(path, value, f"{found.problem}; {found.remedy}")
+        yield field_errors.invalid(path, value, f"{found.problem}; {found.remedy}")
 
 
 def name_causes(rule: Rule, path: str, value: Any) -> Causes:
-    """Yield what is wrong with a name that must be there."""
+    """Yield the errors of a required name."""
     if value in (None, ""):
-        yield wrong.required(path)
+        yield field_errors.required(path)
     else:
         yield from complaint(rule, path, value)
 
 
 def label_causes(path: str, labels: Any) -> Causes:
-    """Yield what is wrong with labels, or with a map of labels to select by."""
+    """Yield the errors of labels, or of ``matchLabels``."""
     for key, value in _texts(labels):
         yield from complaint(names.label_key, path, key)
-        yield from complaint(names.label_value, wrong.indexed(path, key), value)
+        yield from complaint(names.label_value, field_errors.indexed(path, key), value)
 
 
 def annotation_causes(path: str, annotations: Any) -> Causes:
-    """Yield what is wrong with annotations: keys, and the size of all of them together."""
+    """Yield the errors of annotations: their keys, and their total size."""
     size = 0
     for key, value in _texts(annotations):
-        # The name part of an annotation's key may be in any case, as a label's; the rest is alike.
+        # Keys of annotations and labels follow the same rule.
         yield from complaint(names.label_key, path, key)
         size += len(key.encode()) + len(value.encode())
     if size > ANNOTATIONS_LIMIT:
-        yield wrong.too_long(path, ANNOTATIONS_LIMIT)
+        yield field_errors.too_long(path, ANNOTATIONS_LIMIT)
 
 
 def selector_causes(path: str, selector: Json) -> Causes:
-    """Yield what is wrong with a label selector."""
     yield from label_causes(child(path, "matchLabels"), selector.get("matchLabels"))
     for index, term in enumerate(selector.get("matchExpressions") or []):
         if not isinstance(term, dict):
             continue
-        where = wrong.indexed(child(path, "matchExpressions"), index)
+        where = field_errors.indexed(child(path, "matchExpressions"), index)
         yield from name_causes(names.label_key, child(where, "key"), term.get("key"))
         operator, values = term.get("operator"), term.get("values")
         if operator in ("In", "NotIn") and not values:
             detail = "must be specified when `operator` is 'In' or 'NotIn'"
-            yield wrong.required(child(where, "values"), detail)
+            yield field_errors.required(child(where, "values"), detail)
         elif operator in ("Exists", "DoesNotExist") and values:
             detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield wrong.forbidden(child(where, "values"), detail)
+            yield field_errors.forbidden(child(where, "values"), detail)
         elif operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            yield wrong.invalid(child(where, "operator"), operator, "not a valid selector operator")
+            yield field_errors.invalid(
+                child(where, "operator"), operator, "not a valid selector operator"
+            )
 
 
 def one_of(path: str, value: Any, allowed: Iterable[str]) -> Causes:
-    """Yield a complaint when a given text is none of a closed set."""
     if value is not None and value not in allowed:
-        yield wrong.unsupported(path, value, allowed)
+        yield field_errors.unsupported(path, value, allowed)
 
 
 def at_least(path: str, value: Any, low: int) -> Causes:
-    """Yield a complaint when a number is too small; other values are left to the schema."""
     if isinstance(value, int) and not isinstance(value, bool) and value < low:
-        yield wrong.invalid(path, value, f"must be greater than or equal to {low}")
+        yield field_errors.invalid(path, value, f"must be greater than or equal to {low}")
 
 
 def port_causes(path: str, value: Any) -> Causes:
-    """Yield a complaint when a number is no port."""
     if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= 65_535:
-        yield wrong.invalid(path, value, "must be between 1 and 65535, inclusive")
+        yield field_errors.invalid(path, value, "must be between 1 and 65535, inclusive")
 
 
 def _texts(values: Any) -> Iterator[tuple[str, str]]:

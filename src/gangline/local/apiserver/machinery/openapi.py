@@ -1,9 +1,9 @@
-"""The OpenAPI documents of the server, made of the schemas of its kinds.
+"""OpenAPI documents of the server, derived from the schemas of its kinds.
 
-Version 2 is one document for everything, which older kubectl reads for ``explain``, validation and
-patches; version 3 is one for each group and version, which newer kubectl and its plugins read.
-Schemas are written out in full; only metadata is a definition that all share. The paths say just
-what clients look for: the kind behind a path, and that writes can be dry runs and validate fields.
+Version 2 is one document for all kinds. Older kubectl reads it for ``explain``, validation and
+patches. Version 3 has one document for each group and version, for newer kubectl and its plugins.
+Schemas are written out in full; only ObjectMeta is a shared definition. Paths contain what clients
+use: the kind of a path, and that writes accept dry runs and field validation.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _BUILT_IN = {"": "core", "apps": "apps"}
 
 @dataclass(frozen=True, slots=True)
 class OpenAPIEntry:
-    """One kind that the server serves in one version."""
+    """One served kind in one version."""
 
     group: str
     version: str
@@ -41,21 +41,19 @@ class OpenAPIEntry:
     namespaced: bool
     schema: Mapping[str, Any]
     custom: bool = False
-    """Whether a CustomResourceDefinition made it; such kinds take no strategic merge patches."""
+    """True for kinds of a CustomResourceDefinition, which accept no strategic merge patches."""
 
     @property
     def patch_types(self) -> list[str]:
-        """The media types of patches that the kind takes; clients choose by them."""
         return [each for each in _PATCH_TYPES if not (self.custom and "strategic" in each)]
 
     @property
     def prefix(self) -> str:
-        """Where the group and version live, without a slash in front: ``apis/apps/v1``."""
+        """The path of the group and version without leading slash: ``apis/apps/v1``."""
         return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
 
     @property
     def definition(self) -> str:
-        """The name of the kind's schema in the documents."""
         if self.group in _BUILT_IN or self.group.endswith(".k8s.io"):
             group = _BUILT_IN.get(self.group) or self.group.partition(".")[0]
             return f"io.k8s.api.{group}.{self.version}.{self.kind}"
@@ -64,18 +62,16 @@ class OpenAPIEntry:
 
     @property
     def collection(self) -> str:
-        """The path of the objects of one namespace, or of all where there are none."""
+        """The path of the objects of one namespace, or of all objects of a cluster-scoped kind."""
         scope = "/namespaces/{namespace}" if self.namespaced else ""
         return f"/{self.prefix}{scope}/{self.plural}"
 
     @property
     def identity(self) -> Json:
-        """The kind as the documents refer to it."""
         return {"group": self.group, "kind": self.kind, "version": self.version}
 
 
 def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> Json:
-    """Return the one document of version 2."""
     definitions: Json = {OBJECT_META_NAME: as_v2(OBJECT_META)}
     paths: Json = {}
     for entry in entries:
@@ -90,7 +86,7 @@ def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> 
 
 
 def openapi_v3_index(entries: Sequence[OpenAPIEntry]) -> Json:
-    """Return where the documents of version 3 are; the hash makes a changed one a new address."""
+    """Return the addresses of the version 3 documents. The hash changes with the content."""
     prefixes = sorted({entry.prefix for entry in entries})
     return {
         "paths": {prefix: {"serverRelativeURL": _address(entries, prefix)} for prefix in prefixes}
@@ -98,7 +94,7 @@ def openapi_v3_index(entries: Sequence[OpenAPIEntry]) -> Json:
 
 
 def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Json | None:
-    """Return the document of one group and version; None when it serves nothing."""
+    """Return the document of one group and version, or None if it has no kinds."""
     schemas: Json = {OBJECT_META_NAME: as_v3(OBJECT_META)}
     paths: Json = {}
     for entry in entries:
@@ -116,12 +112,12 @@ def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Jso
 
 
 def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
-    whole = with_object_parts(dict(entry.schema))
-    schema: Json = convert(whole)
+    complete = with_object_parts(dict(entry.schema))
+    schema: Json = convert(complete)
     if "properties" in schema:
         reference = {"$ref": prefix + OBJECT_META_NAME}
-        description = whole["properties"]["metadata"].get("description", "")
-        # A reference can have no sibling in version 3, so a description needs a wrapper there.
+        description = complete["properties"]["metadata"].get("description", "")
+        # In version 3 a $ref must not have siblings, so a description needs an allOf wrapper.
         wrapped = {"allOf": [reference]} if prefix.startswith("#/components") else reference
         schema["properties"]["metadata"] = {**wrapped, "description": description}
     return {**schema, GROUP_VERSION_KIND: [entry.identity]}

@@ -1,8 +1,8 @@
-"""The OpenAPI v2 document in the protobuf form that kubectl asks for.
+"""The OpenAPI v2 document in the protobuf encoding that kubectl requests.
 
-The messages are those of gnostic's ``openapi.v2`` (package of google/gnostic): each key of the
-JSON document is a field with a number. Only what ``openapi`` puts into the document is encoded;
-whatever else starts with ``x-`` travels as a vendor extension, written as YAML (JSON is YAML).
+The messages are those of ``openapi.v2`` in google/gnostic: each key of the JSON document is a
+numbered field. Only keys that ``openapi`` produces are encoded. Keys with the prefix ``x-`` become
+vendor extensions, written as YAML (JSON is YAML).
 """
 
 import json
@@ -17,7 +17,6 @@ Encoder: TypeAlias = Callable[[Any], bytes]
 
 
 def openapi_v2_protobuf(document: Json) -> bytes:
-    """Return the bytes of an OpenAPI v2 document."""
     return b"".join(
         (
             _text(1, document["swagger"]),
@@ -38,7 +37,7 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """A field that carries a length: texts and messages."""
+    """Encode a length-delimited field: a text or a message."""
     return _varint(number << 3 | 2) + _varint(len(payload)) + payload
 
 
@@ -59,7 +58,7 @@ def _any(value: Any) -> bytes:
 
 
 def _named(number: int, members: Mapping[str, Any], encode: Encoder) -> bytes:
-    """The members of a map, each a message of a name and a value."""
+    """Encode a map: each member is a message of name and value."""
     return b"".join(
         _field(number, _text(1, name) + _field(2, encode(value))) for name, value in members.items()
     )

@@ -1,7 +1,7 @@
-"""Structural schemas as the two versions of OpenAPI can say them.
+"""Structural schemas in the dialects of OpenAPI 2 and 3.
 
-Version 2 knows neither nullable values nor alternatives, and kubectl refuses what such a schema
-does not name; so where unknown fields are welcome, it says nothing of the known ones either.
+Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
+does not name. A schema that preserves unknown fields therefore names no fields in version 2.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,6 @@ _BOUNDS = frozenset(
 
 
 def as_v2(schema: Json) -> Json:
-    """Return a schema as version 2 has it."""
     if schema.get(INT_OR_STRING):
         return {**_described(schema), "type": "string", "format": "int-or-string"}
     if schema.get(PRESERVE):
@@ -38,13 +37,13 @@ def as_v2(schema: Json) -> Json:
     if own.get("format") == "quantity":
         del own["format"]
     if schema.get("nullable"):
-        # Null would be refused where there is a type, and may stand here.
+        # Version 2 cannot express null, which bounds or an enum would exclude.
         own = {key: value for key, value in own.items() if key not in _BOUNDS | {"enum"}}
     return _with_parts(own, as_v2)
 
 
 def as_v3(schema: Json) -> Json:
-    """Return a schema as version 3 has it: nearly as it is."""
+    """Return a schema in version 3, which differs only for int-or-string."""
     if schema.get(INT_OR_STRING):
         choices = [{"type": "integer"}, {"type": "string"}]
         return {**_described(schema), "format": "int-or-string", "oneOf": choices}
@@ -56,7 +55,7 @@ def _described(schema: Json) -> Json:
 
 
 def _with_parts(schema: Json, convert: Convert) -> Json:
-    """Convert, in place, what is below a schema."""
+    """Convert the children of a schema in place."""
     if isinstance(properties := schema.get("properties"), dict):
         schema["properties"] = {name: convert(of) for name, of in properties.items()}
     for part in ("items", "additionalProperties"):

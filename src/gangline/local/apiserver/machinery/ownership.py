@@ -1,9 +1,9 @@
-"""Who manages which fields of an object: the entries of ``metadata.managedFields``.
+"""``metadata.managedFields``: which writer manages which fields of an object.
 
-Every writer but one applies or updates and so comes to own what it changes. The exception keeps
-the hot path cheap: our own components' updates are not tracked unless somebody applies to the
-object. The first apply to an untracked object gives all that is there to ``before-first-apply``,
-as Kubernetes does for objects from before managed fields existed.
+A writer that applies or updates owns the fields that it changes. One exception keeps the hot path
+cheap: updates of Gangline's own components are tracked only if some manager applied to the object.
+The first apply to an untracked object assigns all existing fields to ``before-first-apply``, as
+Kubernetes does for objects that predate managed fields.
 """
 
 from collections.abc import Iterable
@@ -46,12 +46,12 @@ _NOT_OWNED: set[FieldPath] = {("f:apiVersion",), ("f:kind",), (_META,)} | {
         "uid",
     )
 }
-"""What only the server writes, or what says which object it is."""
+"""Fields that only the server writes, and fields that identify the object."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """The fields of one manager; the first four say which manager, of two with one name."""
+    """The fields of one manager. The first four fields identify the entry."""
 
     manager: str
     operation: str
@@ -61,7 +61,6 @@ class Entry:
     fields: set[FieldPath]
 
     def written(self) -> Json:
-        """Return the entry as it stands in an object."""
         entry = {
             "manager": self.manager,
             "operation": self.operation,
@@ -74,12 +73,12 @@ class Entry:
 
 
 def manager_of(user_agent: str, field_manager: str = "") -> str:
-    """Return the name of a writer: as it calls itself, else the program of its user agent."""
+    """Return the name of a writer: its field manager, else the program of its user agent."""
     return (field_manager or user_agent.partition("/")[0] or "unknown")[:LONGEST_NAME]
 
 
 def worth_tracking(old: Json | None, manager: str) -> bool:
-    """Whether an update is tracked: not by our own components, unless somebody applies."""
+    """Return False for an update of our own components to an object without an applier."""
     if not manager.startswith(OWN_COMPONENTS):
         return True
     entries = managed_fields(old) if old is not None else []
@@ -95,9 +94,9 @@ def track_update(
     now: datetime,
     subresource: str = "",
 ) -> None:
-    """Write, in place, who owns the fields of ``new`` after a creation, an update or a patch.
+    """Set the managed fields of ``new`` in place after a creation, an update or a patch.
 
-    A client that sends ``managedFields: [{}]`` resets them; one that sends none keeps them.
+    A client resets them with ``managedFields: [{}]``, and keeps them by sending none.
     """
     sent = managed_fields(new)
     kept = sent or (managed_fields(old) if old is not None else [])
@@ -113,7 +112,7 @@ def track_update(
         if not entries and old is not None:
             entries = [before_first_apply(old, schema, now)]
     except ListKeyError:
-        _store(new, kept)  # Validation complains of such a list; ownership has nothing to add.
+        _store(new, kept)  # Validation reports such a list.
         return
     changed = without_unowned(found.added | found.modified)
     api_version = str(new.get("apiVersion", ""))
@@ -129,14 +128,13 @@ def track_update(
 
 
 def managed_fields(obj: Json) -> list[Any]:
-    """Return the entries as they stand in an object."""
     metadata = obj.get("metadata")
     found = metadata.get("managedFields") if isinstance(metadata, dict) else None
     return found if isinstance(found, list) else []
 
 
 def entries_of(written: Iterable[Any]) -> list[Entry]:
-    """Read entries; those that are none are left out."""
+    """Parse managed fields. Invalid entries are ignored."""
     return [
         Entry(
             str(entry.get("manager", "")),
@@ -154,7 +152,7 @@ def entries_of(written: Iterable[Any]) -> list[Entry]:
 def entry_for(
     entries: list[Entry], manager: str, operation: str, subresource: str, api_version: str
 ) -> Entry:
-    """Return a manager's entry, added to the others when it has none yet."""
+    """Return the entry of a manager. A missing entry is appended to ``entries``."""
     for entry in entries:
         same = (entry.manager, entry.operation) == (manager, operation)
         if same and entry.subresource == subresource:
@@ -165,14 +163,14 @@ def entry_for(
 
 
 def before_first_apply(live: Json, schema: Schema, now: datetime) -> Entry:
-    """Return the entry of those who wrote an object while nobody kept count."""
+    """Return the entry for fields that were written while the object was not tracked."""
     fields = owned_by_applying(live, schema)
     version = str(live.get("apiVersion", ""))
     return Entry(BEFORE_FIRST_APPLY, UPDATE, version, "", stamp(now), fields)
 
 
 def owned_by_applying(obj: Json, schema: Schema) -> set[FieldPath]:
-    """Return what an applier of this object owns.
+    """Return the fields that a manager owns after applying this object.
 
     Raises:
         ListKeyError: items of a keyed list lack a key or share one.
@@ -181,19 +179,17 @@ def owned_by_applying(obj: Json, schema: Schema) -> set[FieldPath]:
 
 
 def without_unowned(paths: set[FieldPath]) -> set[FieldPath]:
-    """Return the paths that anybody can own."""
     return {path for path in paths if path[:2] not in _NOT_OWNED}
 
 
 def store_entries(obj: Json, entries: Iterable[Entry]) -> None:
-    """Write entries into an object, in place: appliers first, then by age; few of them."""
+    """Write entries into an object in place: appliers first, then by age, with a maximum count."""
     live = _capped([entry for entry in entries if entry.fields])
     live.sort(key=lambda entry: (entry.operation, entry.time, entry.manager, entry.subresource))
     _store(obj, [entry.written() for entry in live])
 
 
 def stamp(now: datetime) -> str:
-    """Return a time as entries carry it."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,7 +1,7 @@
-"""JSON patch and JSON merge patch (RFC 6902, RFC 7396) and the answers to bad ones.
+"""JSON patch and JSON merge patch (RFC 6902, RFC 7396), and the errors of invalid ones.
 
-A patch never changes the document that it is given: a failed write must leave no trace.
-Nor does its result share parts with either of them: the server goes on to change it in place.
+A patch never changes its arguments, because a failed write must leave the stored object as it was.
+The result shares no parts with the arguments, because the server changes it in place afterwards.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ import msgspec
 from gangline.local.apiserver.machinery.schemas import Json, copied
 
 MAX_OPERATIONS = 10_000
-"""The most operations in one JSON patch, as in Kubernetes."""
+"""Maximum number of operations in one JSON patch, as in Kubernetes."""
 
 MAX_COPIED_BYTES = 3 << 20
-"""The most that the copies of one JSON patch may come to: as much as a request may hold."""
+"""Maximum size of all copies of one JSON patch together: the limit of a request body."""
 
 
 class PatchError(Exception):
-    """A patch that cannot be applied: the HTTP code, the reason and the message of the answer."""
+    """The patch cannot be applied. Carries the HTTP code, reason and message of the response."""
 
     def __init__(self, message: str, code: int = 400, reason: str = "BadRequest") -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class PatchError(Exception):
 
 
 def unprocessable(message: str) -> PatchError:
-    """Return the error of a patch that is well formed and does not fit the document."""
+    """Return the error of a well-formed patch that does not fit the document."""
     return PatchError(message, 422, "Invalid")
 
 
@@ -39,8 +39,8 @@ def json_patch(document: Json, operations: Any) -> Json:
     """Apply a list of JSON patch operations.
 
     Raises:
-        PatchError: it is no list of operations (400), it has too many or copies too much (413),
-            or one of them does not fit the document, a failed ``test`` among them (422).
+        PatchError: the argument is not a list of operations (400), it has too many operations or
+            copies too much (413), or an operation or ``test`` does not fit the document (422).
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")
@@ -60,12 +60,12 @@ def json_patch(document: Json, operations: Any) -> Json:
     except (jsonpatch.JsonPatchException, TypeError) as error:
         raise PatchError(f"the JSON patch is malformed: {error}") from error
     if not isinstance(patched, dict):
-        raise unprocessable("the JSON patch leaves something that is not an object")
+        raise unprocessable("the result of the JSON patch is not an object")
     return patched
 
 
 def _applied(document: Json, operations: Sequence[Json]) -> Any:
-    """Apply operations in turn; copies may double the document each time, so they are counted."""
+    """Apply operations in turn. Copies are counted, since each may double the document."""
     if not any(operation.get("op") == "copy" for operation in operations):
         return jsonpatch.apply_patch(document, list(operations))
     patched: Any = copied(document)
@@ -75,14 +75,14 @@ def _applied(document: Json, operations: Sequence[Json]) -> Any:
         if operation.get("op") == "copy" and isinstance(source, str):
             left -= len(msgspec.json.encode(jsonpointer.resolve_pointer(patched, source, None)))
         if left < 0:
-            message = f"the copies of the JSON patch come to more than {MAX_COPIED_BYTES} bytes"
+            message = f"the copies of the JSON patch exceed {MAX_COPIED_BYTES} bytes"
             raise PatchError(message, 413, "RequestEntityTooLarge")
         patched = jsonpatch.apply_patch(patched, [operation], in_place=True)
     return patched
 
 
 def merge_patch(document: Json, patch: Any) -> Json:
-    """Apply a merge patch: given fields replace, null removes, objects merge, lists are whole.
+    """Apply a merge patch: values replace, null removes, objects merge, lists are replaced.
 
     Raises:
         PatchError: the patch is not an object.
@@ -96,7 +96,7 @@ def merge_patch(document: Json, patch: Any) -> Json:
 def create_merge_patch(old: Json, new: Json) -> Json:
     """Return the smallest merge patch that turns ``old`` into ``new``.
 
-    Nulls inside ``new`` cannot be said in a merge patch: they come out as absent fields.
+    A merge patch cannot express nulls inside ``new``: they become absent fields.
     """
     patch: Json = {name: None for name in old if name not in new}
     for name, value in new.items():
@@ -111,7 +111,7 @@ def create_merge_patch(old: Json, new: Json) -> Json:
 
 
 def same_json(left: Any, right: Any) -> bool:
-    """Whether two values are equal as JSON, where ``true`` is not ``1`` as it is in Python."""
+    """Compare two values as JSON, where ``true`` is not equal to ``1`` as it is in Python."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same_json(left[k], right[k]) for k in left)
     if isinstance(left, list) and isinstance(right, list):

@@ -1,13 +1,14 @@
-"""What Kubernetes fills into a pod: its spec, containers, probes, volumes and admission's parts.
+"""Defaults of pods: spec, containers, probes and volumes, and the values set by admission.
 
-A pod template gets ``default_pod_spec``; a pod itself also gets what only pods get: requests from
-limits, service links, a service account and the tolerations of node trouble.
+A pod template gets ``default_pod_spec``. A pod also gets requests from limits, service links, a
+service account and the tolerations for failed nodes.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gangline.local.apiserver.machinery.amounts import canonicalize
+from gangline.local.apiserver.machinery.json_objects import fill, objects, part
 from gangline.local.apiserver.machinery.schemas import Json
 
 SPEC_DEFAULTS: Mapping[str, Any] = {
@@ -32,40 +33,19 @@ MODE = 0o644
 TOKEN_SECONDS = 3600
 
 
-def fill(target: Json, defaults: Mapping[str, Any]) -> None:
-    """Set, in place, the fields that are absent."""
-    for name, value in defaults.items():
-        if target.get(name) is None:
-            target[name] = value
-
-
-def objects(value: Any) -> Iterator[Json]:
-    """Yield the objects in a list that may be absent or hold something else."""
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
-
-
-def part(target: Any, *names: str) -> Json:
-    """Return the object at a path; an empty one that belongs to nobody where it is absent."""
-    for name in names:
-        target = target.get(name) if isinstance(target, dict) else None
-    return target if isinstance(target, dict) else {}
-
-
 def all_containers(spec: Json) -> Iterator[Json]:
-    """Yield the init containers, then the containers of a pod spec."""
     yield from objects(spec.get("initContainers"))
     yield from objects(spec.get("containers"))
 
 
 def default_pod(pod: Json) -> None:
-    """Fill in, in place, what a pod gets when it is created."""
+    """Set the defaults of a new pod in place."""
     spec = part(pod, "spec")
     if not spec:
         return
     default_pod_spec(spec)
     fill(spec, {"enableServiceLinks": True, "serviceAccountName": "default"})
-    # The old name of the field: clients of several years read it.
+    # Older clients read the deprecated field.
     spec["serviceAccount"] = spec["serviceAccountName"]
     for container in all_containers(spec):
         _requests_from_limits(container)
@@ -76,7 +56,7 @@ def default_pod(pod: Json) -> None:
 
 
 def default_pod_spec(spec: Json) -> None:
-    """Fill in, in place, what the pods of a template get as well."""
+    """Set the defaults that pods and pod templates share, in place."""
     fill(spec, SPEC_DEFAULTS)
     fill(spec, {"securityContext": {}})
     for container in all_containers(spec):
@@ -86,13 +66,11 @@ def default_pod_spec(spec: Json) -> None:
 
 
 def default_template(template: Json) -> None:
-    """Fill in, in place, a pod template."""
     if spec := part(template, "spec"):
         default_pod_spec(spec)
 
 
 def canonicalize_pod_spec(spec: Json) -> None:
-    """Give the amounts in a pod spec one spelling, in place."""
     for container in all_containers(spec):
         resources = part(container, "resources")
         canonicalize(resources.get("limits"))
@@ -101,7 +79,9 @@ def canonicalize_pod_spec(spec: Json) -> None:
 
 
 def pull_policy(image: str) -> str:
-    """Return when an image is pulled by default: ``latest`` always, any other tag when absent."""
+    """Return the default pull policy: ``Always`` for ``latest``, ``IfNotPresent`` for any other
+    tag.
+    """
     if "@" in image:
         return "IfNotPresent"
     _, _, tag = image.rsplit("/", 1)[-1].partition(":")
@@ -122,7 +102,7 @@ def _default_container(container: Json, host_network: bool) -> None:
             fill(field, {"apiVersion": "v1"})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe := part(container, name):
-            # Zero seconds or times stand for "not given" in a probe.
+            # In a probe, zero means an absent value.
             probe.update(
                 {key: value for key, value in PROBE_DEFAULTS.items() if not probe.get(key)}
             )

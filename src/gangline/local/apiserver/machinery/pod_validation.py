@@ -1,11 +1,12 @@
-"""Validation of pods and pod templates: everything that a schema cannot say of them."""
+"""Validation of pods and pod templates beyond their schema."""
 
 from collections.abc import Iterable
 
 from gangline.api import names
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.container_validation import container_causes
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
     annotation_causes,
@@ -15,7 +16,6 @@ from gangline.local.apiserver.machinery.name_rules import (
     name_causes,
     one_of,
 )
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
 from gangline.local.apiserver.machinery.schemas import Json, copied
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -29,18 +29,17 @@ IMMUTABLE = (
 
 
 def pod_causes(path: str, spec: Json) -> Causes:
-    """Yield every mistake in a pod spec at ``path``."""
     volumes = set[str]()
     yield from _volume_causes(child(path, "volumes"), spec, volumes)
     if not list(objects(spec.get("containers"))):
-        yield wrong.required(child(path, "containers"))
+        yield field_errors.required(child(path, "containers"))
     taken = set[str]()
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(objects(spec.get(kind))):
             where = indexed(child(path, kind), index)
             name = container.get("name")
             if name and name in taken:
-                yield wrong.duplicate(child(where, "name"), name)
+                yield field_errors.duplicate(child(where, "name"), name)
             taken.add(str(name))
             yield from container_causes(where, container, volumes, init=kind != "containers")
     yield from _policy_causes(path, spec)
@@ -55,7 +54,6 @@ def pod_causes(path: str, spec: Json) -> Causes:
 
 
 def template_causes(path: str, template: Json) -> Causes:
-    """Yield every mistake in a pod template at ``path``."""
     metadata, where = part(template, "metadata"), child(path, "metadata")
     yield from label_causes(child(where, "labels"), metadata.get("labels"))
     yield from annotation_causes(child(where, "annotations"), metadata.get("annotations"))
@@ -63,16 +61,15 @@ def template_causes(path: str, template: Json) -> Causes:
 
 
 def pod_update_causes(old: Json, new: Json) -> Causes:
-    """Yield what may not change in a pod that exists."""
     before, after = copied(part(old, "spec")), copied(part(new, "spec"))
     for index, container in enumerate(objects(after.get("containers"))):
         if not container.get("image"):
-            yield wrong.required(indexed("spec.containers", index) + ".image")
+            yield field_errors.required(indexed("spec.containers", index) + ".image")
     kept = after.get("tolerations") or []
     if any(toleration not in kept for toleration in before.get("tolerations") or []):
         detail = "existing toleration can not be modified except its tolerationSeconds"
         if not _only_seconds_changed(objects(before.get("tolerations")), list(objects(kept))):
-            yield wrong.forbidden("spec.tolerations", detail)
+            yield field_errors.forbidden("spec.tolerations", detail)
     for spec in (before, after):
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
@@ -83,7 +80,7 @@ def pod_update_causes(old: Json, new: Json) -> Causes:
         changed = ", ".join(
             f"spec.{n}" for n in {**before, **after} if before.get(n) != after.get(n)
         )
-        yield wrong.forbidden("spec", f"{IMMUTABLE}; changed: {changed}")
+        yield field_errors.forbidden("spec", f"{IMMUTABLE}; changed: {changed}")
 
 
 def _only_seconds_changed(before: Iterable[Json], after: list[Json]) -> bool:
@@ -99,7 +96,7 @@ def _policy_causes(path: str, spec: Json) -> Causes:
     yield from one_of(child(path, "dnsPolicy"), spec.get("dnsPolicy"), DNS_POLICIES)
     if spec.get("dnsPolicy") == "None" and not part(spec, "dnsConfig").get("nameservers"):
         detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-        yield wrong.required(child(path, "dnsConfig.nameservers"), detail)
+        yield field_errors.required(child(path, "dnsConfig.nameservers"), detail)
     grace = spec.get("terminationGracePeriodSeconds")
     yield from at_least(child(path, "terminationGracePeriodSeconds"), grace, 0)
     deadline = spec.get("activeDeadlineSeconds")
@@ -112,14 +109,14 @@ def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:
         name = volume.get("name")
         yield from name_causes(names.dns_label, child(where, "name"), name)
         if name in found:
-            yield wrong.duplicate(child(where, "name"), name)
+            yield field_errors.duplicate(child(where, "name"), name)
         found.add(str(name))
         sources = [key for key in volume if key != "name" and volume[key] is not None]
         if not sources:
-            yield wrong.required(where, "must specify a volume type")
+            yield field_errors.required(where, "must specify a volume type")
         for extra in sources[1:]:
             detail = f"may not specify more than 1 volume type; {sources[0]} is given as well"
-            yield wrong.forbidden(child(where, extra), detail)
+            yield field_errors.forbidden(child(where, extra), detail)
         yield from _source_causes(where, volume)
 
 
@@ -132,21 +129,21 @@ def _source_causes(where: str, volume: Json) -> Causes:
     }
     for source, name in needed.items():
         if isinstance(volume.get(source), dict) and not volume[source].get(name):
-            yield wrong.required(child(where, f"{source}.{name}"))
+            yield field_errors.required(child(where, f"{source}.{name}"))
     for source in ("configMap", "secret", "downwardAPI", "projected"):
         mode = part(volume, source).get("defaultMode")
         if isinstance(mode, int) and not 0 <= mode <= 0o777:
             detail = "must be a number between 0 and 0777 (octal), both inclusive"
-            yield wrong.invalid(child(where, f"{source}.defaultMode"), mode, detail)
+            yield field_errors.invalid(child(where, f"{source}.defaultMode"), mode, detail)
         for index, item in enumerate(objects(part(volume, source).get("items"))):
             for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
                 if not item.get(name):
-                    yield wrong.required(
+                    yield field_errors.required(
                         f"{indexed(child(where, f'{source}.items'), index)}.{name}"
                     )
             if ".." in str(item.get("path", "")).split("/"):
                 field = f"{indexed(child(where, f'{source}.items'), index)}.path"
-                yield wrong.invalid(field, item["path"], "must not contain '..'")
+                yield field_errors.invalid(field, item["path"], "must not contain '..'")
 
 
 def _toleration_causes(path: str, spec: Json) -> Causes:
@@ -157,13 +154,13 @@ def _toleration_causes(path: str, spec: Json) -> Causes:
             yield from complaint(names.label_key, child(where, "key"), key)
         elif operator != "Exists":
             detail = 'operator must be Exists when `key` is empty, which means "match all values"'
-            yield wrong.invalid(child(where, "operator"), operator, detail)
+            yield field_errors.invalid(child(where, "operator"), operator, detail)
         yield from one_of(child(where, "operator"), operator or None, ("Equal", "Exists"))
         if operator == "Exists" and toleration.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
-            yield wrong.invalid(child(where, "operator"), operator, detail)
+            yield field_errors.invalid(child(where, "operator"), operator, detail)
         effect = toleration.get("effect")
         yield from one_of(child(where, "effect"), effect or None, EFFECTS)
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
             detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            yield wrong.invalid(child(where, "effect"), effect, detail)
+            yield field_errors.invalid(child(where, "effect"), effect, detail)

@@ -1,4 +1,4 @@
-"""What a printer of one kind is made of, and the cells that many kinds share."""
+"""The columns and cells of a table printer, and cells that several kinds share."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from gangline.local.apiserver.machinery.durations import age
-from gangline.local.apiserver.machinery.pod_defaults import part
+from gangline.local.apiserver.machinery.json_objects import part
 from gangline.local.apiserver.machinery.schemas import Json
 
 NONE = "<none>"
@@ -16,7 +16,7 @@ Cells: TypeAlias = Callable[[Json, datetime], list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table; priority above zero means that only ``-o wide`` shows it."""
+    """One column of a table. Only ``-o wide`` shows a column with a priority above zero."""
 
     name: str
     type: str = "string"
@@ -25,7 +25,6 @@ class Column:
     priority: int = 0
 
     def definition(self) -> Json:
-        """Return the column as it is written in a Table."""
         return {
             "name": self.name,
             "type": self.type,
@@ -49,7 +48,7 @@ AGE = Column("Age", description="How long ago the object was created.")
 
 
 def columns(*names: str) -> tuple[Column, ...]:
-    """Return text columns by name; ``Name`` and ``Age`` are known, ``+`` marks a wide one."""
+    """Return text columns. ``Name`` and ``Age`` are predefined, ``+`` marks a wide column."""
     known = {"Name": NAME, "Age": AGE}
     return tuple(
         known.get(name) or Column(name.removeprefix("+"), priority=int(name.startswith("+")))
@@ -58,32 +57,27 @@ def columns(*names: str) -> tuple[Column, ...]:
 
 
 def name_of(obj: Json) -> str:
-    """Return the name of an object."""
     return str(part(obj, "metadata").get("name", ""))
 
 
 def created_age(obj: Json, now: datetime) -> str:
-    """Return the age of an object."""
     return age(part(obj, "metadata").get("creationTimestamp"), now)
 
 
 def deleting(obj: Json) -> bool:
-    """Whether an object has been deleted and is not gone yet."""
     return bool(part(obj, "metadata").get("deletionTimestamp"))
 
 
 def joined(values: Iterable[Any], separator: str = ",") -> str:
-    """Return values as one text, ``<none>`` when there are none."""
     return separator.join(map(str, values)) or NONE
 
 
 def labels_text(labels: Any) -> str:
-    """Return labels as ``a=b,c=d`` in the order of their names."""
     return joined(f"{k}={v}" for k, v in sorted(labels.items())) if labels else NONE
 
 
 def selector_text(selector: Json) -> str:
-    """Return a label selector as kubectl writes it: ``a=b,c in (d,e),!f``."""
+    """Return a label selector in the notation of kubectl: ``a=b,c in (d,e),!f``."""
     terms = [f"{k}={v}" for k, v in sorted((selector.get("matchLabels") or {}).items())]
     for term in selector.get("matchExpressions") or []:
         key, values = term.get("key"), ",".join(sorted(term.get("values") or []))

@@ -1,4 +1,4 @@
-"""How nodes, namespaces, stored settings, events, volumes, roles and definitions are shown."""
+"""Printers of nodes, namespaces, configuration, events, volumes, roles and definitions."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Any
 
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.durations import UNKNOWN, age
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.printer import (
     NONE,
     Printer,
@@ -48,12 +48,12 @@ def _node(obj: Json, now: datetime) -> list[Any]:
 def _node_status(obj: Json) -> str:
     conditions = objects(part(obj, "status").get("conditions"))
     ready = next((each for each in conditions if each.get("type") == "Ready"), None)
-    words = [
+    states = [
         "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
     ]
     if part(obj, "spec").get("unschedulable"):
-        words.append("SchedulingDisabled")
-    return ",".join(words)
+        states.append("SchedulingDisabled")
+    return ",".join(states)
 
 
 def _node_roles(labels: Json) -> str:
@@ -81,7 +81,7 @@ def _service_account(obj: Json, now: datetime) -> list[Any]:
 
 
 def _event(obj: Json, now: datetime) -> list[Any]:
-    """Return the cells of an event of either API group; the newer one renamed most fields."""
+    """Return the cells of an event of either API group; events.k8s.io renamed most fields."""
     series = part(obj, "series")
     first = obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or obj.get("eventTime")
     last = obj.get("lastTimestamp") or obj.get("deprecatedLastTimestamp") or first

@@ -1,4 +1,4 @@
-"""How pods are shown: readiness, a status that says what is wrong, restarts, where they run."""
+"""Printer of pods: readiness, a status with the reason of a failure, restarts, node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.local.apiserver.machinery.durations import human_duration, latest
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.printer import (
     NONE,
     Printer,
@@ -20,23 +20,22 @@ from gangline.local.apiserver.machinery.schemas import Json
 
 @dataclass(slots=True)
 class Summary:
-    """What the containers of a pod add up to."""
+    """Totals over the containers of a pod."""
 
     reason: str
     ready: int = 0
     restarts: int = 0
     restarted: list[object] = field(default_factory=list)
-    """When containers ended before their last restart."""
+    """Times at which containers ended before their last restart."""
 
     def count_restarts(self, container: Json) -> None:
-        """Add the restarts of one container."""
         self.restarts += container.get("restartCount", 0)
         if finished := part(container, "lastState", "terminated").get("finishedAt"):
             self.restarted.append(finished)
 
 
 def pod_reason(pod: Json) -> str:
-    """Return the one word that kubectl shows as a pod's status."""
+    """Return the status that kubectl shows for a pod."""
     return _summary(pod).reason
 
 
@@ -56,7 +55,7 @@ def _summary(pod: Json) -> Summary:
 
 
 def _look_at_init_containers(pod: Json, summary: Summary) -> bool:
-    """Whether the pod still initializes; the summary's reason then says how far it is."""
+    """Return True if the pod is still initializing; the summary's reason is its progress."""
     specs = {of.get("name"): of for of in objects(part(pod, "spec").get("initContainers"))}
     for place, container in enumerate(objects(part(pod, "status").get("initContainerStatuses"))):
         summary.count_restarts(container)
@@ -77,7 +76,7 @@ def _look_at_init_containers(pod: Json, summary: Summary) -> bool:
 
 
 def _look_at_containers(pod: Json, summary: Summary) -> None:
-    # What init containers went through is history once they are done.
+    # As in kubectl: restarts of finished init containers do not count.
     summary.restarts, summary.restarted = 0, []
     _count_sidecars(pod, summary)
     running = False

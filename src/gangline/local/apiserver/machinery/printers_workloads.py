@@ -1,10 +1,10 @@
-"""How services, endpoints, deployments, replica sets and autoscalers are shown."""
+"""Printers of services, endpoints, deployments, replica sets and autoscalers."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.printer import (
     NONE,
     Printer,
@@ -85,10 +85,10 @@ def _template_cells(obj: Json) -> list[Any]:
 
 
 def _deployment(obj: Json, now: datetime) -> list[Any]:
-    status, wanted = part(obj, "status"), part(obj, "spec").get("replicas", 1)
+    status, desired = part(obj, "status"), part(obj, "spec").get("replicas", 1)
     return [
         name_of(obj),
-        f"{status.get('readyReplicas', 0)}/{wanted}",
+        f"{status.get('readyReplicas', 0)}/{desired}",
         status.get("updatedReplicas", 0),
         status.get("availableReplicas", 0),
         created_age(obj, now),
@@ -133,7 +133,7 @@ def _autoscaler(obj: Json, now: datetime) -> list[Any]:
 
 
 def _metrics_text(spec: Json, status: Json) -> str:
-    if share := spec.get("targetCPUUtilizationPercentage"):  # the older version's only measure
+    if share := spec.get("targetCPUUtilizationPercentage"):  # autoscaling/v1 has no other metric
         seen_share = status.get("currentCPUUtilizationPercentage")
         return f"cpu: {'<unknown>' if seen_share is None else f'{seen_share}%'}/{share}%"
     seen = list(objects(status.get("currentMetrics")))

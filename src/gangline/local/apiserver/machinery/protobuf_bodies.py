@@ -1,11 +1,11 @@
-"""Bodies in Kubernetes' protobuf form, which newer kubectl sends for the kinds that it knows.
+"""Request bodies in the protobuf encoding of Kubernetes, which newer kubectl sends for known kinds.
 
-An envelope (four magic bytes, then the type and the object's bytes) around messages whose fields
-are numbered. ``protobuf_fields.json`` says what each number means: ``"1": "metadata ObjectMeta"``
-is a field of a message, with ``s`` text, ``b`` boolean, ``i`` number, ``y`` bytes; ``[]`` and
-``{}`` repeat it as a list or a map; ``?`` says that zero is a value and not "not given", since Go
-writes zeros for both; a field without a name lies flat in its parent. The table is made by
-``tools/kubernetes_protobuf_fields.py``. Unknown fields are passed over.
+A body is an envelope (four magic bytes, the type, the bytes of the object) around messages with
+numbered fields. ``protobuf_fields.json`` maps the numbers: ``"1": "metadata ObjectMeta"`` is a
+field of a message type; ``s`` is text, ``b`` boolean, ``i`` number, ``y`` bytes. ``[]`` and ``{}``
+mark lists and maps. ``?`` marks fields where zero is a value: Go writes zeros for absent fields
+too. A field without a name is inlined into its parent. ``tools/kubernetes_protobuf_fields.py``
+generates the table. Unknown fields are ignored.
 """
 
 import base64
@@ -30,15 +30,15 @@ Piece: TypeAlias = int | bytes
 
 
 class ProtobufError(ValueError):
-    """Bytes that are no message; HTTP 400."""
+    """The bytes are not a valid message; HTTP 400."""
 
 
 class UnknownKind(ProtobufError):
-    """A kind that is not in the table; HTTP 415."""
+    """The kind is not in the table; HTTP 415."""
 
 
 class Field(NamedTuple):
-    """What the number of a field means."""
+    """The meaning of one field number."""
 
     name: str
     kept: bool
@@ -50,8 +50,8 @@ def decode_body(body: bytes) -> Json:
     """Return the object in a body.
 
     Raises:
-        UnknownKind: the table has no such kind.
-        ProtobufError: the bytes are not in this form.
+        UnknownKind: the table does not contain the kind.
+        ProtobufError: the bytes are not in this encoding.
     """
     if not body.startswith(MAGIC):
         raise ProtobufError("the body is not in Kubernetes' protobuf form")
@@ -59,7 +59,7 @@ def decode_body(body: bytes) -> Json:
     type_, raw = dict(_fields(_bytes(envelope.get(1, b"")))), _bytes(envelope.get(2, b""))
     kind = _text(type_.get(2, b""))
     if kind not in _table():
-        raise UnknownKind(f"the kind {kind!r} is not read from protobuf")
+        raise UnknownKind(f"the kind {kind!r} has no protobuf table")
     return {"apiVersion": _text(type_.get(1, b"")), "kind": kind, **_message(raw, kind, 0)}
 
 
@@ -102,7 +102,7 @@ def _message(raw: bytes, name: str, depth: int) -> Json:
 
 
 _ZEROS: tuple[Any, ...] = (None, "", 0, {}, [])
-"""What Go writes for what was not given."""
+"""Values that Go writes for absent fields."""
 
 
 def _value(piece: Piece, kind: str, depth: int) -> Any:
@@ -157,7 +157,7 @@ _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
     "RawExtension": _embedded_json,
     "Time": _time,
 }
-"""Messages that JSON writes as something else than an object of their fields."""
+"""Messages whose JSON form is not an object of their fields."""
 
 
 def _text(piece: Piece) -> str:
@@ -169,13 +169,13 @@ def _text(piece: Piece) -> str:
 
 def _bytes(piece: Piece) -> bytes:
     if not isinstance(piece, bytes):
-        raise ProtobufError("a number stands where a message or a text belongs")
+        raise ProtobufError("expected a message or text, found a number")
     return piece
 
 
 def _number(piece: Piece) -> int:
     if not isinstance(piece, int):
-        raise ProtobufError("a message or a text stands where a number belongs")
+        raise ProtobufError("expected a number, found a message or text")
     return piece
 
 
@@ -193,9 +193,9 @@ def _fields(raw: bytes) -> Iterator[tuple[int, Piece]]:
         elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
         else:
-            raise ProtobufError(f"the wire type {wire} is not known")
+            raise ProtobufError(f"unknown wire type {wire}")
         if position + size > len(raw):
-            raise ProtobufError("a field is cut short")
+            raise ProtobufError("a field is truncated")
         yield tag >> 3, raw[position : position + size]
         position += size
 
@@ -204,7 +204,7 @@ def _varint(raw: bytes, position: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(raw):
-            raise ProtobufError("a number is cut short")
+            raise ProtobufError("a number is truncated")
         byte = raw[position]
         number |= (byte & 0x7F) << shift
         position += 1

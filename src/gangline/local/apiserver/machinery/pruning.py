@@ -1,7 +1,7 @@
-"""Removal of what a schema does not know: unknown fields, and nulls where null is no value.
+"""Removes unknown fields, and nulls of fields that are not nullable.
 
-A schema is compiled once into nested closures; a node below which nothing can be pruned compiles
-to None and is never walked.
+A schema is compiled once into nested closures. A node below which nothing can be pruned compiles
+to None and is never visited.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from gangline.local.apiserver.machinery.schemas import (
 )
 
 Pruner: TypeAlias = Callable[[Any, Path, Segment, list[str], bool], None]
-"""(value, path of the parent, own segment, paths of unknown fields, whether to remove them)"""
+"""Arguments: value, path of the parent, own segment, list of unknown paths, whether to remove."""
 
 
 class PrunerCompiler(SchemaCompiler[Pruner]):
-    """Makes pruners of schemas; None when nothing below one can be pruned."""
+    """Compiles schemas to pruners. The result is None if nothing below a node can be pruned."""
 
     def _compile(self, schema: Json) -> Pruner | None:
         items = schema.get("items")

@@ -1,18 +1,19 @@
-"""The quality-of-service class of a pod: who is killed first when a node runs out of memory."""
+"""The quality-of-service class of a pod: the kill order when a node runs out of memory."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from gangline.api.quantity import Quantity
 from gangline.local.apiserver.machinery.amounts import amount
-from gangline.local.apiserver.machinery.pod_defaults import all_containers, part
+from gangline.local.apiserver.machinery.json_objects import part
+from gangline.local.apiserver.machinery.pod_defaults import all_containers
 from gangline.local.apiserver.machinery.schemas import Json
 
 COMPUTE = ("cpu", "memory")
 
 
 def qos_class(spec: Json) -> str:
-    """Return Guaranteed, Burstable or BestEffort by the containers' requests and limits."""
+    """Return Guaranteed, Burstable or BestEffort, from the containers' requests and limits."""
     resources = [part(container, "resources") for container in all_containers(spec)]
     requests = [_amounts(part(each, "requests")) for each in resources]
     limits = [_amounts(part(each, "limits")) for each in resources]

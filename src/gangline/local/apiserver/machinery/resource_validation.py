@@ -1,14 +1,14 @@
-"""Validation of amounts: requests and limits of containers, capacities, claims."""
+"""Validation of quantities: requests and limits of containers, capacities, claims."""
 
 from typing import Any
 
 from gangline.api import names
 from gangline.api.quantity import QuantityError, parse_quantity
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.amounts import amount
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import part
 from gangline.local.apiserver.machinery.name_rules import Causes
-from gangline.local.apiserver.machinery.pod_defaults import part
 from gangline.local.apiserver.machinery.schemas import Json
 
 STANDARD = ("cpu", "memory", "ephemeral-storage")
@@ -16,46 +16,49 @@ HUGE_PAGES = "hugepages-"
 
 
 def resource_causes(path: str, resources: Json) -> Causes:
-    """Yield what is wrong with the requests and limits of a container."""
     limits, requests = part(resources, "limits"), part(resources, "requests")
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
             yield from _container_resource(indexed(child(path, kind), name), name, amounts[name])
-    for name, wanted in requests.items():
-        low, high = amount(wanted), amount(limits.get(name))
+    for name, requested in requests.items():
+        low, high = amount(requested), amount(limits.get(name))
         where = indexed(child(path, "requests"), name)
         if low is not None and high is not None and low > high:
             detail = f"must be less than or equal to {name} limit of {high}"
-            yield wrong.invalid(where, str(wanted), detail)
+            yield field_errors.invalid(where, str(requested), detail)
         elif _is_whole(name) and low != high and low is not None:
             if high is None:
                 where = indexed(child(path, "limits"), name)
-                yield wrong.required(where, "Limit must be set for non overcommitable resources")
+                yield field_errors.required(
+                    where, "Limit must be set for non overcommitable resources"
+                )
             else:
-                yield wrong.invalid(where, str(wanted), f"must be equal to {name} limit of {high}")
+                yield field_errors.invalid(
+                    where, str(requested), f"must be equal to {name} limit of {high}"
+                )
 
 
 def amount_causes(path: str, value: Any, *, positive: bool = False) -> Causes:
-    """Yield what is wrong with one amount, which may not be negative (or not zero either)."""
+    """Yield the errors of one quantity: negative values, and zero if ``positive`` is set."""
     try:
         found = parse_quantity(value)
     except QuantityError as error:
-        yield wrong.invalid(path, value, str(error))
+        yield field_errors.invalid(path, value, str(error))
         return
     if found.nano < 0:
-        yield wrong.invalid(path, str(value), "must be greater than or equal to 0")
+        yield field_errors.invalid(path, str(value), "must be greater than or equal to 0")
     elif positive and not found:
-        yield wrong.invalid(path, str(value), "must be greater than zero")
+        yield field_errors.invalid(path, str(value), "must be greater than zero")
 
 
 def _container_resource(path: str, name: str, value: Any) -> Causes:
     if names.label_key(name) is not None or ("/" not in name and not _is_standard(name)):
         detail = "must be a standard resource for containers, or a name with a domain and '/'"
-        yield wrong.invalid(path, name, detail)
+        yield field_errors.invalid(path, name, detail)
     yield from amount_causes(path, value)
     found = amount(value)
     if found is not None and _is_whole(name) and found.milli % 1000:
-        yield wrong.invalid(path, str(value), "must be an integer")
+        yield field_errors.invalid(path, str(value), "must be an integer")
 
 
 def _is_standard(name: str) -> bool:
@@ -63,5 +66,5 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether a resource comes in whole devices, as GPUs do, and cannot be promised twice."""
+    """Return True for device resources such as GPUs: integers that cannot be overcommitted."""
     return "/" in name and not name.partition("/")[0].endswith("kubernetes.io")

@@ -1,7 +1,7 @@
-"""How the modules here read a structural schema: kinds of nodes, fixed parts, paths to fields.
+"""Reading structural schemas: kinds of nodes, standard fields, paths to fields.
 
-A path is kept as a chain ``(parent, segment)`` while an object is walked, because nearly every
-field is fine and only the path of a wrong one is ever put together.
+While an object is walked, a path is a chain ``(parent, segment)``. Nearly all fields are valid, so
+the text of a path is built only for an error.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def _about(schema: Json, description: str) -> Json:
 
 _OWNER: Json = {
     "type": "object",
-    "description": "An object that this one belongs to; it is removed after its owners.",
+    "description": "An owner of this object. The object is deleted after its owners.",
     MAP_TYPE: "atomic",
     "required": ["apiVersion", "kind", "name", "uid"],
     "properties": {
@@ -46,37 +46,37 @@ _OWNER: Json = {
 }
 _ENTRY: Json = {
     "type": "object",
-    "description": "The fields that one manager has set.",
+    "description": "The fields of one manager.",
     "properties": {
         "manager": _about(_STRING, "Name of the writer."),
         "operation": _about(_STRING, "How it wrote: Apply or Update."),
-        "apiVersion": _about(_STRING, "Version that the fields are named in."),
+        "apiVersion": _about(_STRING, "API version of the field names."),
         "time": _about(_TIME, "When the fields of the entry last changed."),
         "fieldsType": _about(_STRING, "Format of the fields: FieldsV1."),
         "fieldsV1": _about({"type": "object", PRESERVE: True}, "The fields, as a tree."),
-        "subresource": _about(_STRING, "Subresource that was written, if it was one."),
+        "subresource": _about(_STRING, "Written subresource, if any."),
     },
 }
 
 OBJECT_META: Json = {
     "type": "object",
-    "description": "What every stored object has: its identity, labels and life cycle.",
+    "description": "Metadata of every stored object: identity, labels, life cycle.",
     "properties": {
         "name": _about(_STRING, "Name, unique among the objects of the kind in the namespace."),
-        "generateName": _about(_STRING, "Start of a name that the server completes."),
-        "namespace": _about(_STRING, "Namespace that the object lives in."),
+        "generateName": _about(_STRING, "Prefix of a name that the server completes."),
+        "namespace": _about(_STRING, "Namespace of the object."),
         "selfLink": _about(_STRING, "No longer set."),
-        "uid": _about(_STRING, "Identity in time and space; a name can be used again."),
+        "uid": _about(_STRING, "Unique identity; names can be reused."),
         "resourceVersion": _about(_STRING, "Changes with every write; compare for equality only."),
-        "generation": _about(_NUMBER, "Counts the changes of what is wished for."),
-        "creationTimestamp": _about(_TIME, "When it was stored."),
-        "deletionTimestamp": _about(_TIME, "When it is to be gone; set by a deletion."),
-        "deletionGracePeriodSeconds": _about(_NUMBER, "Seconds that it has to end in peace."),
-        "labels": _about(_STRINGS, "Names and values to select objects by."),
-        "annotations": _about(_STRINGS, "Names and values that tools keep with the object."),
+        "generation": _about(_NUMBER, "Counts the changes of the desired state."),
+        "creationTimestamp": _about(_TIME, "Time of creation."),
+        "deletionTimestamp": _about(_TIME, "Time by which it is removed; set by a deletion."),
+        "deletionGracePeriodSeconds": _about(_NUMBER, "Grace period of its deletion in seconds."),
+        "labels": _about(_STRINGS, "Names and values for selecting objects."),
+        "annotations": _about(_STRINGS, "Names and values for tools and users."),
         "ownerReferences": {
             "type": "array",
-            "description": "Objects that this one belongs to.",
+            "description": "Owners of this object.",
             LIST_TYPE: "map",
             MAP_KEYS: ["uid"],
             "x-kubernetes-patch-strategy": "merge",
@@ -85,24 +85,24 @@ OBJECT_META: Json = {
         },
         "finalizers": {
             "type": "array",
-            "description": "Who must agree before the object is removed.",
+            "description": "Identifiers that must be removed before the object is.",
             LIST_TYPE: "set",
             "x-kubernetes-patch-strategy": "merge",
             "items": _STRING,
         },
         "managedFields": {
             "type": "array",
-            "description": "Which writer has set which fields.",
+            "description": "Which manager owns which fields.",
             LIST_TYPE: "atomic",
             "items": _ENTRY,
         },
     },
 }
-"""The metadata of every object; CRDs say no more of it than ``type: object``."""
+"""The metadata of every object. CRDs describe it only as ``type: object``."""
 
 
 def with_object_parts(schema: Json) -> Json:
-    """Return the schema with ``apiVersion``, ``kind`` and ``metadata`` of a whole object."""
+    """Return the schema with the ``apiVersion``, ``kind`` and ``metadata`` of a complete object."""
     own = schema.get("properties", {})
     metadata = own.get("metadata", {})
     parts = {
@@ -111,7 +111,7 @@ def with_object_parts(schema: Json) -> Json:
         "metadata": {**OBJECT_META, "properties": dict(OBJECT_META["properties"])},
     }
     if "name" in metadata.get("properties", {}):
-        # A CRD may restrict the names of its objects, and nothing else of their metadata.
+        # API rule: a CRD may restrict only the names of its objects, no other metadata.
         name = {**_STRING, **metadata["properties"]["name"]}
         parts["metadata"]["properties"]["name"] = name
     return {**schema, "type": "object", "properties": {**own, **parts}}
@@ -123,7 +123,7 @@ def expanded(schema: Json) -> Json:
 
 
 def preserves_unknown(schema: Json) -> bool:
-    """Whether fields that the schema does not name are kept."""
+    """Return True if fields that the schema does not name are preserved."""
     if schema.get(PRESERVE) or schema.get(INT_OR_STRING):
         return True
     extra = schema.get("additionalProperties")
@@ -131,13 +131,13 @@ def preserves_unknown(schema: Json) -> bool:
 
 
 def extra_values(schema: Mapping[str, Any]) -> Json | None:
-    """Return the schema of the values of a map with free keys, if it is one and says so."""
+    """Return the value schema of a map with free keys, or None."""
     extra = schema.get("additionalProperties")
     return extra if isinstance(extra, dict) and extra else None
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy of JSON: ``copy.deepcopy`` asks of every value what JSON never is."""
+    """Return a deep copy of JSON, faster than ``copy.deepcopy``."""
     if isinstance(value, dict):
         return {name: copied(child) for name, child in value.items()}
     if isinstance(value, list):
@@ -146,7 +146,7 @@ def copied(value: Any) -> Any:
 
 
 def render(parent: Path, segment: Segment = "") -> str:
-    """Return the path as people write it, such as ``spec.containers[0].image``."""
+    """Return a path as text, such as ``spec.containers[0].image``."""
     segments = [segment]
     while parent is not None:
         parent, segment = parent

@@ -1,8 +1,9 @@
-"""Validation of services: type, ports, selector, and the address that they keep for life."""
+"""Validation of services: type, ports, selector, and the immutable cluster IP."""
 
 from gangline.api import names
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
     complaint,
@@ -11,7 +12,6 @@ from gangline.local.apiserver.machinery.name_rules import (
     one_of,
     port_causes,
 )
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
 from gangline.local.apiserver.machinery.schemas import Json
 
 TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
@@ -20,7 +20,6 @@ HEADLESS = "None"
 
 
 def service_causes(obj: Json) -> Causes:
-    """Yield every mistake in a service."""
     spec = part(obj, "spec")
     kind = spec.get("type", "ClusterIP")
     ports = list(objects(spec.get("ports")))
@@ -31,21 +30,20 @@ def service_causes(obj: Json) -> Causes:
         name = str(spec.get("externalName", "")).removesuffix(".")
         yield from name_causes(names.dns_subdomain, "spec.externalName", name)
     elif not ports and spec.get("clusterIP") != HEADLESS:
-        yield wrong.required("spec.ports")
+        yield field_errors.required("spec.ports")
     if kind in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == HEADLESS:
         detail = f"may not be set to 'None' for {kind} services"
-        yield wrong.invalid("spec.clusterIP", HEADLESS, detail)
+        yield field_errors.invalid("spec.clusterIP", HEADLESS, detail)
     yield from _ports(ports)
 
 
 def service_update_causes(old: Json, new: Json) -> Causes:
-    """Yield what may not change in a service that exists."""
     before, after = part(old, "spec"), part(new, "spec")
     address = before.get("clusterIP")
     if "ExternalName" in (before.get("type"), after.get("type")) or not address:
         return
     if after.get("clusterIP") and after["clusterIP"] != address:
-        yield wrong.invalid("spec.clusterIP", after["clusterIP"], "field is immutable")
+        yield field_errors.invalid("spec.clusterIP", after["clusterIP"], "field is immutable")
 
 
 def _ports(ports: list[Json]) -> Causes:
@@ -56,12 +54,12 @@ def _ports(ports: list[Json]) -> Causes:
         if name:
             yield from complaint(names.dns_label, child(where, "name"), name)
             if name in taken:
-                yield wrong.duplicate(child(where, "name"), name)
+                yield field_errors.duplicate(child(where, "name"), name)
             taken.add(name)
         elif len(ports) > 1:
-            yield wrong.required(child(where, "name"))
+            yield field_errors.required(child(where, "name"))
         if not number:
-            yield wrong.required(child(where, "port"))
+            yield field_errors.required(child(where, "port"))
         yield from port_causes(child(where, "port"), number or None)
         target = port.get("targetPort")
         yield from port_causes(child(where, "targetPort"), target)
@@ -70,5 +68,5 @@ def _ports(ports: list[Json]) -> Causes:
         protocol = port.get("protocol", "TCP")
         yield from one_of(child(where, "protocol"), protocol, PROTOCOLS)
         if (protocol, number) in numbers:
-            yield wrong.duplicate(where, {"port": number, "protocol": protocol})
+            yield field_errors.duplicate(where, {"port": number, "protocol": protocol})
         numbers.add((protocol, number))

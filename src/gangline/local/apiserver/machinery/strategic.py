@@ -1,11 +1,13 @@
-"""Strategic merge patch: a merge patch that merges lists by key, as the schema says how.
+"""Strategic merge patch: a merge patch that merges lists by key, as the schema describes.
 
 Directives in a patch:
-  ``$patch: replace | delete | merge``       of an object, or of an item of a keyed list
-  ``$retainKeys: [names]``                   fields of an object that stay, all others go
+
+  ``$patch: replace | delete | merge``       for an object, or for an item of a keyed list
+  ``$retainKeys: [names]``                   fields of an object to keep; others are removed
   ``$deleteFromPrimitiveList/FIELD: [...]``  members to remove from a list of scalars
-  ``$setElementOrder/FIELD: [...]``          the order that a merged list shall have
-Lists without a merge strategy in the schema are replaced as a whole.
+  ``$setElementOrder/FIELD: [...]``          the order of a merged list
+
+Lists without a merge strategy in the schema are replaced.
 """
 
 from collections.abc import Hashable, Mapping
@@ -89,8 +91,8 @@ def _merge_lists(
         return items
     of = schema.get("items", _EMPTY)
     additions = [item for item in patch if not _is_directive(item)]
-    # Two items may share a key that is not really one, as port 53 for TCP and for UDP do: the
-    # first is merged into and both stay.
+    # The merge key need not be unique (port 53 for TCP and for UDP): the patch merges into the
+    # first of two equal keys, and both items stay.
     places = {identity(item): place for place, item in reversed(list(enumerate(items)))}
     for addition in additions:
         place = places.setdefault(identity(addition), len(items))
@@ -103,7 +105,7 @@ def _merge_lists(
 def _without_directives(
     original: list[Any], patch: list[Any], key: str, name: str
 ) -> tuple[list[Any], bool]:
-    """Carry out the ``$patch`` items: what is left of the list, and whether it is final."""
+    """Execute the ``$patch`` items. Returns the remaining list, and whether it is final."""
     identity = _identity(key, name)
     directives = {str(item[PATCH]) for item in patch if _is_directive(item)}
     if unknown := directives - {"replace", "delete"}:
@@ -183,17 +185,19 @@ def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str
 
 
 def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> None:
-    """Refuse a patch whose own items are not told, or told in another order than they come in."""
+    """Refuse a patch whose items are missing in its order, or are in another order."""
     if not isinstance(patched, list):
         return
-    told = iter([identity(item) for item in order])
+    listed = iter([identity(item) for item in order])
     for item in patched:
-        if not _is_directive(item) and identity(item) not in told:
+        if not _is_directive(item) and identity(item) not in listed:
             raise PatchError(f"{ORDER}{name} does not match the patched list at {_short(item)}")
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of a patch's value without directives and nulls: nothing is there to merge."""
+    """Return a copy of a patch value without directives and nulls, for a field with nothing to
+    merge.
+    """
     if isinstance(value, dict):
         return {
             name: _plain(child)

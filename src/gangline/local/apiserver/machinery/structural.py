@@ -1,8 +1,7 @@
-"""A kind's structural schema, compiled: pruning, defaulting and validation of its objects.
+"""The compiled structural schema of a kind: pruning, defaulting and validation of its objects.
 
-The server calls the three in this order on every write: unknown fields go (or are complained of),
-defaults are filled in, then every mistake is collected. Objects keep ``apiVersion``, ``kind`` and
-``metadata`` whatever the schema says of them.
+The server runs them in this order on every write: prune unknown fields, set defaults, validate.
+``apiVersion``, ``kind`` and ``metadata`` are always preserved, whatever the schema contains.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ __all__ = ["StructuralSchema"]
 
 
 class StructuralSchema:
-    """The schema of one kind in one version; make it once, it costs milliseconds to compile."""
+    """The schema of one kind in one version. Compilation takes milliseconds, so reuse it."""
 
     def __init__(self, schema: Json) -> None:
         self.schema = with_object_parts(schema)
@@ -26,23 +25,17 @@ class StructuralSchema:
         self._validate = ValidatorCompiler().compile(self.schema)
 
     def prune(self, obj: Json) -> list[str]:
-        """Remove, in place, unknown fields and nulls that are no values.
-
-        Returns the paths of the unknown fields; nulls are not worth a word.
-        """
+        """Remove unknown fields and invalid nulls in place. Returns the paths of unknown fields."""
         return self._walk(obj, remove=True)
 
     def unknown_fields(self, obj: Json) -> list[str]:
-        """Return the paths of the fields that the schema does not know."""
         return self._walk(obj, remove=False)
 
     def apply_defaults(self, obj: Json) -> None:
-        """Fill in, in place, the defaults of absent fields."""
         if self._default is not None:
             self._default(obj)
 
     def validate(self, obj: Any) -> list[StatusCause]:
-        """Return every mistake in the object; none when it is as the schema wants it."""
         causes: list[StatusCause] = []
         if self._validate is not None:
             self._validate(obj, None, "", causes)

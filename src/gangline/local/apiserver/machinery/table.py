@@ -1,8 +1,8 @@
-"""Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl shows as is.
+"""Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl prints as is.
 
-A ``Printer`` is the columns of a kind and a function that makes one object's cells. Built-in kinds
-have theirs in ``printers_*``; a CRD's come from its ``additionalPrinterColumns``; all others show
-name and age. Columns of priority above zero appear with ``-o wide``.
+A ``Printer`` has the columns of a kind and a function that returns the cells of one object.
+Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
+other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
 """
 
 import json
@@ -45,7 +45,7 @@ NAME_AND_AGE = Printer((NAME, AGE), lambda obj, now: [name_of(obj), created_age(
 
 
 def printer_for(group: str, kind: str, additional_columns: Sequence[Json] | None = None) -> Printer:
-    """Return the printer of a kind: a CRD's own columns, the built-in ones, or name and age."""
+    """Return the printer of a kind: its CRD's columns, the built-in ones, or name and age."""
     if additional_columns:
         return _custom(additional_columns)
     return BUILT_IN.get((group, kind), NAME_AND_AGE)
@@ -60,10 +60,10 @@ def render_table(
     metadata: Json | None = None,
     with_columns: bool = True,
 ) -> Json:
-    """Return the Table of some objects.
+    """Return the Table of a list of objects.
 
-    ``include_object`` is what the request asks for: None, Metadata or Object. ``metadata`` is the
-    list's. Events of a watch after the first one leave the columns out.
+    ``include_object`` is None, Metadata or Object, as in the request. ``metadata`` is that of the
+    list. All but the first event of a watch omit the columns.
     """
     return {
         "kind": "Table",
@@ -77,13 +77,11 @@ def render_table(
 
 
 def partial_object(obj: Json) -> Json:
-    """Return only the metadata of an object, as ``PartialObjectMetadata``."""
     metadata = obj.get("metadata", {})
     return {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
 
 
 def partial_object_list(of: Json) -> Json:
-    """Return only the metadata of a list's objects, as ``PartialObjectMetadataList``."""
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": META,
@@ -122,7 +120,7 @@ def _path(text: str) -> JSONPath | None:
     try:
         return JSONPath(text)
     except JSONPathError:
-        return None  # The column stays empty: one odd column must not hide the objects.
+        return None  # One invalid column must not hide the objects: it stays empty.
 
 
 def _custom_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any:

@@ -1,15 +1,15 @@
-"""Validation of objects by a schema: every mistake, in the words of Kubernetes' own validation.
+"""Validation of objects by a schema: all errors, with the wording of Kubernetes' own validation.
 
-A schema is compiled once into closures ``(value, parent path, own segment, causes)``. Each type of
-node has one; rules that a schema does not use cost nothing at run time. CEL rules
-(``x-kubernetes-validations``) are not evaluated: they are for a real cluster's API server.
+A schema is compiled once into closures ``(value, parent path, own segment, causes)``, one for each
+node. Rules that a schema does not use cost nothing at run time. CEL rules
+(``x-kubernetes-validations``) are not evaluated: use a real cluster's API server for them.
 """
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.compiling import SchemaCompiler
 from gangline.local.apiserver.machinery.list_rules import list_rule
 from gangline.local.apiserver.machinery.schemas import (
@@ -42,7 +42,7 @@ _JSON_TYPES = {
 
 
 class ValidatorCompiler(SchemaCompiler[Validator]):
-    """Makes validators of schemas; None when one accepts everything."""
+    """Compiles schemas to validators. The result is None if a node accepts every value."""
 
     def _compile(self, schema: Json) -> Validator | None:
         checks = [check for check in (self._of_type(schema), self._of_junctors(schema)) if check]
@@ -75,7 +75,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
                 return self._of_list(schema, nullable)
             case "object":
                 return self._of_object(schema, nullable)
-        # Without a type only the rules count, as in the branches of anyOf and its like.
+        # Without a type only the rules apply, as in the branches of anyOf and oneOf.
         if "properties" in schema or "required" in schema:
             return self._of_object(schema, nullable, typed=False)
         rules = [*_numeric(schema), *string_rules(schema)]
@@ -116,7 +116,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
             path = (parent, segment)
             for name, own in required:
                 if name not in value:
-                    causes.append(wrong.required(render(path, own)))
+                    causes.append(field_errors.required(render(path, own)))
             for rule in rules:
                 rule(value, parent, segment, causes)
             for name, child in value.items():
@@ -146,14 +146,14 @@ def _wrong_type(
     value: Any, expected: str, parent: Path, segment: Segment, causes: list[StatusCause]
 ) -> None:
     actual = _JSON_TYPES.get(type(value), type(value).__name__)
-    causes.append(wrong.type_invalid(render(parent, segment), actual, expected))
+    causes.append(field_errors.type_invalid(render(parent, segment), actual, expected))
 
 
 def _leaf(
     name: str, types: tuple[type, ...], rules: list[Rule], nullable: bool = False
 ) -> Validator:
     def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
-        # bool is a subclass of int in Python and a type of its own in JSON: compare exactly.
+        # bool is a subclass of int in Python but a separate type in JSON: compare exactly.
         if type(value) not in types:
             if value is not None or not nullable:
                 _wrong_type(value, name, parent, segment, causes)
@@ -165,14 +165,16 @@ def _leaf(
 
 
 def _whole(check: Validator) -> Validator:
-    """Accept ``1.0`` where a whole number is asked for: JSON does not tell it from ``1``."""
+    """Accept ``1.0`` as an integer: JSON does not distinguish it from ``1``."""
 
-    def whole(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+    def check_integer(
+        value: Any, parent: Path, segment: Segment, causes: list[StatusCause]
+    ) -> None:
         if type(value) is float and value.is_integer():
             value = int(value)
         check(value, parent, segment, causes)
 
-    return whole
+    return check_integer
 
 
 def _boolean(nullable: bool, rules: list[Rule]) -> Validator:
@@ -202,7 +204,7 @@ def _junctors(
 
         def add(rule: str) -> None:
             path = render(parent, segment)
-            causes.append(wrong.invalid(path, value, f'"{path}" {rule}'))
+            causes.append(field_errors.invalid(path, value, f'"{path}" {rule}'))
 
         if any_of and not any(map(accepted_by, any_of)):
             add("must validate at least one schema (anyOf)")

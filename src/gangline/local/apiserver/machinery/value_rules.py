@@ -1,11 +1,11 @@
-"""The rules that a schema can put on one value: bounds, lengths, patterns, formats, closed sets."""
+"""Rules of a schema for one value: bounds, lengths, patterns, formats, enums."""
 
 import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.formats import NUMBER_FORMATS, STRING_FORMATS
 from gangline.local.apiserver.machinery.schemas import Json, Path, Segment, render
 
@@ -14,7 +14,7 @@ Test: TypeAlias = Callable[[Any], bool]
 
 
 def number_rules(schema: Json) -> list[Rule]:
-    """Return the rules for numbers; values of other types pass them."""
+    """Return the rules for numbers. They accept values of other types."""
     rules: list[Rule] = []
     if (low := schema.get("minimum")) is not None:
         if schema.get("exclusiveMinimum"):
@@ -34,7 +34,7 @@ def number_rules(schema: Json) -> list[Rule]:
 
 
 def string_rules(schema: Json) -> list[Rule]:
-    """Return the rules for texts; values of other types pass them."""
+    """Return the rules for strings. They accept values of other types."""
     rules: list[Rule] = []
     if shortest := schema.get("minLength"):
         detail = f"should be at least {shortest} chars long"
@@ -50,20 +50,18 @@ def string_rules(schema: Json) -> list[Rule]:
 
 
 def enum_rule(schema: Json) -> list[Rule]:
-    """Return the rule of a closed set of values, if there is one."""
     allowed: list[Any] | None = schema.get("enum")
     if allowed is None:
         return []
 
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if value not in allowed:
-            causes.append(wrong.unsupported(render(parent, segment), value, allowed))
+            causes.append(field_errors.unsupported(render(parent, segment), value, allowed))
 
     return [rule]
 
 
 def size_rules(schema: Json, least: str, most: str, members: str) -> list[Rule]:
-    """Return the rules on how many members a list or a map has."""
     low, high = schema.get(least), schema.get(most)
     if low is None and high is None:
         return []
@@ -73,18 +71,18 @@ def size_rules(schema: Json, least: str, most: str, members: str) -> list[Rule]:
         if low is not None and count < low:
             path = render(parent, segment)
             detail = f"{path} in body should have at least {low} {members}"
-            causes.append(wrong.invalid(path, count, detail))
+            causes.append(field_errors.invalid(path, count, detail))
         if high is not None and count > high:
-            causes.append(wrong.too_many(render(parent, segment), count, high))
+            causes.append(field_errors.too_many(render(parent, segment), count, high))
 
     return [rule]
 
 
 def go_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern written for Go, where ``$`` is the very end and not before a last newline.
+    """Compile a Go pattern, where ``$`` matches only the very end and not before a final newline.
 
     Raises:
-        re.error: the pattern uses what Python's expressions do not have.
+        re.error: the pattern uses syntax that Python does not have.
     """
     pattern = re.sub(r"\\z", r"\\Z", pattern)
     if pattern.endswith("$") and not pattern.endswith(r"\$"):
@@ -96,7 +94,7 @@ def _number(test: Test, detail: str) -> Rule:
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) in (int, float) and not test(value):
             path = render(parent, segment)
-            causes.append(wrong.invalid(path, value, f"{path} in body {detail}"))
+            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
@@ -105,7 +103,7 @@ def _text(test: Test, detail: str) -> Rule:
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and not test(value):
             path = render(parent, segment)
-            causes.append(wrong.invalid(path, value, f"{path} in body {detail}"))
+            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
@@ -113,6 +111,6 @@ def _text(test: Test, detail: str) -> Rule:
 def _longest(limit: int) -> Rule:
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and len(value) > limit:
-            causes.append(wrong.too_long(render(parent, segment), limit, "characters"))
+            causes.append(field_errors.too_long(render(parent, segment), limit, "characters"))
 
     return rule

@@ -1,8 +1,7 @@
-"""Defaults and validation of webhook configurations.
+"""Validation of webhook configurations.
 
-Closed sets of words and required fields are the schema's to report. Expressions in CEL are refused:
-a webhook that is asked although its author wanted it left alone does harm, so the server does not
-pretend.
+Enums and required fields are left to the schema. CEL expressions are refused. Ignoring a match
+condition would call a webhook for requests that its author excluded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,9 @@ from urllib.parse import urlsplit
 
 from gangline.api import names
 from gangline.api.admission import OPERATIONS, SCOPES
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
     complaint,
@@ -20,7 +20,6 @@ from gangline.local.apiserver.machinery.name_rules import (
     port_causes,
     selector_causes,
 )
-from gangline.local.apiserver.machinery.pod_defaults import fill, objects, part
 from gangline.local.apiserver.machinery.schemas import Json
 
 REVIEW_VERSIONS = ("v1", "v1beta1")
@@ -28,37 +27,13 @@ SECONDS = range(1, 31)
 URL_FORM = "desired format: https://host[/path]"
 
 
-def default_webhooks(obj: Json) -> None:
-    """Fill in, in place, what the webhooks of a configuration leave open."""
-    mutating = obj.get("kind") == "MutatingWebhookConfiguration"
-    for hook in objects(obj.get("webhooks")):
-        fill(
-            hook,
-            {
-                "failurePolicy": "Fail",
-                "matchPolicy": "Equivalent",
-                "namespaceSelector": {},
-                "objectSelector": {},
-                "timeoutSeconds": 10,
-            },
-        )
-        if mutating:
-            fill(hook, {"reinvocationPolicy": "Never"})
-        for rule in objects(hook.get("rules")):
-            fill(rule, {"scope": "*"})
-        service = part(hook, "clientConfig").get("service")
-        if isinstance(service, dict):
-            fill(service, {"port": 443})
-
-
 def webhook_causes(obj: Json) -> Causes:
-    """Yield every mistake in the webhooks of a configuration."""
     seen: set[str] = set()
     for index, hook in enumerate(objects(obj.get("webhooks"))):
         path = indexed("webhooks", index)
         name = hook.get("name")
         if isinstance(name, str) and name in seen:
-            yield wrong.duplicate(f"{path}.name", name)
+            yield field_errors.duplicate(f"{path}.name", name)
         elif isinstance(name, str):
             seen.add(name)
         yield from _name(f"{path}.name", name)
@@ -72,37 +47,37 @@ def _hook(path: str, hook: Json) -> Causes:
     seconds = hook.get("timeoutSeconds")
     if isinstance(seconds, (int, float)) and seconds not in SECONDS:
         detail = "the timeout value must be between 1 and 30 seconds"
-        yield wrong.invalid(f"{path}.timeoutSeconds", seconds, detail)
+        yield field_errors.invalid(f"{path}.timeoutSeconds", seconds, detail)
     for name in ("namespaceSelector", "objectSelector"):
         yield from selector_causes(f"{path}.{name}", part(hook, name))
     if hook.get("matchConditions"):
         detail = "this server does not evaluate CEL: use rules, selectors or the webhook itself"
-        yield wrong.forbidden(f"{path}.matchConditions", detail)
+        yield field_errors.forbidden(f"{path}.matchConditions", detail)
     yield from _client(f"{path}.clientConfig", part(hook, "clientConfig"))
 
 
 def _name(path: str, name: Any) -> Causes:
     if not name:
-        yield wrong.required(path)
+        yield field_errors.required(path)
         return
     yield from complaint(names.dns_subdomain, path, name)
     if isinstance(name, str) and name.count(".") < 2:
         detail = "should be a domain with at least three segments separated by dots"
-        yield wrong.invalid(path, name, detail)
+        yield field_errors.invalid(path, name, detail)
 
 
 def _review_versions(path: str, hook: Json) -> Causes:
     listed = hook.get("admissionReviewVersions")
     known = ", ".join(REVIEW_VERSIONS)
     if not listed:
-        yield wrong.required(path, f"must specify one of {known}")
+        yield field_errors.required(path, f"must specify one of {known}")
         return
     if not {*REVIEW_VERSIONS} & {*listed}:
-        yield wrong.invalid(path, listed, f"must include at least one of {known}")
+        yield field_errors.invalid(path, listed, f"must include at least one of {known}")
     for index, version in enumerate(listed):
         yield from complaint(names.dns_service, indexed(path, index), version)
         if version in listed[:index]:
-            yield wrong.duplicate(indexed(path, index), version)
+            yield field_errors.duplicate(indexed(path, index), version)
 
 
 def _rule(path: str, rule: Json) -> Causes:
@@ -115,38 +90,38 @@ def _rule(path: str, rule: Json) -> Causes:
     yield from _starred(f"{path}.apiVersions", versions, "API versions")
     for index, version in enumerate(versions or ()):
         if not version:
-            yield wrong.required(indexed(f"{path}.apiVersions", index))
+            yield field_errors.required(indexed(f"{path}.apiVersions", index))
     yield from _resources(f"{path}.resources", list(rule.get("resources") or ()))
     yield from one_of(f"{path}.scope", rule.get("scope"), SCOPES)
 
 
 def _starred(path: str, listed: Sequence[str] | None, what: str) -> Causes:
     if not listed:
-        yield wrong.required(path)
+        yield field_errors.required(path)
     elif len(listed) > 1 and "*" in listed:
         detail = f"if '*' is present, must not specify other {what}"
-        yield wrong.invalid(path, listed, detail)
+        yield field_errors.invalid(path, listed, detail)
 
 
 def _resources(path: str, listed: list[str]) -> Causes:
-    """Yield what is empty, or said twice: by name, and by a star that holds it already."""
+    """Yield the errors of empty and duplicate resources, including those covered by a wildcard."""
     if not listed:
-        yield wrong.required(path)
+        yield field_errors.required(path)
     for index, resource in enumerate(listed):
         if not resource:
-            yield wrong.required(indexed(path, index))
+            yield field_errors.required(indexed(path, index))
             continue
         for star in _stars_over(resource):
             if star in listed:
                 detail = f"if '{star}' is present, must not specify {resource}"
-                yield wrong.invalid(indexed(path, index), resource, detail)
+                yield field_errors.invalid(indexed(path, index), resource, detail)
     if len(listed) > 1 and "*/*" in listed:
         detail = "if '*/*' is present, must not specify other resources"
-        yield wrong.invalid(path, listed, detail)
+        yield field_errors.invalid(path, listed, detail)
     plain = [resource for resource in listed if "/" not in resource]
     if "*" in plain and len(plain) > 1:
         detail = "if '*' is present, must not specify other resources without subresources"
-        yield wrong.invalid(path, listed, detail)
+        yield field_errors.invalid(path, listed, detail)
 
 
 def _stars_over(resource: str) -> Iterator[str]:
@@ -160,7 +135,7 @@ def _stars_over(resource: str) -> Iterator[str]:
 def _client(path: str, client: Json) -> Causes:
     url, service = client.get("url"), client.get("service")
     if bool(url) == isinstance(service, dict):
-        yield wrong.required(path, "exactly one of url or service is required")
+        yield field_errors.required(path, "exactly one of url or service is required")
     elif url:
         yield from _url(f"{path}.url", url)
     else:
@@ -172,36 +147,36 @@ def _url(path: str, url: str) -> Causes:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        yield wrong.invalid(path, url, f"url must be a valid URL: {error}; {URL_FORM}")
+        yield field_errors.invalid(path, url, f"url must be a valid URL: {error}; {URL_FORM}")
         return
     if parts.scheme != "https":
         detail = f"'https' is the only allowed URL scheme; {URL_FORM}"
-        yield wrong.invalid(path, parts.scheme, detail)
+        yield field_errors.invalid(path, parts.scheme, detail)
     if not host:
-        yield wrong.invalid(path, host or "", f"host must be specified; {URL_FORM}")
+        yield field_errors.invalid(path, host or "", f"host must be specified; {URL_FORM}")
     if "@" in parts.netloc:
-        yield wrong.invalid(path, "…", "user information is not permitted in the URL")
+        yield field_errors.invalid(path, "…", "user information is not permitted in the URL")
     for name, what in (("fragment", "fragments are"), ("query", "query parameters are")):
         if value := getattr(parts, name):
-            yield wrong.invalid(path, value, f"{what} not permitted in the URL")
+            yield field_errors.invalid(path, value, f"{what} not permitted in the URL")
 
 
 def _service(path: str, service: Json) -> Causes:
     for name in ("name", "namespace"):
         if not service.get(name):
-            yield wrong.required(child(path, name), f"service {name} is required")
+            yield field_errors.required(child(path, name), f"service {name} is required")
     yield from port_causes(child(path, "port"), service.get("port"))
     route = service.get("path")
     if not isinstance(route, str) or route in ("", "/"):
         return
     where = child(path, "path")
     if not route.startswith("/"):
-        yield wrong.invalid(where, route, "must start with a '/'")
+        yield field_errors.invalid(where, route, "must start with a '/'")
         return
     steps = route[1:].split("/")
     for index, step in enumerate(steps):
         if not step and index < len(steps) - 1:
-            yield wrong.invalid(where, route, f"segment[{index}] may not be empty")
+            yield field_errors.invalid(where, route, f"segment[{index}] may not be empty")
         elif step:
             for found in complaint(names.dns_subdomain, where, step):
-                yield wrong.invalid(where, route, f"segment[{index}]: {found.message}")
+                yield field_errors.invalid(where, route, f"segment[{index}]: {found.message}")

@@ -1,22 +1,21 @@
-"""Validation of deployments and replica sets: selector, template, roll-out."""
+"""Validation of deployments and replica sets: selector, template, rollout."""
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
+from gangline.local.apiserver.machinery.json_objects import part
 from gangline.local.apiserver.machinery.name_rules import Causes, at_least, one_of, selector_causes
-from gangline.local.apiserver.machinery.pod_defaults import part
 from gangline.local.apiserver.machinery.pod_validation import template_causes
 from gangline.local.apiserver.machinery.schemas import Json
 
 
 def replica_set_causes(obj: Json) -> Causes:
-    """Yield every mistake in a replica set."""
     spec = part(obj, "spec")
     yield from at_least("spec.replicas", spec.get("replicas"), 0)
     yield from at_least("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
     yield from _selector(spec)
     template = part(spec, "template")
     if not template:
-        yield wrong.required("spec.template")
+        yield field_errors.required("spec.template")
         return
     yield from template_causes("spec.template", template)
     policy = part(template, "spec").get("restartPolicy")
@@ -24,7 +23,6 @@ def replica_set_causes(obj: Json) -> Causes:
 
 
 def deployment_causes(obj: Json) -> Causes:
-    """Yield every mistake in a deployment."""
     spec = part(obj, "spec")
     yield from replica_set_causes(obj)
     for name in ("revisionHistoryLimit", "progressDeadlineSeconds"):
@@ -34,35 +32,34 @@ def deployment_causes(obj: Json) -> Causes:
     rolling = strategy.get("rollingUpdate")
     if strategy.get("type") == "Recreate" and rolling is not None:
         detail = "may not be specified when strategy `type` is 'Recreate'"
-        yield wrong.forbidden("spec.strategy.rollingUpdate", detail)
+        yield field_errors.forbidden("spec.strategy.rollingUpdate", detail)
     elif isinstance(rolling, dict):
         yield from _rolling_update(rolling)
 
 
 def selector_update_causes(old: Json, new: Json) -> Causes:
-    """Yield a complaint when a selector changes: it says which pods were made."""
     before, after = part(old, "spec").get("selector"), part(new, "spec").get("selector")
     if before != after:
-        yield wrong.invalid("spec.selector", after, "field is immutable")
+        yield field_errors.invalid("spec.selector", after, "field is immutable")
 
 
 def _selector(spec: Json) -> Causes:
     selector = part(spec, "selector")
     if "selector" not in spec:
-        yield wrong.required("spec.selector")
+        yield field_errors.required("spec.selector")
         return
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        yield wrong.invalid("spec.selector", selector, "empty selector is invalid")
+        yield field_errors.invalid("spec.selector", selector, "empty selector is invalid")
         return
     yield from selector_causes("spec.selector", selector)
     labels = part(spec, "template", "metadata", "labels")
-    wanted = part(selector, "matchLabels")
-    if any(labels.get(name) != value for name, value in wanted.items()):
+    required = part(selector, "matchLabels")
+    if any(labels.get(name) != value for name, value in required.items()):
         path, detail = (
             "spec.template.metadata.labels",
             "`selector` does not match template `labels`",
         )
-        yield wrong.invalid(path, labels, detail)
+        yield field_errors.invalid(path, labels, detail)
 
 
 def _rolling_update(rolling: Json) -> Causes:
@@ -71,11 +68,11 @@ def _rolling_update(rolling: Json) -> Causes:
         yield from _count_or_share(f"spec.strategy.rollingUpdate.{name}", value)
     if all(value in (0, "0", "0%") for value in amounts.values()):
         detail = "may not be 0 when `maxSurge` is 0"
-        yield wrong.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
+        yield field_errors.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
 
 
 def _count_or_share(path: str, value: object) -> "list[StatusCause]":
     if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
         detail = "a valid percent string must be a numeric string followed by an ending '%'"
-        return [wrong.invalid(path, value, detail)]
+        return [field_errors.invalid(path, value, detail)]
     return list(at_least(path, value, 0))

@@ -1,4 +1,4 @@
-"""Brings our CustomResourceDefinitions into a cluster, or up to date in it."""
+"""Installs Gangline's CustomResourceDefinitions in a cluster, and updates outdated ones."""
 
 import hashlib
 from typing import Any
@@ -22,7 +22,7 @@ DEFINITIONS: Resource[dict[str, Any]] = Resource(
 
 
 async def install(client: Client) -> None:
-    """Create the definitions that are missing and replace those that are of another version."""
+    """Create missing definitions and replace those with another fingerprint."""
     for manifest in manifests().values():
         await _install(client, manifest)
 

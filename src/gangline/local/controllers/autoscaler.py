@@ -1,7 +1,8 @@
-"""Autoscalers: from what the measures ask for to the replicas that are set. Pure.
+"""Autoscaler: from the proposals of the metrics to the number of replicas.
 
-The largest proposal counts. It is held back by the proposals of the last minutes (down to the
-highest of them only), by how fast replicas may change, and by the bounds.
+The largest proposal counts. The result is limited by the stabilization window, the scaling
+policies,
+and min/max replicas, as in HPA v2.
 """
 
 from collections.abc import Sequence
@@ -34,23 +35,24 @@ USUAL_DOWN = ScalingRules(
     stabilization_window_seconds=DOWN_WINDOW_S, select_policy="Max", policies=[_PERCENT]
 )
 KEPT = timedelta(hours=1)
-"""The longest window, and the longest period twice over."""
+"""Retention of the history: the longest stabilization window, and twice the longest policy period.
+"""
 
 Moment = tuple[datetime, int]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was proposed and done lately; lost with the process, as in Kubernetes."""
+    """Recent proposals and changes; lost with the process, as in Kubernetes."""
 
     proposals: tuple[Moment, ...] = ()
     changes: tuple[Moment, ...] = ()
-    """By how many replicas: more above zero, fewer below."""
+    """Changes of the number of replicas: positive for scaling up, negative for scaling down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of the target, and what is said of it."""
+    """The number of replicas to set, its reason, and the status to write."""
 
     replicas: int
     reason: str
@@ -72,7 +74,7 @@ def decide(
     history: History,
     now: datetime,
 ) -> Decision:
-    """How many replicas a target gets that has ``current`` now."""
+    """Compute the number of replicas of a target that has ``current`` now."""
     history = _recent(history, current, now)
     low, high = _bounds(scaler)
     if current == 0 and low > 0:

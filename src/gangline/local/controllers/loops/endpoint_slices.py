@@ -1,4 +1,4 @@
-"""Keeps the EndpointSlices of each Endpoints object as it is."""
+"""EndpointSlice mirroring controller: keeps slices equal to their Endpoints object."""
 
 import contextlib
 
@@ -19,11 +19,11 @@ from gangline.local.controllers.endpoint_slices import (
 )
 
 TOGETHER_S = 0.3
-"""How long changes are gathered: nothing in the cluster waits for slices, only people read them."""
+"""Delay in which changes are merged: no component waits for slices, only people read them."""
 
 
 class EndpointSlicesLoop:
-    """Endpoints in, EndpointSlices out."""
+    """Watches Endpoints; writes EndpointSlices."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -36,7 +36,6 @@ class EndpointSlicesLoop:
         self._slices.add_listener(self._slice_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:

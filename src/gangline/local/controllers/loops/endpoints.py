@@ -1,4 +1,4 @@
-"""Keeps the Endpoints of each service with a selector as its pods are."""
+"""Endpoints controller: keeps the Endpoints of each service with a selector up to date."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from gangline.local.controllers.endpoints import build, is_ready
 
 
 class EndpointsLoop:
-    """Services and pods in, Endpoints out."""
+    """Watches services and pods; writes Endpoints."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -31,7 +31,6 @@ class EndpointsLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
@@ -86,7 +85,7 @@ def _selects(service: Service, pod: Pod) -> bool:
 
 
 def _looks(pod: Pod) -> tuple[object, ...]:
-    """What of a pod its endpoints depend on."""
+    """The fields of a pod that its endpoints depend on."""
     return (
         pod.status.pod_ip,
         pod.status.phase,

@@ -1,4 +1,6 @@
-"""Binds claims to volumes, makes folders for them, and cleans up after claims that are gone."""
+"""Volume binder: binds claims to volumes, makes folders for them, and cleans up after deleted
+claims.
+"""
 
 import asyncio
 import contextlib
@@ -41,7 +43,7 @@ def _claims_of(pod: Pod) -> list[str]:
 
 
 class VolumesLoop:
-    """Two queues: claims that want a volume, and volumes whose claim may be gone."""
+    """Two queues: claims that need a volume, and volumes whose claim may be deleted."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -59,7 +61,6 @@ class VolumesLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._make_default_class()
         async with asyncio.TaskGroup() as tasks:
             # One worker for claims: two at once could take the same volume.
@@ -160,7 +161,7 @@ class VolumesLoop:
         await self._bind(claim, volume)
 
     async def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
-        """Point the volume at the claim, then the claim at the volume: safe to repeat half-done."""
+        """Point the volume at the claim, then the claim at the volume: each step may be repeated."""
         reference = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",

@@ -1,4 +1,4 @@
-"""Keeps Deployments and ReplicaSets at their size."""
+"""ReplicaSet and Deployment controllers."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,6 @@ class ReplicaSetsLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _set_changed(self, old: Set | None, new: Set | None) -> None:
@@ -101,7 +100,7 @@ class ReplicaSetsLoop:
         return Done()
 
     async def _claim(self, found: Set) -> bool:
-        """Adopt pods that fit and have no controller, release those that fit no longer."""
+        """Adopt matching pods without a controller, release owned pods that no longer match."""
         if found.metadata.deletion_timestamp is not None:
             return False
         selector = from_object(found.spec.selector)
@@ -129,7 +128,7 @@ class ReplicaSetsLoop:
         await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
 
     async def _create(self, key: Key, found: Set, count: int) -> None:
-        """Create pods side by side; raises the first error, after noting what was made."""
+        """Create pods concurrently; raises the first error after all creations were recorded."""
         body = replicas.pod_body(found)
         creations = [self._client.create(PODS, body, key.namespace) for _ in range(count)]
         errors: list[BaseException] = []
@@ -163,7 +162,7 @@ class ReplicaSetsLoop:
 
 
 class DeploymentsLoop:
-    """Creates, sizes and forgets the ReplicaSets of Deployments."""
+    """Creates, scales and deletes the ReplicaSets of Deployments."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -175,7 +174,6 @@ class DeploymentsLoop:
         self._sets.add_listener(self._set_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _deployment_changed(self, _: Deployment | None, new: Deployment | None) -> None:
@@ -219,7 +217,7 @@ class DeploymentsLoop:
                 await self._client.delete(SETS, name, namespace)
 
     async def _adopt_set(self, found: Deployment, wanted: dict[str, Any]) -> None:
-        """Take over the set of our name, if it is nobody's."""
+        """Adopt the existing ReplicaSet with our name if it has no controller."""
         present = await self._client.get(SETS, wanted["metadata"]["name"], found.metadata.namespace)
         controller = present.metadata.controller
         if controller is None:
@@ -256,7 +254,7 @@ class DeploymentsLoop:
 
 
 def _full(plan: rollout.Plan) -> dict[str, object]:
-    """The status with its zeros written out: a patch must be able to lower a count to nothing."""
+    """The status with explicit zeros: a merge patch could not lower a count to zero otherwise."""
     counts = (
         "replicas",
         "updatedReplicas",

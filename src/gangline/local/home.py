@@ -127,7 +127,7 @@ class ClusterHome:
             return None
 
     def publish_kubeconfig(self) -> Path:
-        """Make the default cluster's kubeconfig the default one; return the file to show to users."""
+        """Publish the kubeconfig of the default cluster; return the file to show to users."""
         if self.name != DEFAULT_NAME:
             return self.kubeconfig
         shutil.copyfile(self.kubeconfig, self.default_kubeconfig)

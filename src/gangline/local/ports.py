@@ -15,7 +15,7 @@ def choose(host: str, wanted: int | None, liked: tuple[int, ...]) -> int:
     """Return the port to listen on: ``wanted``, else the first free one of ``liked``, else 0 (any).
 
     Raises:
-        ClusterError: ``wanted`` is taken or not permitted; the message names the process that owns it.
+        ClusterError: ``wanted`` is taken or not permitted; the message names the owner.
     """
     if wanted is None:
         return next((port for port in liked if _refusal(host, port) is None), 0)

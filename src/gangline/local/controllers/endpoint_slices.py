@@ -14,7 +14,7 @@ MANAGER = "endpointslicemirroring-controller.k8s.io"
 
 
 def mirror(endpoints: Endpoints) -> dict[str, EndpointSlice]:
-    """Return the slices of ``endpoints`` by name; Endpoints without a subset get one empty slice."""
+    """Return the slices of ``endpoints`` by name; without a subset there is one empty slice."""
     subsets = endpoints.subsets or [EndpointSubset()]
     named = ((f"{endpoints.metadata.name}-{number}", each) for number, each in enumerate(subsets))
     return {name: _slice(name, endpoints, subset) for name, subset in named}

@@ -153,7 +153,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class DropFinalizer:
-    """Remove a finalizer of the object: all dependents that blocked its deletion have been deleted."""
+    """Remove a finalizer of the object: no dependent blocks its deletion any more."""
 
     finalizer: str
 
@@ -177,7 +177,7 @@ Exists: TypeAlias = Callable[[OwnerReference], bool]
 
 
 def decide(graph: Graph, uid: str, exists: Exists) -> Action:
-    """Return the action for one object. ``exists`` is called for owners that are not in the graph."""
+    """Return the action for one object; ``exists`` is called for owners outside the graph."""
     found = graph.get(uid)
     if found is None:
         return Nothing.TO_DO

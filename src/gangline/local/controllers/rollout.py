@@ -106,7 +106,7 @@ def plan(deployment: Deployment, owned: Sequence[Set], now: datetime) -> Plan:
 
 
 def template_hash(template: Template) -> str:
-    """Return ten letters that identify a pod template by its content; the alphabet has no vowels."""
+    """Return ten letters that identify a pod template by content; there are no vowels."""
     digest = hashlib.sha1(
         json.dumps(template, sort_keys=True).encode(), usedforsecurity=False
     ).digest()

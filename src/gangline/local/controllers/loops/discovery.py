@@ -1,4 +1,4 @@
-"""Discovery: the kinds that the API server serves now. They change with CustomResourceDefinitions."""
+"""Discovery of the kinds that the API server serves now; custom resources change them."""
 
 import asyncio
 from collections.abc import Iterable

@@ -161,7 +161,7 @@ class VolumesLoop:
         await self._bind(claim, volume)
 
     async def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
-        """Point the volume at the claim, then the claim at the volume: each step may be repeated."""
+        """Point the volume at the claim, then the claim at the volume; both may be repeated."""
         reference = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",

@@ -74,7 +74,7 @@ def run_foreground(
     Raises:
         ClusterError: it cannot be started; the message gives the remedy.
     """
-    import uvloop  # noqa: PLC0415 - only who runs a cluster is to pay for it
+    import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
 
     _allow_many_files()
     uvloop.run(_until_signalled(settings, components, announce))
@@ -91,12 +91,12 @@ async def _until_signalled(
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
-    def told() -> None:
+    def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     await Cluster(settings, components, announce).run(stop, hurry)
 
 
@@ -132,7 +132,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
         settings = self._settings
-        # Pods that are only pretended to run need no namespaces.
+        # The fake runtime starts no processes, so its pods need no namespaces.
         pretended = settings.fake_runtime and settings.network == "auto"
         network = ClusterNetwork(
             self._home.folder,
@@ -181,7 +181,7 @@ class Cluster:
         pid = os.getpid()
         now = datetime.now(UTC)
         kubeconfig = self._home.publish_kubeconfig()
-        # Last: whoever finds the note may count on the kubeconfig.
+        # The run record comes last: a process that finds it relies on the kubeconfig.
         self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
         return Ready(server.url, str(kubeconfig), network.shortcoming)
 
@@ -193,7 +193,7 @@ class Cluster:
         stop: asyncio.Event,
         hurry: asyncio.Event,
     ) -> None:
-        # Imported when the API server answers already: who waits for it need not wait for these.
+        # Imported after the API server answers, which clients wait for: these take longer.
         from gangline.kube.events import EventRecorder  # noqa: PLC0415
         from gangline.local import definitions  # noqa: PLC0415
         from gangline.local.controllers import manager  # noqa: PLC0415
@@ -207,7 +207,7 @@ class Cluster:
             EventRecorder(client, "network") as recorder,
         ):
             await definitions.install(client)
-            # Only now: who is told that the cluster is there submits a job at once.
+            # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
             tell_ready()
             informers = SharedInformers(client)
@@ -260,8 +260,8 @@ async def _supervised(name: str, run: Callable[[], Awaitable[None]], halt: async
     while not halt.is_set():
         try:
             await run()
-        except Exception:  # The outermost loop of every component.
-            log.exception("component broke and is started again", extra={"component": name})
+        except Exception:  # The outermost loop of each component.
+            log.exception("component failed and is restarted", extra={"component": name})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await halt.wait()

@@ -80,7 +80,7 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
             )
         os.close(writing)
         if _told_ready(reading) and (note := home.read_note()) is not None:
-            process.returncode = 0  # It outlives us on purpose: do not warn about it.
+            process.returncode = 0  # It outlives this process on purpose: no ResourceWarning.
             return note
     finally:
         os.close(reading)
@@ -108,7 +108,7 @@ def _tail(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-SHOWN_LINES:]) or "(it printed nothing)"
+    return "\n".join(lines[-SHOWN_LINES:]) or "(no output)"
 
 
 async def status(home: ClusterHome) -> ClusterStatus:
@@ -129,7 +129,7 @@ async def status(home: ClusterHome) -> ClusterStatus:
 
 
 async def _asked(known: ClusterStatus) -> ClusterStatus:
-    # Only this one function speaks to the cluster, and starting one should not pay for it.
+    # Imported here: only this function queries the cluster, and a start should not load them.
     import dataclasses  # noqa: PLC0415
 
     from gangline.api.conditions import is_true  # noqa: PLC0415

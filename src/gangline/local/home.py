@@ -150,9 +150,9 @@ class Lock:
         except BlockingIOError:
             os.close(self._descriptor)
             note = self._home.read_note()
-            who = f"by process {note.pid} at {note.url}" if note else "by another process"
+            owner = f"by process {note.pid} at {note.url}" if note else "by another process"
             raise AlreadyRunning(
-                f"cluster {self._home.name} is run {who} already; stop it with "
+                f"cluster {self._home.name} is run {owner} already; stop it with "
                 f"{command_for('down', self._home.name)} or start another with --name"
             ) from None
         return self

@@ -68,14 +68,16 @@ def divide(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
     if not 1 <= count <= 1000:
         raise ClusterError(f"--nodes {count}: give a number from 1 to 1000")
     if settings.cpus is not None and not 0 < settings.cpus < math.inf:
-        raise ClusterError(f"--cpus {settings.cpus}: a node needs some; give a number such as 4")
+        raise ClusterError(
+            f"--cpus {settings.cpus}: a node needs a share of a CPU; give a number such as 4"
+        )
     if settings.gpus is not None and settings.gpus < 0:
         raise ClusterError(f"--gpus {settings.gpus}: give 0 or more")
     cpu = machine.cpu_milli // count if settings.cpus is None else round(settings.cpus * 1000)
     memory = _memory(settings) or machine.memory_bytes // count
     each = len(machine.gpus) // count if settings.gpus is None else settings.gpus
     if memory < LEAST_MEMORY:
-        raise ClusterError(f"{memory} bytes of memory for each node are too few: give --memory")
+        raise ClusterError(f"{memory} bytes of memory for each node are not enough: give --memory")
     indices = (*machine.gpus, *range(len(machine.gpus), count * each))
     return [
         NodeShape(

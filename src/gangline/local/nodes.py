@@ -92,7 +92,7 @@ class VirtualNode:
         await self.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
-        # Taken first: who wakes up by the halt must not stop it as well, in its own time.
+        # Cleared before the halt: a concurrent stop must not stop the same agent a second time.
         agent, self._agent = self._agent, None
         await self._halt()
         if agent is not None:
@@ -159,7 +159,7 @@ class Nodes:
         hurried = asyncio.create_task(hurry.wait())
         await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        ending.cancel()  # Does nothing to what has ended; what has not dies with this process.
+        ending.cancel()  # Containers that still run are killed at the end of this process.
         await asyncio.gather(ending, hurried, return_exceptions=True)
 
     async def _stop_all(self, grace_s: float) -> None:
@@ -170,8 +170,8 @@ class Nodes:
         while True:
             try:
                 await node.run()
-            except Exception:  # The outermost loop of a node: the others go on.
-                log.exception("node broke and is started again", extra={"node": node.name})
+            except Exception:  # The outermost loop of a node: the others continue.
+                log.exception("node failed and is restarted", extra={"node": node.name})
                 await asyncio.sleep(1.0)
 
     def _changed(self, _: Node | None, new: Node | None) -> None:

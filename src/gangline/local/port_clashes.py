@@ -51,9 +51,9 @@ def explain(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> st
         and other.status.phase not in ENDED
         and declared(other) & set(clashing)
     ]
-    who = f", which pod {min(holders)} declares as well," if holders else ""
+    owner = f", which pod {min(holders)} declares as well," if holders else ""
     return (
-        f"port {clashing[0]}{who} is in use on this machine: without root all pods share its "
+        f"port {clashing[0]}{owner} is in use on this machine: without root all pods share its "
         "network; give one of them another port, or run gangline up as root"
     )
 

@@ -47,7 +47,7 @@ def holder(port: int) -> str:
     """Name the process that listens on a port, as far as /proc is readable; empty if unknown."""
     inodes = {f"socket:[{inode}]" for inode in listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # Gone in the meantime, or not ours to look at.
+        with contextlib.suppress(OSError):  # Ended in the meantime, or of another user.
             if any(_target(link) in inodes for link in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (process {process.name})"
     return ""

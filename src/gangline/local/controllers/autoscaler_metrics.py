@@ -82,8 +82,8 @@ def propose(metric: MetricSpec, current: int, pods: Sequence[Pod], usage: Usage)
     value = MetricValue(average_value=quantity_of(name, ceil(used / len(measured))))
     what = f"{name} resource"
     if target.average_utilization is not None:
-        wanted = sum(share.wanted for share in measured.values()) or 1.0
-        percent = int(used / wanted * target.average_utilization)
+        desired = sum(share.wanted for share in measured.values()) or 1.0
+        percent = int(used / desired * target.average_utilization)
         value = MetricValue(average_utilization=percent, average_value=value.average_value)
         what = f"{name} resource utilization (percentage of request)"
     return Proposal(
@@ -92,8 +92,8 @@ def propose(metric: MetricSpec, current: int, pods: Sequence[Pod], usage: Usage)
 
 
 def _failed(name: str, why: str) -> Unmeasured:
-    said = f"the HPA was unable to compute the replica count: failed to get {name} metric: {why}"
-    return Unmeasured("FailedGetResourceMetric", said)
+    message = f"the HPA was unable to compute the replica count: failed to get {name} metric: {why}"
+    return Unmeasured("FailedGetResourceMetric", message)
 
 
 def _counts(pod: Pod) -> bool:
@@ -101,7 +101,7 @@ def _counts(pod: Pod) -> bool:
 
 
 def _is_measurable(pod: Pod, resource: str) -> bool:
-    # A pod that starts burns cpu of which its work later says nothing.
+    # The CPU usage of a starting pod does not predict its later usage.
     return pod.status.phase != "Pending" and (resource != CPU or is_ready(pod))
 
 
@@ -110,8 +110,8 @@ def _share(metric: MetricSpec, pod: Pod, usage: Usage) -> _Share:
     name, target = metric.resource.name, metric.resource.target
     used = usage.get(pod.metadata.name, {}).get(name)
     if target.average_utilization is None:
-        wanted = amount(name, target.average_value or 0)
-        return _Share(used, wanted, wanted)
+        desired = amount(name, target.average_value or 0)
+        return _Share(used, desired, desired)
     request = 0
     for container in pod.spec.containers:
         asked = container_request(container.resources).get(name)
@@ -146,5 +146,5 @@ def _replicas(
 
 
 def _ratio(counted: Sequence[tuple[float, float]]) -> float:
-    wanted = sum(each for _, each in counted)
-    return sum(used for used, _ in counted) / wanted if wanted else 1.0
+    desired = sum(each for _, each in counted)
+    return sum(used for used, _ in counted) / desired if desired else 1.0

@@ -63,10 +63,10 @@ def _desired(budget: PodDisruptionBudget, expected: int) -> int:
     return 0
 
 
-def _count(value: int | str, whole: int) -> int:
+def _count(value: int | str, total: int) -> int:
     if isinstance(value, int):
         return value
-    return ceil(float(value.rstrip("%")) * whole / 100)
+    return ceil(float(value.rstrip("%")) * total / 100)
 
 
 def _still_evicted(
@@ -81,12 +81,12 @@ def _still_evicted(
 
 
 def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Condition:
-    wanted = "True" if allowed else "False"
+    desired = "True" if allowed else "False"
     old = next((c for c in budget.status.conditions if c.type == "DisruptionAllowed"), None)
-    changed = old is None or old.status != wanted
+    changed = old is None or old.status != desired
     return Condition(
         type="DisruptionAllowed",
-        status=wanted,
+        status=desired,
         reason="SufficientPods" if allowed else "InsufficientPods",
         message="",
         observed_generation=budget.metadata.generation,

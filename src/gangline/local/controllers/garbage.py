@@ -90,7 +90,7 @@ class Graph:
         affected = {new.uid}
         if new.in_foreground or new.orphaning:
             affected |= self._dependents.get(new.uid, set())
-        # An owner may have waited for this reference to go or to stop blocking.
+        # An owner in deletion may have waited until this reference was removed or unblocked.
         for owner in (*new.owners, *(old.owners if old else ())):
             affected |= {owner.uid} if self._waits(owner.uid) else set()
         return affected

@@ -86,18 +86,18 @@ def _silenced(conditions: Sequence[Condition], now: datetime) -> list[Condition]
 
 def _taints(node: Node, conditions: Iterable[Condition], now: datetime) -> list[Taint]:
     ready = next((condition.status for condition in conditions if condition.type == "Ready"), "")
-    wanted: list[tuple[str, str]] = []
+    desired: list[tuple[str, str]] = []
     if ready == "Unknown":
-        wanted += [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]
+        desired += [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]
     elif ready == "False":
-        wanted += [(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]
+        desired += [(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]
     if node.spec.unschedulable:
-        wanted.append((UNSCHEDULABLE, NO_SCHEDULE))
+        desired.append((UNSCHEDULABLE, NO_SCHEDULE))
     present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
     kept = [taint for taint in node.spec.taints if taint.key not in OURS]
     return kept + [
         present.get((key, effect)) or Taint(key=key, effect=effect, time_added=now)
-        for key, effect in wanted
+        for key, effect in desired
     ]
 
 

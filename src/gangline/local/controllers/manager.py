@@ -65,7 +65,9 @@ async def _keep_running(loop: Loop) -> None:
     while True:
         try:
             await loop.run()
-        except Exception:  # The outermost loop of every controller.
-            log.exception("controller broke", extra={"controller": type(loop).__name__})
+        except Exception:  # The outermost loop of each controller.
+            log.exception(
+                "controller failed and is restarted", extra={"controller": type(loop).__name__}
+            )
         await asyncio.sleep(rest)
         rest = min(longest, rest * 2)

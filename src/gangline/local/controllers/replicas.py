@@ -120,22 +120,22 @@ def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str
     }
 
 
-def _status(wanted: Set, active: Sequence[Pod], now: datetime) -> ReplicaSetStatus:
-    seconds = wanted.spec.min_ready_seconds
+def _status(desired: Set, active: Sequence[Pod], now: datetime) -> ReplicaSetStatus:
+    seconds = desired.spec.min_ready_seconds
     times = [available_at(pod, seconds) for pod in active]
-    labels = (wanted.spec.template.get("metadata") or {}).get("labels") or {}
+    labels = (desired.spec.template.get("metadata") or {}).get("labels") or {}
     return ReplicaSetStatus(
         replicas=len(active),
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in active),
         ready_replicas=sum(is_ready(pod) for pod in active),
         available_replicas=sum(time is not None and time <= now for time in times),
-        observed_generation=wanted.metadata.generation,
-        conditions=wanted.status.conditions,
+        observed_generation=desired.metadata.generation,
+        conditions=desired.status.conditions,
     )
 
 
-def _next_available(wanted: Set, active: Sequence[Pod], now: datetime) -> datetime | None:
-    times = (available_at(pod, wanted.spec.min_ready_seconds) for pod in active)
+def _next_available(desired: Set, active: Sequence[Pod], now: datetime) -> datetime | None:
+    times = (available_at(pod, desired.spec.min_ready_seconds) for pod in active)
     return min((time for time in times if time is not None and time > now), default=None)
 
 

@@ -170,23 +170,23 @@ def _recreates(deployment: Deployment) -> bool:
 
 def bounds(deployment: Deployment) -> tuple[int, int]:
     """Return the minimum of available pods and the maximum of all pods during a rolling update."""
-    wanted, rolling = deployment.wanted, deployment.spec.strategy.rolling_update
+    desired, rolling = deployment.wanted, deployment.spec.strategy.rolling_update
     surge = rolling.max_surge if rolling and rolling.max_surge is not None else DEFAULT_SHARE
     missing = (
         rolling.max_unavailable
         if rolling and rolling.max_unavailable is not None
         else DEFAULT_SHARE
     )
-    extra, fewer = _share(surge, wanted, up=True), _share(missing, wanted, up=False)
+    extra, fewer = _share(surge, desired, up=True), _share(missing, desired, up=False)
     if extra == 0 and fewer == 0:
-        fewer = 1  # Both rounded to nothing would leave no way to move at all.
-    return max(0, wanted - fewer), wanted + extra
+        fewer = 1  # If both round to zero, no step would be possible.
+    return max(0, desired - fewer), desired + extra
 
 
-def _share(value: int | str, whole: int, *, up: bool) -> int:
+def _share(value: int | str, total: int, *, up: bool) -> int:
     if isinstance(value, int):
         return value
-    part = float(value.rstrip("%")) * whole / 100
+    part = float(value.rstrip("%")) * total / 100
     return ceil(part) if up else floor(part)
 
 
@@ -217,12 +217,12 @@ def _roll(deployment: Deployment, current: Set, old: Sequence[Set]) -> dict[str,
     if _size(current) > deployment.wanted:
         return {current.metadata.name: deployment.wanted}
     if _size(current) < deployment.wanted and total < most:
-        room = min(deployment.wanted - _size(current), most - total)
-        return {current.metadata.name: _size(current) + room}
+        growth = min(deployment.wanted - _size(current), most - total)
+        return {current.metadata.name: _size(current) + growth}
     sizes: dict[str, int] = {}
     not_yet = max(0, _size(current) - current.status.available_replicas)
     removable = total - fewest - not_yet
-    # Pods that are not available go first: nobody misses them.
+    # Unavailable pods are removed first: that costs no availability.
     for one in sorted(old, key=_revision):
         broken = max(0, _size(one) - one.status.available_replicas)
         removed = min(broken, max(0, removable))
@@ -290,7 +290,7 @@ def _status(
             "Progressing",
             True,
             "NewReplicaSetAvailable" if done else "ReplicaSetUpdated",
-            "All pods are of the current template." if done else "Pods are being replaced.",
+            "All pods have the current template." if done else "Pods are being replaced.",
             now,
         ),
     ]

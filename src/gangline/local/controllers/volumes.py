@@ -97,7 +97,7 @@ def decide_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str
 def _decide_named(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> ClaimAction:
     bound = claim.status.phase == "Bound"
     if volume is None:
-        message = f"volume {claim.spec.volume_name} is not there"
+        message = f"volume {claim.spec.volume_name} does not exist"
         return Lost(message) if bound else Wait("FailedBinding", message)
     if refers_to(volume, claim):
         complete = bound and BIND_COMPLETED in claim.metadata.annotations

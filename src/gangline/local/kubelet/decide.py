@@ -79,10 +79,10 @@ def decide(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings)
 
 def grace_s(pod: Pod) -> int:
     """How long a pod's containers may take to end, in seconds."""
-    wanted = pod.metadata.deletion_grace_period_seconds
-    if wanted is None:
-        wanted = pod.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE_S if wanted is None else max(wanted, 0)
+    desired = pod.metadata.deletion_grace_period_seconds
+    if desired is None:
+        desired = pod.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE_S if desired is None else max(desired, 0)
 
 
 def is_sidecar(container: Container) -> bool:
@@ -148,18 +148,18 @@ def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -
 
 def _wanted(pod: Pod, record: PodRecord) -> list[tuple[Container, str]]:
     """The containers that should run or have run by now, each with its restart policy."""
-    wanted: list[tuple[Container, str]] = []
+    desired: list[tuple[Container, str]] = []
     initialized = has_initialized(pod, record)
     for container in pod.spec.init_containers:
         known = record.of(container.name)
         if is_sidecar(container):
-            wanted.append((container, ALWAYS))
+            desired.append((container, ALWAYS))
         elif not initialized and not _init_done(container, known):
             # Whether a failed one is retried was settled before: else the pod would be over.
-            wanted.append((container, ALWAYS))
+            desired.append((container, ALWAYS))
         if not initialized and not _init_done(container, known):
-            return wanted
-    return wanted + [(each, pod.spec.restart_policy) for each in pod.spec.containers]
+            return desired
+    return desired + [(each, pod.spec.restart_policy) for each in pod.spec.containers]
 
 
 def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:

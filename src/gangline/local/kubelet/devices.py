@@ -21,12 +21,12 @@ class DeviceTable:
         held = self._held.get((pod_uid, container.name))
         if held is not None:
             return held
-        wanted = gpus_of(container)
+        desired = gpus_of(container)
         taken = {index for indices in self._held.values() for index in indices}
         free = [index for index in self.indices if index not in taken]
-        if wanted > len(free):
+        if desired > len(free):
             return None
-        self._held[pod_uid, container.name] = tuple(free[:wanted])
+        self._held[pod_uid, container.name] = tuple(free[:desired])
         return self._held[pod_uid, container.name]
 
     def release(self, pod_uid: str) -> None:

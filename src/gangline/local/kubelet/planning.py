@@ -110,9 +110,9 @@ def identity_of(pod: Pod, container: Container) -> Identity:
 def limits_of(container: Container) -> Limits:
     """How much of the machine a container may use."""
     limits = amounts(container.resources.limits)
-    wanted = {**limits, **amounts(container.resources.requests)}
+    desired = {**limits, **amounts(container.resources.requests)}
     return Limits(
-        cpu_request_milli=wanted.get(CPU, 0),
+        cpu_request_milli=desired.get(CPU, 0),
         cpu_limit_milli=limits.get(CPU) or None,
         memory_bytes=limits.get(MEMORY) or None,
     )

@@ -111,14 +111,14 @@ def status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
 def qos_class(pod: Pod) -> str:
     """Who is evicted last: Guaranteed, Burstable or BestEffort."""
     containers = [*pod.spec.containers, *pod.spec.init_containers]
-    wanted = [
+    desired = [
         (amounts(each.resources.requests), amounts(each.resources.limits)) for each in containers
     ]
-    if not any(requests or limits for requests, limits in wanted):
+    if not any(requests or limits for requests, limits in desired):
         return "BestEffort"
     guaranteed = all(
         limits.get(name) and requests.get(name, limits[name]) == limits[name]
-        for requests, limits in wanted
+        for requests, limits in desired
         for name in (CPU, MEMORY)
     )
     return "Guaranteed" if guaranteed else "Burstable"

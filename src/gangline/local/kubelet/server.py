@@ -154,8 +154,8 @@ class KubeletServer:
         return await forward_session(request, home.context.runtime, place.netns_path, place.ip)
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
-        wanted = request.query.get("node")
-        nodes = [each for each in self.kubelets if wanted in (None, each.node.name)]
+        desired = request.query.get("node")
+        nodes = [each for each in self.kubelets if desired in (None, each.node.name)]
         return web.json_response(self._statistics.summary(nodes))
 
 

@@ -65,11 +65,11 @@ class StatusWriter:
             await self._changed.wait()
             await self._online.wait()
             self._changed.clear()
-            wanted = self._wanted
-            if wanted is None:
+            desired = self._wanted
+            if desired is None:
                 continue
             try:
-                await self._write(wanted)
+                await self._write(desired)
                 retry_s = _FIRST_RETRY_S
             except (NotFound, Conflict):
                 # The precondition on the uid failed: the pod we report on does not exist.
@@ -81,19 +81,19 @@ class StatusWriter:
                 retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
                 self._changed.set()
 
-    async def _write(self, wanted: dict[str, Any]) -> None:
-        if wanted != self._stored:
+    async def _write(self, desired: dict[str, Any]) -> None:
+        if desired != self._stored:
             stored = await self._client.patch(
                 PODS,
                 self._meta.name,
-                wanted,
+                desired,
                 self._meta.namespace,
                 kind=PatchKind.STRATEGIC,
                 subresource="status",
             )
-            self._stored = wanted
+            self._stored = desired
             self._stored_version = stored.metadata.resource_version
-        if self._wanted is wanted:
+        if self._wanted is desired:
             self._wanted = None
             self._settled.set()
 

@@ -62,8 +62,8 @@ class AutoscalerLoop:
             if decision.replicas != decision.status.current_replicas:
                 await self._rescale(scaler, path, scale, decision)
         except (TargetMissing, ApiError) as error:
-            said = f"the HPA controller was unable to get the target's current scale: {error}"
-            status = autoscaler.failed(scaler, "FailedGetScale", said, now())
+            message = f"the HPA controller was unable to get the target's current scale: {error}"
+            status = autoscaler.failed(scaler, "FailedGetScale", message, now())
             await self._write(scaler, key, status)
             return After(PERIOD_S)
         self._histories[key] = decision.history

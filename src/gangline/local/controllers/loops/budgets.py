@@ -60,7 +60,8 @@ class BudgetsLoop:
         sizes = {found.metadata.uid: found.wanted for found in self._sets.items()}
         status = budgets.status(budget, selected, sizes, now())
         if status != budget.status:
-            # The eviction subresource counts down in the same status: only one may win.
+            # The eviction subresource decrements the same status: the resourceVersion makes one of
+            # two concurrent writes fail.
             wire = msgspec.to_builtins(status)
             dropped: dict[str, datetime | None] = dict.fromkeys(
                 budget.status.disrupted_pods.keys() - status.disrupted_pods.keys()

@@ -56,26 +56,26 @@ class EndpointsLoop:
                     await self._client.delete(ENDPOINTS, key.name, key.namespace)
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
             pods = self._pods.by_index("namespace", key.namespace)
-            wanted = build(service, [pod for pod in pods if _selects(service, pod)])
-            await self._write(wanted, present)
+            desired = build(service, [pod for pod in pods if _selects(service, pod)])
+            await self._write(desired, present)
         return Done()
 
-    async def _write(self, wanted: Endpoints, present: Endpoints | None) -> None:
-        namespace, meta = wanted.metadata.namespace, wanted.metadata
+    async def _write(self, desired: Endpoints, present: Endpoints | None) -> None:
+        namespace, meta = desired.metadata.namespace, desired.metadata
         if present is None:
-            # The copy may be behind: the next event of the endpoints' own watch settles it.
+            # The informer's copy may be outdated; its next event triggers another pass.
             with contextlib.suppress(AlreadyExists):
-                await self._client.create(ENDPOINTS, wanted, namespace)
+                await self._client.create(ENDPOINTS, desired, namespace)
                 return
             present = await self._client.get(ENDPOINTS, meta.name, namespace)
         same_labels = present.metadata.labels == meta.labels
-        if present.subsets == wanted.subsets and same_labels:
+        if present.subsets == desired.subsets and same_labels:
             return
         metadata = msgspec.structs.replace(
             present.metadata, labels=meta.labels, owner_references=meta.owner_references
         )
         await self._client.update(
-            ENDPOINTS, msgspec.structs.replace(wanted, metadata=metadata), namespace
+            ENDPOINTS, msgspec.structs.replace(desired, metadata=metadata), namespace
         )
 
 

@@ -93,8 +93,8 @@ class GarbageLoop:
                 self._watches[kind] = tasks.create_task(informer.run())
                 informers.append(informer)
         self._kinds = found
-        # A kind that cannot be listed must not hold up the rest for ever; an owner that is not in
-        # the graph yet is asked for before anything is deleted on its account.
+        # A kind that cannot be listed must not block the others. That is safe: an owner that is
+        # not in the graph is read from the server before its dependents are deleted.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_WITHIN_S if wait else 0):
                 for informer in informers:
@@ -130,7 +130,7 @@ class GarbageLoop:
         if kind is None:
             return None
         if kind.namespaced and not found.namespace:
-            # A namespaced owner of an object without a namespace cannot be looked up: leave it.
+            # A cluster-scoped object cannot have a namespaced owner: its namespace is unknown.
             return True
         namespace = found.namespace if kind.namespaced else None
         try:
@@ -182,7 +182,7 @@ class GarbageLoop:
             return
         kind, present = live
         if tuple(present.metadata.owner_references) != found.owners:
-            # Decided on an old picture: the watch brings the new one, or has.
+            # The decision was based on an old version: check the present one again.
             self._changed(kind, None, present)
             return
         with contextlib.suppress(NotFound):

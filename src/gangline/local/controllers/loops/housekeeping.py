@@ -55,7 +55,7 @@ class NamespaceContentLoop:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.status.phase == TERMINATING:
             return Done()
-        with contextlib.suppress(NotFound):  # The namespace went in the meantime.
+        with contextlib.suppress(NotFound):  # The namespace was deleted in the meantime.
             if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
                 account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
                 await self._make(SERVICE_ACCOUNTS, account, key.name)
@@ -100,8 +100,8 @@ class ExpiryLoop:
     async def _expire(self) -> None:
         oldest = now() - self._kept
         for event in (await self._client.list(EVENT_AGES)).items:
-            told = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
-            if told is not None and told < oldest:
+            latest = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
+            if latest is not None and latest < oldest:
                 with contextlib.suppress(NotFound):
                     await self._client.delete(
                         EVENT_AGES, event.metadata.name, event.metadata.namespace

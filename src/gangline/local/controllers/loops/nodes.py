@@ -58,9 +58,9 @@ class NodesLoop:
         try:
             await work
         except (NotFound, Conflict):
-            pass  # Somebody was quicker.
+            pass  # Another writer was faster.
         except ApiError as error:
-            log.warning("node not looked after: %s", error)
+            log.warning("node not reconciled: %s", error)
 
     def _beat(self, _: Lease | None, new: Lease | None) -> None:
         if new is not None:
@@ -87,7 +87,7 @@ class NodesLoop:
         await self._patch(node, patch, subresource="status")
 
     async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
-        # The revision guards against a kubelet that has come back in this very moment.
+        # The resourceVersion guards against a kubelet that came back in this moment.
         patch = {"metadata": {"resourceVersion": node.metadata.resource_version}, **patch}
         await self._client.patch(
             NODES, node.metadata.name, patch, kind=PatchKind.MERGE, subresource=subresource

@@ -63,7 +63,7 @@ class VolumesLoop:
     async def run(self) -> None:
         await self._make_default_class()
         async with asyncio.TaskGroup() as tasks:
-            # One worker for claims: two at once could take the same volume.
+            # Invariant: one worker for claims, since two could bind the same volume.
             tasks.create_task(self._for_claims.run())
             tasks.create_task(self._for_volumes.run())
 
@@ -228,7 +228,7 @@ class VolumesLoop:
         return any(pod.status.phase not in ENDED for pod in users)
 
     async def _delete(self, volume: PersistentVolume) -> None:
-        # Only folders of ours are removed, whatever the object says.
+        # Only folders below the cluster's own are removed, whatever path the object names.
         path = self._folder / volume.metadata.name
         if volume.spec.host_path is not None and Path(volume.spec.host_path.path) == path:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

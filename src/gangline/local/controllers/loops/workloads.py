@@ -88,7 +88,7 @@ class ReplicaSetsLoop:
         seen = self._pods.by_index(BY_OWNER, found.metadata.uid)
         pods = self._expected.apply(key, seen)
         if await self._claim(found):
-            return Done()  # The watch brings the change, and us back here.
+            return Done()  # The watch delivers the change and triggers another pass.
         plan = replicas.plan(found, pods, now())
         try:
             await self._carry_out(key, found, plan)
@@ -119,7 +119,8 @@ class ReplicaSetsLoop:
         return changed
 
     async def _carry_out(self, key: Key, found: Set, plan: replicas.Plan) -> None:
-        # In growing batches: a pod that the server refuses is refused once, not a hundred times.
+        # In growing batches, as kube-controller-manager does (slow start): if the server refuses
+        # a pod, it is refused once and not a hundred times.
         missing, batch = plan.create, 1
         while missing:
             batch = min(batch, missing)
@@ -199,7 +200,7 @@ class DeploymentsLoop:
     async def _carry_out(self, found: Deployment, plan: rollout.Plan) -> None:
         namespace = found.metadata.namespace
         if plan.create is not None:
-            # The name follows from the template: a second attempt collides instead of doubling.
+            # The name follows from the template: a repeated creation fails with AlreadyExists.
             try:
                 made = await self._client.create(SETS, plan.create, namespace)
             except AlreadyExists:
@@ -216,12 +217,14 @@ class DeploymentsLoop:
             with contextlib.suppress(NotFound):
                 await self._client.delete(SETS, name, namespace)
 
-    async def _adopt_set(self, found: Deployment, wanted: dict[str, Any]) -> None:
+    async def _adopt_set(self, found: Deployment, desired: dict[str, Any]) -> None:
         """Adopt the existing ReplicaSet with our name if it has no controller."""
-        present = await self._client.get(SETS, wanted["metadata"]["name"], found.metadata.namespace)
+        present = await self._client.get(
+            SETS, desired["metadata"]["name"], found.metadata.namespace
+        )
         controller = present.metadata.controller
         if controller is None:
-            await adopt(self._client, SETS, present, wanted["metadata"]["ownerReferences"][0])
+            await adopt(self._client, SETS, present, desired["metadata"]["ownerReferences"][0])
         elif controller.uid != found.metadata.uid:
             message = f"ReplicaSet {present.metadata.name} belongs to {controller.name}"
             self._recorder.event(_reference(found), "Warning", "ReplicaSetTaken", message)

@@ -25,7 +25,7 @@ def written_out(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerP
     folders.pop(HOSTS, None)
     return replace(
         plan,
-        argv=tuple(_with_folders(word, folders) for word in plan.argv),
+        argv=tuple(_with_folders(part, folders) for part in plan.argv),
         env={
             name: _with_address(value, addresses)
             if _ADDRESS_VARIABLE.fullmatch(name)

@@ -149,13 +149,13 @@ def _enter_root(plan: ContainerPlan, view: RootView, level: Level) -> list[str]:
     that user.
     """
     enter = ["/usr/bin/unshare", "--root=.", f"--wd={view.workdir}", "--"]
-    who = plan.identity
-    if level is not Level.ROOT or (who.user is None and who.group is None):
+    owner = plan.identity
+    if level is not Level.ROOT or (owner.user is None and owner.group is None):
         return enter
-    group = who.group if who.group is not None else 0
-    groups = ",".join(map(str, dict.fromkeys([group, *who.groups])))
+    group = owner.group if owner.group is not None else 0
+    groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))
     # Becoming another user forgets the signal for the parent's death, so it is asked for again,
     # and the right to change the root has to be carried along (engines leave it to containers).
-    become = ["/usr/bin/setpriv", f"--reuid={who.user or 0}", f"--regid={group}"]
+    become = ["/usr/bin/setpriv", f"--reuid={owner.user or 0}", f"--regid={group}"]
     carry = ["--inh-caps=+sys_chroot", "--ambient-caps=+sys_chroot", "--pdeathsig=KILL"]
     return [*become, f"--groups={groups}", *carry, "--", *enter]

@@ -94,7 +94,7 @@ def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
     [
         ("a: {envv: /x}", "envv"),
         ("a: {env: /no/such/folder}", "there is no folder /no/such/folder"),
-        ("a: [", "is no YAML"),
+        ("a: [", "not valid YAML"),
         ("- a", "must map image patterns"),
         ("a: {variables: {X: 1}}", "Expected `str`"),
     ],

@@ -1,4 +1,4 @@
-"""Cares for a running container: its start hook, and its probes for as long as it runs."""
+"""Probe worker of a running container: its postStart hook, then its probes until it ends."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ Tell = Callable[[str, str, str], None]
 
 
 async def look_after(target: Target, note: Note, tell: Tell) -> None:
-    """Run hook and probes, noting what they find, until cancelled."""
+    """Run hook and probes and record their results, until cancelled."""
     container = target.container
     hook = container.lifecycle and container.lifecycle.post_start
     if hook and (problem := await run_hook(hook, target)):
@@ -34,7 +34,7 @@ async def look_after(target: Target, note: Note, tell: Tell) -> None:
 
 
 async def _until_started(probe: Probe, target: Target, note: Note, tell: Tell) -> None:
-    """Ask until it has started; too many failures have it ended instead."""
+    """Probe until the container has started; too many failures mark it unhealthy."""
     when, state = timing(probe), ProbeState(good=True)
     await asyncio.sleep(when.delay_s)
     while True:
@@ -74,7 +74,7 @@ async def _watch_readiness(probe: Probe, target: Target, note: Note, tell: Tell)
             tell("Warning", "Unhealthy", f"Readiness probe failed: {problem}")
         if state.good != before.good:
             good = state.good
-            note(lambda known: replace(known, ready=good))  # noqa: B023 - used at once
+            note(lambda known: replace(known, ready=good))  # noqa: B023 - called immediately
         await asyncio.sleep(_spread(when.period_s))
 
 
@@ -85,5 +85,5 @@ def _condemn(probe: Probe, note: Note, kind: str, target: Target) -> None:
 
 
 def _spread(period_s: float) -> float:
-    """A period that keeps many containers from being asked in step."""
+    """A jittered period, so that many containers are not probed in step."""
     return period_s * random.uniform(0.95, 1.05)

@@ -172,7 +172,7 @@ class Cluster:
             await server.stop()
 
     def _liked_ports(self) -> tuple[int, ...]:
-        """The port of the last run first, so that kubeconfigs that were handed out stay right."""
+        """The port of the last run comes first, so that existing kubeconfigs stay valid."""
         last = self._home.last_note()
         before = urlsplit(last.url).port if last is not None else None
         return tuple(port for port in (before, USUAL_PORT) if port)

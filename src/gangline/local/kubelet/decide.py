@@ -169,7 +169,7 @@ def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:
 
 def _leave(pod: Pod, record: PodRecord, failure: Failure | None) -> Decision:
     """Stop everything within the grace period, then delete the object."""
-    assert record.leaving_since is not None, "only pods that leave come here"
+    assert record.leaving_since is not None, "called for pods in termination only"
     by = record.leaving_since + timedelta(seconds=grace_s(pod))
     decision = _wind_down(pod, record, by, "the pod is being deleted")
     return replace(decision, failure=failure, remove=decision.over and record.released)

@@ -38,7 +38,7 @@ class Child(asyncio.SubprocessProtocol):
     @property
     def pid(self) -> int:
         """The process id on this machine."""
-        assert self._transport is not None, "only spawn makes children"
+        assert self._transport is not None, "spawn sets the transport"
         return self._transport.get_pid()
 
     async def wait(self) -> int:
@@ -115,7 +115,7 @@ class Child(asyncio.SubprocessProtocol):
         self.output(_STREAMS[fd], bytes(data))
 
     def process_exited(self) -> None:
-        assert self._transport is not None, "a process exits after it was made"
+        assert self._transport is not None, "a process exits after connection_made"
         code = self._transport.get_returncode()
         if not self.exited.done():
             self.exited.set_result(128 - code if code is not None and code < 0 else code or 0)

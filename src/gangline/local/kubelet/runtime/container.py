@@ -198,7 +198,7 @@ class ProcessContainer:
                 os.kill(self.init_pid, number)
 
     def _running(self) -> Child:
-        assert self.child is not None, "start gives out only containers that have begun"
+        assert self.child is not None, "start returns only containers that have started"
         return self.child
 
 

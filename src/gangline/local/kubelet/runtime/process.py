@@ -21,7 +21,7 @@ _SET_UPS_AT_ONCE = 4 * (os.cpu_count() or 1)
 """More concurrent setups would not finish sooner, and each would take longer."""
 
 _MASTER_LOOKS, _MASTER_PAUSE_S = 100, 0.05
-"""How often, and how far apart, the address of a pod's master is looked for when names are not."""
+"""The number and interval of look-ups of the master's address, where names are not resolved."""
 
 
 class ProcessRuntime:

@@ -1,4 +1,4 @@
-"""Pods' networks as root: namespaces that reach each other, the host and names, and go again."""
+"""The bridge network (root): connectivity between pods, host and DNS, and removal."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def left(folder: Path) -> list[str]:
 
 
 async def inside(pod: Attachment, program: str) -> str:
-    """Run Python in a pod's namespace and return what it prints."""
+    """Run Python in a pod's namespace and return its output."""
     process = await asyncio.create_subprocess_exec(
         *["nsenter", f"--net={pod.netns_path}", sys.executable, "-c", program],
         stdout=asyncio.subprocess.PIPE,
@@ -94,7 +94,7 @@ async def test_a_pod_reaches_the_host_while_others_come_and_go(
     with socket.create_server((network.host_address, 0)) as server:
         call = call.format(server.getsockname()[1])
         await inside(stays, call)
-        # The pod now knows the host's link address, and asks for it again only after a while.
+        # The pod has now cached the host's link address, and refreshes it only after a while.
         for uid in ("a", "b", "c", "d"):
             await network.attach(uid, "ns", uid, False)
         assert bridge.read_text() == first

@@ -1,4 +1,4 @@
-"""A cluster in the background, one that cannot start, and one that is told twice to stop."""
+"""Detached clusters: start, a failed start, and a second stop signal."""
 
 import asyncio
 import os

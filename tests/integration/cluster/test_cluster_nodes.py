@@ -1,4 +1,4 @@
-"""Nodes that lose power or network, and a cluster that is asked how it is."""
+"""Nodes that lose power or network, and the status of a cluster."""
 
 import os
 

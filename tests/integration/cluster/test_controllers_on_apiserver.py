@@ -1,4 +1,4 @@
-"""The controllers against a real API server; pods only exist as objects here."""
+"""The controllers against a real API server; pods exist only as objects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,7 +35,7 @@ SILENCE_S = 2.0
 
 @pytest.fixture
 async def controllers(client: Client, tmp_path: Path) -> AsyncIterator[Client]:
-    """Controllers at work; gives a client."""
+    """Run the controllers; returns a client."""
     settings = ControllerSettings(volumes=tmp_path / "volumes", node_silence_s=SILENCE_S)
     task = asyncio.create_task(manager.run(client, settings))
     yield client

@@ -1,4 +1,4 @@
-"""Pods live on a node as they do on Kubernetes'."""
+"""The lifecycle of pods on a node is that of Kubernetes."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What containers find around them: volumes, users, images, names."""
+"""The environment of containers: volumes, users, images, names."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Containers as processes, on this machine and as whoever runs the tests."""
+"""The process runtime, on this machine with the permissions of the test user."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Output:
-    """Collects what a container writes."""
+    """Collects the output of a container."""
 
     def __init__(self) -> None:
         self.stdout = b""
@@ -317,7 +317,7 @@ async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
 
 
 def an_image(folder: Path) -> None:
-    """A root folder with a shell and what it needs."""
+    """A root folder with a shell and its libraries."""
     for program in ("/bin/sh", "/bin/cat", "/bin/ls"):
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
         libraries = [word for word in listed.stdout.split() if word.startswith("/")]

@@ -1,4 +1,4 @@
-"""Folder, lock, ports, machine: what a cluster checks before it starts."""
+"""Checks before a cluster starts: directory, lock, ports, machine."""
 
 import os
 import socket

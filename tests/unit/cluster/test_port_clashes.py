@@ -1,4 +1,4 @@
-"""A pod that failed over a port that somebody else holds is told so."""
+"""Port conflicts: a failed pod gets an event about a port that another process listens on."""
 
 from gangline.api.container import Container, ContainerPort
 from gangline.api.meta import ObjectMeta

@@ -1,4 +1,4 @@
-"""A node's agent runs, is cut off and loses power as the Node object says."""
+"""Virtual nodes: annotations of the Node object switch its agent."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def test_annotations_say_what_a_node_should_do(annotations: dict[str, str], powe
 
 
 class Diary:
-    """Agents that write down what happens to them."""
+    """Agents that record their calls."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []

@@ -1,4 +1,4 @@
-"""Autoscalers: replicas from measurements, held back by windows, rates and bounds."""
+"""Autoscaler: replicas from metrics, limited by stabilization, policies and bounds."""
 
 from datetime import timedelta
 from typing import Any
@@ -37,7 +37,7 @@ def share(percent: int) -> MetricSpec:
 
 
 def proposed(percent: int, *used: int | None, ready: tuple[int, ...] = ()) -> int:
-    """What pods with a request of a whole cpu and this use (thousandths) lead to."""
+    """The proposal for pods with a request of one CPU and this usage (thousandths)."""
     numbers = range(len(used))
     pods = [a_pod(f"p{n}", spec=CPU, ready=not ready or n in ready) for n in numbers]
     usage = {f"p{n}": {"cpu": u} for n, u in enumerate(used) if u is not None}

@@ -1,4 +1,4 @@
-"""Which nodes are lost, and who has to leave them."""
+"""Node health: lost nodes, and the eviction of their pods."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -91,7 +91,7 @@ LOST = Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW - timedelta(sec
 @pytest.mark.parametrize(
     ("pod", "taints", "leaves"),
     [
-        pytest.param(tolerating(), [LOST], NOW, id="what is not tolerated is left at once"),
+        pytest.param(tolerating(), [LOST], NOW, id="a taint without toleration evicts immediately"),
         pytest.param(
             tolerating(Toleration(key=UNREACHABLE, operator="Exists", toleration_seconds=300)),
             [LOST],

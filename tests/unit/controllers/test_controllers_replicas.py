@@ -1,4 +1,4 @@
-"""How many pods a ReplicaSet makes and which it deletes; budgets for evictions."""
+"""ReplicaSets: pods to create and delete; disruption budgets."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the kubelet decides: starts, stops, restarts, ends."""
+"""Pod actions: starts, stops, restarts, ends."""
 
 from datetime import datetime
 
@@ -181,7 +181,7 @@ def test_the_back_off_doubles_up_to_its_limit_and_is_forgotten_after_a_long_run(
     record, now = ContainerRecord(), NOW
     waits = []
     record = ended(1, at=now, backoff=next_backoff(record, now, SETTINGS))
-    assert restart_at(record, SETTINGS) is None, "the first restart is at once"
+    assert restart_at(record, SETTINGS) is None, "the first restart is immediate"
     for _ in range(8):
         record = ended(1, at=now, backoff=next_backoff(record, now, SETTINGS))
         due = restart_at(record, SETTINGS)

@@ -1,4 +1,4 @@
-"""Logs that outlive their pod: for whom they are kept, how they are found, when they make room."""
+"""Archived logs of deleted pods: which are archived, how they are found, when they are removed."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def a_pod(uid: str, *owners: OwnerReference, name: str = "job-worker-0") -> Pod:
 
 
 def leave(data: Path, pod: Pod, text: str = "line\n", runs: int = 1) -> None:
-    """Let a pod write, and go."""
+    """Write logs of a pod, and delete it."""
     folders = folders_of(data, "cluster", pod)
     for number in range(runs):
         path = folders.log("main", number)

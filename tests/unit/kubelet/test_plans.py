@@ -1,4 +1,4 @@
-"""From specs to plans: commands, users, limits, mounts, and what the container will see."""
+"""Container plans from specs: commands, users, limits, mounts, and the resulting file system."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What holds of every pod whatever happens to it, found by playing its life with chance events."""
+"""Invariants of pods under random sequences of events."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ FINAL = ("Succeeded", "Failed")
 
 
 class Life:
-    """Plays a pod: carries out what is decided, and lets things happen."""
+    """Simulates a pod: executes the actions, and applies events."""
 
     def __init__(self, pod: Pod, draw: st.DrawFn) -> None:
         self.pod = pod

@@ -1,4 +1,4 @@
-"""Volumes made of API objects hold the right files, and change all at once."""
+"""Volumes of API objects: their files, and atomic updates."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranges avoid what is taken; pools hand out each address once."""
+"""Address ranges avoid overlaps; a pool assigns each address once."""
 
 from ipaddress import IPv4Network
 

@@ -1,4 +1,4 @@
-"""Which question gets which answer."""
+"""DNS: answers for the names of services and pods."""
 
 import contextlib
 import struct
@@ -136,7 +136,7 @@ def test_a_question_is_read_and_its_answer_can_be_found_again() -> None:
     assert (question.identifier, question.name, question.type) == (7, "web.ns.svc.cluster.local", 1)
     reply = build(question, Answer(records=(Record(Type.A, "10.9.0.1"),)))
     assert reply[:2] == b"\0\x07"
-    assert b"Web" in reply, "the question comes back in the case that it was asked in"
+    assert b"Web" in reply, "the response repeats the question in its original case"
     assert reply.endswith(bytes([10, 9, 0, 1]))
 
 

@@ -64,7 +64,7 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
     home = settings.cluster_home
     home.prepare()
     if (note := home.read_note()) is not None:
-        raise AlreadyRunning(f"cluster {home.name} runs already at {note.url} (process {note.pid})")
+        raise AlreadyRunning(f"cluster {home.name} already runs at {note.url} (process {note.pid})")
     reading, writing = os.pipe()
     try:
         with home.log.open("ab") as log:

@@ -152,7 +152,7 @@ class Lock:
             note = self._home.read_note()
             owner = f"by process {note.pid} at {note.url}" if note else "by another process"
             raise AlreadyRunning(
-                f"cluster {self._home.name} is run {owner} already; stop it with "
+                f"cluster {self._home.name} is already run {owner}; stop it with "
                 f"{command_for('down', self._home.name)} or start another with --name"
             ) from None
         return self

@@ -74,7 +74,7 @@ async def test_after_a_kill_no_process_survives_and_down_removes_the_rest(tmp_pa
         assert cluster.left_behind() == []
 
 
-async def test_a_killed_cluster_comes_back_with_its_objects_and_restarts_pods(
+async def test_killed_cluster_restarts_with_its_objects_and_pods(
     tmp_path: Path,
 ) -> None:
     seconds = f"{os.getpid()}.99"

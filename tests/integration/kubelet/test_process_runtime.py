@@ -149,7 +149,7 @@ async def test_a_script_whose_interpreter_is_missing_cannot_run(
     assert '"/script": no such file or directory' in ended.message
 
 
-async def test_a_volume_whose_folder_is_gone_is_a_start_error(
+async def test_missing_volume_folder_is_a_start_error(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     mounts = (Mount(tmp_path / "gone", "/data"),)
@@ -208,7 +208,7 @@ async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="without control groups only the tree is watched")
-async def test_what_is_run_inside_counts_against_the_containers_limit(
+async def test_exec_counts_against_the_containers_limit(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     plan = a_plan(tmp_path, "sleep", "60", limits=Limits(memory_bytes=64 << 20))

@@ -133,7 +133,7 @@ def test_replicas_at_most_double_or_grow_by_four_in_a_period(current: int, repli
     assert condition(decision, "ScalingLimited") == ("True", "ScaleUpLimit")
 
 
-def test_what_grew_a_moment_ago_grows_no_further_in_the_same_period():
+def test_scale_up_counts_against_the_period_of_its_policy():
     first = decide(a_scaler(), 1, [wants(90)], History(), NOW)
     second = decide(a_scaler(), 5, [wants(90)], first.history, NOW + timedelta(seconds=5))
     later = decide(a_scaler(), 5, [wants(90)], second.history, NOW + timedelta(seconds=16))

@@ -216,7 +216,7 @@ def forests(draw: st.DrawFn) -> list[Item]:
 
 @settings(deadline=None)
 @given(forests(), st.sampled_from(list(Propagation)))
-def test_whatever_way_a_root_is_deleted_the_world_comes_to_rest(
+def test_collection_converges_for_every_propagation_policy(
     items: list[Item], propagation: Propagation
 ) -> None:
     world = World(items)

@@ -57,7 +57,7 @@ def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
     assert {taint.key for taint in change.taints} == {NOT_READY}
 
 
-def test_a_node_that_comes_back_loses_our_taints_only() -> None:
+def test_ready_node_loses_only_managed_taints() -> None:
     theirs = Taint(key="mine", effect="NoSchedule")
     change = decide_node(
         a_node("True", theirs, Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW)),

@@ -137,7 +137,7 @@ def test_a_changed_template_ends_with_all_pods_in_the_new_set() -> None:
     assert world.deployment.status.updated_replicas == 3
 
 
-def test_an_old_template_comes_back_as_the_newest_revision() -> None:
+def test_roll_back_gets_the_newest_revision() -> None:
     world = World(a_deployment())
     for image in ("one", "two", "one"):
         world.update(image)

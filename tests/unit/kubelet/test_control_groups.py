@@ -67,7 +67,7 @@ def test_version_two_has_one_folder(tmp_path: Path) -> None:
     assert group.usage() == Usage(5000, 900)
 
 
-def test_where_the_kernel_keeps_no_limit_nobody_claims_it(tmp_path: Path) -> None:
+def test_limits_memory_is_false_without_kernel_support(tmp_path: Path) -> None:
     FakeKernel(tmp_path, unified=True)
     group = ControlGroups("c", tmp_path).create("i", LIMITS)
     assert group is not None

@@ -27,7 +27,7 @@ def test_a_new_pod_is_prepared_before_anything_is_started() -> None:
     assert look(a_pod(), a_record(prepared=False)) == Decision(prepare=True)
 
 
-def test_a_preparation_that_goes_on_is_not_begun_again() -> None:
+def test_preparation_in_progress_is_not_started_again() -> None:
     decision = look(a_pod(), a_record(prepared=False, preparing=True))
     assert not decision.prepare
 
@@ -42,7 +42,7 @@ def test_all_containers_start_together() -> None:
     assert look(a_pod("a", "b"), a_record()).start == ("a", "b")
 
 
-def test_what_runs_or_is_starting_is_left_alone() -> None:
+def test_running_or_starting_container_is_not_started_again() -> None:
     record = a_record({"a": running(), "b": ContainerRecord(starting=True)})
     assert look(a_pod("a", "b"), record) == Decision()
 

@@ -93,7 +93,7 @@ async def test_a_dead_endpoint_is_passed_over() -> None:
     server.close()
 
 
-async def test_a_service_without_endpoints_refuses_at_once() -> None:
+async def test_service_without_endpoints_refuses_connections() -> None:
     server, alive = await _server(b"")
     listen, forwarder = await _free_port(), ServiceForwarder()
     await forwarder.apply({listen: (alive,)})

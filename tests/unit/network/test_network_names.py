@@ -104,16 +104,16 @@ def test_a_known_name_has_these_records(
         "1.0.0.127.in-addr.arpa",
     ],
 )
-def test_an_unknown_name_of_ours_is_denied_at_once(zone: Zone, name: str) -> None:
+def test_unknown_name_of_the_cluster_does_not_exist(zone: Zone, name: str) -> None:
     assert zone.lookup(name, Type.A) == Answer(Code.NO_SUCH_NAME)
 
 
 @pytest.mark.parametrize("name", ["example.com", "8.8.8.8.in-addr.arpa"])
-def test_names_of_the_world_are_somebody_elses(zone: Zone, name: str) -> None:
+def test_names_outside_the_cluster_are_not_answered(zone: Zone, name: str) -> None:
     assert zone.lookup(name, Type.A) is None
 
 
-def test_a_service_that_goes_takes_its_names_along(zone: Zone) -> None:
+def test_names_of_a_deleted_service_are_removed(zone: Zone) -> None:
     assert zone.set_service(("ns", "gang"), None)
     assert zone.lookup(f"worker-0.gang.ns.{DOMAIN}", Type.A) == Answer(Code.NO_SUCH_NAME)
     reverse = zone.lookup("2.0.1.10.in-addr.arpa", Type.PTR)

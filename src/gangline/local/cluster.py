@@ -1,10 +1,14 @@
-"""A whole cluster in one process: API server, controllers, nodes, network, and who else is given.
+"""The embedded cluster in one process: API server, controllers, nodes, network, and other
+components.
 
-The order of the start is that of need: folder and lock, network (the API server hands out its
-addresses), API server, note and kubeconfig; from then on clients are served while the rest comes
-up. The order of the stop is the reverse, pods first. Whatever is killed on the way is made good
-by the next start: leftovers carry the cluster's mark, and objects are only told stored when they
-are on disk.
+Start order: directory and lock, network (the API server assigns addresses of its service range),
+API
+server, run record and kubeconfig. From then on clients are served while the rest starts. The stop
+order
+is the reverse: pods end first.
+
+Invariant: after a kill at any point the next start cleans up. Everything in the kernel carries the
+cluster's mark, and a write is acknowledged only after it is on disk.
 """
 
 import asyncio
@@ -35,26 +39,26 @@ log = logging.getLogger(__name__)
 
 USUAL_PORT = 16460
 RESTART_S = (0.5, 30.0)
-"""How long a component that broke rests before it is started again: at first, and at most."""
+"""The first and the longest delay before a failed component is restarted, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Something else that runs with the cluster, such as operator and scheduler."""
+    """Another component that runs with the cluster, such as the operator or the scheduler."""
 
     name: str
     run: Callable[[Client, asyncio.Event], Awaitable[None]]
-    """Works until the event is set or it is cancelled."""
+    """It runs until the event is set or it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What to tell who started the cluster."""
+    """What is reported when the API server answers."""
 
     url: str
     kubeconfig: str
     shortcoming: str
-    """What the cluster cannot do here, and why; empty if nothing."""
+    """The cluster feature that is missing on this machine, and why; empty if none is missing."""
 
 
 Announce = Callable[[Ready], None]
@@ -65,12 +69,12 @@ def run_foreground(
     components: Sequence[Component] = (),
     announce: Announce = lambda ready: None,
 ) -> None:
-    """Run a cluster until SIGTERM or Ctrl-C; a second one does not wait for pods to end.
+    """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end.
 
     Raises:
-        ClusterError: it cannot be started; the message says what to do.
+        ClusterError: it cannot be started; the message gives the remedy.
     """
-    import uvloop  # noqa: PLC0415 - only who runs a cluster is to pay for it
+    import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
 
     _allow_many_files()
     uvloop.run(_until_signalled(settings, components, announce))
@@ -87,18 +91,16 @@ async def _until_signalled(
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
-    def told() -> None:
+    def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     await Cluster(settings, components, announce).run(stop, hurry)
 
 
 class Cluster:
-    """One run of one cluster."""
-
     def __init__(
         self,
         settings: ClusterSettings,
@@ -111,7 +113,7 @@ class Cluster:
         self._announce = announce
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Run until ``stop`` is set; ``hurry`` cuts the pods' time to end short.
+        """Run until ``stop`` is set; ``hurry`` ends the pods without their grace period.
 
         Raises:
             ClusterError: it cannot be started.
@@ -130,7 +132,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
         settings = self._settings
-        # Pods that are only pretended to run need no namespaces.
+        # The fake runtime starts no processes, so its pods need no namespaces.
         pretended = settings.fake_runtime and settings.network == "auto"
         network = ClusterNetwork(
             self._home.folder,
@@ -170,7 +172,7 @@ class Cluster:
             await server.stop()
 
     def _liked_ports(self) -> tuple[int, ...]:
-        """The port of the last run first, so that kubeconfigs that were handed out stay right."""
+        """The port of the last run comes first, so that existing kubeconfigs stay valid."""
         last = self._home.last_note()
         before = urlsplit(last.url).port if last is not None else None
         return tuple(port for port in (before, USUAL_PORT) if port)
@@ -179,7 +181,7 @@ class Cluster:
         pid = os.getpid()
         now = datetime.now(UTC)
         kubeconfig = self._home.publish_kubeconfig()
-        # Last: whoever finds the note may count on the kubeconfig.
+        # The run record comes last: a process that finds it relies on the kubeconfig.
         self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
         return Ready(server.url, str(kubeconfig), network.shortcoming)
 
@@ -191,7 +193,7 @@ class Cluster:
         stop: asyncio.Event,
         hurry: asyncio.Event,
     ) -> None:
-        # Imported when the API server answers already: who waits for it need not wait for these.
+        # Imported after the API server answers, which clients wait for: these take longer.
         from gangline.kube.events import EventRecorder  # noqa: PLC0415
         from gangline.local import definitions  # noqa: PLC0415
         from gangline.local.controllers import manager  # noqa: PLC0415
@@ -205,7 +207,7 @@ class Cluster:
             EventRecorder(client, "network") as recorder,
         ):
             await definitions.install(client)
-            # Only now: who is told that the cluster is there submits a job at once.
+            # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
             tell_ready()
             informers = SharedInformers(client)
@@ -253,13 +255,13 @@ class Cluster:
 
 
 async def _supervised(name: str, run: Callable[[], Awaitable[None]], halt: asyncio.Event) -> None:
-    """Run a component, and start it again when it breaks: none may take the others with it."""
+    """Run a component and restart it when it fails, so that a failure never stops the others."""
     rest, longest = RESTART_S
     while not halt.is_set():
         try:
             await run()
-        except Exception:  # The outermost loop of every component.
-            log.exception("component broke and is started again", extra={"component": name})
+        except Exception:  # The outermost loop of each component.
+            log.exception("component failed and is restarted", extra={"component": name})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await halt.wait()

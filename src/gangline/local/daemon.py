@@ -1,4 +1,4 @@
-"""A cluster in the background: starting it detached, asking how it is, stopping it."""
+"""A cluster in the background: start it detached, query its status, stop it."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,9 @@ from gangline.local.home import (
 from gangline.local.settings import ClusterSettings
 
 READY_FD = "GANGLINE_READY_FD"
-"""The environment variable that names the pipe a detached cluster says "ready" on."""
+"""The environment variable with the descriptor of the pipe on which a detached cluster reports
+readiness.
+"""
 STARTS_WITHIN_S = 60.0
 STOPS_WITHIN_S = 15.0
 SHOWN_LINES = 15
@@ -32,7 +34,7 @@ SHOWN_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """How a cluster is."""
+    """The status of a cluster."""
 
     name: str
     folder: Path
@@ -42,27 +44,27 @@ class ClusterStatus:
     since: datetime | None = None
     kubeconfig: Path = Path()
     answers: bool = False
-    """Whether its API server answered; the rest is only known then."""
+    """True if the API server answered; ``nodes`` and ``pods`` are known only then."""
 
     nodes: tuple[tuple[str, bool], ...] = ()
-    """Each node and whether it is ready."""
+    """The name of each node and whether it is ready."""
 
     pods: tuple[tuple[str, int], ...] = ()
-    """How many pods are in each phase."""
+    """The number of pods in each phase."""
 
 
 def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote:
-    """Run ``command``, which is to run the cluster in the foreground, in the background.
+    """Run ``command`` in the background; it must run the cluster in the foreground.
 
-    Returns when the API server answers; what the cluster prints is in its log file.
+    Returns when the API server answers. The output of the cluster goes to its log file.
 
     Raises:
-        ClusterError: it did not come up; the message holds the last lines it printed.
+        ClusterError: it did not start; the message holds the last lines of its output.
     """
     home = settings.cluster_home
     home.prepare()
     if (note := home.read_note()) is not None:
-        raise AlreadyRunning(f"cluster {home.name} runs already at {note.url} (process {note.pid})")
+        raise AlreadyRunning(f"cluster {home.name} already runs at {note.url} (process {note.pid})")
     reading, writing = os.pipe()
     try:
         with home.log.open("ab") as log:
@@ -78,7 +80,7 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
             )
         os.close(writing)
         if _told_ready(reading) and (note := home.read_note()) is not None:
-            process.returncode = 0  # It outlives us on purpose: do not warn about it.
+            process.returncode = 0  # It outlives this process on purpose: no ResourceWarning.
             return note
     finally:
         os.close(reading)
@@ -88,13 +90,13 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
 
 
 def _told_ready(reading: int) -> bool:
-    """Wait for the word of the new process; its end closes the pipe without one."""
+    """Wait for the readiness byte; if the new process ends first, the pipe is closed without it."""
     readable, _, _ = select.select([reading], [], [], STARTS_WITHIN_S)
     return bool(readable) and os.read(reading, 1) != b""
 
 
 def tell_ready() -> None:
-    """Tell who started us detached that the API server answers; does nothing otherwise."""
+    """Report to the process that started this one detached that the API server answers."""
     descriptor = os.environ.pop(READY_FD, "")
     if descriptor.isdigit():
         with contextlib.suppress(OSError):
@@ -106,11 +108,11 @@ def _tail(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-SHOWN_LINES:]) or "(it printed nothing)"
+    return "\n".join(lines[-SHOWN_LINES:]) or "(no output)"
 
 
 async def status(home: ClusterHome) -> ClusterStatus:
-    """Find out how a cluster is; a cluster that does not answer is still reported."""
+    """Return the status of a cluster, also of one whose API server does not answer."""
     note = home.read_note()
     if note is None:
         return ClusterStatus(home.name, home.folder, running=False)
@@ -127,7 +129,7 @@ async def status(home: ClusterHome) -> ClusterStatus:
 
 
 async def _asked(known: ClusterStatus) -> ClusterStatus:
-    # Only this one function speaks to the cluster, and starting one should not pay for it.
+    # Imported here: only this function queries the cluster, and a start should not load them.
     import dataclasses  # noqa: PLC0415
 
     from gangline.api.conditions import is_true  # noqa: PLC0415
@@ -150,11 +152,11 @@ async def _asked(known: ClusterStatus) -> ClusterStatus:
 
 
 def stop(home: ClusterHome) -> RunNote | None:
-    """Stop a cluster and remove what it may have left; None if it did not run.
+    """Stop a cluster and clean up after it; None if it did not run.
 
     Raises:
-        NotRunning: there is no such cluster at all.
-        ClusterError: it belongs to somebody else.
+        NotRunning: there is no such cluster.
+        ClusterError: it belongs to another user.
     """
     if not home.folder.is_dir():
         raise NotRunning(f"there is no cluster {home.name} in {home.root}")
@@ -166,7 +168,9 @@ def stop(home: ClusterHome) -> RunNote | None:
 
 
 def _end(note: RunNote) -> None:
-    """Ask the process to stop, then insist; never touch another process of the same number."""
+    """Send SIGTERM, then SIGKILL; the pidfd and the start time rule out another process with this
+    pid.
+    """
     try:
         handle = os.pidfd_open(note.pid)
     except ProcessLookupError:
@@ -187,6 +191,5 @@ def _end(note: RunNote) -> None:
 
 
 def _ends(handle: int, within_s: float) -> bool:
-    """Wait for the process of a handle to end."""
     readable, _, _ = select.select([handle], [], [], within_s)
     return bool(readable)

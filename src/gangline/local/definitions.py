@@ -1,4 +1,4 @@
-"""Brings our CustomResourceDefinitions into a cluster, or up to date in it."""
+"""Installs Gangline's CustomResourceDefinitions in a cluster, and updates outdated ones."""
 
 import hashlib
 from typing import Any
@@ -22,7 +22,7 @@ DEFINITIONS: Resource[dict[str, Any]] = Resource(
 
 
 async def install(client: Client) -> None:
-    """Create the definitions that are missing and replace those that are of another version."""
+    """Create missing definitions and replace those with another fingerprint."""
     for manifest in manifests().values():
         await _install(client, manifest)
 
@@ -31,16 +31,16 @@ async def _install(client: Client, manifest: dict[str, Any]) -> None:
     name = manifest["metadata"]["name"]
     fingerprint = hashlib.sha256(msgspec.json.encode(manifest)).hexdigest()[:16]
     annotations = {**manifest["metadata"].get("annotations", {}), FINGERPRINT: fingerprint}
-    wanted = {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
+    desired = {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
     try:
         present = await client.get(DEFINITIONS, name)
     except NotFound:
         try:
-            await client.create(DEFINITIONS, wanted)
+            await client.create(DEFINITIONS, desired)
         except AlreadyExists:
             return
     else:
         if present["metadata"].get("annotations", {}).get(FINGERPRINT) != fingerprint:
-            metadata = {**wanted["metadata"]}
+            metadata = {**desired["metadata"]}
             metadata["resourceVersion"] = present["metadata"]["resourceVersion"]
-            await client.update(DEFINITIONS, {**wanted, "metadata": metadata})
+            await client.update(DEFINITIONS, {**desired, "metadata": metadata})

@@ -1,11 +1,11 @@
-"""Where an embedded cluster keeps its things, and the note of the process that runs it.
+"""The directory of an embedded cluster, its lock, and the record of the process that runs it.
 
     $GANGLINE_HOME (~/.gangline)
-    ├── kubeconfig             of the default cluster: what a client finds without being told
+    ├── kubeconfig             of the default cluster: clients use it without configuration
     └── clusters/NAME/         state.db  pki/  kubeconfig  run.json  lock  log  kubelet/  volumes/
 
-The lock is held for as long as a process runs the cluster and falls with it, however it dies;
-``run.json`` says who that is, and is only believed while its process lives.
+The kernel releases the lock when its process ends, however it ends. ``run.json`` holds pid, start
+time and URL of that process, and counts only while the process lives.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 class ClusterError(Exception):
-    """The cluster cannot be started, stopped or found; the message says what to do."""
+    """The cluster cannot be started, stopped or found; the message gives the remedy."""
 
 
 class AlreadyRunning(ClusterError):
@@ -36,16 +36,18 @@ class NotRunning(ClusterError):
 
 
 def default_home() -> Path:
-    """The folder of all clusters: ``$GANGLINE_HOME``, else ``~/.gangline``."""
+    """The directory of all clusters: ``$GANGLINE_HOME``, else ``~/.gangline``."""
     return Path(os.environ.get("GANGLINE_HOME") or Path.home() / ".gangline")
 
 
 class RunNote(msgspec.Struct, frozen=True):
-    """Who runs a cluster, and where it answers."""
+    """The process that runs a cluster, and the URL of its API server."""
 
     pid: int
     process_start: int
-    """When the process began, in the kernel's ticks: tells it from a later one of its number."""
+    """The start time of the process in kernel ticks; a later process with the same pid has another
+    one.
+    """
 
     url: str
     since: datetime
@@ -53,34 +55,32 @@ class RunNote(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterHome:
-    """The folder of one cluster."""
+    """The directory of one cluster."""
 
     root: Path
     name: str = DEFAULT_NAME
 
     @property
     def folder(self) -> Path:
-        """Everything of this cluster."""
         return self.root / "clusters" / self.name
 
     @property
     def kubeconfig(self) -> Path:
-        """How to reach this cluster."""
         return self.folder / "kubeconfig"
 
     @property
     def default_kubeconfig(self) -> Path:
-        """Where clients look that are not told anything."""
+        """The kubeconfig that clients use by default."""
         return self.root / "kubeconfig"
 
     @property
     def log(self) -> Path:
-        """What a cluster in the background prints."""
+        """The output of a cluster in the background."""
         return self.folder / "log"
 
     @property
     def volumes(self) -> Path:
-        """The folders of persistent volumes."""
+        """The parent folder of persistent volumes."""
         return self.folder / "volumes"
 
     @property
@@ -88,10 +88,10 @@ class ClusterHome:
         return self.folder / "run.json"
 
     def prepare(self) -> None:
-        """Make the folder.
+        """Create the directory and check that it is writable.
 
         Raises:
-            ClusterError: it cannot be made or written.
+            ClusterError: it cannot be created or written.
         """
         if not NAME_PATTERN.fullmatch(self.name):
             raise ClusterError(
@@ -109,26 +109,25 @@ class ClusterHome:
             ) from error
 
     def write_note(self, note: RunNote) -> None:
-        """Say who runs the cluster."""
         fresh = self._run_note.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(note))
         fresh.rename(self._run_note)
 
     def read_note(self) -> RunNote | None:
-        """Return who runs the cluster; None when nobody does (any more)."""
+        """Return the record of the running process; None if the cluster does not run."""
         note = self.last_note()
         alive = note is not None and process_start(note.pid) == note.process_start
         return note if alive else None
 
     def last_note(self) -> RunNote | None:
-        """Return who ran the cluster last, alive or not."""
+        """Return the record of the last process that ran the cluster, alive or not."""
         try:
             return msgspec.json.decode(self._run_note.read_bytes(), type=RunNote)
         except (OSError, msgspec.DecodeError):
             return None
 
     def publish_kubeconfig(self) -> Path:
-        """Let clients find the default cluster; return the file to name to people."""
+        """Publish the kubeconfig of the default cluster; return the file to show to users."""
         if self.name != DEFAULT_NAME:
             return self.kubeconfig
         shutil.copyfile(self.kubeconfig, self.default_kubeconfig)
@@ -137,7 +136,7 @@ class ClusterHome:
 
 
 class Lock:
-    """Held by the one process that runs a cluster."""
+    """The lock of a cluster, owned by the one process that runs it."""
 
     def __init__(self, home: ClusterHome) -> None:
         self._home = home
@@ -151,9 +150,9 @@ class Lock:
         except BlockingIOError:
             os.close(self._descriptor)
             note = self._home.read_note()
-            who = f"by process {note.pid} at {note.url}" if note else "by another process"
+            owner = f"by process {note.pid} at {note.url}" if note else "by another process"
             raise AlreadyRunning(
-                f"cluster {self._home.name} is run {who} already; stop it with "
+                f"cluster {self._home.name} is already run {owner}; stop it with "
                 f"{command_for('down', self._home.name)} or start another with --name"
             ) from None
         return self
@@ -163,12 +162,12 @@ class Lock:
 
 
 def command_for(verb: str, name: str) -> str:
-    """Spell a command about a cluster, for messages."""
+    """Return a command line about a cluster, for messages."""
     return f"'gangline {verb}'" if name == DEFAULT_NAME else f"'gangline {verb} --name {name}'"
 
 
 def process_start(pid: int) -> int:
-    """Return when a process began, in the kernel's ticks; 0 if there is none, or only its shell."""
+    """Return the start time of a process in kernel ticks; 0 if there is none or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

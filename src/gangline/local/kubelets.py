@@ -1,4 +1,4 @@
-"""Kubelets for the virtual nodes: what they share, and how one is made from a node's shape."""
+"""Creates the kubelets of the virtual nodes; they share one runtime and one HTTP server."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ from gangline.local.settings import ClusterSettings
 
 
 class Kubelets:
-    """Makes kubelets that share one runtime and one server for logs and streams."""
+    """Creates kubelets that share one runtime and one server for logs and streams."""
 
     def __init__(
         self,
@@ -55,24 +55,23 @@ class Kubelets:
         self._port = 0
 
     async def start(self) -> None:
-        """Find out what the machine allows, and serve logs and streams."""
+        """Detect what the machine allows, and start the server."""
         self._runtime = await asyncio.to_thread(self._make_runtime)
         await self._remove_leftovers()
         self._port = await self._server.start()
 
     async def stop(self) -> None:
-        """End all streams."""
         await self._server.stop()
         await self._remove_leftovers()
 
     async def _remove_leftovers(self) -> None:
-        """Remove what pods keep outside the data folder: control groups and memory volumes."""
+        """Remove what pods leave outside the data folder: control groups and memory volumes."""
         if self._runtime is not None:
             await self._runtime.clean_up()
         await asyncio.to_thread(remove_memory_folders, self._mark)
 
     def make(self, shape: NodeShape) -> Kubelet:
-        """Make the kubelet of a node, in place of one made before."""
+        """Create the kubelet of a node; it replaces one that was created before."""
         assert self._runtime is not None
         node = NodeSpec(
             name=shape.name,
@@ -108,7 +107,7 @@ class Kubelets:
         return ProcessRuntime(detect(), groups, self._environments())
 
     def _environments(self) -> tuple[Path, ...]:
-        """The folders that stand for images: pods see them even where they lie in a /tmp."""
+        """The folders that image names map to: pods see them even below a /tmp."""
         package = Path(__file__).parents[2]
         mapped = [
             Path(folder)

@@ -1,8 +1,8 @@
-"""Removing what a killed cluster left on the machine: processes, mounts, networks, control groups.
+"""Removes what a killed cluster left on the machine: processes, mounts, networks, control groups.
 
-Everything is found by marks that only this cluster's things carry: its folder in mount points, its
-prefix in names of links, namespaces and control groups. Called at start, at the end, and by
-``gangline down``; without leftovers it costs a few milliseconds.
+Everything is found by the cluster's marks: its directory in mount points, its prefix in names of
+links, namespaces and control groups. It runs at the start, at the stop, and in ``gangline down``;
+with nothing to remove it costs a few milliseconds.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ GO_WITHIN_S = 2.0
 
 
 async def remove(folder: Path) -> None:
-    """Remove everything that the cluster in ``folder`` left, but its files."""
+    """Remove everything that the cluster in ``folder`` left, except its files."""
     groups = control_groups(folder)
     for group in groups:
         await _end_processes(group)
@@ -69,7 +69,7 @@ def _unescaped(text: str) -> str:
 
 
 async def _end_processes(group: Path) -> None:
-    """Kill what runs in a control group, and wait until it is gone."""
+    """Kill the processes of a control group, and wait until they have ended."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + GO_WITHIN_S
     while (pids := _pids(group)) and loop.time() < deadline:

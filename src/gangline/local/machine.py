@@ -1,4 +1,4 @@
-"""What this machine has, and how it is divided among virtual nodes."""
+"""The resources of this machine, and their division among virtual nodes."""
 
 import math
 import os
@@ -16,7 +16,7 @@ LEAST_MEMORY = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The resources of the machine, as far as we may use them."""
+    """The resources of the machine that this process may use."""
 
     cpu_milli: int
     memory_bytes: int
@@ -26,19 +26,18 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """One virtual node."""
+    """The size of one virtual node."""
 
     name: str
     cpu_milli: int
     memory_bytes: int
     gpus: tuple[int, ...]
-    """Indices of its GPUs; beyond those of the machine they are pretended."""
+    """Indices of its GPUs; indices beyond those of the machine are simulated GPUs."""
 
     pods: int
 
 
 def look() -> Machine:
-    """Find out what the machine has."""
     cpus = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(cpus * 1000, min(memory, _memory_limit() or memory), _gpus())
@@ -50,7 +49,7 @@ def _gpus() -> tuple[int, ...]:
 
 
 def _memory_limit() -> int | None:
-    """The limit of the container that we may be running in ourselves."""
+    """The memory limit of the container in which this process itself may run."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             return int((Path("/sys/fs/cgroup") / name).read_text())
@@ -63,20 +62,22 @@ def divide(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
     """Divide a machine among the nodes of a cluster.
 
     Raises:
-        ClusterError: a number makes no sense.
+        ClusterError: a number is out of range.
     """
     count = settings.nodes
     if not 1 <= count <= 1000:
         raise ClusterError(f"--nodes {count}: give a number from 1 to 1000")
     if settings.cpus is not None and not 0 < settings.cpus < math.inf:
-        raise ClusterError(f"--cpus {settings.cpus}: a node needs some; give a number such as 4")
+        raise ClusterError(
+            f"--cpus {settings.cpus}: a node needs a share of a CPU; give a number such as 4"
+        )
     if settings.gpus is not None and settings.gpus < 0:
         raise ClusterError(f"--gpus {settings.gpus}: give 0 or more")
     cpu = machine.cpu_milli // count if settings.cpus is None else round(settings.cpus * 1000)
     memory = _memory(settings) or machine.memory_bytes // count
     each = len(machine.gpus) // count if settings.gpus is None else settings.gpus
     if memory < LEAST_MEMORY:
-        raise ClusterError(f"{memory} bytes of memory for each node are too few: give --memory")
+        raise ClusterError(f"{memory} bytes of memory for each node are not enough: give --memory")
     indices = (*machine.gpus, *range(len(machine.gpus), count * each))
     return [
         NodeShape(

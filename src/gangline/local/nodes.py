@@ -1,13 +1,12 @@
-"""The virtual nodes: one kubelet for each, switched off and on as the Node objects say.
+"""Virtual nodes: one kubelet for each, switched by annotations of its Node object.
 
-Annotations on a Node say what a person wants done to it, so that any client can do it and a test
-needs no back door:
+Any client can set the annotations, so a test needs no special access:
 
 ``gangline.dev/stopped: "true"``
-    The machine loses power: its containers die at once, nothing is reported. Without the
-    annotation again it boots.
+    The machine loses power: its containers are killed and nothing is reported. Without the
+    annotation it boots again.
 ``gangline.dev/cut: "true"``
-    The machine loses its network: containers go on, but the cluster hears nothing of it.
+    The machine loses its network: its containers continue, but the cluster gets no report of them.
 """
 
 import asyncio
@@ -29,23 +28,23 @@ log = logging.getLogger(__name__)
 STOPPED = "gangline.dev/stopped"
 CUT = "gangline.dev/cut"
 VIRTUAL = "gangline.dev/virtual"
-"""A label of the nodes that a cluster makes itself, and may remove again."""
+"""The label of nodes that a cluster created itself and may delete again."""
 
 
 class Agent(Protocol):
-    """What runs a node: a kubelet."""
+    """The component that runs a node: a kubelet."""
 
     async def run(self) -> None:
-        """Work until cancelled; may be run again afterwards and picks up what it left."""
+        """Run until cancelled; a later call takes over the containers of the earlier one."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """End all containers, killing those that take longer than ``grace_s``."""
+        """End all containers; those that take longer than ``grace_s`` are killed."""
         ...
 
 
 class Power(Enum):
-    """What a node should be doing."""
+    """The desired state of a node."""
 
     ON = auto()
     CUT = auto()
@@ -53,7 +52,7 @@ class Power(Enum):
 
 
 def wanted_power(node: Node | None) -> Power:
-    """Read from a node's annotations what it should be doing."""
+    """Read the desired state from a node's annotations."""
     annotations = node.metadata.annotations if node is not None else {}
     if annotations.get(STOPPED) == "true":
         return Power.STOPPED
@@ -61,7 +60,7 @@ def wanted_power(node: Node | None) -> Power:
 
 
 class VirtualNode:
-    """One node's agent, and whether it runs."""
+    """One node: switches its agent to the desired state."""
 
     def __init__(self, name: str, make: Callable[[], Agent]) -> None:
         self.name = name
@@ -73,13 +72,12 @@ class VirtualNode:
         self._ended = False
 
     def want(self, power: Power) -> None:
-        """Say what the node should be doing."""
         if power is not self._wanted:
             self._wanted = power
             self._wish.set()
 
     async def run(self) -> None:
-        """Keep the node as it should be, until cancelled."""
+        """Apply each desired state until cancelled."""
         try:
             while True:
                 self._wish.clear()
@@ -89,13 +87,12 @@ class VirtualNode:
             await self._halt()
 
     async def end(self, grace_s: float) -> None:
-        """End all containers of the node, which never runs again, whatever is wanted of it."""
+        """End all containers; the node never runs again, whatever its annotations say."""
         self._ended = True
         await self.stop(grace_s)
 
     async def stop(self, grace_s: float) -> None:
-        """End all containers of the node."""
-        # Taken first: who wakes up by the halt must not stop it as well, in its own time.
+        # Cleared before the halt: a concurrent stop must not stop the same agent a second time.
         agent, self._agent = self._agent, None
         await self._halt()
         if agent is not None:
@@ -112,7 +109,7 @@ class VirtualNode:
                 await self.stop(0.0)
 
     async def _wait(self) -> None:
-        """Wait for a new wish; an agent that breaks breaks us."""
+        """Wait for another desired state; an exception of the agent is raised here."""
         wish = asyncio.create_task(self._wish.wait())
         watched = {wish} | ({self._running} if self._running is not None else set())
         try:
@@ -150,7 +147,6 @@ class Nodes:
         return VirtualNode(shape.name, lambda: make(shape))
 
     async def run(self) -> None:
-        """Run all nodes until cancelled."""
         await self._informer.synced()
         await self._remove_surplus()
         async with asyncio.TaskGroup() as tasks:
@@ -158,24 +154,24 @@ class Nodes:
                 tasks.create_task(self._keep(node))
 
     async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
-        """End all containers, at once when ``hurry`` is set."""
+        """End all containers; when ``hurry`` is set, return without waiting for them."""
         ending = asyncio.create_task(self._stop_all(grace_s))
         hurried = asyncio.create_task(hurry.wait())
         await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
-        ending.cancel()  # Does nothing to what has ended; what has not dies with this process.
+        ending.cancel()  # Containers that still run are killed at the end of this process.
         await asyncio.gather(ending, hurried, return_exceptions=True)
 
     async def _stop_all(self, grace_s: float) -> None:
         await asyncio.gather(*(node.end(grace_s) for node in self._nodes.values()))
 
     async def _keep(self, node: VirtualNode) -> None:
-        """Run one node; when its agent breaks, that is told and it is started again."""
+        """Run one node; when its agent fails, log that and restart it."""
         while True:
             try:
                 await node.run()
-            except Exception:  # The outermost loop of a node: the others go on.
-                log.exception("node broke and is started again", extra={"node": node.name})
+            except Exception:  # The outermost loop of a node: the others continue.
+                log.exception("node failed and is restarted", extra={"node": node.name})
                 await asyncio.sleep(1.0)
 
     def _changed(self, _: Node | None, new: Node | None) -> None:
@@ -183,7 +179,7 @@ class Nodes:
             self._nodes[new.metadata.name].want(wanted_power(new))
 
     async def _remove_surplus(self) -> None:
-        """Remove the nodes of an earlier run with more of them."""
+        """Delete the nodes of an earlier run that had more nodes."""
         for node in list(self._informer.items()):
             ours = node.metadata.labels.get(VIRTUAL) == "true"
             if ours and node.metadata.name not in self._nodes:

@@ -1,8 +1,9 @@
-"""Says when pods that share the host's network got in each other's way.
+"""Reports port conflicts between pods that share the host's network.
 
-Without network namespaces a port belongs to whoever opens it first on all addresses. A pod that
-fails while somebody holds a port that it declares most likely failed for that reason, and only an
-event can tell: the program's own message is about an address that the pod seems to have for itself.
+Without network namespaces a port belongs to the process that opened it first on all addresses. A
+pod
+that fails while another process listens on a port that the pod declares most likely failed for that
+reason. Only an event can explain it: the program's own message names an address that seems free.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ def declared(pod: Pod) -> set[int]:
 
 
 def failures(pod: Pod | None) -> int:
-    """How many runs of a pod's containers have failed, as far as its status tells."""
+    """The number of failed runs of a pod's containers, as far as its status shows them."""
     statuses = pod.status.container_statuses if pod is not None else []
     ended = [status.state.terminated for status in statuses]
     failed_now = sum(end is not None and end.exit_code != 0 for end in ended)
@@ -37,7 +38,9 @@ def failures(pod: Pod | None) -> int:
 
 
 def explain(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> str:
-    """Say which declared port of a failed pod somebody else holds; empty if none."""
+    """Return a message about a declared port that another process listens on; empty if there is
+    none.
+    """
     clashing = sorted(port for port in declared(pod) if taken(port))
     if not clashing:
         return ""
@@ -48,15 +51,15 @@ def explain(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> st
         and other.status.phase not in ENDED
         and declared(other) & set(clashing)
     ]
-    who = f", which pod {min(holders)} declares as well," if holders else ""
+    owner = f", which pod {min(holders)} declares as well," if holders else ""
     return (
-        f"port {clashing[0]}{who} is in use on this machine: without root all pods share its "
+        f"port {clashing[0]}{owner} is in use on this machine: without root all pods share its "
         "network; give one of them another port, or run gangline up as root"
     )
 
 
 class PortClashes:
-    """Watches pods fail. For clusters whose pods share the host's network."""
+    """Watches for failed pods in a cluster whose pods share the host's network."""
 
     def __init__(self, informers: SharedInformers, recorder: EventRecorder) -> None:
         self._recorder = recorder
@@ -65,7 +68,6 @@ class PortClashes:
         self._pods.add_listener(self._changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             pod = await self._failed.get()
             message = await asyncio.to_thread(explain, pod, list(self._pods.items()), _taken)

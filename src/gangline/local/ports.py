@@ -1,4 +1,4 @@
-"""TCP ports of this machine: finding a free one, and naming who has the one that is wanted."""
+"""TCP ports of this machine: choose a free one, and name the process that owns a taken one."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ def choose(host: str, wanted: int | None, liked: tuple[int, ...]) -> int:
     """Return the port to listen on: ``wanted``, else the first free one of ``liked``, else 0 (any).
 
     Raises:
-        ClusterError: ``wanted`` is taken, or may not be opened; the message names who has it.
+        ClusterError: ``wanted`` is taken or not permitted; the message names the owner.
     """
     if wanted is None:
         return next((port for port in liked if _refusal(host, port) is None), 0)
@@ -44,10 +44,10 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 
 def holder(port: int) -> str:
-    """Name the process that listens on a port, as far as we may see it."""
+    """Name the process that listens on a port, as far as /proc is readable; empty if unknown."""
     inodes = {f"socket:[{inode}]" for inode in listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # Gone in the meantime, or not ours to look at.
+        with contextlib.suppress(OSError):  # Ended in the meantime, or of another user.
             if any(_target(link) in inodes for link in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (process {process.name})"
     return ""
@@ -61,7 +61,7 @@ def _target(link: Path) -> str:
 
 
 def listening(port: int) -> list[str]:
-    """List the sockets (by inode) that listen on a TCP port of any address."""
+    """Return the inodes of the sockets that listen on a TCP port of any address."""
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

@@ -1,4 +1,4 @@
-"""What may be chosen about an embedded cluster."""
+"""Settings of an embedded cluster."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,16 +8,16 @@ from gangline.local.home import DEFAULT_NAME, ClusterHome, default_home
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """One cluster. All defaults suit a single user on one machine."""
+    """Settings of one cluster; the defaults suit a single user on one machine."""
 
     name: str = DEFAULT_NAME
-    """Which cluster; several may run side by side."""
+    """The name of the cluster; several may run side by side."""
 
     home: Path = field(default_factory=default_home)
-    """The folder that all clusters live in."""
+    """The directory of all clusters."""
 
     nodes: int = 1
-    """How many virtual nodes the machine is divided into."""
+    """The number of virtual nodes that the machine is divided into."""
 
     cpus: float | None = None
     """Processors of each node; None: the machine's, divided by the nodes."""
@@ -26,27 +26,31 @@ class ClusterSettings:
     """Memory of each node, as a quantity; None: the machine's, divided by the nodes."""
 
     gpus: int | None = None
-    """GPUs of each node; None: those found, divided by the nodes; a number beyond what is there
-    makes pretended ones, for trying things out."""
+    """GPUs of each node; None: those found, divided by the nodes. GPUs beyond those of the machine
+    are
+    simulated, for trials.
+    """
 
     pods: int = 110
-    """Most pods on a node; Kubernetes' default."""
+    """The maximum number of pods on a node; the default is Kubernetes'."""
 
     host: str = "127.0.0.1"
-    """The address that the API server listens on. Anything but loopback lets others in."""
+    """The address that the API server listens on. Any other than loopback admits other machines."""
 
     port: int | None = None
     """The API server's port; None: that of the last run, else 16460, else any free one."""
 
     pod_cidr: str | None = None
-    """The /16 (or so) that pods and services share; None: one that no route of the host covers."""
+    """The range, about a /16, that pods and services share; None: one that no route of the host
+    covers.
+    """
 
     network: str = "auto"
     """``bridge``: a namespace for each pod (needs root). ``host``: the host's network for all.
     ``auto``: the first if it works."""
 
     image_map: Path | None = None
-    """A file that says which environment stands for which image; None: the current one for all."""
+    """A file that maps image names to environments; None: the current environment for all."""
 
     node_silence_s: float = 40.0
     """Seconds without heartbeat after which a node counts as lost."""
@@ -55,12 +59,11 @@ class ClusterSettings:
     """Seconds between a node's heartbeats."""
 
     shutdown_grace_s: float = 2.0
-    """How long pods may take to end when the cluster stops, whatever grace they ask for."""
+    """Seconds that pods get to end when the cluster stops, whatever their own grace period is."""
 
     fake_runtime: bool = False
-    """Pods are only pretended to run: for measuring the rest."""
+    """True runs no processes for pods: for measuring the control plane."""
 
     @property
     def cluster_home(self) -> ClusterHome:
-        """The folder of this cluster."""
         return ClusterHome(self.home, self.name)

@@ -39,7 +39,7 @@ class EmbeddedCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command needs to mean this cluster."""
+        """The environment variables that select this cluster."""
         kubeconfig = str(self.home.default_kubeconfig)
         return {**os.environ, "GANGLINE_HOME": str(self.root), "KUBECONFIG": kubeconfig}
 
@@ -55,7 +55,7 @@ class EmbeddedCluster:
             )
 
     async def start(self) -> None:
-        """Start the process and wait until it says that the cluster is there."""
+        """Start the process and wait until it reports that the cluster is ready."""
         self.launch()
         assert self.process is not None
         pid = self.process.pid
@@ -64,13 +64,13 @@ class EmbeddedCluster:
             if self.process is None or self.process.poll() is not None:
                 raise AssertionError(f"the cluster ended: {self.said()}")
             note = self.home.read_note()
-            # The API server answers before our kinds are defined: users are told after that.
+            # The API server answers before the definitions exist; users see readiness later.
             return note is not None and note.pid == pid and "Ctrl-C stops it" in self.said()
 
         await until(answers, STARTS_WITHIN_S, self.said)
 
     def said(self) -> str:
-        """What the present process has printed."""
+        """The output of the present process."""
         return self.outputs[-1].read_text() if self.outputs else ""
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -125,19 +125,19 @@ async def until(
     within_s: float = 60.0,
     explain: Callable[[], object] = lambda: "",
 ) -> T:
-    """Wait until ``check`` gives something true, and return it."""
+    """Wait until ``check`` returns a true value, and return it."""
     try:
         async with asyncio.timeout(within_s):
             while not (found := await check()):
                 await asyncio.sleep(0.05)
             return found
     except TimeoutError:
-        raise AssertionError(f"it did not come to that within {within_s} s: {explain()}") from None
+        raise AssertionError(f"condition not met within {within_s} s: {explain()}") from None
 
 
 @asynccontextmanager
 async def embedded(root: Path, *arguments: str) -> AsyncIterator[EmbeddedCluster]:
-    """Run a cluster in a folder; leaves nothing behind, whatever the test does to it."""
+    """Run a cluster in a folder; everything is removed, whatever the test does to it."""
     cluster = EmbeddedCluster(root, arguments)
     try:
         await cluster.start()

@@ -1,4 +1,4 @@
-"""The autoscaler on a running cluster: pods that work make more pods."""
+"""The autoscaler on a running cluster: CPU load scales a Deployment up."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pods' networks as root: namespaces that reach each other, the host and names, and go again."""
+"""The bridge network (root): connectivity between pods, host and DNS, and removal."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def left(folder: Path) -> list[str]:
 
 
 async def inside(pod: Attachment, program: str) -> str:
-    """Run Python in a pod's namespace and return what it prints."""
+    """Run Python in a pod's namespace and return its output."""
     process = await asyncio.create_subprocess_exec(
         *["nsenter", f"--net={pod.netns_path}", sys.executable, "-c", program],
         stdout=asyncio.subprocess.PIPE,
@@ -58,7 +58,7 @@ async def inside(pod: Attachment, program: str) -> str:
     return out.decode().strip()
 
 
-async def test_pods_reach_each_other_and_services_and_see_who_calls(
+async def test_pods_reach_each_other_and_services_with_their_own_address(
     network: BridgeNetwork,
 ) -> None:
     one = await network.attach("u1", "ns", "one", False)
@@ -84,7 +84,7 @@ async def test_pods_reach_each_other_and_services_and_see_who_calls(
     await forwarder.stop()
 
 
-async def test_a_pod_reaches_the_host_while_others_come_and_go(
+async def test_pod_reaches_the_host_while_others_start_and_end(
     network: BridgeNetwork, tmp_path: Path
 ) -> None:
     bridge = Path("/sys/class/net") / prefix_of(tmp_path) / "address"
@@ -94,7 +94,7 @@ async def test_a_pod_reaches_the_host_while_others_come_and_go(
     with socket.create_server((network.host_address, 0)) as server:
         call = call.format(server.getsockname()[1])
         await inside(stays, call)
-        # The pod now knows the host's link address, and asks for it again only after a while.
+        # The pod has now cached the host's link address, and refreshes it only after a while.
         for uid in ("a", "b", "c", "d"):
             await network.attach(uid, "ns", uid, False)
         assert bridge.read_text() == first
@@ -105,7 +105,7 @@ async def test_a_pod_reaches_the_host_while_others_come_and_go(
             await inside(stays, call)
 
 
-async def test_an_address_has_the_same_link_address_whoever_has_it(network: BridgeNetwork) -> None:
+async def test_reused_ip_address_has_the_same_mac_address(network: BridgeNetwork) -> None:
     pod = await network.attach("u", "ns", "p", False)
     assert pod.netns_path is not None
     (link,) = await ip.query("-n", Path(pod.netns_path).name, "link", "show", "eth0")
@@ -147,7 +147,7 @@ async def test_pods_on_the_hosts_network_have_its_address_and_no_namespace(
     assert (place.ip, place.netns_path) == (network.host_address, None)
 
 
-async def test_what_a_killed_cluster_left_is_swept_and_its_range_kept(tmp_path: Path) -> None:
+async def test_leftovers_are_removed_and_the_range_is_reused(tmp_path: Path) -> None:
     killed = BridgeNetwork(tmp_path)
     await killed.open()
     await killed.attach("u", "ns", "p", False)

@@ -1,4 +1,4 @@
-"""A cluster in the background, one that cannot start, and one that is told twice to stop."""
+"""Detached clusters: start, a failed start, and a second stop signal."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     await leftovers.remove(found.home.folder)
 
 
-async def test_a_detached_cluster_answers_is_asked_and_goes(cluster: EmbeddedCluster) -> None:
+async def test_detached_cluster_starts_reports_status_and_stops(cluster: EmbeddedCluster) -> None:
     started = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", "0")
     assert started.returncode == 0, started.stderr
     note = cluster.home.read_note()
@@ -51,7 +51,7 @@ async def test_a_detached_cluster_that_cannot_start_says_why(cluster: EmbeddedCl
     assert f"port {port} is in use" in failed.stderr
 
 
-async def test_a_cluster_that_comes_back_answers_at_its_old_port(cluster: EmbeddedCluster) -> None:
+async def test_restarted_cluster_uses_its_old_port(cluster: EmbeddedCluster) -> None:
     ports = []
     for _ in range(2):
         started = await asyncio.to_thread(cluster.run, "up", "--detach")

@@ -1,4 +1,4 @@
-"""However a cluster ends, nothing of it stays on the machine, and nothing stored is lost."""
+"""A cluster that ends in any way leaves nothing on the machine and loses no stored object."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def _is_sleep(pid: int) -> bool:
 
 
 async def gone(seconds: str) -> bool:
-    """Tell if no process of the sleeper is left."""
+    """True if no process of the sleeper is left."""
     return not running(f"sleep {seconds}")
 
 
@@ -74,14 +74,14 @@ async def test_after_a_kill_no_process_survives_and_down_removes_the_rest(tmp_pa
         assert cluster.left_behind() == []
 
 
-async def test_a_killed_cluster_comes_back_with_its_objects_and_restarts_pods(
+async def test_killed_cluster_restarts_with_its_objects_and_pods(
     tmp_path: Path,
 ) -> None:
     seconds = f"{os.getpid()}.99"
     async with embedded(tmp_path / "home") as cluster:
         await start_sleeper(cluster, seconds, policy="Always")
         async with cluster.client() as client:
-            # A run that no status told of yet is nothing that could be counted.
+            # A run that is not in any status yet cannot be counted.
             await until(lambda: runs(client), explain=cluster.said)
         await cluster.end(signal.SIGKILL)
         await cluster.start()
@@ -93,7 +93,7 @@ async def test_a_killed_cluster_comes_back_with_its_objects_and_restarts_pods(
 
 
 async def runs(client: Client, restarts: int = 0) -> Pod | None:
-    """The sleeper, once its status says that it runs, after that many restarts."""
+    """Wait until the sleeper runs after this number of restarts, and return it."""
     pod = await client.get(PODS, "sleeper", "default")
     statuses = pod.status.container_statuses
     does = statuses and statuses[0].restart_count == restarts and statuses[0].state.running

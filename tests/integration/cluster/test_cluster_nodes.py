@@ -1,4 +1,4 @@
-"""Nodes that lose power or network, and a cluster that is asked how it is."""
+"""Nodes that lose power or network, and the status of a cluster."""
 
 import os
 
@@ -62,7 +62,7 @@ async def gone(client: Client, name: str) -> bool:
     return not [pod for pod in (await client.list(PODS)).items if pod.metadata.name == name]
 
 
-async def test_a_node_without_power_loses_its_pods_and_comes_back(
+async def test_stopped_node_loses_its_pods_and_boots_again(
     embedded_cluster: EmbeddedCluster,
 ) -> None:
     seconds = f"{os.getpid()}.71"
@@ -135,7 +135,7 @@ async def test_a_service_leads_to_its_pod_by_name(embedded_cluster: EmbeddedClus
         assert pod.status.phase == "Succeeded", pod.status
 
 
-async def test_status_tells_nodes_and_pods(embedded_cluster: EmbeddedCluster) -> None:
+async def test_status_counts_nodes_and_pods(embedded_cluster: EmbeddedCluster) -> None:
     async with embedded_cluster.client() as client:
         await until(lambda: ready(client, "node-1"))
         await until(lambda: ready(client, "node-2"))
@@ -150,4 +150,4 @@ async def test_a_second_cluster_in_the_same_folder_is_refused(
 ) -> None:
     again = embedded_cluster.run("up", "--port", "0")
     assert again.returncode == 4
-    assert "is run by process" in again.stderr
+    assert "run by process" in again.stderr

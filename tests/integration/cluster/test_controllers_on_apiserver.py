@@ -1,4 +1,4 @@
-"""The controllers against a real API server; pods only exist as objects here."""
+"""The controllers against a real API server; pods exist only as objects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,7 +35,7 @@ SILENCE_S = 2.0
 
 @pytest.fixture
 async def controllers(client: Client, tmp_path: Path) -> AsyncIterator[Client]:
-    """Controllers at work; gives a client."""
+    """Run the controllers; returns a client."""
     settings = ControllerSettings(volumes=tmp_path / "volumes", node_silence_s=SILENCE_S)
     task = asyncio.create_task(manager.run(client, settings))
     yield client
@@ -103,7 +103,7 @@ async def family(client: Client) -> None:
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-async def test_dependents_of_dependents_go_with_their_owner(
+async def test_indirect_dependents_are_deleted_with_their_owner(
     controllers: Client, propagation: str
 ) -> None:
     await family(controllers)
@@ -140,7 +140,7 @@ async def test_in_the_foreground_an_owner_outlives_a_dependent_that_is_held(
     await until(absent(controllers, CONFIG_MAPS, "parent"))
 
 
-async def test_an_object_made_for_an_owner_that_is_gone_goes_too(controllers: Client) -> None:
+async def test_dependent_of_a_deleted_owner_is_deleted(controllers: Client) -> None:
     await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
     parent = await owner_reference(controllers, "parent")
     await controllers.delete(CONFIG_MAPS, "parent", NS)
@@ -148,7 +148,7 @@ async def test_an_object_made_for_an_owner_that_is_gone_goes_too(controllers: Cl
     await until(absent(controllers, CONFIG_MAPS, "late"))
 
 
-async def test_a_namespace_is_emptied_before_it_goes(controllers: Client) -> None:
+async def test_namespace_is_emptied_before_its_deletion(controllers: Client) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "room"}}
     await controllers.create(NAMESPACES, body)
 
@@ -225,7 +225,7 @@ async def test_an_orphaned_deployment_is_taken_over_by_its_successor(controllers
     assert await until(owned) == before
 
 
-async def test_a_pod_that_is_relabelled_is_let_go_and_replaced(controllers: Client) -> None:
+async def test_relabelled_pod_is_released_and_replaced(controllers: Client) -> None:
     template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
     body = {
         "apiVersion": "apps/v1",
@@ -286,7 +286,9 @@ async def test_endpoints_follow_pods(controllers: Client) -> None:
     await until(absent(controllers, ENDPOINTS, "web"))
 
 
-async def test_a_claim_gets_a_folder_that_goes_with_it(controllers: Client, tmp_path: Path) -> None:
+async def test_claim_gets_a_folder_that_is_deleted_with_it(
+    controllers: Client, tmp_path: Path
+) -> None:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

@@ -1,4 +1,4 @@
-"""A demo in a process of its own with a terminal of its own, to be interrupted."""
+"""A demo in its own process on its own terminal, for interruptions."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ WITHIN_S = 90.0
 GOES_WITHIN_S = 5.0
 
 AS_FROM_A_TERMINAL = ("env", "--default-signal=INT,HUP")
-"""Who runs these tests in the background ignores SIGINT, and what it starts would do so too."""
+"""A background shell ignores SIGINT, and its children would inherit that."""
 
 
 class Demo:
@@ -57,7 +57,7 @@ class Demo:
         return self.home / "clusters" / f"demo-{self.process.pid}"
 
     def until(self, words: str) -> None:
-        """Read what it prints until it has said ``words``."""
+        """Read the output until it contains ``words``."""
         deadline = time.monotonic() + WITHIN_S
         while words not in self.said:
             assert time.monotonic() < deadline, f"it never said {words!r}: {self.said}"

@@ -1,4 +1,4 @@
-"""However and whenever the demo is ended, nothing of it stays on the machine."""
+"""A demo that ends in any way at any time leaves nothing on the machine."""
 
 import random
 import select
@@ -13,11 +13,11 @@ from integration.demo.demo_process import demo
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 WHILE_PYTHON_STARTS = {ExitCode.INTERRUPTED, -signal.SIGINT}
-"""Before our first line runs, Python itself ends by the signal; a shell calls that 130 as well."""
+"""Before our first line runs, the signal ends Python itself; shells report 130 for that too."""
 
 
 def pause(seed: int, most_s: float) -> None:
-    """Let a moment pass that is the same in every run."""
+    """Wait for a pseudo-random time that is the same in every run."""
     select.select([], [], [], random.Random(seed).uniform(0.0, most_s))
 
 
@@ -76,7 +76,7 @@ def test_ctrl_c_during_the_clean_up_does_not_stop_it(tmp_path: Path) -> None:
         processes = running.descendants()
         running.until("Cleaning up")
         running.signal_all(signal.SIGINT)
-        # The demo may be through with it already, and then says what came out.
+        # The demo may have finished already, and then prints its result.
         assert running.ended() in {ExitCode.INTERRUPTED, ExitCode.JOB_FAILED}, running.said
         assert running.left_behind(processes) == []
         assert not running.folder.exists()

@@ -59,7 +59,7 @@ def test_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
         (("--pod-cidr", "1.2.3"), "give one such as"),
         (("--port", "80000"), "--port"),
         (("--image-map", __file__), "image map"),
-        (("--image-map", sys.executable), "is no YAML"),
+        (("--image-map", sys.executable), "not valid YAML"),
         (("--nodes", "0"), "--nodes"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

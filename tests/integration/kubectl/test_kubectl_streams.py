@@ -166,7 +166,7 @@ def test_port_forward_to_closed_port_reports_an_error(talker: Kubectl) -> None:
         assert found
         with pytest.raises((RemoteDisconnected, ConnectionError)):
             urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/", timeout=20)
-        forwarding.read_until("nothing answers on port 9")
+        forwarding.read_until("answers on port 9")
 
 
 def test_wait(job: Kubectl, web: Kubectl, talker: Kubectl) -> None:

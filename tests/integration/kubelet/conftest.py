@@ -1,4 +1,4 @@
-"""A node of its own for each test: API server, network without root, kubelet."""
+"""One node for each test: API server, network without root, kubelet."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -67,7 +67,7 @@ class TestNode:
                             return event.object
         except TimeoutError:
             shown = msgspec.json.format(msgspec.json.encode(last.status), indent=1) if last else b""
-            raise AssertionError(f"pod {name} never came to that: {shown.decode()}") from None
+            raise AssertionError(f"pod {name} did not reach the state: {shown.decode()}") from None
         raise AssertionError("the watch ended")
 
     async def until_phase(self, phase: str, name: str = "p") -> Pod:
@@ -91,12 +91,12 @@ class TestNode:
         await asyncio.wait({self.main})
 
     async def boot(self) -> None:
-        """The node comes back, knowing nothing."""
+        """The node restarts without state."""
         self.kubelet = self.make()
         self.main = asyncio.create_task(self.kubelet.run())
 
     async def mend(self) -> None:
-        """The network comes back."""
+        """The network partition ends."""
         self.main = asyncio.create_task(self.kubelet.run())
 
 
@@ -127,7 +127,7 @@ async def node(client: Client, tmp_path: Path) -> AsyncIterator[TestNode]:
 
 @pytest.fixture
 def log_of(tmp_path: Path) -> Callable[..., str]:
-    """Reads what a container wrote, without times."""
+    """Read the log of a container, without times."""
 
     def read(container: str = "c", pod: str = "p", number: int = 0) -> str:
         (path,) = (tmp_path / "node" / "logs").glob(f"default_{pod}_*/{container}/{number}.log")

@@ -1,4 +1,4 @@
-"""Pods live on a node as they do on Kubernetes'."""
+"""The lifecycle of pods on a node is that of Kubernetes."""
 
 import asyncio
 from collections.abc import Callable
@@ -201,7 +201,7 @@ async def test_too_much_is_refused_by_the_node(node: Any) -> None:
     assert "requested: 9000, used: 0, capacity: 8000" in pod.status.message
 
 
-async def test_gpus_are_handed_out_by_index(node: Any, log_of: LogOf) -> None:
+async def test_gpus_are_assigned_by_index(node: Any, log_of: LogOf) -> None:
     one = {"limits": {"nvidia.com/gpu": "1"}}
     script = "echo $CUDA_VISIBLE_DEVICES; sleep 0.2"
     for name in ("a", "b"):
@@ -246,7 +246,7 @@ async def test_hooks_run_after_the_start_and_before_the_end(node: Any, log_of: L
     assert not (await node.client.list(PODS)).items
 
 
-async def test_after_a_power_cut_pods_go_on_by_their_policy(node: Any) -> None:
+async def test_pods_follow_their_restart_policy_after_a_power_loss(node: Any) -> None:
     await node.run("always", containers=[shell("sleep 60")])
     await node.run("never", containers=[shell("sleep 60")], restartPolicy="Never")
     for name in ("always", "never"):

@@ -1,4 +1,4 @@
-"""What containers find around them: volumes, users, images, names."""
+"""The environment of containers: volumes, users, images, names."""
 
 import os
 import subprocess
@@ -133,7 +133,7 @@ async def test_a_host_path_of_the_wrong_kind_holds_the_pod(node: Any, tmp_path: 
     assert pod.status.container_statuses[0].state.waiting.reason == "ContainerCreating"
 
 
-async def test_memory_volumes_are_shared_and_then_gone(
+async def test_memory_volumes_are_shared_and_removed_with_the_pod(
     node: Any, tmp_path: Path, log_of: LogOf
 ) -> None:
     pod = await run_to_end(
@@ -190,9 +190,7 @@ async def test_an_unmapped_image_is_announced(node: Any) -> None:
 
 
 @ROOT
-async def test_a_full_disk_loses_logs_and_holds_new_pods_until_there_is_room(
-    node: Any, tmp_path: Path
-) -> None:
+async def test_full_disk_loses_logs_and_delays_new_pods(node: Any, tmp_path: Path) -> None:
     disk = tmp_path / "node"
     with _tiny_disk(disk):
         await run_to_end(node, "head -c 1000000 /dev/zero | tr '\\0' 'x'; echo")

@@ -1,4 +1,4 @@
-"""Containers as processes, on this machine and as whoever runs the tests."""
+"""The process runtime, on this machine with the permissions of the test user."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Output:
-    """Collects what a container writes."""
+    """Collects the output of a container."""
 
     def __init__(self) -> None:
         self.stdout = b""
@@ -149,7 +149,7 @@ async def test_a_script_whose_interpreter_is_missing_cannot_run(
     assert '"/script": no such file or directory' in ended.message
 
 
-async def test_a_volume_whose_folder_is_gone_is_a_start_error(
+async def test_missing_volume_folder_is_a_start_error(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     mounts = (Mount(tmp_path / "gone", "/data"),)
@@ -208,7 +208,7 @@ async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="without control groups only the tree is watched")
-async def test_what_is_run_inside_counts_against_the_containers_limit(
+async def test_exec_counts_against_the_containers_limit(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     plan = a_plan(tmp_path, "sleep", "60", limits=Limits(memory_bytes=64 << 20))
@@ -317,7 +317,7 @@ async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
 
 
 def an_image(folder: Path) -> None:
-    """A root folder with a shell and what it needs."""
+    """A root folder with a shell and its libraries."""
     for program in ("/bin/sh", "/bin/cat", "/bin/ls"):
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
         libraries = [word for word in listed.stdout.split() if word.startswith("/")]

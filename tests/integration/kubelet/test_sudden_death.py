@@ -1,4 +1,4 @@
-"""Nothing outlives a kubelet that is killed, however its containers hide, and also without root."""
+"""No process outlives a killed kubelet, with and without root, even if it detaches."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A pod that failed over a port that somebody else holds is told so."""
+"""Port conflicts: a failed pod gets an event about a port that another process listens on."""
 
 from gangline.api.container import Container, ContainerPort
 from gangline.api.meta import ObjectMeta
@@ -37,7 +37,7 @@ def test_a_port_held_by_no_pod_is_named_alone() -> None:
     assert message.startswith("port 80 is in use")
 
 
-def test_nothing_is_said_when_the_ports_are_free() -> None:
+def test_no_conflict_is_reported_when_the_ports_are_free() -> None:
     failed = a_pod("a", 80, exits=1)
     assert explain(failed, [failed], lambda port: False) == ""
 

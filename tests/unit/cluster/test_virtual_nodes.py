@@ -1,4 +1,4 @@
-"""A node's agent runs, is cut off and loses power as the Node object says."""
+"""Virtual nodes: annotations of the Node object switch its agent."""
 
 import asyncio
 
@@ -19,12 +19,14 @@ from gangline.local.nodes import CUT, STOPPED, Power, VirtualNode, wanted_power
         ({CUT: "true", STOPPED: "true"}, Power.STOPPED),
     ],
 )
-def test_annotations_say_what_a_node_should_do(annotations: dict[str, str], power: Power) -> None:
+def test_annotations_determine_the_power_of_a_node(
+    annotations: dict[str, str], power: Power
+) -> None:
     assert wanted_power(Node(metadata=ObjectMeta(annotations=annotations))) is power
 
 
 class Diary:
-    """Agents that write down what happens to them."""
+    """Agents that record their calls."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
@@ -77,7 +79,7 @@ async def test_a_node_that_lost_power_boots_as_a_new_one() -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_node_that_was_cut_off_goes_on_as_the_same_one() -> None:
+async def test_partitioned_node_continues_with_the_same_agent() -> None:
     diary = Diary()
     node = VirtualNode("n", diary.make)
     running = asyncio.create_task(node.run())

@@ -1,4 +1,4 @@
-"""Autoscalers: replicas from measurements, held back by windows, rates and bounds."""
+"""Autoscaler: replicas from metrics, limited by stabilization, policies and bounds."""
 
 from datetime import timedelta
 from typing import Any
@@ -37,7 +37,7 @@ def share(percent: int) -> MetricSpec:
 
 
 def proposed(percent: int, *used: int | None, ready: tuple[int, ...] = ()) -> int:
-    """What pods with a request of a whole cpu and this use (thousandths) lead to."""
+    """The proposal for pods with a request of one CPU and this usage (thousandths)."""
     numbers = range(len(used))
     pods = [a_pod(f"p{n}", spec=CPU, ready=not ready or n in ready) for n in numbers]
     usage = {f"p{n}": {"cpu": u} for n, u in enumerate(used) if u is not None}
@@ -133,7 +133,7 @@ def test_replicas_at_most_double_or_grow_by_four_in_a_period(current: int, repli
     assert condition(decision, "ScalingLimited") == ("True", "ScaleUpLimit")
 
 
-def test_what_grew_a_moment_ago_grows_no_further_in_the_same_period():
+def test_scale_up_counts_against_the_period_of_its_policy():
     first = decide(a_scaler(), 1, [wants(90)], History(), NOW)
     second = decide(a_scaler(), 5, [wants(90)], first.history, NOW + timedelta(seconds=5))
     later = decide(a_scaler(), 5, [wants(90)], second.history, NOW + timedelta(seconds=16))

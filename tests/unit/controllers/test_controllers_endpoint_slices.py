@@ -28,7 +28,7 @@ def test_a_slice_names_its_service_and_keeps_its_labels() -> None:
     assert slice_.endpoints[0].node_name == "n1"
 
 
-def test_readiness_is_told_of_each_endpoint() -> None:
+def test_slice_has_the_readiness_of_each_endpoint() -> None:
     (slice_,) = mirror(endpoints(subset("10.0.0.1", waiting=("10.0.0.2",)))).values()
     ready = [each.conditions.ready for each in slice_.endpoints if each.conditions]
     assert ready == [True, False]
@@ -50,7 +50,7 @@ def test_the_family_is_that_of_the_addresses() -> None:
     assert slice_.address_type == "IPv6"
 
 
-def test_only_what_is_about_the_service_counts_as_a_difference() -> None:
+def test_slices_differ_only_in_service_fields() -> None:
     one, other = mirror(endpoints(subset("10.0.0.1"))), mirror(endpoints(subset("10.0.0.1")))
     assert says_the_same(one["web-0"], other["web-0"])
     moved = mirror(endpoints(subset("10.0.0.9")))

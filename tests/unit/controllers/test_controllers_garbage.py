@@ -1,4 +1,4 @@
-"""What goes when its owners go: each rule alone, then whole forests played to the end."""
+"""Garbage collection: each rule alone, then random owner graphs until nothing changes."""
 
 from dataclasses import replace
 
@@ -54,30 +54,32 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
             [an_item("x", "o"), an_item("o")], Nothing.TO_DO, id="with its owner there it stays"
         ),
         pytest.param(
-            [an_item("x", "gone")], Delete(Propagation.BACKGROUND), id="without its owner it goes"
+            [an_item("x", "gone")],
+            Delete(Propagation.BACKGROUND),
+            id="without its owner it is deleted",
         ),
         pytest.param(
             [an_item("x", "gone", finalizers=(ORPHAN,))],
             Delete(Propagation.ORPHAN),
-            id="it goes the way that its finalizer asks for",
+            id="its finalizer determines the propagation policy",
         ),
         pytest.param(
             [an_item("x", "gone", "o"), an_item("o")],
             DropOwners(frozenset({"gone"})),
-            id="one owner of two gone: only the reference goes",
+            id="one of two owners is deleted: only the reference is removed",
         ),
         pytest.param(
-            [an_item("x", "gone", going=True)], Nothing.TO_DO, id="what goes already is left alone"
+            [an_item("x", "gone", going=True)], Nothing.TO_DO, id="an object in deletion is ignored"
         ),
         pytest.param(
             [an_item("x", "o"), an_item("o", going=True)],
             Nothing.TO_DO,
-            id="an owner that goes in the background is still there",
+            id="an owner in background deletion still exists",
         ),
         pytest.param(
             [an_item("x", "o"), an_item("o", finalizers=(FOREGROUND,), going=True)],
             Delete(Propagation.BACKGROUND),
-            id="an owner that waits in the foreground takes it along",
+            id="an owner in foreground deletion deletes it too",
         ),
         pytest.param(
             [
@@ -113,7 +115,7 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
                 an_item("y", "x", finalizers=(FOREGROUND,), going=True),
             ],
             Unblock(),
-            id="two that wait for each other are let loose",
+            id="two objects that wait for each other are unblocked",
         ),
         pytest.param(
             [an_item("x", finalizers=(ORPHAN,), going=True)],
@@ -165,7 +167,7 @@ class World:
             self.items[changed.uid] = changed
 
     def step(self, uid: str) -> bool:
-        """Do for one object what the collector says; tell if that changed anything."""
+        """Execute the action for one object; return whether it changed anything."""
         action = decide(a_graph(*self.items.values()), uid, lambda owner: False)
         found = self.items[uid]
         match action:
@@ -198,7 +200,7 @@ class World:
         for _ in range(200):
             if not any([self.step(uid) for uid in sorted(self.items) if uid in self.items]):
                 return
-        raise AssertionError("the collector never comes to rest")
+        raise AssertionError("the collector does not converge")
 
 
 @st.composite
@@ -214,7 +216,7 @@ def forests(draw: st.DrawFn) -> list[Item]:
 
 @settings(deadline=None)
 @given(forests(), st.sampled_from(list(Propagation)))
-def test_whatever_way_a_root_is_deleted_the_world_comes_to_rest(
+def test_collection_converges_for_every_propagation_policy(
     items: list[Item], propagation: Propagation
 ) -> None:
     world = World(items)

@@ -1,4 +1,4 @@
-"""Which nodes are lost, and who has to leave them."""
+"""Node health: lost nodes, and the eviction of their pods."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -57,7 +57,7 @@ def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
     assert {taint.key for taint in change.taints} == {NOT_READY}
 
 
-def test_a_node_that_comes_back_loses_our_taints_only() -> None:
+def test_ready_node_loses_only_managed_taints() -> None:
     theirs = Taint(key="mine", effect="NoSchedule")
     change = decide_node(
         a_node("True", theirs, Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW)),
@@ -91,7 +91,7 @@ LOST = Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW - timedelta(sec
 @pytest.mark.parametrize(
     ("pod", "taints", "leaves"),
     [
-        pytest.param(tolerating(), [LOST], NOW, id="what is not tolerated is left at once"),
+        pytest.param(tolerating(), [LOST], NOW, id="a taint without toleration evicts immediately"),
         pytest.param(
             tolerating(Toleration(key=UNREACHABLE, operator="Exists", toleration_seconds=300)),
             [LOST],

@@ -1,4 +1,4 @@
-"""How many pods a ReplicaSet makes and which it deletes; budgets for evictions."""
+"""ReplicaSets: pods to create and delete; disruption budgets."""
 
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,7 @@ def test_missing_pods_are_made_and_ended_ones_do_not_count() -> None:
     assert plan.status.replicas == 1
 
 
-def test_the_least_useful_pods_go_first() -> None:
+def test_cheapest_pods_are_deleted_first() -> None:
     unbound = a_pod("unbound", ready=False, phase="Pending", spec=PodSpec())
     unready = a_pod("unready", ready=False)
     young = a_pod("young", ready_for=1)
@@ -42,12 +42,12 @@ def test_a_pod_is_available_only_after_its_time() -> None:
     assert plan.look_again == NOW + timedelta(seconds=6)
 
 
-def test_a_set_that_goes_makes_no_pods() -> None:
+def test_replica_set_in_deletion_creates_no_pods() -> None:
     going = Set(metadata=ObjectMeta(name="rs", deletion_timestamp=NOW), spec=SetSpec(replicas=3))
     assert replicas.plan(going, [], NOW).create == 0
 
 
-def test_a_typo_in_a_number_does_not_make_a_million_pods_at_once() -> None:
+def test_creations_per_pass_are_limited() -> None:
     assert replicas.plan(a_set(1_000_000), [], NOW).create == replicas.BURST
 
 
@@ -62,7 +62,7 @@ def test_a_typo_in_a_number_does_not_make_a_million_pods_at_once() -> None:
         (PodDisruptionBudgetSpec(max_unavailable="100%"), 1, 1),
     ],
 )
-def test_a_budget_allows_what_leaves_enough(
+def test_budget_allows_evictions_down_to_the_desired_number(
     spec: PodDisruptionBudgetSpec, healthy: int, allowed: int
 ) -> None:
     pods = [a_pod(f"p{n}", ready=n < healthy, owner="rs") for n in range(3)]

@@ -1,4 +1,4 @@
-"""Deployments keep their bounds at every moment of a change, and always arrive."""
+"""Roll-outs stay within their bounds at every step, and always complete."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -50,13 +50,13 @@ def a_deployment(
 
 @dataclass
 class World:
-    """A server and ReplicaSets whose pods come up when told."""
+    """A server and ReplicaSets whose pods become available on request."""
 
     deployment: Deployment
     sets: dict[str, Set] = field(default_factory=dict)
 
     def reconcile(self) -> bool:
-        """One pass of the deployment's controller; tells if it wrote anything but status."""
+        """One pass of the deployment controller; returns whether it wrote more than status."""
         done = plan(self.deployment, list(self.sets.values()), NOW)
         if done.create is not None:
             made = msgspec.convert(done.create, Set)
@@ -82,7 +82,7 @@ class World:
         self.sets[name] = msgspec.structs.replace(found, spec=spec, status=status)
 
     def come_up(self, name: str, count: int) -> None:
-        """Let some pods of a set become available."""
+        """Make some pods of a ReplicaSet available."""
         found = self.sets[name]
         up = min(found.wanted, found.status.available_replicas + count)
         status = ReplicaSetStatus(replicas=found.wanted, ready_replicas=up, available_replicas=up)
@@ -110,7 +110,7 @@ class World:
                 self.come_up(one.metadata.name, 1)
             if not changed and not behind:
                 return
-        raise AssertionError("the rollout never comes to rest")
+        raise AssertionError("the roll-out does not complete")
 
 
 def images(world: World) -> dict[str, int]:
@@ -137,7 +137,7 @@ def test_a_changed_template_ends_with_all_pods_in_the_new_set() -> None:
     assert world.deployment.status.updated_replicas == 3
 
 
-def test_an_old_template_comes_back_as_the_newest_revision() -> None:
+def test_roll_back_gets_the_newest_revision() -> None:
     world = World(a_deployment())
     for image in ("one", "two", "one"):
         world.update(image)
@@ -182,7 +182,9 @@ def test_a_paused_deployment_scales_but_does_not_change_over() -> None:
         pytest.param(4, None, None, (3, 5), id="a quarter each way when nothing is said"),
         pytest.param(10, "25%", "25%", (8, 13), id="missing rounds down, extra rounds up"),
         pytest.param(3, 0, 1, (3, 4), id="numbers are numbers"),
-        pytest.param(1, "25%", 0, (0, 1), id="no room to move is made room"),
+        pytest.param(
+            1, "25%", 0, (0, 1), id="zero surge and zero unavailable allow one unavailable pod"
+        ),
     ],
 )
 def test_the_bounds_of_a_change(

@@ -1,4 +1,4 @@
-"""What claims are given, and what becomes of volumes."""
+"""Persistent volumes: claims and the volumes they get, and volumes without a claim."""
 
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,17 @@ def test_a_bound_claim_whose_volume_vanished_is_lost() -> None:
 @pytest.mark.parametrize(
     ("policy", "ours", "in_use", "fate"),
     [
-        pytest.param("Delete", True, False, VolumeFate.DELETE, id="ours goes with its claim"),
+        pytest.param(
+            "Delete",
+            True,
+            False,
+            VolumeFate.DELETE,
+            id="a provisioned volume is deleted with its claim",
+        ),
         pytest.param("Delete", True, True, VolumeFate.RELEASED, id="but not under a running pod"),
-        pytest.param("Retain", True, False, VolumeFate.RELEASED, id="unless it is to be kept"),
+        pytest.param(
+            "Retain", True, False, VolumeFate.RELEASED, id="unless its reclaim policy is Retain"
+        ),
         pytest.param("Delete", False, False, VolumeFate.RELEASED, id="others' are left alone"),
     ],
 )
@@ -122,7 +130,7 @@ def test_a_volume_without_its_claim(
         pytest.param([volumes.PROTECTION], False, True, None, id="once"),
         pytest.param([volumes.PROTECTION], True, True, None, id="and stays while a pod uses it"),
         pytest.param(["a", volumes.PROTECTION], True, False, ["a"], id="then it may go"),
-        pytest.param([], True, False, None, id="nothing is added to what goes"),
+        pytest.param([], True, False, None, id="a claim in deletion gets no finalizer"),
     ],
 )
 def test_a_claim_in_use_is_protected(

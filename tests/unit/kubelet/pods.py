@@ -14,7 +14,7 @@ NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
 def later(seconds: float) -> datetime:
-    """So many seconds after `NOW`."""
+    """`NOW` plus a number of seconds."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -38,13 +38,13 @@ def a_pod(
 
 
 def running(number: int = 0, **more: Any) -> ContainerRecord:
-    """A container whose run is on."""
+    """A container that is running."""
     known = ContainerRecord(instance=Instance(number, "id", NOW), started=True, ready=True)
     return replace(known, **more)
 
 
 def ended(code: int = 0, number: int = 0, at: datetime = NOW, **more: Any) -> ContainerRecord:
-    """A container whose run has ended."""
+    """A container that has exited."""
     end = Ended(code, "Completed" if code == 0 else "Error", at)
     return ContainerRecord(instance=Instance(number, "id", NOW, end), **more)
 

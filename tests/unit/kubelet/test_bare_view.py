@@ -1,4 +1,4 @@
-"""What containers are told where nothing can be mounted."""
+"""Substitution of paths and names where nothing can be mounted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Variables come from where Kubernetes takes them, in its order."""
+"""Environment variables have Kubernetes' sources and their order."""
 
 from typing import Any
 

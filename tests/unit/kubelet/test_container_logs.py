@@ -1,4 +1,4 @@
-"""Logs survive rotation, pieces, bytes that are no text, and readers that come late."""
+"""Container logs: rotation, partial lines, binary output, and late readers."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

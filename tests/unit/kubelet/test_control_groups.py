@@ -1,4 +1,4 @@
-"""Limits are written as the kernel's two kinds of control groups want them."""
+"""Limits in the formats of control groups version 1 and 2."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ LIMITS = Limits(cpu_request_milli=250, cpu_limit_milli=1500, memory_bytes=1 << 2
 
 
 class FakeKernel:
-    """Folders that look like a mounted hierarchy; files appear as the kernel makes them."""
+    """Folders like a mounted hierarchy, with the files that the kernel would create."""
 
     def __init__(self, mount: Path, *, unified: bool) -> None:
         self.mount = mount
@@ -67,7 +67,7 @@ def test_version_two_has_one_folder(tmp_path: Path) -> None:
     assert group.usage() == Usage(5000, 900)
 
 
-def test_where_the_kernel_keeps_no_limit_nobody_claims_it(tmp_path: Path) -> None:
+def test_limits_memory_is_false_without_kernel_support(tmp_path: Path) -> None:
     FakeKernel(tmp_path, unified=True)
     group = ControlGroups("c", tmp_path).create("i", LIMITS)
     assert group is not None

@@ -1,4 +1,4 @@
-"""What the kubelet decides: starts, stops, restarts, ends."""
+"""Pod actions: starts, stops, restarts, ends."""
 
 from datetime import datetime
 
@@ -27,7 +27,7 @@ def test_a_new_pod_is_prepared_before_anything_is_started() -> None:
     assert look(a_pod(), a_record(prepared=False)) == Decision(prepare=True)
 
 
-def test_a_preparation_that_goes_on_is_not_begun_again() -> None:
+def test_preparation_in_progress_is_not_started_again() -> None:
     decision = look(a_pod(), a_record(prepared=False, preparing=True))
     assert not decision.prepare
 
@@ -42,7 +42,7 @@ def test_all_containers_start_together() -> None:
     assert look(a_pod("a", "b"), a_record()).start == ("a", "b")
 
 
-def test_what_runs_or_is_starting_is_left_alone() -> None:
+def test_running_or_starting_container_is_not_started_again() -> None:
     record = a_record({"a": running(), "b": ContainerRecord(starting=True)})
     assert look(a_pod("a", "b"), record) == Decision()
 
@@ -181,7 +181,7 @@ def test_the_back_off_doubles_up_to_its_limit_and_is_forgotten_after_a_long_run(
     record, now = ContainerRecord(), NOW
     waits = []
     record = ended(1, at=now, backoff=next_backoff(record, now, SETTINGS))
-    assert restart_at(record, SETTINGS) is None, "the first restart is at once"
+    assert restart_at(record, SETTINGS) is None, "the first restart is immediate"
     for _ in range(8):
         record = ended(1, at=now, backoff=next_backoff(record, now, SETTINGS))
         due = restart_at(record, SETTINGS)

@@ -1,4 +1,4 @@
-"""Logs that outlive their pod: for whom they are kept, how they are found, when they make room."""
+"""Archived logs of deleted pods: which are archived, how they are found, when they are removed."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def a_pod(uid: str, *owners: OwnerReference, name: str = "job-worker-0") -> Pod:
 
 
 def leave(data: Path, pod: Pod, text: str = "line\n", runs: int = 1) -> None:
-    """Let a pod write, and go."""
+    """Write logs of a pod, and delete it."""
     folders = folders_of(data, "cluster", pod)
     for number in range(runs):
         path = folders.log("main", number)
@@ -51,7 +51,7 @@ def text_of(
     return path.read_text() if path else None
 
 
-def test_the_last_run_of_a_job_s_pod_is_kept_for_its_job(tmp_path: Path) -> None:
+def test_last_run_of_a_jobs_pod_is_archived(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB), runs=11)
     (log,) = found(tmp_path)
     assert log.name == "job-worker-0"
@@ -60,7 +60,7 @@ def test_the_last_run_of_a_job_s_pod_is_kept_for_its_job(tmp_path: Path) -> None
     assert not found(tmp_path, namespace="another")
 
 
-def test_what_a_pod_wrote_before_its_last_restart_is_kept_too(tmp_path: Path) -> None:
+def test_run_before_the_last_restart_is_archived(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB), runs=11)
     assert text_of(found(tmp_path), previous=True) == "9 line\n"
 
@@ -80,13 +80,13 @@ def test_only_containers_of_the_pod_are_read(tmp_path: Path, container: str) -> 
     assert text_of(found(tmp_path), container) is None
 
 
-def test_a_pod_of_nobody_leaves_nothing(tmp_path: Path) -> None:
+def test_pod_without_controller_is_not_archived(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1"))
     assert not list((tmp_path / "logs").iterdir())
     assert not (tmp_path / "kept-logs").exists()
 
 
-def test_what_is_noted_of_a_pod_holds_nothing_of_its_environment(tmp_path: Path) -> None:
+def test_pod_record_excludes_the_environment(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB))
     assert "hush" not in (tmp_path / "kept-logs" / "u1" / "pod.json").read_text()
 
@@ -102,7 +102,9 @@ def test_how_a_pod_ended_is_noted(tmp_path: Path) -> None:
     assert msgspec.convert(log.note, Pod).status == pod.status
 
 
-def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_removes_the_oldest_pods_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kept_logs, "MOST_PODS", 3)
     for number in range(5):
         leave(tmp_path, a_pod(f"u{number}", JOB))

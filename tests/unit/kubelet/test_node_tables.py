@@ -53,7 +53,7 @@ def gpu_container(count: int, name: str = "c") -> Container:
     )
 
 
-def test_gpus_are_held_until_their_pod_is_gone() -> None:
+def test_gpus_stay_assigned_until_the_pod_is_deleted() -> None:
     table = DeviceTable((4, 5, 6))
     assert table.assign("a", gpu_container(2)) == (4, 5)
     assert table.assign("a", gpu_container(2)) == (4, 5)
@@ -94,7 +94,7 @@ def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
     [
         ("a: {envv: /x}", "envv"),
         ("a: {env: /no/such/folder}", "there is no folder /no/such/folder"),
-        ("a: [", "is no YAML"),
+        ("a: [", "not valid YAML"),
         ("- a", "must map image patterns"),
         ("a: {variables: {X: 1}}", "Expected `str`"),
     ],

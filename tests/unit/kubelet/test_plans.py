@@ -1,4 +1,4 @@
-"""From specs to plans: commands, users, limits, mounts, and what the container will see."""
+"""Container plans from specs: commands, users, limits, mounts, and the resulting file system."""
 
 import os
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_a_mount_without_its_volume_is_named(tmp_path: Path) -> None:
         plan_of(tmp_path, container={"volumeMounts": [{"name": "w", "mountPath": "/x"}]})
 
 
-def test_last_words_come_from_the_file_or_else_the_log(tmp_path: Path) -> None:
+def test_termination_message_is_read_from_the_file_or_else_the_log(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, container={"terminationMessagePolicy": "FallbackToLogsOnError"})
     body = {"name": "c", "terminationMessagePolicy": "FallbackToLogsOnError"}
     container = msgspec.convert({"spec": {"containers": [body]}}, Pod).spec.containers[0]
@@ -151,7 +151,7 @@ def test_links_are_resolved_below_a_root(tmp_path: Path) -> None:
     assert not is_within("/ab", "/a")
 
 
-def test_a_command_is_looked_for_where_the_container_will(tmp_path: Path) -> None:
+def test_command_is_searched_in_the_containers_path(tmp_path: Path) -> None:
     tool = tmp_path / "volume/tool"
     plan = plan_of(tmp_path)
     tool.write_text("#!/bin/sh\n")
@@ -184,13 +184,13 @@ def test_a_command_is_looked_for_where_the_container_will(tmp_path: Path) -> Non
         (1, b"unshare: failed to execute /x: No such file or directory\n", False),
     ],
 )
-def test_a_launchers_complaint_is_told_from_a_programs(
+def test_launcher_error_is_distinguished_from_program_output(
     code: int, errors: bytes, failed: bool
 ) -> None:
     assert (failed_launch("/x", code, errors) is not None) == failed
 
 
-def test_each_level_enters_what_it_has() -> None:
+def test_each_isolation_level_enters_its_namespaces() -> None:
     root = " ".join(Isolation(Level.ROOT).enter("/run/netns/x", ["/cg"]))
     assert "nsenter --net=/run/netns/x" in root
     assert "/cg --" in root
@@ -211,7 +211,7 @@ def test_a_probe_turns_after_enough_results_in_a_row() -> None:
     assert found == [False, False, False, True, True, True, True, True, True, False]
 
 
-def test_what_has_no_effect_is_told() -> None:
+def test_unsupported_fields_are_listed() -> None:
     plain = msgspec.convert({"spec": {"containers": [{"name": "c"}]}}, Pod)
     assert ignored_fields(plain, as_root=False) == []
     body = {

@@ -1,4 +1,4 @@
-"""What holds of every pod whatever happens to it, found by playing its life with chance events."""
+"""Invariants of pods under random sequences of events."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ FINAL = ("Succeeded", "Failed")
 
 
 class Life:
-    """Plays a pod: carries out what is decided, and lets things happen."""
+    """Simulates a pod: executes the actions, and applies events."""
 
     def __init__(self, pod: Pod, draw: st.DrawFn) -> None:
         self.pod = pod
@@ -152,7 +152,7 @@ def test_a_pods_life_keeps_the_laws_and_can_always_be_ended(pod: Pod, data: st.D
     raise AssertionError(f"the pod never went: {life.record}")
 
 
-def test_a_pod_left_to_itself_ends_or_is_looked_at_again() -> None:
+def test_pod_without_events_ends_or_has_a_requeue_time() -> None:
     for policy in ("Always", "OnFailure", "Never"):
         pod = a_pod(restartPolicy=policy)
         record: PodRecord = a_record({"c": ended(1, backoff=next_backoff(ended(1), NOW, BACKOFF))})

@@ -1,4 +1,4 @@
-"""Volumes made of API objects hold the right files, and change all at once."""
+"""Volumes of API objects: their files, and atomic updates."""
 
 import os
 from pathlib import Path
@@ -76,7 +76,7 @@ def test_several_sources_in_one_folder() -> None:
         ({"configMap": {"name": "cm", "items": [{"key": "a", "path": "/z"}]}}, "leads out"),
     ],
 )
-def test_what_cannot_be_had_is_named(volume: dict[str, Any], problem: str) -> None:
+def test_unavailable_value_is_named_in_the_error(volume: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigProblem, match=problem):
         files_of(**volume)
 

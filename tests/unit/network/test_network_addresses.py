@@ -1,4 +1,4 @@
-"""Ranges avoid what is taken; pools hand out each address once."""
+"""Address ranges avoid overlaps; a pool assigns each address once."""
 
 from ipaddress import IPv4Network
 
@@ -18,12 +18,12 @@ DEFAULTS_OF_OTHERS = [
 ]
 
 
-def test_no_candidate_overlaps_what_other_clusters_take_by_default() -> None:
+def test_no_candidate_overlaps_default_ranges_of_other_clusters() -> None:
     clashes = [c for c in CANDIDATES for other in DEFAULTS_OF_OTHERS if c.overlaps(other)]
     assert clashes == []
 
 
-def test_the_preferred_range_is_kept_while_it_is_free() -> None:
+def test_preferred_range_is_chosen_while_it_is_free() -> None:
     preferred = IPv4Network("10.77.0.0/16")
     assert choose([], preferred) == preferred
     assert choose([IPv4Network("10.77.3.0/24")], preferred) != preferred
@@ -35,7 +35,7 @@ def test_a_default_route_is_no_clash_but_any_other_route_is() -> None:
     assert choose([everything, CANDIDATES[0]], None) == CANDIDATES[1]
 
 
-def test_when_all_candidates_are_taken_the_error_says_what_to_do() -> None:
+def test_error_names_the_option_when_all_candidates_are_taken() -> None:
     with pytest.raises(NetworkError, match="--pod-cidr"):
         choose([IPv4Network("10.0.0.0/8")], None)
 

@@ -49,7 +49,7 @@ def test_a_cluster_resolver_searches_the_pods_namespace_first() -> None:
     assert "nameserver 10.1.0.1\n" in text
 
 
-def test_on_the_hosts_network_its_resolvers_are_kept_and_made_impatient() -> None:
+def test_host_resolv_conf_keeps_resolvers_with_a_short_timeout() -> None:
     text = host_resolv_conf("search lan\nnameserver 1.1.1.1\noptions timeout:30\n")
     assert text == "nameserver 1.1.1.1\noptions timeout:1 attempts:1\n"
 

@@ -1,4 +1,4 @@
-"""Service addresses lead to ready endpoints, and bytes arrive whole in both directions."""
+"""Service forwarding: ready endpoints only, and complete streams in both directions."""
 
 import asyncio
 
@@ -93,7 +93,7 @@ async def test_a_dead_endpoint_is_passed_over() -> None:
     server.close()
 
 
-async def test_a_service_without_endpoints_refuses_at_once() -> None:
+async def test_service_without_endpoints_refuses_connections() -> None:
     server, alive = await _server(b"")
     listen, forwarder = await _free_port(), ServiceForwarder()
     await forwarder.apply({listen: (alive,)})
@@ -149,7 +149,7 @@ async def test_foreign_names_are_passed_to_a_resolver_and_its_answer_passed_back
         Zone(), "127.0.0.1", port=0, resolvers=["127.0.0.2"], resolver_port=upstream.port
     )
     await server.start()
-    # The upstream has no resolver either and says so: what counts is that it was asked.
+    # The upstream has no resolver and returns SERVFAIL, which proves that it was queried.
     reply = await _ask_tcp(server.port, "example.com")
     assert HEADER.unpack_from(reply)[0] == 1
     assert HEADER.unpack_from(reply)[1] & 0x000F == 2

@@ -1,4 +1,4 @@
-"""Which question gets which answer."""
+"""DNS: answers for the names of services and pods."""
 
 import contextlib
 import struct
@@ -104,16 +104,16 @@ def test_a_known_name_has_these_records(
         "1.0.0.127.in-addr.arpa",
     ],
 )
-def test_an_unknown_name_of_ours_is_denied_at_once(zone: Zone, name: str) -> None:
+def test_unknown_name_of_the_cluster_does_not_exist(zone: Zone, name: str) -> None:
     assert zone.lookup(name, Type.A) == Answer(Code.NO_SUCH_NAME)
 
 
 @pytest.mark.parametrize("name", ["example.com", "8.8.8.8.in-addr.arpa"])
-def test_names_of_the_world_are_somebody_elses(zone: Zone, name: str) -> None:
+def test_names_outside_the_cluster_are_not_answered(zone: Zone, name: str) -> None:
     assert zone.lookup(name, Type.A) is None
 
 
-def test_a_service_that_goes_takes_its_names_along(zone: Zone) -> None:
+def test_names_of_a_deleted_service_are_removed(zone: Zone) -> None:
     assert zone.set_service(("ns", "gang"), None)
     assert zone.lookup(f"worker-0.gang.ns.{DOMAIN}", Type.A) == Answer(Code.NO_SUCH_NAME)
     reverse = zone.lookup("2.0.1.10.in-addr.arpa", Type.PTR)
@@ -136,7 +136,7 @@ def test_a_question_is_read_and_its_answer_can_be_found_again() -> None:
     assert (question.identifier, question.name, question.type) == (7, "web.ns.svc.cluster.local", 1)
     reply = build(question, Answer(records=(Record(Type.A, "10.9.0.1"),)))
     assert reply[:2] == b"\0\x07"
-    assert b"Web" in reply, "the question comes back in the case that it was asked in"
+    assert b"Web" in reply, "the response repeats the question in its original case"
     assert reply.endswith(bytes([10, 9, 0, 1]))
 
 

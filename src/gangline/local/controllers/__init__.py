@@ -1,6 +1,6 @@
-"""What kube-controller-manager does, for the embedded cluster.
+"""The controllers of kube-controller-manager for the embedded cluster.
 
-One module for each decision, all pure: `garbage`, `endpoints`, `health` (nodes), `rollout` and
-`replicas` (Deployments), `volumes`, `budgets`, `autoscaler`. The `loops` observe and act; `manager`
-runs them all on one set of informers. Nothing here is needed on a real Kubernetes.
+Each controller has a pure module that decides, and a loop that watches, calls it and writes.
+`manager`
+runs all loops on one set of informers. A real Kubernetes cluster does not need this package.
 """

@@ -1,7 +1,8 @@
-"""Autoscalers: from what the measures ask for to the replicas that are set. Pure.
+"""Autoscaler: from the proposals of the metrics to the number of replicas.
 
-The largest proposal counts. It is held back by the proposals of the last minutes (down to the
-highest of them only), by how fast replicas may change, and by the bounds.
+The largest proposal counts. The result is limited by the stabilization window, the scaling
+policies,
+and min/max replicas, as in HPA v2.
 """
 
 from collections.abc import Sequence
@@ -34,23 +35,24 @@ USUAL_DOWN = ScalingRules(
     stabilization_window_seconds=DOWN_WINDOW_S, select_policy="Max", policies=[_PERCENT]
 )
 KEPT = timedelta(hours=1)
-"""The longest window, and the longest period twice over."""
+"""Retention of the history: the longest stabilization window, and twice the longest policy period.
+"""
 
 Moment = tuple[datetime, int]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was proposed and done lately; lost with the process, as in Kubernetes."""
+    """Recent proposals and changes; lost with the process, as in Kubernetes."""
 
     proposals: tuple[Moment, ...] = ()
     changes: tuple[Moment, ...] = ()
-    """By how many replicas: more above zero, fewer below."""
+    """Changes of the number of replicas: positive for scaling up, negative for scaling down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of the target, and what is said of it."""
+    """The number of replicas to set, its reason, and the status to write."""
 
     replicas: int
     reason: str
@@ -72,7 +74,7 @@ def decide(
     history: History,
     now: datetime,
 ) -> Decision:
-    """How many replicas a target gets that has ``current`` now."""
+    """Compute the number of replicas of a target that has ``current`` now."""
     history = _recent(history, current, now)
     low, high = _bounds(scaler)
     if current == 0 and low > 0:
@@ -108,10 +110,10 @@ def _measured(
     active = _condition("ScalingActive", True, "ValidMetricFound", why)
     history = History((*history.proposals, (now, largest.replicas)), history.changes)
     stable, able = _stabilized(scaler, current, largest.replicas, history, now)
-    wanted, limited = _limited(scaler, current, stable, history, now)
+    desired, limited = _limited(scaler, current, stable, history, now)
     above = f"{largest.what} above target"
-    reason = above if wanted > current else "All metrics below target"
-    return _Outcome(wanted, reason, [active, able, limited], history)
+    reason = above if desired > current else "All metrics below target"
+    return _Outcome(desired, reason, [active, able, limited], history)
 
 
 def _bounds(scaler: HorizontalPodAutoscaler) -> tuple[int, int]:
@@ -122,7 +124,7 @@ def _bounds(scaler: HorizontalPodAutoscaler) -> tuple[int, int]:
 def _recent(history: History, current: int, now: datetime) -> History:
     proposals = tuple(each for each in history.proposals if now - each[0] < KEPT)
     changes = tuple(each for each in history.changes if now - each[0] < KEPT)
-    # What is there when the autoscaler comes counts as proposed: nothing shrinks at once.
+    # The current size counts as a proposal: a new autoscaler does not scale down immediately.
     return History(proposals or ((now, current),), changes)
 
 
@@ -132,22 +134,24 @@ def _rules(scaler: HorizontalPodAutoscaler) -> tuple[ScalingRules, ScalingRules]
 
 
 def _stabilized(
-    scaler: HorizontalPodAutoscaler, current: int, wanted: int, history: History, now: datetime
+    scaler: HorizontalPodAutoscaler, current: int, desired: int, history: History, now: datetime
 ) -> tuple[int, Condition]:
     rules_up, rules_down = _rules(scaler)
     up = min(_within(history.proposals, rules_up.stabilization_window_seconds or 0, now),
-             default=wanted)  # fmt: skip
+             default=desired)  # fmt: skip
     down_s = rules_down.stabilization_window_seconds
     down = max(_within(history.proposals, DOWN_WINDOW_S if down_s is None else down_s, now),
-               default=wanted)  # fmt: skip
-    stable = min(max(current, min(up, wanted)), max(down, wanted))
-    if stable == wanted:
-        said = "recommended size matches current size"
-        return stable, _condition("AbleToScale", True, "ReadyForNewScale", said)
-    word, size = ("Down", "higher") if wanted < stable else ("Up", "lower")
-    said = f"recent recommendations were {size} than current one, applying the "
-    said += "highest recent recommendation" if word == "Down" else "lowest recent recommendation"
-    return stable, _condition("AbleToScale", True, f"Scale{word}Stabilized", said)
+               default=desired)  # fmt: skip
+    stable = min(max(current, min(up, desired)), max(down, desired))
+    if stable == desired:
+        message = "recommended size matches current size"
+        return stable, _condition("AbleToScale", True, "ReadyForNewScale", message)
+    direction, size = ("Down", "higher") if desired < stable else ("Up", "lower")
+    message = f"recent recommendations were {size} than current one, applying the "
+    message += (
+        "highest recent recommendation" if direction == "Down" else "lowest recent recommendation"
+    )
+    return stable, _condition("AbleToScale", True, f"Scale{direction}Stabilized", message)
 
 
 def _within(moments: Sequence[Moment], seconds: int, now: datetime) -> list[int]:
@@ -155,28 +159,32 @@ def _within(moments: Sequence[Moment], seconds: int, now: datetime) -> list[int]
 
 
 def _limited(
-    scaler: HorizontalPodAutoscaler, current: int, wanted: int, history: History, now: datetime
+    scaler: HorizontalPodAutoscaler, current: int, desired: int, history: History, now: datetime
 ) -> tuple[int, Condition]:
     low, high = _bounds(scaler)
     up, down = _rules(scaler)
-    if wanted > current:
+    if desired > current:
         fast = max(current, _most(up, current, history, now))
-        if wanted > min(fast, high):
+        if desired > min(fast, high):
             reason = "TooManyReplicas" if high <= fast else "ScaleUpLimit"
-            said = "the desired replica count is more than the maximum replica count"
+            message = "the desired replica count is more than the maximum replica count"
             if high > fast:
-                said = "the desired replica count is increasing faster than the maximum scale rate"
-            return min(fast, high), _condition("ScalingLimited", True, reason, said)
-    elif wanted < current:
+                message = (
+                    "the desired replica count is increasing faster than the maximum scale rate"
+                )
+            return min(fast, high), _condition("ScalingLimited", True, reason, message)
+    elif desired < current:
         slow = min(current, _least(down, current, history, now))
-        if wanted < max(slow, low):
+        if desired < max(slow, low):
             reason = "TooFewReplicas" if low >= slow else "ScaleDownLimit"
-            said = "the desired replica count is less than the minimum replica count"
+            message = "the desired replica count is less than the minimum replica count"
             if low < slow:
-                said = "the desired replica count is decreasing faster than the maximum scale rate"
-            return max(slow, low), _condition("ScalingLimited", True, reason, said)
-    said = "the desired count is within the acceptable range"
-    return wanted, _condition("ScalingLimited", False, "DesiredWithinRange", said)
+                message = (
+                    "the desired replica count is decreasing faster than the maximum scale rate"
+                )
+            return max(slow, low), _condition("ScalingLimited", True, reason, message)
+    message = "the desired count is within the acceptable range"
+    return desired, _condition("ScalingLimited", False, "DesiredWithinRange", message)
 
 
 def _most(rules: ScalingRules, current: int, history: History, now: datetime) -> int:
@@ -210,26 +218,26 @@ def _told(
     outcome: _Outcome,
     now: datetime,
 ) -> Decision:
-    wanted, changes = outcome.replicas, outcome.history.changes
+    desired, changes = outcome.replicas, outcome.history.changes
     conditions, scaled_at = scaler.status.conditions, scaler.status.last_scale_time
     found = list(outcome.conditions)
-    if wanted != current:
-        changes, scaled_at = (*changes, (now, wanted - current)), now
-        said = f"the HPA controller was able to update the target scale to {wanted}"
+    if desired != current:
+        changes, scaled_at = (*changes, (now, desired - current)), now
+        message = f"the HPA controller was able to update the target scale to {desired}"
         found = [each for each in found if each.type != "AbleToScale"]
-        found.append(_condition("AbleToScale", True, "SucceededRescale", said))
+        found.append(_condition("AbleToScale", True, "SucceededRescale", message))
     for condition in found:
         conditions = set_condition(conditions, condition, now)
     status = HorizontalPodAutoscalerStatus(
         observed_generation=scaler.metadata.generation,
         last_scale_time=scaled_at,
         current_replicas=current,
-        desired_replicas=wanted,
+        desired_replicas=desired,
         current_metrics=[each.status for each in measures if isinstance(each, Proposal)],
         conditions=conditions,
     )
     history = History(outcome.history.proposals, changes)
-    return Decision(wanted, outcome.reason, status, history)
+    return Decision(desired, outcome.reason, status, history)
 
 
 def failed(

@@ -1,8 +1,8 @@
-"""Autoscalers: how many replicas one measure asks for. Pure.
+"""Autoscaler metrics: the number of replicas that one metric proposes.
 
-The rule is ``ceil(replicas * measured / wanted)``. A pod that should count and was not measured
-counts against the change: as if it used all of its share when the answer is to be fewer, nothing
-when it is to be more. So a gap in the measurements moves little.
+The rule is ``ceil(replicas * measured / target)``. A pod without a measurement counts against the
+change: at its full target if the proposal is to scale down, at zero if it is to scale up. So gaps
+in the measurements change little.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from gangline.api.resourcelist import CPU, amount, container_request, quantity_o
 from gangline.local.controllers.endpoints import ENDED, is_ready
 
 TOLERANCE = 0.1
-"""A deviation below this changes nothing; Kubernetes' default."""
+"""A relative deviation below this changes nothing; Kubernetes' default."""
 Usage = Mapping[str, Mapping[str, int]]
-"""What each pod uses of each resource, by name; pods without measurements are left out."""
+"""The usage of each pod by resource name; pods without measurements are missing."""
 
 
 class Unmeasured(Exception):
-    """A measure that says nothing now."""
+    """A metric has no value now."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -32,29 +32,29 @@ class Unmeasured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one measure asks for."""
+    """The number of replicas that one metric proposes."""
 
     replicas: int
     status: MetricStatus
     what: str
-    """The measure in words."""
+    """A description of the metric for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What a pod uses, and how much of it is just right."""
+    """The usage of one pod and its target."""
 
     used: int | None
     wanted: float
     most: float
-    """What it is taken to use when that is not known, and fewer replicas are the question."""
+    """The usage that is assumed if none is measured and the proposal is to scale down."""
 
 
 def propose(metric: MetricSpec, current: int, pods: Sequence[Pod], usage: Usage) -> Proposal:
-    """How many replicas a measure asks for, ``current`` being there.
+    """Compute the number of replicas that a metric proposes for a target with ``current`` replicas.
 
     Raises:
-        Unmeasured: it has no answer, or it is of a sort that is not measured here.
+        Unmeasured: there is no measurement, or the type of the metric is not supported.
     """
     if metric.type != "Resource" or metric.resource is None:
         raise Unmeasured(
@@ -82,8 +82,8 @@ def propose(metric: MetricSpec, current: int, pods: Sequence[Pod], usage: Usage)
     value = MetricValue(average_value=quantity_of(name, ceil(used / len(measured))))
     what = f"{name} resource"
     if target.average_utilization is not None:
-        wanted = sum(share.wanted for share in measured.values()) or 1.0
-        percent = int(used / wanted * target.average_utilization)
+        desired = sum(share.wanted for share in measured.values()) or 1.0
+        percent = int(used / desired * target.average_utilization)
         value = MetricValue(average_utilization=percent, average_value=value.average_value)
         what = f"{name} resource utilization (percentage of request)"
     return Proposal(
@@ -92,8 +92,8 @@ def propose(metric: MetricSpec, current: int, pods: Sequence[Pod], usage: Usage)
 
 
 def _failed(name: str, why: str) -> Unmeasured:
-    said = f"the HPA was unable to compute the replica count: failed to get {name} metric: {why}"
-    return Unmeasured("FailedGetResourceMetric", said)
+    message = f"the HPA was unable to compute the replica count: failed to get {name} metric: {why}"
+    return Unmeasured("FailedGetResourceMetric", message)
 
 
 def _counts(pod: Pod) -> bool:
@@ -101,7 +101,7 @@ def _counts(pod: Pod) -> bool:
 
 
 def _is_measurable(pod: Pod, resource: str) -> bool:
-    # A pod that starts burns cpu of which its work later says nothing.
+    # The CPU usage of a starting pod does not predict its later usage.
     return pod.status.phase != "Pending" and (resource != CPU or is_ready(pod))
 
 
@@ -110,8 +110,8 @@ def _share(metric: MetricSpec, pod: Pod, usage: Usage) -> _Share:
     name, target = metric.resource.name, metric.resource.target
     used = usage.get(pod.metadata.name, {}).get(name)
     if target.average_utilization is None:
-        wanted = amount(name, target.average_value or 0)
-        return _Share(used, wanted, wanted)
+        desired = amount(name, target.average_value or 0)
+        return _Share(used, desired, desired)
     request = 0
     for container in pod.spec.containers:
         asked = container_request(container.resources).get(name)
@@ -146,5 +146,5 @@ def _replicas(
 
 
 def _ratio(counted: Sequence[tuple[float, float]]) -> float:
-    wanted = sum(each for _, each in counted)
-    return sum(used for used, _ in counted) / wanted if wanted else 1.0
+    desired = sum(each for _, each in counted)
+    return sum(used for used, _ in counted) / desired if desired else 1.0

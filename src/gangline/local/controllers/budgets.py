@@ -1,7 +1,7 @@
-"""Disruption budgets: how many of the selected pods may be evicted right now. Pure.
+"""Disruption budgets: how many of the selected pods may be evicted now.
 
-Percentages are of the pods that should be there: of the sum of the sizes of their ReplicaSets, or
-of the pods themselves where nothing says how many there should be.
+Percentages refer to the expected number of pods: the sum of the sizes of their ReplicaSets, plus
+one for each pod without a known controller.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gangline.api.pod import Pod
 from gangline.local.controllers.endpoints import ENDED, is_ready
 
 FORGOTTEN_AFTER = timedelta(minutes=2)
-"""An eviction that led to no deletion is dropped from the account after this."""
+"""An eviction that led to no deletion stops counting as a disruption after this time."""
 
 
 def status(
@@ -22,7 +22,7 @@ def status(
 ) -> PodDisruptionBudgetStatus:
     """Return the status that a budget should have.
 
-    ``sizes`` gives the wanted number of pods by uid of their controller, where it is known.
+    ``sizes`` gives the desired number of pods by uid of their controller, where it is known.
     """
     counted = [pod for pod in pods if pod.status.phase not in ENDED]
     expected = _expected(counted, sizes)
@@ -63,10 +63,10 @@ def _desired(budget: PodDisruptionBudget, expected: int) -> int:
     return 0
 
 
-def _count(value: int | str, whole: int) -> int:
+def _count(value: int | str, total: int) -> int:
     if isinstance(value, int):
         return value
-    return ceil(float(value.rstrip("%")) * whole / 100)
+    return ceil(float(value.rstrip("%")) * total / 100)
 
 
 def _still_evicted(
@@ -81,12 +81,12 @@ def _still_evicted(
 
 
 def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime) -> Condition:
-    wanted = "True" if allowed else "False"
+    desired = "True" if allowed else "False"
     old = next((c for c in budget.status.conditions if c.type == "DisruptionAllowed"), None)
-    changed = old is None or old.status != wanted
+    changed = old is None or old.status != desired
     return Condition(
         type="DisruptionAllowed",
-        status=wanted,
+        status=desired,
         reason="SufficientPods" if allowed else "InsufficientPods",
         message="",
         observed_generation=budget.metadata.generation,

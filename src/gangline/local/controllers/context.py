@@ -1,4 +1,4 @@
-"""What every controller loop is given: a client, shared informers, settings, a voice for events."""
+"""What every controller gets: a client, shared informers, an event recorder, settings."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,22 +12,24 @@ from gangline.kube.shared import SharedInformers
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """How the controllers behave."""
+    """Settings of the controllers."""
 
     volumes: Path
-    """Folder that volumes are made in, one folder for each."""
+    """The parent folder of new volumes, which get one folder each."""
 
     node_silence_s: float = 40.0
-    """How long a node may be silent before it counts as lost; Kubernetes' default. Tests and demos
-    that want to see a node die quickly lower it; below three heartbeats it misjudges busy nodes."""
+    """Seconds without a heartbeat after which a node counts as lost; Kubernetes' default. Tests and
+    demos
+    lower it. Below three heartbeats, busy nodes are misjudged.
+    """
 
     event_ttl_s: float = 3600.0
-    """How long events are kept."""
+    """Seconds after which events are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The surroundings of a loop."""
+    """The dependencies of a controller."""
 
     client: Client
     informers: SharedInformers
@@ -36,7 +38,7 @@ class Context:
 
 
 class Loop(Protocol):
-    """One controller: its constructor asks for informers, ``run`` starts once they have synced."""
+    """One controller: its constructor requests informers, ``run`` starts after they have synced."""
 
     def __init__(self, context: Context) -> None: ...
 
@@ -46,5 +48,5 @@ class Loop(Protocol):
 
 
 def now() -> datetime:
-    """The present, as objects have it: in whole seconds."""
+    """The current time without fractions of a second, as in API objects."""
     return datetime.now(UTC).replace(microsecond=0)

@@ -1,7 +1,7 @@
-"""EndpointSlices: what Endpoints say, in the form that newer clients read. Pure.
+"""EndpointSlices: mirrors of Endpoints objects, for clients that read only slices.
 
-One slice for each set of ports; its name follows from the endpoints', so that a repeat collides
-instead of doubling.
+There is one slice for each set of ports. Its name follows from the name of the Endpoints object, so
+that a repeated creation fails with AlreadyExists and adds no duplicate.
 """
 
 from gangline.api.core import Endpoints, EndpointSlice
@@ -14,14 +14,14 @@ MANAGER = "endpointslicemirroring-controller.k8s.io"
 
 
 def mirror(endpoints: Endpoints) -> dict[str, EndpointSlice]:
-    """Return the slices that say what ``endpoints`` say, by name; no subset is an empty slice."""
+    """Return the slices of ``endpoints`` by name; without a subset there is one empty slice."""
     subsets = endpoints.subsets or [EndpointSubset()]
     named = ((f"{endpoints.metadata.name}-{number}", each) for number, each in enumerate(subsets))
     return {name: _slice(name, endpoints, subset) for name, subset in named}
 
 
 def says_the_same(one: EndpointSlice, other: EndpointSlice) -> bool:
-    """Whether two slices differ at most in what is not about the service."""
+    """True if two slices have equal labels, addresses and ports."""
     return _content(one) == _content(other)
 
 

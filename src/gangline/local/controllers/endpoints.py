@@ -1,8 +1,8 @@
-"""Endpoints: the addresses of the pods behind each service with a selector. Pure.
+"""Endpoints: the addresses of the pods behind each service with a selector.
 
-A pod counts while it has an address and has not ended; it stands under ``addresses`` when it is
-ready, or always when the service publishes addresses that are not ready (what rendezvous needs:
-members of a gang must find each other before any of them is ready).
+A pod counts while it has an address and has not ended. It is listed under ``addresses`` if it is
+ready, or always if the service publishes not-ready addresses. Rendezvous depends on the latter:
+members of a gang must find each other before any of them is ready.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ Ports = tuple[EndpointPort, ...]
 
 
 def build(service: Service, pods: Iterable[Pod]) -> Endpoints:
-    """Return the endpoints of ``service`` given the pods that its selector finds."""
+    """Return the endpoints of ``service``; ``pods`` are those that its selector matches."""
     ready: dict[Ports, list[EndpointAddress]] = defaultdict(list)
     waiting: dict[Ports, list[EndpointAddress]] = defaultdict(list)
     for pod in pods:
@@ -45,7 +45,7 @@ def build(service: Service, pods: Iterable[Pod]) -> Endpoints:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Tell if a pod's Ready condition is true."""
+    """True if the pod's Ready condition is true."""
     return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
 
 
@@ -84,7 +84,9 @@ def _ports(service: Service, pod: Pod) -> Ports:
 
 
 def _number(port: ServicePort, pod: Pod) -> int | None:
-    """Resolve a target port, which may name a port of the pod; None: this pod has no such port."""
+    """Resolve a target port, which may be the name of a port of the pod; None if the pod has no
+    such port.
+    """
     target = port.target_port or port.port
     if isinstance(target, int):
         return target

@@ -1,9 +1,13 @@
-"""What the garbage collector knows and decides: owners, dependents, what is to go. Pure.
+"""The garbage collector's graph of owners and dependents, and its decisions.
 
-The graph holds every object that owns or is owned. `decide` looks at one object and says what to do
-with it, by the rules of Kubernetes: an object goes when all its owners are gone; owners deleted in
-the foreground wait for the dependents that block them; orphaning strips the references first.
-Whether an owner that the graph does not know exists is for the caller to find out (``exists``).
+The graph holds every object that owns or is owned. `decide` applies the rules of Kubernetes to one
+object:
+
+1. an object is deleted after all its owners have been deleted;
+2. an owner in foreground deletion waits for the dependents that block it;
+3. orphaning removes the references to the owner before the owner is deleted.
+
+The caller finds out whether an owner that is not in the graph exists (``exists``).
 """
 
 from collections import defaultdict
@@ -20,7 +24,7 @@ ORPHAN = "orphan"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An object as far as garbage collection is concerned."""
+    """The fields of an object that garbage collection needs."""
 
     group: str
     version: str
@@ -31,21 +35,21 @@ class Item:
     owners: tuple[OwnerReference, ...]
     finalizers: frozenset[str]
     going: bool
-    """Its deletion has begun."""
+    """True if its deletion has begun."""
 
     @property
     def in_foreground(self) -> bool:
-        """It is being deleted, after its dependents."""
+        """True if it is being deleted after its dependents."""
         return self.going and FOREGROUND in self.finalizers
 
     @property
     def orphaning(self) -> bool:
-        """It is being deleted, and its dependents stay."""
+        """True if it is being deleted without its dependents."""
         return self.going and ORPHAN in self.finalizers
 
 
 def item(group: str, version: str, plural: str, metadata: ObjectMeta) -> Item:
-    """Take from an object's metadata what matters here."""
+    """Extract these fields from an object's metadata."""
     return Item(
         group=group,
         version=version,
@@ -60,23 +64,22 @@ def item(group: str, version: str, plural: str, metadata: ObjectMeta) -> Item:
 
 
 class Graph:
-    """All objects by uid, and who depends on whom."""
+    """All objects by uid, with the dependents of each."""
 
     def __init__(self) -> None:
         self._items: dict[str, Item] = {}
         self._dependents: dict[str, set[str]] = defaultdict(set)
 
     def get(self, uid: str) -> Item | None:
-        """Return an object, if it is known."""
         return self._items.get(uid)
 
     def dependents(self, uid: str) -> list[Item]:
-        """Return the objects that name ``uid`` as an owner, in a stable order."""
+        """Return the objects with ``uid`` as an owner, in a stable order."""
         found = (self._items[dependent] for dependent in self._dependents.get(uid, ()))
         return sorted(found, key=lambda dependent: dependent.uid)
 
     def put(self, new: Item) -> set[str]:
-        """Add or replace an object; return the uids that this may matter to."""
+        """Add or replace an object; return the uids of all objects to check again."""
         old = self._items.get(new.uid)
         if old == new:
             return set()
@@ -87,13 +90,13 @@ class Graph:
         affected = {new.uid}
         if new.in_foreground or new.orphaning:
             affected |= self._dependents.get(new.uid, set())
-        # An owner may have waited for this reference to go or to stop blocking.
+        # An owner in deletion may have waited until this reference was removed or unblocked.
         for owner in (*new.owners, *(old.owners if old else ())):
             affected |= {owner.uid} if self._waits(owner.uid) else set()
         return affected
 
     def remove(self, uid: str) -> set[str]:
-        """Forget an object that is gone; return the uids that this may matter to."""
+        """Remove a deleted object; return the uids of all objects to check again."""
         old = self._items.pop(uid, None)
         if old is None:
             return set()
@@ -114,7 +117,7 @@ class Graph:
 
 
 class Propagation(Enum):
-    """How to delete."""
+    """Kubernetes' deletion propagation policies."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -122,7 +125,7 @@ class Propagation(Enum):
 
 
 class Nothing(Enum):
-    """The object stays as it is."""
+    """The object stays unchanged."""
 
     TO_DO = auto()
 
@@ -143,26 +146,28 @@ class DropOwners:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Strip ``dependents`` of their reference to the object, then let the object go."""
+    """Remove the reference to the object from ``dependents``, then remove its orphan finalizer."""
 
     dependents: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropFinalizer:
-    """The object has nothing to wait for any more: let it go."""
+    """Remove a finalizer of the object: no dependent blocks its deletion any more."""
 
     finalizer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unblock:
-    """Stop the object from blocking its owners (they wait for each other), and delete it."""
+    """Clear ``blockOwnerDeletion`` in the object and delete it: it and its owners wait for each
+    other.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LookAt:
-    """Look at these objects: the present one waits for them."""
+    """Check these objects: the deletion of the present one waits for them."""
 
     uids: tuple[str, ...]
 
@@ -172,7 +177,7 @@ Exists: TypeAlias = Callable[[OwnerReference], bool]
 
 
 def decide(graph: Graph, uid: str, exists: Exists) -> Action:
-    """Say what is to be done with one object. ``exists`` is asked about owners not in the graph."""
+    """Return the action for one object; ``exists`` is called for owners outside the graph."""
     found = graph.get(uid)
     if found is None:
         return Nothing.TO_DO

@@ -1,9 +1,12 @@
-"""Whether nodes are alive, and which pods must leave those that are not. Pure.
+"""Node health: which nodes are lost, and when pods must leave their nodes.
 
-A node is alive while its lease changes. How long ago it changed is measured by whoever watches,
-with its own monotonic clock: the times in a lease are another machine's and are never compared.
-A silent node's conditions become Unknown, taints keep new pods away, and each pod leaves when it
-has tolerated the taint for as long as it says it would.
+A node is alive while its lease changes. The time since the last change is measured with the
+monotonic
+clock of this process. The times in a lease come from another machine's clock and are never
+compared.
+
+A silent node gets Unknown conditions, and taints keep new pods away. A pod is evicted after it has
+tolerated the NoExecute taint for its ``tolerationSeconds``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,37 +31,36 @@ SILENT = "Kubelet stopped posting node status."
 
 
 class Heartbeats:
-    """When each node's lease was last seen to change, by the clock of the one who looks."""
+    """The time at which each node's lease was last seen to change, by the local monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, float]] = {}
 
     def observe(self, node: str, lease: Lease | None, now: float) -> None:
-        """Take note of a node's lease as it is at ``now`` (monotonic seconds)."""
+        """Record a node's lease as seen at ``now`` (monotonic seconds)."""
         mark = str(lease.spec.renew_time) if lease is not None else ""
         known = self._seen.get(node)
         if known is None or known[0] != mark:
             self._seen[node] = (mark, now)
 
     def age(self, node: str, now: float) -> float:
-        """Seconds since the node was last heard of; 0 for one never observed."""
+        """Seconds since the lease last changed; 0 for a node that was never observed."""
         return now - self._seen[node][1] if node in self._seen else 0.0
 
     def forget(self, node: str) -> None:
-        """Drop a node that no longer exists."""
         self._seen.pop(node, None)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """What to write to a node; None: leave it."""
+    """Conditions and taints to write to a node; None leaves them unchanged."""
 
     conditions: list[Condition] | None = None
     taints: list[Taint] | None = None
 
 
 def decide_node(node: Node, *, silent: bool, now: datetime) -> NodeChange:
-    """Say which conditions and taints a node should have."""
+    """Return the changes that bring a node's conditions and taints up to date."""
     conditions = _silenced(node.status.conditions, now) if silent else node.status.conditions
     taints = _taints(node, conditions, now)
     return NodeChange(
@@ -84,18 +86,18 @@ def _silenced(conditions: Sequence[Condition], now: datetime) -> list[Condition]
 
 def _taints(node: Node, conditions: Iterable[Condition], now: datetime) -> list[Taint]:
     ready = next((condition.status for condition in conditions if condition.type == "Ready"), "")
-    wanted: list[tuple[str, str]] = []
+    desired: list[tuple[str, str]] = []
     if ready == "Unknown":
-        wanted += [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]
+        desired += [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]
     elif ready == "False":
-        wanted += [(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]
+        desired += [(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]
     if node.spec.unschedulable:
-        wanted.append((UNSCHEDULABLE, NO_SCHEDULE))
+        desired.append((UNSCHEDULABLE, NO_SCHEDULE))
     present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
     kept = [taint for taint in node.spec.taints if taint.key not in OURS]
     return kept + [
         present.get((key, effect)) or Taint(key=key, effect=effect, time_added=now)
-        for key, effect in wanted
+        for key, effect in desired
     ]
 
 
@@ -104,9 +106,9 @@ def _bare(taints: Iterable[Taint]) -> set[tuple[str, str, str]]:
 
 
 def leaves_at(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | None:
-    """Say when a pod has to leave a node with these taints; None: it may stay.
+    """Return the time at which a pod must leave a node with these taints; None if it may stay.
 
-    ``now`` is the answer for a taint that the pod does not tolerate at all.
+    The result is ``now`` if the pod does not tolerate a NoExecute taint at all.
     """
     leaving: list[datetime] = []
     for taint in taints:
@@ -124,7 +126,9 @@ def leaves_at(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | No
 
 
 def not_ready(pod: Pod, now: datetime) -> list[Condition] | None:
-    """The conditions of a pod on a silent node, if they have to change: it is not Ready."""
+    """The conditions of a pod on a silent node with Ready set to false; None if they are so
+    already.
+    """
     changed = [
         msgspec.structs.replace(condition, status="False", last_transition_time=now)
         if condition.type == "Ready" and condition.status == "True"

@@ -21,7 +21,7 @@ from gangline.local.controllers.loops.workloads import DeploymentsLoop, ReplicaS
 log = logging.getLogger(__name__)
 
 RESTART_S = (0.5, 30.0)
-"""How long a controller that broke rests before it is started again: at first, and at most."""
+"""The first and the longest delay before a failed controller is restarted, in seconds."""
 
 LOOPS: tuple[type[Loop], ...] = (
     NamespaceContentLoop,
@@ -44,8 +44,9 @@ async def run(
 ) -> None:
     """Run every controller until cancelled.
 
-    ``informers`` may be shared with other components of the process, which then ask for theirs
-    before this is called; all of them are run here.
+    ``informers`` may be shared with other components of the process. These must request their
+    informers
+    before this call, which runs all of them.
     """
     informers = informers or SharedInformers(client)
     async with EventRecorder(client, "controller-manager") as recorder:
@@ -59,12 +60,14 @@ async def run(
 
 
 async def _keep_running(loop: Loop) -> None:
-    """Start a controller again when it breaks: the others go on meanwhile."""
+    """Restart a controller when it fails; the others continue meanwhile."""
     rest, longest = RESTART_S
     while True:
         try:
             await loop.run()
-        except Exception:  # The outermost loop of every controller.
-            log.exception("controller broke", extra={"controller": type(loop).__name__})
+        except Exception:  # The outermost loop of each controller.
+            log.exception(
+                "controller failed and is restarted", extra={"controller": type(loop).__name__}
+            )
         await asyncio.sleep(rest)
         rest = min(longest, rest * 2)

@@ -1,7 +1,7 @@
-"""ReplicaSets: how many pods to create and which ones to delete. Pure.
+"""ReplicaSets: how many pods to create, and which ones to delete.
 
-Pods are those that the ReplicaSet controls; one that ended or is going no longer counts. To delete
-come first those that cost least: without a node, not running, not ready, then the youngest.
+``pods`` are those that the ReplicaSet controls; pods that ended or are being deleted do not count.
+The cheapest pods are deleted first: without a node, not running, not ready, then the youngest.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,16 @@ from gangline.api.workloads import ReplicaSetStatus
 from gangline.local.controllers.endpoints import ENDED, is_ready
 
 BURST = 100
-"""Most creations or deletions in one pass, so that a typo in a number does not fill the store."""
+"""The maximum number of creations or deletions in one pass, so that a mistyped size does not fill
+the
+store; kube-controller-manager has a similar limit.
+"""
 Template = dict[str, Any]
-"""A pod template just as its author wrote it."""
+"""A pod template as the user wrote it, without defaults."""
 
 
 class SetSpec(Wire):
-    """A ReplicaSet's spec, the template untouched."""
+    """The spec of a ReplicaSet with its template unparsed."""
 
     replicas: int | None = None
     min_ready_seconds: int = 0
@@ -40,7 +43,6 @@ class Set(Object):
 
     @property
     def wanted(self) -> int:
-        """How many pods it asks for."""
         return 1 if self.spec.replicas is None else self.spec.replicas
 
 
@@ -49,13 +51,13 @@ SETS: Resource[Set] = Resource(Set, "apps", "v1", "replicasets", "ReplicaSet")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What brings the number of pods to what is asked for."""
+    """Pods to create and delete, and the status to write."""
 
     create: int = 0
     delete: tuple[Pod, ...] = ()
     status: ReplicaSetStatus = field(default_factory=ReplicaSetStatus)
     look_again: datetime | None = None
-    """When a pod that is ready becomes available, if one is on the way."""
+    """The time at which the next ready pod becomes available; None if no pod is about to."""
 
 
 def plan(wanted: Set, pods: Sequence[Pod], now: datetime) -> Plan:
@@ -74,12 +76,12 @@ def plan(wanted: Set, pods: Sequence[Pod], now: datetime) -> Plan:
 
 
 def counts(pod: Pod) -> bool:
-    """Tell if a pod is one of those that a ReplicaSet keeps: neither ended nor going."""
+    """True if a ReplicaSet counts the pod: it has neither ended nor is being deleted."""
     return pod.status.phase not in ENDED and pod.metadata.deletion_timestamp is None
 
 
 def available_at(pod: Pod, min_ready_seconds: int) -> datetime | None:
-    """Say when a ready pod counts as available; None: it is not ready."""
+    """The time at which a ready pod counts as available; None if it is not ready."""
     for condition in pod.status.conditions:
         if condition.type == "Ready" and condition.status == "True":
             since = condition.last_transition_time or datetime.fromtimestamp(0, UTC)
@@ -88,7 +90,7 @@ def available_at(pod: Pod, min_ready_seconds: int) -> datetime | None:
 
 
 def pod_body(owner: Set) -> dict[str, Any]:
-    """Write the pod that a ReplicaSet creates."""
+    """Return the manifest of a pod of the ReplicaSet."""
     metadata: dict[str, Any] = dict(owner.spec.template.get("metadata") or {})
     kept = {
         key: metadata[key] for key in ("labels", "annotations", "finalizers") if key in metadata
@@ -107,7 +109,7 @@ def pod_body(owner: Set) -> dict[str, Any]:
 
 
 def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str, Any]:
-    """Write the reference to an owner that manages an object."""
+    """Return an owner reference that makes ``owner`` the controller of an object."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -118,22 +120,22 @@ def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str
     }
 
 
-def _status(wanted: Set, active: Sequence[Pod], now: datetime) -> ReplicaSetStatus:
-    seconds = wanted.spec.min_ready_seconds
+def _status(desired: Set, active: Sequence[Pod], now: datetime) -> ReplicaSetStatus:
+    seconds = desired.spec.min_ready_seconds
     times = [available_at(pod, seconds) for pod in active]
-    labels = (wanted.spec.template.get("metadata") or {}).get("labels") or {}
+    labels = (desired.spec.template.get("metadata") or {}).get("labels") or {}
     return ReplicaSetStatus(
         replicas=len(active),
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in active),
         ready_replicas=sum(is_ready(pod) for pod in active),
         available_replicas=sum(time is not None and time <= now for time in times),
-        observed_generation=wanted.metadata.generation,
-        conditions=wanted.status.conditions,
+        observed_generation=desired.metadata.generation,
+        conditions=desired.status.conditions,
     )
 
 
-def _next_available(wanted: Set, active: Sequence[Pod], now: datetime) -> datetime | None:
-    times = (available_at(pod, wanted.spec.min_ready_seconds) for pod in active)
+def _next_available(desired: Set, active: Sequence[Pod], now: datetime) -> datetime | None:
+    times = (available_at(pod, desired.spec.min_ready_seconds) for pod in active)
     return min((time for time in times if time is not None and time > now), default=None)
 
 

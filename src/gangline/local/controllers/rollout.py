@@ -1,7 +1,9 @@
-"""Deployments: which ReplicaSet is current, how large each should be, what the status is. Pure.
+"""Deployments: which ReplicaSet is current, what size each should have, and the status.
 
-A rolling update keeps, at every moment, at least ``replicas - maxUnavailable`` pods available and
-at most ``replicas + maxSurge`` in all; ``Recreate`` empties the old sets before it fills the new.
+Invariant of a rolling update: at every moment at least ``replicas - maxUnavailable`` pods are
+available, and at most ``replicas + maxSurge`` exist. ``Recreate`` scales the old ReplicaSets to
+zero
+before it scales up the new one.
 """
 
 import hashlib
@@ -26,7 +28,7 @@ DEFAULT_SHARE = "25%"
 
 
 class DeploymentSpec(Wire):
-    """A Deployment's spec, the template untouched."""
+    """The spec of a Deployment with its template unparsed."""
 
     replicas: int | None = None
     selector: LabelSelector = LabelSelector()
@@ -46,7 +48,6 @@ class Deployment(Object):
 
     @property
     def wanted(self) -> int:
-        """How many pods it asks for."""
         return 1 if self.spec.replicas is None else self.spec.replicas
 
 
@@ -55,28 +56,28 @@ DEPLOYMENTS: Resource[Deployment] = Resource(Deployment, "apps", "v1", "deployme
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What brings a deployment forward by one step."""
+    """The next step of a Deployment."""
 
     create: dict[str, Any] | None = None
-    """A new ReplicaSet."""
+    """The manifest of a new ReplicaSet."""
 
     scale: Mapping[str, int] = field(default_factory=dict)
     """New sizes by ReplicaSet name."""
 
     delete: tuple[str, ...] = ()
-    """ReplicaSets of forgotten revisions."""
+    """ReplicaSets of revisions beyond the history limit."""
 
     revision: str = ""
     """The current revision, for the deployment's annotation."""
 
     mark: Mapping[str, str] = field(default_factory=dict)
-    """New revision numbers by ReplicaSet name (an old template became current again)."""
+    """New revision numbers by ReplicaSet name, after a roll-back to an older template."""
 
     status: DeploymentStatus = field(default_factory=DeploymentStatus)
 
 
 def plan(deployment: Deployment, owned: Sequence[Set], now: datetime) -> Plan:
-    """Compare a deployment with the ReplicaSets that it controls."""
+    """Compare a Deployment with the ReplicaSets that it controls."""
     if deployment.metadata.deletion_timestamp is not None:
         return Plan(status=deployment.status)
     current = next((one for one in owned if _same_template(deployment, one)), None)
@@ -105,7 +106,7 @@ def plan(deployment: Deployment, owned: Sequence[Set], now: datetime) -> Plan:
 
 
 def template_hash(template: Template) -> str:
-    """Name a pod template by its content: ten letters that spell no word."""
+    """Return ten letters that identify a pod template by content; there are no vowels."""
     digest = hashlib.sha1(
         json.dumps(template, sort_keys=True).encode(), usedforsecurity=False
     ).digest()
@@ -113,7 +114,7 @@ def template_hash(template: Template) -> str:
 
 
 def new_set(deployment: Deployment, replicas: int, revision: int) -> dict[str, Any]:
-    """Write the ReplicaSet for a deployment's present template."""
+    """Return the manifest of the ReplicaSet for the Deployment's present template."""
     mark = template_hash(deployment.spec.template)
     template = msgspec.to_builtins(deployment.spec.template)
     metadata = dict(template.get("metadata") or {})
@@ -149,7 +150,9 @@ def _same_template(deployment: Deployment, one: Set) -> bool:
 
 
 def _bare(template: Template, labels: Mapping[str, str] | None) -> dict[str, Any]:
-    """A template without what tools add and drop freely: empty fields, a null creation time."""
+    """The template without fields that clients add and drop freely: empty fields, a null creation
+    time.
+    """
     metadata = dict(template.get("metadata") or {})
     metadata.pop("creationTimestamp", None)
     metadata["labels"] = dict(labels or {})
@@ -166,24 +169,24 @@ def _recreates(deployment: Deployment) -> bool:
 
 
 def bounds(deployment: Deployment) -> tuple[int, int]:
-    """Return (fewest available, most in all) pods at any moment of a rolling update."""
-    wanted, rolling = deployment.wanted, deployment.spec.strategy.rolling_update
+    """Return the minimum of available pods and the maximum of all pods during a rolling update."""
+    desired, rolling = deployment.wanted, deployment.spec.strategy.rolling_update
     surge = rolling.max_surge if rolling and rolling.max_surge is not None else DEFAULT_SHARE
     missing = (
         rolling.max_unavailable
         if rolling and rolling.max_unavailable is not None
         else DEFAULT_SHARE
     )
-    extra, fewer = _share(surge, wanted, up=True), _share(missing, wanted, up=False)
+    extra, fewer = _share(surge, desired, up=True), _share(missing, desired, up=False)
     if extra == 0 and fewer == 0:
-        fewer = 1  # Both rounded to nothing would leave no way to move at all.
-    return max(0, wanted - fewer), wanted + extra
+        fewer = 1  # If both round to zero, no step would be possible.
+    return max(0, desired - fewer), desired + extra
 
 
-def _share(value: int | str, whole: int, *, up: bool) -> int:
+def _share(value: int | str, total: int, *, up: bool) -> int:
     if isinstance(value, int):
         return value
-    part = float(value.rstrip("%")) * whole / 100
+    part = float(value.rstrip("%")) * total / 100
     return ceil(part) if up else floor(part)
 
 
@@ -214,12 +217,12 @@ def _roll(deployment: Deployment, current: Set, old: Sequence[Set]) -> dict[str,
     if _size(current) > deployment.wanted:
         return {current.metadata.name: deployment.wanted}
     if _size(current) < deployment.wanted and total < most:
-        room = min(deployment.wanted - _size(current), most - total)
-        return {current.metadata.name: _size(current) + room}
+        growth = min(deployment.wanted - _size(current), most - total)
+        return {current.metadata.name: _size(current) + growth}
     sizes: dict[str, int] = {}
     not_yet = max(0, _size(current) - current.status.available_replicas)
     removable = total - fewest - not_yet
-    # Pods that are not available go first: nobody misses them.
+    # Unavailable pods are removed first: that costs no availability.
     for one in sorted(old, key=_revision):
         broken = max(0, _size(one) - one.status.available_replicas)
         removed = min(broken, max(0, removable))
@@ -238,7 +241,9 @@ def _roll(deployment: Deployment, current: Set, old: Sequence[Set]) -> dict[str,
 
 
 def _scaled_paused(deployment: Deployment, owned: Sequence[Set]) -> dict[str, int]:
-    """A paused deployment still follows its size, in its newest set, but changes no template."""
+    """Sizes for a paused Deployment: its newest ReplicaSet follows ``replicas``, the template
+    stays.
+    """
     newest = max(owned, key=_revision, default=None)
     if newest is None:
         return {}
@@ -285,7 +290,7 @@ def _status(
             "Progressing",
             True,
             "NewReplicaSetAvailable" if done else "ReplicaSetUpdated",
-            "All pods are of the current template." if done else "Pods are being replaced.",
+            "All pods have the current template." if done else "Pods are being replaced.",
             now,
         ),
     ]

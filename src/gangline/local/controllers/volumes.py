@@ -1,8 +1,8 @@
-"""Claims and volumes: which volume a claim gets, and what becomes of volumes without a claim. Pure.
+"""Persistent volumes: which volume a claim gets, and what happens to a volume without a claim.
 
-A claim takes the smallest free volume that fits, or has one made by its class if the class is of
-our provisioner: a folder below the cluster's data. All nodes are this machine, so any access mode
-is true, and there is nothing to wait for: ``WaitForFirstConsumer`` binds at once.
+A claim takes the smallest free volume that fits. Otherwise its storage class provisions one, if the
+class has our provisioner: a folder below the cluster's directory. All nodes are on this machine, so
+every access mode holds, and ``WaitForFirstConsumer`` binds immediately.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 class Keep(Enum):
-    """Everything is as it should be."""
+    """Nothing has to change."""
 
     AS_IT_IS = auto()
 
@@ -38,14 +38,14 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """Make this volume for the claim."""
+    """Create this volume for the claim."""
 
     volume: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The claim stays pending, for a reason that its event tells."""
+    """The claim stays pending; its event gives the reason."""
 
     reason: str
     message: str
@@ -53,7 +53,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The claim's volume is gone or belongs to another claim."""
+    """The claim's volume was deleted or belongs to another claim."""
 
     message: str
 
@@ -67,7 +67,7 @@ def decide_claim(
     classes: Sequence[StorageClass],
     folder: Path,
 ) -> ClaimAction:
-    """Say what a claim gets. ``folder`` is where new volumes are made."""
+    """Return the action for a claim. ``folder`` is the parent folder of new volumes."""
     if claim.metadata.deletion_timestamp is not None:
         return Keep.AS_IT_IS
     known = {volume.metadata.name: volume for volume in volumes}
@@ -82,9 +82,9 @@ def decide_claim(
 
 
 def decide_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str] | None:
-    """Say which finalizers a claim should have; None: those it has.
+    """Return the finalizers that a claim should have; None if they are up to date.
 
-    A claim that is deleted while a pod runs with it stays until the pod has ended.
+    A claim that is deleted while a pod uses it stays until the pod has ended.
     """
     present = claim.metadata.finalizers
     if claim.metadata.deletion_timestamp is None:
@@ -97,7 +97,7 @@ def decide_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str
 def _decide_named(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> ClaimAction:
     bound = claim.status.phase == "Bound"
     if volume is None:
-        message = f"volume {claim.spec.volume_name} is not there"
+        message = f"volume {claim.spec.volume_name} does not exist"
         return Lost(message) if bound else Wait("FailedBinding", message)
     if refers_to(volume, claim):
         complete = bound and BIND_COMPLETED in claim.metadata.annotations
@@ -111,7 +111,7 @@ def _decide_named(claim: PersistentVolumeClaim, volume: PersistentVolume | None)
 
 
 def refers_to(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Tell if a volume is kept for this claim (by name, and by uid once it is known)."""
+    """True if a volume is reserved for this claim (by name, and by uid once it is set)."""
     ref = volume.spec.claim_ref
     if ref is None or (ref.namespace, ref.name) != (claim.metadata.namespace, claim.metadata.name):
         return False
@@ -119,7 +119,7 @@ def refers_to(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def class_name(claim: PersistentVolumeClaim, classes: Iterable[StorageClass]) -> str:
-    """The class that a claim asks for; the default one when it does not say."""
+    """The storage class of a claim, or the default class if it names none."""
     if claim.spec.storage_class_name is not None:
         return claim.spec.storage_class_name
     defaults = (c for c in classes if c.metadata.annotations.get(DEFAULT_CLASS) == "true")
@@ -170,7 +170,10 @@ def _provide(
 
 
 def new_volume(claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path) -> dict[str, Any]:
-    """Write the volume that is made for a claim. Its name follows from the claim: no doubles."""
+    """Return the manifest of a volume for a claim; its name follows from the claim's uid, so a
+    repeated
+    creation adds no duplicate.
+    """
     name = f"pvc-{claim.metadata.uid}"
     return {
         "apiVersion": "v1",
@@ -195,7 +198,7 @@ def new_volume(claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path
 
 
 class VolumeFate(Enum):
-    """What becomes of a volume."""
+    """The next state of a volume."""
 
     KEEP = auto()
     AVAILABLE = auto()
@@ -207,9 +210,10 @@ class VolumeFate(Enum):
 def decide_volume(
     volume: PersistentVolume, claim: PersistentVolumeClaim | None, *, in_use: bool
 ) -> VolumeFate:
-    """Say what becomes of a volume, given the claim that it names (None: there is none).
+    """Return the next state of a volume; ``claim`` is the one that it references, None if there is
+    none.
 
-    ``in_use``: a pod still runs with it, so that its content must stay.
+    ``in_use`` is true while a pod still uses the volume, so that its content must stay.
     """
     ref: ObjectReference | None = volume.spec.claim_ref
     if ref is None or not ref.uid:

@@ -1,1 +1,1 @@
-"""Pods as processes."""
+"""The kubelet: runs the pods of a virtual node as processes of this machine."""

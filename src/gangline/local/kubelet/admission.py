@@ -1,4 +1,6 @@
-"""Whether a node takes a pod that was bound to it: a second look after the scheduler's."""
+"""Admission of a bound pod by the kubelet: repeats the scheduler's checks against the node's
+present state.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,12 +12,12 @@ from gangline.local.kubelet.records import Failure
 def admit(
     pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int], labels: Mapping[str, str]
 ) -> Failure | None:
-    """Why a pod cannot run here, in Kubernetes' words; None when it can.
+    """Return why a pod cannot run here, with Kubernetes' reason and message; None if it can.
 
     Args:
         pod: the pod that was bound to this node.
         others: the pods that run or will run here.
-        allocatable: what the node has, in whole units (thousandths of cpu).
+        allocatable: the node's resources in integer units (thousandths of cpu).
         labels: the node's labels.
     """
     others = list(others)

@@ -1,6 +1,7 @@
-"""What lets a pod talk to the API server: its account's token, the authority, the namespace.
+"""Access of pods to the API server: the token of the service account, the CA, and the namespace.
 
-Kubernetes mounts these into every container unless told otherwise; clients look for them there.
+As in Kubernetes they are mounted into every container unless its pod opts out; clients read them
+at a fixed path.
 """
 
 import time
@@ -22,7 +23,7 @@ _MODE = 0o644
 
 
 class ApiAccess:
-    """Gets tokens for service accounts, each at most once an hour."""
+    """Requests tokens for service accounts, each at most once an hour."""
 
     def __init__(self, client: Client, configs: ConfigSource, folder: Path) -> None:
         self._client = client
@@ -32,7 +33,8 @@ class ApiAccess:
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
 
     async def folder(self, pod: Pod) -> Path | None:
-        """The folder that a pod sees at `ACCESS_PATH`; None when it has no account, or declines.
+        """The folder for `ACCESS_PATH`; None if the pod's account does not exist or the pod opts
+        out.
 
         All pods of an account on this node share it.
 
@@ -56,7 +58,7 @@ class ApiAccess:
         return folder
 
     async def token(self, pod: Pod) -> str:
-        """A token of the pod's account; empty when there is no such account.
+        """A token of the pod's account; empty if the account does not exist.
 
         Raises:
             ApiError: the API server does not answer.

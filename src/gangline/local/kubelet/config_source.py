@@ -1,4 +1,4 @@
-"""Fetches the ConfigMaps, Secrets and claims that pods of a node refer to."""
+"""Reads the ConfigMaps, Secrets and claims that pods of a node refer to."""
 
 import base64
 import os
@@ -24,11 +24,12 @@ Names = tuple[set[str], set[str]]
 """Names of ConfigMaps and of Secrets."""
 
 _FRESH_S = 2.0
-"""Content this new is not fetched again: pods of one job start together and read the same."""
+"""Content of at most this age is reused: pods of one job start together and read the same objects.
+"""
 
 
 class ConfigSource:
-    """Reads configuration objects, each at most once in a short while."""
+    """Reads configuration objects, with a cache of two seconds."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -37,7 +38,7 @@ class ConfigSource:
     async def collect(
         self, namespace: str, names: Names
     ) -> tuple[dict[str, Content], dict[str, Content]]:
-        """The content of ConfigMaps and Secrets by name; what does not exist is left out.
+        """The content of ConfigMaps and Secrets by name; objects that do not exist are left out.
 
         Raises:
             ApiError: the API server does not answer.
@@ -48,7 +49,7 @@ class ConfigSource:
         return _present(maps), _present(secrets)
 
     async def claimed_folder(self, namespace: str, name: str) -> Path:
-        """The folder behind a claim.
+        """The folder of a claim's volume.
 
         Raises:
             ConfigProblem: the claim does not exist, or is not bound yet.
@@ -117,7 +118,7 @@ def names_in_volumes(pod: Pod) -> Names:
 
 
 def wants_token(pod: Pod) -> bool:
-    """Whether a volume of a pod is to hold its account's token."""
+    """True if a volume of the pod contains its account's token."""
     return any(
         part.service_account_token is not None
         for volume in pod.spec.volumes
@@ -126,7 +127,7 @@ def wants_token(pod: Pod) -> bool:
 
 
 def has_refreshed_volumes(pod: Pod) -> bool:
-    """Whether a pod has volumes that follow changes of API objects."""
+    """True if the pod has volumes that follow changes of API objects."""
     return any(
         each.config_map or each.secret or each.projected or each.downward_api
         for each in pod.spec.volumes
@@ -136,9 +137,9 @@ def has_refreshed_volumes(pod: Pod) -> bool:
 def _folder(volume: str, spec: PersistentVolumeSpec) -> Path:
     path = (spec.host_path and spec.host_path.path) or (spec.local and spec.local.path)
     if not path:
-        raise ConfigProblem(f'persistentvolume "{volume}" is no folder of this machine')
+        raise ConfigProblem(f'persistentvolume "{volume}" is not a folder of this machine')
     if not os.path.isdir(path):
-        raise ConfigProblem(f"{path}, the folder behind the claim, is not there")
+        raise ConfigProblem(f"{path}, the folder of the claim, does not exist")
     return Path(path)
 
 

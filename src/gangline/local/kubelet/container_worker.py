@@ -1,4 +1,4 @@
-"""Carries out what was decided for one container: starts its runs, cares for them, ends them."""
+"""Runs one container of a pod: starts its runs, runs probes and hooks, and stops it."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ from gangline.local.kubelet.runtime.contract import (
 log = logging.getLogger(__name__)
 
 _LEAST_GRACE_S = 2.0
-"""What a process still gets after a hook has used up the grace period, as in Kubernetes."""
+"""Seconds that a process still gets after a hook has used up the grace period, as in Kubernetes."""
 
 _KILL_WAIT_S = 2.0
 _KEPT_LOGS = 2
@@ -51,16 +51,15 @@ class ContainerWorker:
 
     @property
     def record(self) -> ContainerRecord:
-        """What is known of it."""
         return self._home.record.of(self.container.name)
 
     def start(self) -> None:
-        """Begin one run; what comes of it appears in the record."""
+        """Start one run; its result appears in the record."""
         self._note(lambda known: replace(known, starting=True, problem=None))
         self._home.spawn(self._guarded_run(), f"container {self.container.name}")
 
     def stop(self, by: datetime, why: str) -> None:
-        """Ask the run to end, and kill it at a time if it has not."""
+        """Stop the run; it is killed at the time ``by`` if it still runs."""
         first = self.record.stop_by is None
         self._note(lambda known: replace(known, stop_by=by))
         if first:
@@ -74,7 +73,9 @@ class ContainerWorker:
             )
 
     async def _guarded_run(self) -> None:
-        """The outermost loop of a container: an error of ours must not leave it in limbo."""
+        """The outermost handler of a run: after an internal error the record must not stay
+        "starting".
+        """
         try:
             await self._run()
         except Exception as error:
@@ -86,7 +87,6 @@ class ContainerWorker:
             self._hold("RunContainerError", f"internal error: {error}")
 
     async def _run(self) -> None:
-        """One run, from its plan to its end."""
         before = self.record
         number = before.instance.number + 1 if before.instance else 0
         try:
@@ -106,7 +106,7 @@ class ContainerWorker:
         try:
             await self._live(number, plan, running)
         finally:
-            # Also when the kubelet ends: nothing of a container outlives the task that tends it.
+            # Invariant: no process of a container outlives its task, also when the kubelet ends.
             if self.running is not None:
                 self.running = None
                 await _put_away(running)
@@ -159,7 +159,7 @@ class ContainerWorker:
         self._clean_up(plan.state_dir)
 
     def _never_ran(self, number: int, error: StartFailed) -> None:
-        """The run ended before it began: that counts as one, and has an exit code."""
+        """Record a failed start: it counts as a run and has an exit code."""
         self._close_log()
         home, now = self._home, self._home.context.clock()
         plan_id = f"gangline://{home.pod.metadata.uid}/{self.container.name}/{number}"
@@ -176,7 +176,7 @@ class ContainerWorker:
         self._clean_up(home.folders.instance(self.container.name, number))
 
     def _hold(self, reason: str, message: str) -> None:
-        """The run cannot begin yet: say why, and try again later."""
+        """Record why the run cannot start yet, and when to try again."""
         context = self._home.context
         retry = context.clock() + timedelta(seconds=context.settings.retry_s)
         self._note(
@@ -185,7 +185,7 @@ class ContainerWorker:
         self._home.tell("Warning", "Failed", f"Error: {message}")
 
     async def _end(self, running: RunningContainer, by: datetime, *, hook: bool) -> None:
-        """Hook, SIGTERM, and at the end of the grace period SIGKILL."""
+        """Run the preStop hook, send SIGTERM, and SIGKILL at the end of the grace period."""
         life = self.container.lifecycle
         left_s = self._left_s(by)
         if hook and life is not None and life.pre_stop is not None and left_s > 0:
@@ -237,7 +237,7 @@ class ContainerWorker:
 
 
 async def _put_away(running: RunningContainer) -> None:
-    """Kill a run that nobody tends any more, and wait until it is gone."""
+    """Kill a run and wait until it has ended."""
     running.kill()
     with suppress(TimeoutError):
         async with asyncio.timeout(_KILL_WAIT_S):
@@ -245,7 +245,7 @@ async def _put_away(running: RunningContainer) -> None:
 
 
 def _starts_at_once(container: Container) -> bool:
-    """Whether a run counts as started from its first instant."""
+    """True if a run counts as started immediately: no startup probe and no postStart hook."""
     hook = container.lifecycle is not None and container.lifecycle.post_start is not None
     return container.startup_probe is None and not hook
 

@@ -1,4 +1,4 @@
-"""What the workers of one node share."""
+"""The dependencies that all pod workers of one node share."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from gangline.local.network.contract import PodNetwork
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """The services that every pod of a node is run with."""
+    """The services that the workers of a node use."""
 
     client: Client
     runtime: Runtime
@@ -33,8 +33,8 @@ class NodeContext:
     devices: DeviceTable
     allocatable: Mapping[str, int]
     services: Callable[[], Sequence[Service]]
-    """The services of the cluster as they are now."""
+    """The present services of the cluster."""
 
     clock: Callable[[], datetime]
     online: asyncio.Event
-    """Set while the node may talk to the API server: a node that was cut off keeps to itself."""
+    """Set while the node may use the API server; cleared while the node is partitioned."""

@@ -1,7 +1,7 @@
-"""The kubelet's centre: what to start and stop for a pod, from its spec and its process table.
+"""What to start and stop for a pod, from its spec and its records.
 
-`decide` is pure: the same pod, record and time give the same decision. The shell (`pod_worker`)
-carries a decision out, notes what came of it in the record, and asks again.
+`decide` is pure: the same pod, record and time give the same decision. The loop (`pod_worker`)
+executes the decision, records the results, and calls it again.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ DEADLINE_EXCEEDED = Failure(
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Ask a run to end, and kill it when it has not by then."""
+    """Stop a run, and kill it at ``by`` if it still runs."""
 
     container: str
     by: datetime
@@ -36,30 +36,30 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, and when to look again if nothing happens."""
+    """The actions for a pod, and the time of the next check if nothing happens before."""
 
     prepare: bool = False
-    """Make the pod's network and volumes."""
+    """True: attach the network and create the volumes."""
 
     start: tuple[str, ...] = ()
     stop: tuple[Stop, ...] = ()
     over: bool = False
-    """Nothing of it runs and nothing ever will."""
+    """True if nothing of the pod runs and nothing will run again."""
 
     release: bool = False
-    """Take network and volumes back."""
+    """True: detach the network and remove the volumes."""
 
     remove: bool = False
-    """Remove the object: all that it stood for is gone."""
+    """True: delete the object, since nothing of the pod is left on the node."""
 
     failure: Failure | None = None
-    """Why the pod has failed as a whole; to be remembered."""
+    """The reason why the pod has failed; the caller records it."""
 
     look_again: datetime | None = None
 
 
 def decide(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> Decision:
-    """Return what brings the pod's processes to what its spec asks for."""
+    """Return the actions that bring the pod's processes to the state that its spec asks for."""
     deadline = _deadline(pod, record)
     failure = record.failure
     if failure is None and deadline is not None and deadline <= now and not _is_over(pod, record):
@@ -78,20 +78,20 @@ def decide(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings)
 
 
 def grace_s(pod: Pod) -> int:
-    """How long a pod's containers may take to end, in seconds."""
-    wanted = pod.metadata.deletion_grace_period_seconds
-    if wanted is None:
-        wanted = pod.spec.termination_grace_period_seconds
-    return DEFAULT_GRACE_S if wanted is None else max(wanted, 0)
+    """Seconds that a pod's containers may take to end."""
+    desired = pod.metadata.deletion_grace_period_seconds
+    if desired is None:
+        desired = pod.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE_S if desired is None else max(desired, 0)
 
 
 def is_sidecar(container: Container) -> bool:
-    """Whether an init container keeps running beside the others."""
+    """True for an init container that keeps running beside the others."""
     return container.restart_policy == ALWAYS
 
 
 def has_initialized(pod: Pod, record: PodRecord) -> bool:
-    """Whether all init containers are done (or were, when the containers were first started)."""
+    """True if all init containers are done, or were when the containers were first started."""
     if any(record.of(each.name).instance for each in pod.spec.containers):
         return True
     return all(_init_done(each, record.of(each.name)) for each in pod.spec.init_containers)
@@ -109,7 +109,7 @@ def _deadline(pod: Pod, record: PodRecord) -> datetime | None:
 
 
 def _is_over(pod: Pod, record: PodRecord) -> bool:
-    """Whether no container will run again but for sidecars, which only keep company."""
+    """True if no container except sidecars will run again; sidecars do not keep a pod running."""
     if is_over(pod):
         return True
     policy = pod.spec.restart_policy
@@ -126,7 +126,7 @@ def _is_over(pod: Pod, record: PodRecord) -> bool:
 
 
 def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> Decision:
-    """Start what is due, end what is unhealthy."""
+    """Start containers that are due, stop unhealthy ones."""
     start: list[str] = []
     times: list[datetime | None] = [_deadline(pod, record)]
     for container, policy in _wanted(pod, record):
@@ -148,18 +148,18 @@ def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -
 
 def _wanted(pod: Pod, record: PodRecord) -> list[tuple[Container, str]]:
     """The containers that should run or have run by now, each with its restart policy."""
-    wanted: list[tuple[Container, str]] = []
+    desired: list[tuple[Container, str]] = []
     initialized = has_initialized(pod, record)
     for container in pod.spec.init_containers:
         known = record.of(container.name)
         if is_sidecar(container):
-            wanted.append((container, ALWAYS))
+            desired.append((container, ALWAYS))
         elif not initialized and not _init_done(container, known):
-            # Whether a failed one is retried was settled before: else the pod would be over.
-            wanted.append((container, ALWAYS))
+            # A failed one is retried: with restartPolicy Never the pod would have finished before.
+            desired.append((container, ALWAYS))
         if not initialized and not _init_done(container, known):
-            return wanted
-    return wanted + [(each, pod.spec.restart_policy) for each in pod.spec.containers]
+            return desired
+    return desired + [(each, pod.spec.restart_policy) for each in pod.spec.containers]
 
 
 def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:
@@ -168,20 +168,20 @@ def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:
 
 
 def _leave(pod: Pod, record: PodRecord, failure: Failure | None) -> Decision:
-    """End everything within the grace period, then let go of the pod."""
-    assert record.leaving_since is not None, "only pods that leave come here"
+    """Stop everything within the grace period, then delete the object."""
+    assert record.leaving_since is not None, "called for pods in termination only"
     by = record.leaving_since + timedelta(seconds=grace_s(pod))
     decision = _wind_down(pod, record, by, "the pod is being deleted")
     return replace(decision, failure=failure, remove=decision.over and record.released)
 
 
 def _end(pod: Pod, record: PodRecord, now: datetime, why: str) -> Decision:
-    """End what still runs of a pod that is over."""
+    """Stop the containers of a finished pod that still run."""
     return _wind_down(pod, record, now + timedelta(seconds=grace_s(pod)), why)
 
 
 def _wind_down(pod: Pod, record: PodRecord, by: datetime, why: str) -> Decision:
-    """Ask containers to end: sidecars only after those that they serve."""
+    """Stop containers; sidecars only after the containers that they serve."""
     groups = [
         [each.name for each in pod.spec.containers]
         + [each.name for each in pod.spec.init_containers if not is_sidecar(each)],

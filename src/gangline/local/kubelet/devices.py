@@ -1,4 +1,4 @@
-"""Which container has which GPU of a node: by index, for the whole life of its pod."""
+"""Assignment of GPUs to containers: by index, for the lifetime of the pod."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,38 +11,36 @@ from gangline.api.resourcelist import GPU
 
 @dataclass(slots=True)
 class DeviceTable:
-    """The GPUs of one node and who holds them."""
+    """The GPUs of one node and the containers that they are assigned to."""
 
     indices: Sequence[int]
     _held: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def assign(self, pod_uid: str, container: Container) -> tuple[int, ...] | None:
-        """The GPUs of a container, the same at every call; None when too few are free."""
+        """The GPUs of a container, the same at every call; None if not enough are free."""
         held = self._held.get((pod_uid, container.name))
         if held is not None:
             return held
-        wanted = gpus_of(container)
+        desired = gpus_of(container)
         taken = {index for indices in self._held.values() for index in indices}
         free = [index for index in self.indices if index not in taken]
-        if wanted > len(free):
+        if desired > len(free):
             return None
-        self._held[pod_uid, container.name] = tuple(free[:wanted])
+        self._held[pod_uid, container.name] = tuple(free[:desired])
         return self._held[pod_uid, container.name]
 
     def release(self, pod_uid: str) -> None:
-        """Take back what a pod holds."""
         for key in [key for key in self._held if key[0] == pod_uid]:
             del self._held[key]
 
 
 def gpus_of(container: Container) -> int:
-    """How many GPUs a container asks for."""
     resources = container.resources
     return whole(resources.limits.get(GPU, resources.requests.get(GPU, 0)))
 
 
 def device_variables(assigned: Sequence[int], node_has_gpus: bool) -> dict[str, str]:
-    """The variables that show a process its GPUs, and no others."""
+    """The environment variables that make only the assigned GPUs visible to a process."""
     if not node_has_gpus:
         return {}
     listed = ",".join(map(str, assigned))

@@ -1,7 +1,7 @@
 """The environment of a container: literals, fields, resources, ConfigMaps, Secrets, services.
 
-Pure: what has been fetched from the API server is passed in. Later definitions win, and ``$(NAME)``
-in a value stands for what was defined before it, as Kubernetes has it.
+The caller passes in all objects of the API server. As in Kubernetes, later definitions win, and
+``$(NAME)`` in a value refers to a variable that was defined before it.
 """
 
 import re
@@ -24,14 +24,14 @@ class ConfigProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What environments and volumes are filled from."""
+    """The values for environments and volumes."""
 
     config_maps: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """Content by ConfigMap and key, of those in the pod's namespace."""
+    """Content by ConfigMap and key, for the pod's namespace."""
 
     secrets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     allocatable: Mapping[str, int] = field(default_factory=dict)
-    """What the node has: stands for limits that a container does not set."""
+    """The node's resources: they replace limits that a container does not set."""
 
     node_name: str = ""
     host_ip: str = ""
@@ -46,10 +46,10 @@ def build_environment(
     base: Mapping[str, str],
     services: Sequence[Service] = (),
 ) -> dict[str, str]:
-    """Return the variables of a container on top of ``base``.
+    """Return the variables of a container, added to ``base``.
 
     Raises:
-        ConfigProblem: something it refers to is missing.
+        ConfigProblem: an object or key that it refers to is missing.
     """
     defined = {**service_variables(pod, services)}
     for source in container.env_from:
@@ -74,7 +74,7 @@ def build_environment(
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` by what is known; ``$$`` is a plain ``$``, unknown names stay."""
+    """Replace ``$(NAME)`` by the variable's value; ``$$`` becomes ``$``, unknown names stay."""
 
     def replacement(match: re.Match[str]) -> str:
         found = match[1]
@@ -86,10 +86,10 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def field_value(pod: Pod, path: str, sources: Sources) -> str:
-    """A field of the pod, as environment and downward API give it.
+    """A field of the pod for environment variables and the downward API.
 
     Raises:
-        ConfigProblem: there is no such field to be had.
+        ConfigProblem: the field is not available.
     """
     if match := _SUBSCRIPT.fullmatch(path):
         found = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
@@ -108,7 +108,7 @@ def field_value(pod: Pod, path: str, sources: Sources) -> str:
         "metadata.annotations": _listing(pod.metadata.annotations),
     }
     if path not in simple:
-        raise ConfigProblem(f"fieldPath {path!r} is not a field that a container can have")
+        raise ConfigProblem(f"fieldPath {path!r} is not a field that containers can refer to")
     return simple[path]
 
 
@@ -138,7 +138,7 @@ def resource_value(
 
 
 def service_variables(pod: Pod, services: Sequence[Service]) -> dict[str, str]:
-    """The variables that name services: all of the pod's namespace, and the API server's."""
+    """The variables of services: all of the pod's namespace, and the API server's."""
     variables: dict[str, str] = {}
     links = pod.spec.enable_service_links is not False
     for service in sorted(services, key=lambda each: each.metadata.name):
@@ -226,7 +226,7 @@ def _key(
 
 
 def _text(value: bytes) -> str:
-    # A zero byte cannot be in an environment; what is no UTF-8 is passed through as it is.
+    # An environment cannot contain zero bytes; invalid UTF-8 is passed through unchanged.
     return value.decode("utf-8", "surrogateescape").replace("\0", "")
 
 

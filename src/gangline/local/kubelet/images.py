@@ -1,16 +1,16 @@
 """Images without pulling: a map from image patterns to environments of this machine.
 
-The map is a YAML or JSON file, or a dict, looked through from top to bottom:
+The map is a YAML or JSON file, or a dict; the first matching pattern counts:
 
     "registry.example.org/train:*":
-      env: /opt/venvs/train          # a virtual environment: its bin folder goes first on PATH
+      env: /opt/venvs/train          # a virtual environment: its bin folder is first on PATH
       variables: {NCCL_DEBUG: WARN}
     "busybox*":
       root: /opt/images/busybox      # a folder that becomes the container's root
       path: /opt/tools/bin           # more folders for PATH
-      command: [sh]                  # what runs when the container names no command
+      command: [sh]                  # the command if the container specifies none
 
-What matches nothing runs in the Python environment of gangline itself.
+An image without a match runs in the Python environment of gangline itself.
 """
 
 import os
@@ -31,7 +31,7 @@ class ImageMapError(Exception):
 
 
 class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an image stands for."""
+    """One entry of the image map."""
 
     env: str = ""
     root: str = ""
@@ -43,7 +43,7 @@ class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a container gets from its image."""
+    """The environment that an image maps to."""
 
     variables: Mapping[str, str]
     root: Path | None = None
@@ -51,21 +51,20 @@ class Image:
     workdir: str = "/"
     matched: bool = False
     description: str = ""
-    """Where it really runs, for people."""
+    """The place where it really runs, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageMap:
-    """Patterns and what they stand for, in order."""
+    """Patterns and their entries, in order."""
 
     environment: Path
-    """The Python environment for images that match nothing."""
+    """The Python environment for images without a match."""
 
     system_path: str
     entries: Sequence[tuple[str, ImageEntry]] = field(default_factory=tuple)
 
     def resolve(self, image: str) -> Image:
-        """What an image stands for on this machine."""
         for pattern, entry in self.entries:
             if fnmatchcase(image, pattern):
                 return self._mapped(entry)
@@ -99,7 +98,7 @@ def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, I
     """Read an image map.
 
     Raises:
-        ImageMapError: it cannot be read, or names what does not exist.
+        ImageMapError: it cannot be read, or names a folder that does not exist.
     """
     if source is None:
         return []
@@ -126,4 +125,4 @@ def _read(path: Path) -> Any:
     except OSError as error:
         raise ImageMapError(f"image map {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ImageMapError(f"image map {path} is no YAML: {error}") from error
+        raise ImageMapError(f"image map {path} is not valid YAML: {error}") from error

@@ -1,10 +1,11 @@
-"""Logs of pods that are gone, kept for the jobs that they belonged to.
+"""Archive of the logs of deleted pods, for the jobs that owned them.
 
-    kept-logs/POD_UID/pod.json                 who it was: metadata, its containers' names and ends
-    kept-logs/POD_UID/CONTAINER/NUMBER.log     as while it lived
+    kept-logs/POD_UID/pod.json                 metadata of the pod, its containers and their ends
+    kept-logs/POD_UID/CONTAINER/NUMBER.log     the logs, as before the deletion
 
-Kubernetes forgets logs with their pod. Here a job that has cleaned up its pods, was suspended or
-had replicas replaced can still be read: who asks names the pods' owner. Old ones make room.
+Kubernetes deletes logs with their pod. Here the logs of a job stay readable after its pods were
+cleaned up, suspended or replaced: a client names the pods' owner. The oldest pods are removed
+first.
 """
 
 import contextlib
@@ -21,28 +22,29 @@ from gangline.api.pod import Pod
 from gangline.local.kubelet.volumes import PodFolders
 
 MOST_PODS = 500
-"""On a node; those that have gone first make room for later ones."""
+"""The maximum number of pods on a node; the pods that were deleted first are removed first."""
 MOST_BYTES = 256 << 20
 _NOTE = "pod.json"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """What is left of a pod."""
+    """The logs of one deleted pod."""
 
     folder: Path
     note: dict[str, Any]
     """Its metadata, the names of its node and containers, and its status, as in the object."""
     gone_ns: int
-    """When it went."""
+    """The time of its deletion."""
 
     @property
     def name(self) -> str:
-        """The pod's name."""
         return str(self.note["metadata"]["name"])
 
     def runs(self, container: str) -> list[Path]:
-        """The logs of the runs of a container in their order; of the first one if none is named."""
+        """The logs of a container's runs in order; of the first container if ``container`` is
+        empty.
+        """
         spec = self.note["spec"]
         names = [each["name"] for each in (*spec["containers"], *spec["initContainers"])]
         if container not in {"", *names}:
@@ -55,11 +57,11 @@ class KeptLog:
 def kept_run(
     found: Iterable[KeptLog], pod: str, container: str, *, previous: bool = False
 ) -> Path | None:
-    """The log of the last run of a container of the pods of a name, or of the run before it.
+    """The log of the last run of a container of the pods with this name, or of the run before it.
 
     Args:
-        found: what is kept, the first to go first. Pods that had the name earlier count as well:
-            what is before the first run of a pod is the last run of the pod that it replaced.
+        found: the archived pods, oldest first. Earlier pods with the same name count too:
+            before a pod's first run comes the last run of the pod that it replaced.
     """
     runs = [path for each in found if each.name == pod for path in each.runs(container)]
     back = 2 if previous else 1
@@ -67,7 +69,7 @@ def kept_run(
 
 
 def keep(data: Path, folders: PodFolders, pod: Pod) -> None:
-    """Keep the logs of a pod that has gone, if a job or the like owned it; else remove them."""
+    """Archive the logs of a deleted pod if it had a controller; else remove them."""
     if pod.metadata.controller is None or not folders.logs.is_dir():
         shutil.rmtree(folders.logs, ignore_errors=True)
         return
@@ -81,7 +83,7 @@ def keep(data: Path, folders: PodFolders, pod: Pod) -> None:
 
 
 def _note(pod: Pod) -> dict[str, Any]:
-    """Who a pod was; nothing of its environment, which may hold secrets."""
+    """The record of a pod, without its environment, which may contain secrets."""
     meta = pod.metadata
     return {
         "metadata": {
@@ -101,7 +103,7 @@ def _note(pod: Pod) -> dict[str, Any]:
 
 
 def kept(data: Path, namespace: str, owner: str) -> Iterator[KeptLog]:
-    """Yield what is kept of the pods of an owner (by its uid), the first to go first."""
+    """Yield the archived pods of an owner (by its uid), oldest first."""
     for gone_ns, folder in _by_age(data / "kept-logs"):
         with contextlib.suppress(OSError, ValueError):
             note = json.loads((folder / _NOTE).read_text())
@@ -112,7 +114,7 @@ def kept(data: Path, namespace: str, owner: str) -> Iterator[KeptLog]:
 
 
 def _by_age(top: Path) -> list[tuple[int, Path]]:
-    """The folders of pods and when each went, the first to go first."""
+    """The folders of pods with the time of their deletion, oldest first."""
     ages = []
     for folder in top.iterdir() if top.is_dir() else ():
         with contextlib.suppress(OSError):
@@ -121,7 +123,7 @@ def _by_age(top: Path) -> list[tuple[int, Path]]:
 
 
 def _make_room(top: Path) -> None:
-    """Remove the oldest until one more pod fits."""
+    """Remove the oldest pods until one more fits."""
     folders = [folder for _, folder in _by_age(top)]
     sizes = [_size(folder.rglob("*")) for folder in folders]
     while folders and (len(folders) >= MOST_PODS or sum(sizes) > MOST_BYTES):

@@ -1,4 +1,4 @@
-"""The kubelet of one virtual node: takes up the pods that are bound to it, and reports the node."""
+"""The kubelet of one virtual node: runs the pods that are bound to it, and reports the node."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ _RETAKE_S = 1.0
 
 
 class Kubelet:
-    """Runs the pods of one node. `run` it in a task; `stop` it to end its pods."""
+    """Runs the pods of one node. Call `run` in a task; `stop` ends the pods."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Kubelet:
     ) -> None:
         self.node = node
         self.workers: dict[str, PodWorker] = {}
-        """The pods of this node by uid."""
+        """The workers of this node's pods by uid."""
 
         self._settings = settings
         self._recorder = EventRecorder(client, "kubelet")
@@ -76,10 +76,11 @@ class Kubelet:
         self._bound: Callable[[], Iterable[Pod]] = tuple
 
     async def run(self) -> None:
-        """Follow the API server and report to it, until cancelled.
+        """Watch the API server and report to it, until cancelled.
 
-        Cancelling cuts the node off: its containers go on, and another call takes up again what
-        has happened to them since. `stop` is what ends them.
+        A cancel partitions the node: its containers continue, and a later call reports what
+        happened to
+        them meanwhile. Only `stop` ends them.
         """
         pods = Informer(self._context.client, PODS, fields=f"spec.nodeName={self.node.name}")
         self._bound = pods.items
@@ -102,8 +103,11 @@ class Kubelet:
             self._context.online.clear()
 
     async def stop(self, grace_s: float = DEFAULT_STOP_GRACE_S) -> None:
-        """End all pods' processes, asking first when there is any grace. Nothing is reported:
-        whoever runs the node next finds the pods' processes gone, as after a power cut."""
+        """End all pods' processes, with SIGTERM first if ``grace_s`` is above zero.
+
+        Nothing is reported: the next kubelet of the node finds the processes ended, as after a
+        power loss.
+        """
         self._context.online.clear()
         await asyncio.gather(*(worker.shut_down(grace_s) for worker in self.workers.values()))
         tasks = list(self._tasks.values())
@@ -114,7 +118,7 @@ class Kubelet:
 
     @property
     def data(self) -> Path:
-        """The folder for everything of this node's pods."""
+        """The folder of all files of this node's pods."""
         return self._settings.data
 
     def find(self, namespace: str, name: str) -> PodWorker | None:
@@ -130,7 +134,9 @@ class Kubelet:
         return list(self._services.items()) if self._services is not None else []
 
     def _reconcile(self, pods: Sequence[Pod]) -> None:
-        """Compare with what is known, and take up the rest in the order of an earlier run."""
+        """Compare with the present workers, and start the missing ones in the order of an earlier
+        run.
+        """
         now = self._context.clock()
         present = {pod.metadata.uid for pod in pods}
         for uid, worker in self.workers.items():
@@ -144,7 +150,7 @@ class Kubelet:
             self._on_change(None, pod)
 
     def _on_change(self, old: Pod | None, new: Pod | None) -> None:
-        """Pass changes on to the pod's worker (called by the informer)."""
+        """Pass a change to the pod's worker (called by the informer)."""
         if new is None:
             if old is not None and (worker := self.workers.get(old.metadata.uid)):
                 worker.vanish()
@@ -184,13 +190,13 @@ class Kubelet:
             asyncio.get_running_loop().call_later(_RETAKE_S, self._retake, uid)
 
     def _retake(self, uid: str) -> None:
-        """Take a pod up again whose worker failed, as after a restart."""
+        """Restart the worker of a pod after it failed, as after a restart of the kubelet."""
         pod = next((each for each in self._bound() if each.metadata.uid == uid), None)
         if pod is not None and uid not in self.workers and self._context.online.is_set():
             self._take_up(pod)
 
     def _remove_leftovers(self, known: set[str]) -> None:
-        """Remove what pods have left that were deleted while no kubelet ran."""
+        """Remove the files of pods that were deleted while no kubelet ran."""
         pods = self._settings.data / "pods"
         _remove_except(pods, known)
         for uid in known - set(self.workers):

@@ -1,4 +1,4 @@
-"""Reads container logs back: the last lines, since a time, following on as they grow."""
+"""Reads container logs: the last lines, lines since a time, and new lines as they are written."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _BLOCK = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is wanted of a log, as in ``kubectl logs``."""
+    """The options of ``kubectl logs``."""
 
     tail_lines: int | None = None
     since: datetime | None = None
@@ -27,12 +27,12 @@ class LogOptions:
 async def read_log(
     path: Path, options: LogOptions, writer: LogWriter | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield what was logged, in chunks.
+    """Yield the logged output in chunks.
 
     Args:
-        path: the current file of the log; what was set aside of it is read first.
-        options: which part of it.
-        writer: who still writes to it; following ends when it is closed.
+        path: the current file of the log; its rotated files are read first.
+        options: the part of the log to read.
+        writer: the writer of the log, if any; following ends when it is closed.
 
     Raises:
         FileNotFoundError: there is no log.
@@ -40,7 +40,7 @@ async def read_log(
     left = options.limit_bytes
     with _Follower(path, options.tail_lines) as follower:
         while True:
-            # Asked before reading: what is written while we read must not be missed.
+            # Checked before reading, so that lines written during the read are not missed.
             complete = writer is None or writer.closed
             for lines in follower.blocks():
                 chunk = b"".join(_shown(lines, options))
@@ -57,7 +57,7 @@ async def read_log(
 
 
 class _Follower:
-    """Reads whole lines of a log through its rotations."""
+    """Reads complete lines of a log across its rotations."""
 
     def __init__(self, path: Path, tail_lines: int | None) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class _Follower:
             self._file.close()
 
     def blocks(self) -> Iterator[list[bytes]]:
-        """What can be read now, in lists of lines."""
+        """Yield the available lines, in lists."""
         while True:
             assert self._file is not None, "used inside its with block"
             while block := self._file.read(_BLOCK):
@@ -90,13 +90,13 @@ class _Follower:
             self._open(following, 0)
 
     def more_to_read(self) -> bool:
-        """Whether something was written since the end was reached."""
+        """True if lines were written since the end was reached."""
         assert self._file is not None, "used inside its with block"
         behind = os.fstat(self._file.fileno()).st_size > self._file.tell()
         return behind or self._following() is not None
 
     def _following(self) -> Path | None:
-        """The file that goes on after the one being read was set aside."""
+        """The file that follows the present one, which has been rotated; None if it is the last."""
         assert self._file is not None, "used inside its with block"
         inode = os.fstat(self._file.fileno()).st_ino
         with contextlib.suppress(FileNotFoundError):
@@ -104,7 +104,7 @@ class _Follower:
                 return None
         files = [*rotated_files(self._path), self._path]
         inodes = [_inode(file) for file in files]
-        # The one being read may be removed by now: then the oldest that is left goes on.
+        # The present file may have been removed by now: continue with the oldest one left.
         at = inodes.index(inode) + 1 if inode in inodes else 0
         return files[at] if at < len(files) and inodes[at] is not None else None
 
@@ -122,7 +122,7 @@ def _inode(path: Path) -> int | None:
 
 
 def _tail(files: list[Path], lines: int) -> tuple[list[Path], int]:
-    """The file and the offset in it at which the last ``lines`` lines begin, with what follows."""
+    """The files that contain the last ``lines`` lines, and the offset in the first of them."""
     for at in range(len(files) - 1, -1, -1):
         with files[at].open("rb") as file:
             offset, found = _tail_offset(file, lines)
@@ -133,7 +133,7 @@ def _tail(files: list[Path], lines: int) -> tuple[list[Path], int]:
 
 
 def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
-    """Where the last ``lines`` lines of a file begin, and how many there are from there."""
+    """The offset of the last ``lines`` lines of a file, and the number of lines from there."""
     end = file.seek(0, os.SEEK_END)
     if lines <= 0:
         return end, 0
@@ -154,7 +154,7 @@ def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
 
 
 def _shown(lines: list[bytes], options: LogOptions) -> Iterator[bytes]:
-    """The text of log lines, without or with their times."""
+    """The text of log lines, with or without their times."""
     for line in lines:
         time, _, rest = line.partition(b" ")
         _, _, rest = rest.partition(b" ")
@@ -166,5 +166,5 @@ def _shown(lines: list[bytes], options: LogOptions) -> Iterator[bytes]:
 
 
 def _time(text: bytes) -> datetime:
-    """The time of a line; Python's clock has microseconds, so the last digits go."""
+    """The time of a line; nanoseconds are dropped, since Python's clock has microseconds."""
     return datetime.fromisoformat(text[:26].decode("ascii", "replace") + "+00:00")

@@ -1,8 +1,9 @@
-"""Container logs on disk, in the form that Kubernetes' nodes keep them.
+"""Container logs on disk, in the CRI format of Kubernetes' nodes.
 
-Each line of the file is ``TIME STREAM TAG TEXT``: when it was written, ``stdout`` or ``stderr``,
-``F`` for a full line or ``P`` for a piece of one, and the bytes as they came. A file that has grown
-too large is set aside under a name with its time, and the oldest of those is removed.
+Each line of the file is ``TIME STREAM TAG TEXT``: the time of the write, ``stdout`` or ``stderr``,
+``F`` for a full line or ``P`` for a partial one, and the bytes as received. A file above the
+maximum
+size is renamed to a name with its time, and the oldest renamed file is removed.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _PIECE_BYTES = 16 << 10
 
 
 class LogWriter:
-    """Writes the log of one instance of a container."""
+    """Writes the log of one run of a container."""
 
     def __init__(
         self, path: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
@@ -30,10 +31,10 @@ class LogWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.lost_bytes = 0
-        """How much could not be written."""
+        """The number of bytes that could not be written."""
 
         self.loss = ""
-        """Why, such as a full disk."""
+        """The reason, such as a full disk."""
 
         self._max_bytes = max_bytes
         self._max_files = max_files
@@ -45,11 +46,11 @@ class LogWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether the log is complete."""
+        """True if the log is complete."""
         return self._fd < 0
 
     def write(self, stream: str, data: bytes) -> None:
-        """Add output as it came, in any pieces."""
+        """Append output in pieces of any size."""
         *lines, rest = (self._rest[stream] + data).split(b"\n")
         head = f"{_timestamp()} {stream} ".encode()
         entries = []
@@ -65,7 +66,7 @@ class LogWriter:
             self._append(b"".join(entries))
 
     def close(self) -> None:
-        """Write what lacks a line end, and let readers know that this is all."""
+        """Write the remaining output without a line end, and wake all readers."""
         if self.closed:
             return
         for stream, rest in self._rest.items():
@@ -129,12 +130,12 @@ class LogWriter:
 
 
 def rotated_files(path: Path) -> list[Path]:
-    """What was set aside of a log, oldest first."""
+    """The rotated files of a log, oldest first."""
     return sorted(path.parent.glob(f"{path.name}.*"))
 
 
 def _pieces(line: bytes) -> list[bytes]:
-    """A line in pieces of the longest length; at least one, the last one may be empty."""
+    """A line in pieces of the maximum size; at least one, the last one may be empty."""
     if len(line) < _PIECE_BYTES:
         return [line]
     return [line[at : at + _PIECE_BYTES] for at in range(0, len(line) + 1, _PIECE_BYTES)]

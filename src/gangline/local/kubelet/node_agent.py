@@ -1,4 +1,4 @@
-"""Tells the API server of a node: that it exists, that it lives, how it is."""
+"""Reports a node to the API server: registration, lease and status."""
 
 import asyncio
 import logging
@@ -29,16 +29,16 @@ _RETRY_S = 1.0
 
 @dataclass(slots=True)
 class NodeAgent:
-    """Registers one node and keeps its lease and status fresh."""
+    """Registers one node and renews its lease and status."""
 
     client: Client
     node: NodeSpec
     settings: KubeletSettings
     gaps: str
-    """What this machine does not allow, told in the Ready condition."""
+    """The limitations of this machine, for the message of the Ready condition."""
 
     async def register(self) -> Node:
-        """Make the Node object, or take over the one that is there; ends when it is stored."""
+        """Create the Node object, or adopt the existing one; returns after it is stored."""
         while True:
             try:
                 await self._create_or_label()
@@ -76,7 +76,7 @@ class NodeAgent:
             try:
                 await report()
             except NotFound:
-                # Somebody deleted the node under us: it lives, so it comes back.
+                # The Node object was deleted although the node runs: register it again.
                 await self.register()
             except ApiError as error:
                 log.debug("heartbeat not sent: %s", error, extra={"node": self.node.name})

@@ -1,4 +1,4 @@
-"""The Node object of a virtual node: what it has, where it is, how it feels. Pure."""
+"""The Node object of a virtual node: resources, addresses and conditions."""
 
 import platform
 import uuid
@@ -41,7 +41,7 @@ _HEALTHY = {
 
 
 def allocatable(node: NodeSpec) -> Amounts:
-    """What pods may have of a node, in thousandths of cpu and whole units."""
+    """The resources of a node for pods, in thousandths of cpu and integer units."""
     amounts = {
         CPU: node.cpu_milli,
         MEMORY: node.memory_bytes,
@@ -52,7 +52,7 @@ def allocatable(node: NodeSpec) -> Amounts:
 
 
 def node_labels(node: NodeSpec) -> dict[str, str]:
-    """The labels of a node: those that all nodes have, and its own."""
+    """The labels of a node: the well-known ones, and its own."""
     machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     return {
         "kubernetes.io/hostname": node.name,
@@ -63,7 +63,7 @@ def node_labels(node: NodeSpec) -> dict[str, str]:
 
 
 def build_node(node: NodeSpec) -> Node:
-    """The object that a kubelet registers its node with."""
+    """The object for the registration of a node."""
     meta = ObjectMeta(name=node.name, labels=node_labels(node))
     return Node(api_version="v1", kind="Node", metadata=meta)
 
@@ -71,7 +71,7 @@ def build_node(node: NodeSpec) -> Node:
 def build_node_status(
     node: NodeSpec, port: int, before: NodeStatus, gaps: str, now: datetime
 ) -> NodeStatus:
-    """The status that a kubelet reports; ``before`` keeps transition times."""
+    """The status of a node; ``before`` preserves transition times."""
     have = quantities(allocatable(node))
     now = now.replace(microsecond=0)
     conditions = before.conditions
@@ -92,7 +92,9 @@ def build_node_status(
 
 
 def status_patch(status: NodeStatus, before: NodeStatus) -> dict[str, Any]:
-    """A strategic merge patch that writes a node's status, without resources it has lost."""
+    """A strategic merge patch that writes a node's status and nulls resources that it no longer
+    has.
+    """
     wire: dict[str, Any] = msgspec.to_builtins(status)
     for name in ("capacity", "allocatable"):
         lost = getattr(before, name).keys() - getattr(status, name).keys()
@@ -101,7 +103,6 @@ def status_patch(status: NodeStatus, before: NodeStatus) -> dict[str, Any]:
 
 
 def lease_patch(node: str, now: datetime) -> dict[str, Any]:
-    """A merge patch that renews a node's lease."""
     renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {"spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed}}
 
@@ -147,5 +148,5 @@ def _first_line(path: str) -> str:
 
 
 def _id_of_name() -> str:
-    """An id for machines without one (small containers): a node must have some."""
+    """An id for machines without one (small containers): the field must not be empty."""
     return uuid.uuid5(uuid.NAMESPACE_DNS, platform.node() or "localhost").hex

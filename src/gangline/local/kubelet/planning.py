@@ -1,4 +1,4 @@
-"""From a container's spec to a plan that a runtime can carry out."""
+"""From a container's spec to a plan for the runtime."""
 
 import os
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ _LIMIT_LOG_BYTES = 4096
 
 
 class NoCommand(Exception):
-    """A container names no command, and its image stands for none."""
+    """Neither the container nor its image specifies a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingredients:
-    """What a plan is made of, beside the spec."""
+    """The inputs of a plan besides the spec."""
 
     image: Image
     env: Mapping[str, str]
@@ -44,11 +44,11 @@ class Ingredients:
 
 
 def build_plan(pod: Pod, container: Container, number: int, made_of: Ingredients) -> ContainerPlan:
-    """Return the plan of one run of a container; makes the folders that the plan names.
+    """Return the plan of one run of a container; creates the folders in the plan.
 
     Raises:
-        NoCommand: there is nothing to run.
-        ConfigProblem: a mount or user cannot be as the spec wants it.
+        NoCommand: there is no command.
+        ConfigProblem: a mount or user of the spec is not possible.
         OSError: the disk is full, or a folder cannot be written.
     """
     state = made_of.folders.instance(container.name, number)
@@ -84,10 +84,10 @@ def build_plan(pod: Pod, container: Container, number: int, made_of: Ingredients
 
 
 def identity_of(pod: Pod, container: Container) -> Identity:
-    """Whom a container runs as.
+    """The user and groups of a container.
 
     Raises:
-        ConfigProblem: it must not run as root, and would.
+        ConfigProblem: it must not run as root, but would.
     """
     own = _context(container)
     shared = pod.spec.security_context or PodSecurityContext()
@@ -108,18 +108,18 @@ def identity_of(pod: Pod, container: Container) -> Identity:
 
 
 def limits_of(container: Container) -> Limits:
-    """How much of the machine a container may use."""
+    """The resource limits of a container."""
     limits = amounts(container.resources.limits)
-    wanted = {**limits, **amounts(container.resources.requests)}
+    desired = {**limits, **amounts(container.resources.requests)}
     return Limits(
-        cpu_request_milli=wanted.get(CPU, 0),
+        cpu_request_milli=desired.get(CPU, 0),
         cpu_limit_milli=limits.get(CPU) or None,
         memory_bytes=limits.get(MEMORY) or None,
     )
 
 
 def termination_message(container: Container, state: Path, log_tail: bytes, code: int) -> str:
-    """The last words of a run: its termination file, or the end of its log if it wants that."""
+    """The content of a run's termination file, or the end of its log if the policy says so."""
     try:
         with open(state / "termination-log", "rb") as file:
             message = file.read(_LIMIT_LOG_BYTES)
@@ -154,7 +154,7 @@ def _network_files(attachment: Attachment) -> list[Mount]:
 
 
 def _api_access(container: Container, folder: Path | None) -> list[Mount]:
-    """The token of the pod's account, unless the container has something else there."""
+    """The mount of the account's token, unless the container mounts something else there."""
     own = any(each.mount_path.rstrip("/") == ACCESS_PATH for each in container.volume_mounts)
     return [] if folder is None or own else [Mount(folder, ACCESS_PATH, read_only=True)]
 
@@ -178,7 +178,7 @@ def _mount(pod: Pod, mount: VolumeMount, made_of: Ingredients, env: Mapping[str,
 
 
 def _inside(volume: Path, path: str, mount: VolumeMount) -> Path:
-    """The part of a volume that is mounted; a folder is made when it is missing."""
+    """The part of a volume that is mounted; a missing folder is created."""
     if path.startswith("/") or ".." in path.split("/"):
         raise ConfigProblem(f'subPath "{path}" of volume "{mount.name}" leads out of it')
     place = volume / path
@@ -191,7 +191,7 @@ def _inside(volume: Path, path: str, mount: VolumeMount) -> Path:
 
 
 def _is_read_only(pod: Pod, name: str) -> bool:
-    """Whether a volume may not be written: made of API objects, or claimed read-only."""
+    """True if a volume must not be written: it consists of API objects, or is claimed read-only."""
     volume = next(each for each in pod.spec.volumes if each.name == name)
     claim = volume.persistent_volume_claim
     made = volume.config_map or volume.secret or volume.projected or volume.downward_api

@@ -1,4 +1,4 @@
-"""What belongs to one pod on its node: its object, record, places and tasks."""
+"""The state of one pod on its node: object, record, folders, network and tasks."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class PodHome:
-    """The state that a pod's workers share; ``changed`` is set whenever it is worth a look."""
+    """The state that a pod's workers share; ``changed`` is set after each change that matters."""
 
     def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
         self.context = context
@@ -33,7 +33,7 @@ class PodHome:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, name: str, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
-        """Change what is known of a container."""
+        """Change the record of a container."""
         before = self.record.of(name)
         after = change(before)
         if after != before:
@@ -41,16 +41,16 @@ class PodHome:
             self.note_pod(containers=containers)
 
     def note_pod(self, **changes: Any) -> None:
-        """Change what is known of the pod as a whole."""
+        """Change fields of the pod's record."""
         self.record = replace(self.record, **changes)
         self.changed.set()
 
     def tell(self, kind: str, reason: str, message: str) -> None:
-        """Say something about the pod to people, as an event."""
+        """Record an event about the pod."""
         self.context.recorder.event(self.pod, kind, reason, message)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something that ends with the pod at the latest."""
+        """Run a task that ends with the pod at the latest."""
         meta = self.pod.metadata
         task = asyncio.create_task(work, name=f"{meta.namespace}/{meta.name}: {name}")
         self._tasks.add(task)
@@ -58,7 +58,7 @@ class PodHome:
         return task
 
     async def end_tasks(self) -> None:
-        """Cancel what is still going on, and wait for it."""
+        """Cancel all tasks and wait for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""The status that the kubelet reports of a pod, from its record: phase, conditions, containers.
+"""The status of a pod, from its record: phase, conditions, containers.
 
-Pure, as `decide` is. ``previous`` is the status reported before: it keeps transition times and what
-others have written.
+``previous`` is the status that was reported before: it preserves transition times and conditions of
+other writers.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "Containe
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a status says of the node, and the settings it depends on."""
+    """The node and settings that a status depends on."""
 
     host_ip: str
     backoff: BackoffSettings
@@ -56,7 +56,7 @@ def build_status(
     around: Surroundings,
     now: datetime,
 ) -> PodStatus:
-    """Return the whole status of a pod as it stands."""
+    """Return the present status of a pod."""
     inits = [
         _container_status(pod, each, record, around.backoff, now)
         for each in pod.spec.init_containers
@@ -65,7 +65,7 @@ def build_status(
         _container_status(pod, each, record, around.backoff, now) for each in pod.spec.containers
     ]
     phase = previous.phase if previous.phase in FINAL_PHASES else _phase(pod, record, decision)
-    # As in Kubernetes a pod counts as failed only when nothing of it runs any more.
+    # As in Kubernetes a pod counts as failed only after all its containers have ended.
     failure = decision.failure if decision.over else None
     conditions = previous.conditions
     for condition in _conditions(pod, record, phase, inits, mains):
@@ -88,16 +88,17 @@ def build_status(
 
 
 def status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
-    """A strategic merge patch that writes a status; what it no longer says is set to null.
+    """A strategic merge patch that writes a status; fields that have become empty are set to null.
 
-    Only conditions of the kubelet's own are in it, since others write conditions too. Fields that
-    clients insist on are there even when they hold nothing.
+    It contains only the kubelet's own conditions, since other components write conditions too.
+    Fields
+    that clients require are present even when they are empty.
     """
     wire: dict[str, Any] = msgspec.to_builtins(status)
     wire["conditions"] = [
         each for each in wire.get("conditions", ()) if each["type"] in OWN_CONDITIONS
     ]
-    # A merge keeps what is not mentioned: what no longer holds is taken back with a null.
+    # A merge patch leaves missing fields unchanged, so fields that became empty are nulled.
     for condition in wire["conditions"]:
         condition.setdefault("reason", None)
         condition.setdefault("message", None)
@@ -109,16 +110,16 @@ def status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
 
 
 def qos_class(pod: Pod) -> str:
-    """Who is evicted last: Guaranteed, Burstable or BestEffort."""
+    """The quality of service class: Guaranteed, Burstable or BestEffort."""
     containers = [*pod.spec.containers, *pod.spec.init_containers]
-    wanted = [
+    desired = [
         (amounts(each.resources.requests), amounts(each.resources.limits)) for each in containers
     ]
-    if not any(requests or limits for requests, limits in wanted):
+    if not any(requests or limits for requests, limits in desired):
         return "BestEffort"
     guaranteed = all(
         limits.get(name) and requests.get(name, limits[name]) == limits[name]
-        for requests, limits in wanted
+        for requests, limits in desired
         for name in (CPU, MEMORY)
     )
     return "Guaranteed" if guaranteed else "Burstable"
@@ -161,7 +162,7 @@ def _is_ready(container: Container, known: ContainerRecord, pod: Pod) -> bool:
 def _states(
     pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
 ) -> tuple[ContainerState, ContainerState]:
-    """How a container is, and how its last run ended."""
+    """The present state of a container, and that of its previous run."""
     known = record.of(container.name)
     before = _terminated(known.previous)
     newest = known.instance
@@ -197,7 +198,7 @@ def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
 
 
 def crash_looping(status: PodStatus) -> set[str]:
-    """The containers that wait to be started again."""
+    """The containers that wait for their restart in a crash loop."""
     return {
         each.name
         for each in (*status.init_container_statuses, *status.container_statuses)
@@ -237,7 +238,7 @@ def _terminated(instance: Instance | None) -> ContainerState:
 
 
 def _whole_second(time: datetime) -> datetime:
-    """Kubernetes' times have no fractions, and some clients insist."""
+    """Drop fractions of a second: Kubernetes' times have none, and some clients reject them."""
     return time.replace(microsecond=0)
 
 
@@ -256,7 +257,7 @@ def _phase(pod: Pod, record: PodRecord, decision: Decision) -> str:
 
 
 def _restartable(pod: Pod, known: Sequence[ContainerRecord]) -> bool:
-    """Whether some container would run again if the pod stayed."""
+    """True if a container would run again if the pod stayed."""
     policy = pod.spec.restart_policy
     return policy in (ALWAYS, "") or any(each.ended is None for each in known)
 

@@ -1,4 +1,4 @@
-"""Runs one pod: decides, carries out, reports, until nothing of the pod is left."""
+"""Runs one pod: decides, executes and reports in a loop until the pod is removed."""
 
 import asyncio
 import contextlib
@@ -30,13 +30,13 @@ from gangline.local.network.contract import Attachment, NetworkError
 log = logging.getLogger(__name__)
 
 _FORCED_GRACE_S = 2
-"""How long containers get whose pod is no longer on the server, as in Kubernetes."""
+"""The grace period of pods that were already removed from the server, as in Kubernetes."""
 
 _KILL_WAIT_S = 2.0
 
 
 class PodWorker:
-    """One pod of a node."""
+    """The worker of one pod."""
 
     def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
         self.home = PodHome(context, pod, record)
@@ -53,11 +53,10 @@ class PodWorker:
 
     @property
     def pod(self) -> Pod:
-        """The pod as the server has it."""
         return self.home.pod
 
     def update(self, pod: Pod) -> None:
-        """Take over a newer state of the object."""
+        """Store a newer version of the object."""
         self.home.pod = pod
         self._writer.observe(pod)
         if pod.metadata.deletion_timestamp is not None:
@@ -65,7 +64,7 @@ class PodWorker:
         self.home.changed.set()
 
     def vanish(self) -> None:
-        """The object is gone from the server: end what is left of the pod."""
+        """The object was removed from the server: end what is left of the pod."""
         self._vanished = True
         pod = self.home.pod
         if self.home.record.leaving_since is None:
@@ -74,7 +73,7 @@ class PodWorker:
         self._leave()
 
     async def run(self) -> None:
-        """Keep the pod as it should be until it is removed."""
+        """Reconcile the pod until it is removed."""
         writing = asyncio.create_task(self._writer.run())
         try:
             while not await self._step():
@@ -85,7 +84,7 @@ class PodWorker:
             await asyncio.wait({writing})
 
     async def shut_down(self, grace_s: float) -> None:
-        """End all containers because the kubelet ends; the pod's status stays as it is."""
+        """End all containers because the kubelet stops; the pod's status stays unchanged."""
         self._shutting_down = True
         running = [each.running for each in self.containers.values() if each.running]
         for container in running:
@@ -100,10 +99,10 @@ class PodWorker:
                 end.cancel()
 
     async def _step(self) -> bool:
-        """One round; True when the pod is gone."""
+        """One pass; True if the pod was removed."""
         self.home.changed.clear()
         if self._shutting_down:
-            # What ends now must not be started again.
+            # Containers that end now must not be restarted.
             await self._wait(None)
             return False
         now = self.home.context.clock()
@@ -159,7 +158,7 @@ class PodWorker:
                 await self.home.changed.wait()
 
     async def _prepare(self) -> None:
-        """Network and volumes; what stands in the way is told, and tried again later."""
+        """Attach the network and create the volumes; a failure is reported and retried."""
         try:
             attachment = await self._attach()
             self.home.note_pod(ip=attachment.ip)
@@ -212,10 +211,10 @@ class PodWorker:
                 sources = await gather_sources(home.context, home.pod, names, home.record.ip)
                 await asyncio.to_thread(refresh_volumes, home.pod, home.folders, sources)
             except (ConfigProblem, ApiError, OSError) as error:
-                log.debug("volumes stay as they were: %s", error)
+                log.debug("volumes not refreshed: %s", error)
 
     async def _release(self) -> None:
-        """Give back network, devices and files; logs stay for as long as the object does."""
+        """Release network, devices and files; logs stay until the object is deleted."""
         uid = self.home.pod.metadata.uid
         self.home.context.devices.release(uid)
         try:
@@ -227,7 +226,7 @@ class PodWorker:
         self.home.note_pod(released=True)
 
     async def _removed(self) -> bool:
-        """Remove the object once its last status is stored; True when it is gone."""
+        """Delete the object after its last status is stored; True if it is deleted."""
         meta = self.home.pod.metadata
         if not self._vanished:
             await self._writer.settled()
@@ -247,7 +246,7 @@ class PodWorker:
         return True
 
     def _clear_away(self) -> None:
-        """Remove the pod's files; the logs of a job's pod are kept for who asks later."""
+        """Remove the pod's files; the logs of a job's pod are archived."""
         remove_files(self.home.folders, logs=False)
         keep(self.home.context.settings.data, self.home.folders, self.home.pod)
 

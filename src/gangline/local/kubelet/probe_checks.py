@@ -1,4 +1,4 @@
-"""Asks a container how it is: by a command, over HTTP, by a TCP connection; also runs its hooks."""
+"""Probe and hook handlers: exec, HTTP GET, TCP connect."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ _MOST_OUTPUT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is asked."""
+    """The container that a probe or hook applies to."""
 
     container: Container
     running: RunningContainer
@@ -30,7 +30,7 @@ class Target:
 
 
 async def check(probe: Probe, target: Target, timeout_s: float) -> str | None:
-    """Ask once; None is a success, else why it is none."""
+    """Run a probe once; None is a success, else the reason of the failure."""
     try:
         async with asyncio.timeout(timeout_s):
             if probe.exec is not None:
@@ -47,7 +47,7 @@ async def check(probe: Probe, target: Target, timeout_s: float) -> str | None:
 
 
 async def run_hook(hook: LifecycleHandler, target: Target) -> str | None:
-    """Run a lifecycle hook to its end; None is a success, else why it failed."""
+    """Run a lifecycle hook to its end; None is a success, else the reason of the failure."""
     if hook.exec is not None:
         return await _run(hook.exec, target)
     if hook.http_get is not None:
@@ -101,7 +101,7 @@ async def _ask(action: HTTPGetAction, target: Target) -> str | None:
 
 
 def _anyone() -> ssl.SSLContext:
-    """Probes do not ask who answers, as in Kubernetes."""
+    """A TLS context that accepts any certificate, as Kubernetes' probes do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

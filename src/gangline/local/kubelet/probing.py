@@ -1,4 +1,4 @@
-"""When probes are due and what their results mean. Pure: `probe_checks` does the asking."""
+"""Timing of probes and the meaning of their results; `probe_checks` runs the probes."""
 
 from dataclasses import dataclass, replace
 
@@ -9,20 +9,20 @@ from gangline.api.probe import Probe
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """What a probe has found so far."""
+    """The results of a probe so far."""
 
     good: bool
-    """What it stands for now."""
+    """The present result, after thresholds."""
 
     in_a_row: int = 0
-    """How many results in a row were alike."""
+    """The number of equal results in a row."""
 
     last: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a probe asks, in seconds and counts, with Kubernetes' defaults filled in."""
+    """Delays in seconds and thresholds of a probe, with Kubernetes' defaults."""
 
     delay_s: float
     period_s: float
@@ -32,7 +32,6 @@ class Timing:
 
 
 def timing(probe: Probe) -> Timing:
-    """The timing of a probe."""
     return Timing(
         delay_s=max(probe.initial_delay_seconds, 0),
         period_s=max(probe.period_seconds or 10, 1),
@@ -43,7 +42,7 @@ def timing(probe: Probe) -> Timing:
 
 
 def advance(state: ProbeState, success: bool, when: Timing) -> ProbeState:
-    """The state after one more result: it turns only after enough of them in a row."""
+    """The state after one more result: it changes only after enough equal results in a row."""
     count = state.in_a_row + 1 if state.last == success else 1
     turned = replace(state, in_a_row=count, last=success)
     if count >= (when.successes if success else when.failures):
@@ -52,7 +51,7 @@ def advance(state: ProbeState, success: bool, when: Timing) -> ProbeState:
 
 
 def port_number(port: IntOrString, container: Container) -> int | None:
-    """The number of a port that may be given by its name."""
+    """Resolve a port that may be given by its name; None if the container has no such port."""
     if isinstance(port, int):
         return port
     if port.isdigit():

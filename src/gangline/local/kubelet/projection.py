@@ -1,7 +1,7 @@
-"""Volumes made of API objects: which files they hold, and how they are changed at once.
+"""Volumes of API objects: their files, and atomic updates of them.
 
-As in Kubernetes the files are links into ``..data``, which itself is a link to a folder with a
-time in its name: replacing that one link replaces all files in the same instant.
+As in Kubernetes the files are links into ``..data``, which is a link to a folder with a time in its
+name. Invariant: an update replaces only this link, so all files change atomically.
 """
 
 import os
@@ -42,10 +42,10 @@ Payload = dict[str, File]
 
 
 def payload(pod: Pod, volume: Volume, sources: Sources) -> Payload | None:
-    """The files of a volume that is made of API objects; None for any other volume.
+    """The files of a volume of API objects; None for any other volume.
 
     Raises:
-        ConfigProblem: an object or key it needs is missing.
+        ConfigProblem: an object or key that it needs is missing.
     """
     if (config_map := volume.config_map) is not None:
         mode = config_map.default_mode or _DEFAULT_MODE
@@ -64,7 +64,7 @@ def payload(pod: Pod, volume: Volume, sources: Sources) -> Payload | None:
 
 
 def write_payload(folder: Path, files: Payload) -> bool:
-    """Bring a volume's folder to hold exactly these files; False when it did already.
+    """Make a volume's folder contain exactly these files; False if it did already.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
@@ -91,7 +91,7 @@ def write_payload(folder: Path, files: Payload) -> bool:
 
 
 def _link(folder: Path, names: set[str]) -> None:
-    """Show the top names of ``..data`` in the volume itself."""
+    """Link the top-level names of ``..data`` into the volume itself."""
     for name in names:
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(f"..data/{name}")
@@ -172,7 +172,7 @@ def _content(
 
 
 def _safe(path: str) -> str:
-    """A path that stays in its volume."""
+    """Return the path; it must not lead out of its volume."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or not path or parts[0].startswith(".."):
         raise ConfigProblem(f"path {path!r} leads out of its volume")

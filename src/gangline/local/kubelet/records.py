@@ -1,7 +1,7 @@
-"""What the kubelet knows of a pod: the process table that `decide` looks at.
+"""The kubelet's records of a pod and its containers: the input of `decide`.
 
-All of it is values: the shell puts new ones in place as things happen, `decide` never changes any.
-A fresh kubelet makes its records from the status that its predecessor wrote (`recover`).
+All records are immutable values: the workers replace them as things happen, `decide` never changes
+them. A new kubelet rebuilds them from the status that its predecessor wrote (`recover`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _EXIT_LOST = 137
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an instance of a container ended."""
+    """The end of a run."""
 
     exit_code: int
     reason: str
@@ -30,7 +30,7 @@ class Instance:
     """One run of a container."""
 
     number: int
-    """Counts the runs from 0: the restarts so far."""
+    """The number of runs before this one: the restart count."""
 
     container_id: str
     started_at: datetime
@@ -39,7 +39,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long the next restart of a container waits, and since when that holds."""
+    """The delay of a container's next restart, and the time of its last change."""
 
     delay_s: float
     updated_at: datetime
@@ -47,7 +47,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something cannot be done yet, and when to try again."""
+    """Why a step cannot be done yet, and when to try again."""
 
     reason: str
     message: str
@@ -56,7 +56,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """What is known of one container."""
+    """The state of one container."""
 
     instance: Instance | None = None
     """The newest run."""
@@ -65,42 +65,42 @@ class ContainerRecord:
     """The run before, which has ended."""
 
     starting: bool = False
-    """A start was ordered and has neither succeeded nor failed."""
+    """A start is in progress."""
 
     backoff: Backoff | None = None
     problem: Problem | None = None
     started: bool = False
-    """Its startup probe has passed, or it has none and its start hook is done."""
+    """The startup probe has passed; without one, the postStart hook is done."""
 
     ready: bool = False
-    """Its readiness probe passes, or it has none."""
+    """The readiness probe passes, or there is none."""
 
     unhealthy: str = ""
-    """Why a probe or hook wants the run to be ended."""
+    """The reason why a probe or hook requests a stop; empty if healthy."""
 
     unhealthy_grace_s: int | None = None
     stop_by: datetime | None = None
-    """When a run that was asked to end will be killed."""
+    """The time at which a run in termination is killed."""
 
     @property
     def running(self) -> bool:
-        """Whether a run is on."""
+        """True while a run has not ended."""
         return self.instance is not None and self.instance.ended is None
 
     @property
     def ended(self) -> Ended | None:
-        """How the newest run ended."""
+        """The end of the newest run; None before it."""
         return self.instance.ended if self.instance is not None else None
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it runs or is about to."""
+        """True if no run is in progress or starting."""
         return not self.running and not self.starting
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a pod as a whole has failed."""
+    """Why a pod has failed."""
 
     reason: str
     message: str
@@ -111,33 +111,32 @@ NEW = ContainerRecord()
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """What is known of one pod."""
+    """The state of one pod."""
 
     started_at: datetime
-    """When the kubelet took it up."""
+    """The time at which the kubelet accepted it."""
 
     ip: str = ""
     prepared: bool = False
-    """Its network and volumes are there."""
+    """Its network and volumes exist."""
 
     preparing: bool = False
     problem: Problem | None = None
     failure: Failure | None = None
     leaving_since: datetime | None = None
-    """When its deletion was seen."""
+    """The time at which its deletion was seen."""
 
     released: bool = False
-    """Its network and volumes were taken back."""
+    """Its network and volumes were released."""
 
     containers: Mapping[str, ContainerRecord] = field(default_factory=dict)
 
     def of(self, name: str) -> ContainerRecord:
-        """What is known of a container."""
         return self.containers.get(name, NEW)
 
 
 def recover(pod: Pod, now: datetime) -> PodRecord:
-    """The record of a pod as a kubelet finds it that has just started: nothing runs any more."""
+    """The record of a pod when a kubelet starts: none of its containers runs any more."""
     status = pod.status
     written = [*status.init_container_statuses, *status.container_statuses]
     failure = Failure(status.reason, status.message) if status.phase == "Failed" else None
@@ -150,7 +149,7 @@ def recover(pod: Pod, now: datetime) -> PodRecord:
 
 
 def is_over(pod: Pod) -> bool:
-    """Whether the pod's status says that it has ended for good."""
+    """True if the pod's phase is Succeeded or Failed."""
     return pod.status.phase in ("Succeeded", "Failed")
 
 
@@ -164,7 +163,7 @@ def _recover_container(status: ContainerStatus, now: datetime) -> ContainerRecor
     if status.state.terminated is not None:
         run_ended = _instance(status, status.state.terminated, status.restart_count)
         return ContainerRecord(instance=run_ended, previous=last)
-    # Waiting: what it waits for follows a run that was counted already.
+    # Waiting: the run before is counted already.
     newest = _instance(status, status.last_state.terminated, status.restart_count)
     return ContainerRecord(instance=newest)
 

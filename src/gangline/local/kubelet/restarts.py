@@ -1,8 +1,9 @@
-"""When a container that ended is started again: restart policies and the crash loop's back-off.
+"""Restart policies and the crash loop back-off.
 
-The back-off is the kubelet's: the first restart is at once, the next waits 10 seconds from the end
-of the run, then 20, and so on up to 5 minutes. A run that lasted twice the longest wait since the
-last change makes it all begin anew.
+The back-off is the kubelet's: the first restart is immediate, the next waits 10 seconds from the
+end
+of the run, then 20, and so on up to 5 minutes. It is reset by a run that lasted twice the longest
+delay since the last change.
 """
 
 from dataclasses import dataclass
@@ -15,19 +16,19 @@ ALWAYS, ON_FAILURE, NEVER = "Always", "OnFailure", "Never"
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
-    """How long restarts wait, in seconds."""
+    """The delays of restarts, in seconds."""
 
     base_s: float = 10.0
     longest_s: float = 300.0
 
 
 def restarts(policy: str, ended: Ended) -> bool:
-    """Whether a run that ended like this is followed by another."""
+    """True if the policy restarts a container after this end."""
     return policy in (ALWAYS, "") or (policy == ON_FAILURE and ended.exit_code != 0)
 
 
 def restart_at(record: ContainerRecord, settings: BackoffSettings) -> datetime | None:
-    """When the ended run of a container may be followed by another; None is at once."""
+    """The earliest restart of an ended container; None means immediately."""
     ended, backoff = record.ended, record.backoff
     if ended is None or backoff is None or _is_over(backoff, ended.finished_at, settings):
         return None
@@ -37,7 +38,7 @@ def restart_at(record: ContainerRecord, settings: BackoffSettings) -> datetime |
 def next_backoff(
     record: ContainerRecord, now: datetime, settings: BackoffSettings
 ) -> Backoff | None:
-    """The back-off that holds once a container is started now; none follows its first start."""
+    """The back-off after a start at ``now``; None for the first start."""
     ended, backoff = record.ended, record.backoff
     if ended is None:
         return None

@@ -1,4 +1,4 @@
-"""Gathers what one run of a container needs: configuration, devices, environment, plan."""
+"""Collects the inputs of a container run: configuration, devices, environment, plan."""
 
 from gangline.api.container import Container
 from gangline.api.pod import Pod
@@ -16,8 +16,8 @@ async def plan_run(home: PodHome, container: Container, number: int) -> Containe
     """Return the plan of one run.
 
     Raises:
-        ConfigProblem: something the container refers to is missing.
-        NoCommand: there is nothing to run.
+        ConfigProblem: an object that the container refers to is missing.
+        NoCommand: there is no command.
         ApiError: the API server does not answer.
         OSError: the disk is full, or a folder cannot be written.
     """
@@ -28,7 +28,7 @@ async def plan_run(home: PodHome, container: Container, number: int) -> Containe
         _tell_image(home, container, image)
     gpus = context.devices.assign(home.pod.metadata.uid, container)
     if gpus is None:
-        raise ConfigProblem(f"{gpus_of(container)} free GPUs are needed, the node has fewer")
+        raise ConfigProblem(f"{gpus_of(container)} free GPUs are required, the node has fewer")
     sources = await gather_sources(
         context, home.pod, names_in_environment(container), home.record.ip
     )
@@ -46,7 +46,7 @@ async def plan_run(home: PodHome, container: Container, number: int) -> Containe
 
 
 async def gather_sources(context: NodeContext, pod: Pod, names: Names, ip: str) -> Sources:
-    """Fetch what environments and volumes are filled from.
+    """Fetch the values for environments and volumes.
 
     Raises:
         ApiError: the API server does not answer.
@@ -65,7 +65,7 @@ async def gather_sources(context: NodeContext, pod: Pod, names: Names, ip: str) 
 
 def _tell_image(home: PodHome, container: Container, image: Image) -> None:
     if image.matched:
-        message = f'Image "{container.image}" stands for {image.description}'
+        message = f'Image "{container.image}" maps to {image.description}'
         home.tell("Normal", "Pulled", message)
     else:
         message = (

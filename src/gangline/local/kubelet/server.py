@@ -1,7 +1,8 @@
 """The kubelets' HTTP server, for the API server only: logs, exec, attach, port-forward, usage.
 
-One server serves all nodes of a cluster: pods' names are unique in it. It listens on loopback and
-wants a bearer token that the two share.
+One server serves all nodes of a cluster, since pod names are unique in it. It listens on loopback
+and
+requires the bearer token that it shares with the API server.
 """
 
 import asyncio
@@ -32,11 +33,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class KubeletServer:
-    """Answers for the containers of some kubelets."""
+    """Serves the containers of all kubelets."""
 
     def __init__(self, kubelets: Iterable[Kubelet], token: str) -> None:
         self.kubelets = list(kubelets)
-        """The nodes that it answers for; nodes may come and go."""
+        """The kubelets that it serves; the list changes as nodes stop and start."""
 
         self._token = token
         self._statistics = Statistics()
@@ -81,7 +82,7 @@ class KubeletServer:
         try:
             return await handler(request)
         except web.HTTPException as refusal:
-            # Who asked for a WebSocket sees no body of a refusal, only its headers.
+            # WebSocket clients get only the headers of a refusal, not its body.
             refusal.headers[REFUSAL_HEADER] = refusal.text or refusal.reason
             raise
 
@@ -113,7 +114,9 @@ class KubeletServer:
         return await _streamed(request, first, lines)
 
     async def _kept(self, request: web.Request) -> web.StreamResponse:
-        """The log of a pod that is gone; without a name, which pods there are of an owner."""
+        """The archived log of a deleted pod; without a pod name, the list of an owner's archived
+        pods.
+        """
         namespace, owner = request.match_info["namespace"], request.match_info["owner"]
         name, container = request.query.get("pod", ""), request.query.get("container", "")
         found = await asyncio.to_thread(self._all_kept, namespace, owner)
@@ -125,7 +128,7 @@ class KubeletServer:
         path = await asyncio.to_thread(kept_run, found, name, container, previous=previous)
         if path is None:
             which = "no earlier log" if previous else "no log"
-            raise web.HTTPNotFound(text=f"{which} is kept of pod {name}")
+            raise web.HTTPNotFound(text=f"{which} of pod {name} is archived")
         options = replace(_log_options(request.query), follow=False)
         return await _streamed(request, b"", read_log(path, options))
 
@@ -154,8 +157,8 @@ class KubeletServer:
         return await forward_session(request, home.context.runtime, place.netns_path, place.ip)
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
-        wanted = request.query.get("node")
-        nodes = [each for each in self.kubelets if wanted in (None, each.node.name)]
+        desired = request.query.get("node")
+        nodes = [each for each in self.kubelets if desired in (None, each.node.name)]
         return web.json_response(self._statistics.summary(nodes))
 
 
@@ -177,10 +180,10 @@ async def _healthy(_: web.Request) -> web.StreamResponse:
 def _log_of(
     pod: PodWorker, container: ContainerWorker, previous: str
 ) -> tuple[Path, LogWriter | None]:
-    """Where the log that is asked for is, and who still writes to it.
+    """The path of the requested log, and its writer if it is still open.
 
     Raises:
-        HTTPBadRequest: there is none yet.
+        HTTPBadRequest: there is no log yet.
     """
     name, meta = container.container.name, pod.pod.metadata
     newest = container.record.instance
@@ -203,7 +206,7 @@ def _log_of(
 
 
 def _last_terminated(pod: PodWorker, container: ContainerWorker) -> Instance | None:
-    """The run that the status calls the last: while a container waits it is the newest one."""
+    """The run of ``lastState`` in the status; while a container waits, that is the newest run."""
     status, record = pod.status, container.record
     last = [
         each.last_state.terminated.container_id

@@ -1,4 +1,4 @@
-"""What a kubelet is told: the node it stands for, and how it keeps house."""
+"""Settings of a kubelet and of the node that it represents."""
 
 import shutil
 import sys
@@ -12,7 +12,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 REFUSAL_HEADER = "X-Kubelet-Refusal"
-"""The header in which the kubelet's server says why it refuses a request."""
+"""The response header with the reason of a refused request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,17 @@ class NodeSpec:
 
     name: str
     cpu_milli: int
-    """Processor time for pods, in thousandths of a processor."""
+    """CPU for pods, in thousandths of a processor."""
 
     memory_bytes: int
     gpus: tuple[int, ...] = ()
-    """The indices of the GPUs that this node hands out."""
+    """The indices of the GPUs of this node."""
 
     pods: int = 250
-    """The most pods at a time."""
+    """The maximum number of pods."""
 
     address: str = "127.0.0.1"
-    """Where the API server reaches the kubelet server, and what hostNetwork pods call home."""
+    """The address of the kubelet server, and the host IP of hostNetwork pods."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     storage_bytes: int = 100 << 30
@@ -39,44 +39,43 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """How a kubelet keeps house; defaults are Kubernetes' own unless said otherwise."""
+    """Settings of a kubelet; defaults are Kubernetes' own where nothing else is noted."""
 
     data: Path
-    """The folder for everything of this node's pods."""
+    """The folder of all files of this node's pods."""
 
     cluster: str = "gangline"
-    """Names control groups and memory folders, so that leftovers are found again."""
+    """The name in control groups and memory folders, by which leftovers are found."""
 
     port: int = 0
-    """Where the kubelet server listens (told in the node's status)."""
+    """The port of the kubelet server, for the node's status."""
 
     backoff: BackoffSettings = field(default_factory=BackoffSettings)
     heartbeat_s: float = 10.0
-    """How often the lease is renewed; the node counts as lost after 40 s without."""
+    """Seconds between renewals of the lease; the node counts as lost after 40 s without one."""
 
     node_status_s: float = 60.0
-    """How often the node's status is written although nothing changed (Kubernetes: 5 min)."""
+    """Seconds between writes of the node's status without a change (Kubernetes: 5 min)."""
 
     refresh_s: float = 15.0
-    """How often ConfigMap and Secret volumes are brought up to date."""
+    """Seconds between updates of ConfigMap and Secret volumes."""
 
     retry_s: float = 3.0
-    """How long a failed preparation or configuration waits before it is tried again."""
+    """Seconds before a failed preparation or configuration is tried again."""
 
     log_max_bytes: int = 10 << 20
     log_max_files: int = 5
     prune_finished_s: float = 300.0
-    """How long an ended pod keeps its written files; its logs stay until it is deleted."""
+    """Seconds that a finished pod retains its written files; its logs stay until it is deleted."""
 
     environment: Path = Path(sys.prefix)
-    """The Python environment that stands in for images without an entry in the map."""
+    """The Python environment for images without an entry in the image map."""
 
     path: str = _SYSTEM_PATH
-    """Where commands are looked for, after the environment's own."""
+    """The folders searched for commands after the environment's own."""
 
 
 def machine_memory() -> int:
-    """The memory of this machine in bytes."""
     with open("/proc/meminfo") as lines:
         for line in lines:
             if line.startswith("MemTotal:"):
@@ -85,7 +84,7 @@ def machine_memory() -> int:
 
 
 def disk_bytes(folder: Path) -> int:
-    """The size of the file system that a folder is on."""
+    """The size of the file system that contains a folder."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).total

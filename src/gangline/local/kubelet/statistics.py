@@ -1,4 +1,4 @@
-"""What pods and nodes use, in the form of the kubelet's ``/stats/summary``."""
+"""Usage of pods and nodes, in the form of the kubelet's ``/stats/summary``."""
 
 import time
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ _FORGET_S = 600.0
 
 
 class Statistics:
-    """Turns counters into rates: remembers what containers had used when it was last asked."""
+    """Converts counters into rates, from the values at the previous request."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int, int]] = {}
-        """By container id: when, processor time then, and the rate found."""
+        """By container id: the time, the CPU counter at that time, and the last rate."""
 
     def summary(self, kubelets: Iterable[Kubelet]) -> dict[str, Any]:
-        """The usage of all nodes' pods; ``node`` is the first node, ``nodes`` each of them."""
+        """The usage of all nodes' pods; ``node`` is the first node, ``nodes`` are all."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         nodes, pods = [], []
         for kubelet in kubelets:

@@ -1,4 +1,6 @@
-"""Writes a pod's status to the API server: the newest, only when it changed, until it is stored."""
+"""Writes a pod's status to the API server: only the newest one, only after a change, until it is
+stored.
+"""
 
 import asyncio
 import logging
@@ -18,11 +20,11 @@ _LONGEST_RETRY_S = 10.0
 
 
 class StatusWriter:
-    """Keeps the stored status of one pod like the reported one."""
+    """Keeps the stored status of one pod equal to the reported one."""
 
     def __init__(self, client: Client, pod: Pod, online: asyncio.Event) -> None:
         self.gone = False
-        """The pod is no longer on the server, or another has its name."""
+        """True if the pod is no longer on the server, or another pod has its name."""
 
         self._client = client
         self._online = online
@@ -35,7 +37,7 @@ class StatusWriter:
         self._settled.set()
 
     def report(self, status: PodStatus) -> None:
-        """Have this status stored, instead of any reported before."""
+        """Store this status instead of any reported before."""
         patch = status_patch(status, self._meta.uid)
         if self._wanted is None and patch == self._stored:
             return
@@ -44,35 +46,35 @@ class StatusWriter:
         self._changed.set()
 
     def observe(self, pod: Pod) -> None:
-        """Note what the server holds: somebody else may have written."""
+        """Record the server's version, which another component may have written."""
         if _is_newer(pod.metadata.resource_version, self._stored_version):
             self._stored = status_patch(pod.status, self._meta.uid)
             self._stored_version = pod.metadata.resource_version
 
     @property
     def is_settled(self) -> bool:
-        """Whether what was reported last is stored."""
+        """True if the last reported status is stored."""
         return self._settled.is_set()
 
     async def settled(self) -> None:
-        """Wait until what was reported last is stored (or there is no pod to store it in)."""
+        """Wait until the last reported status is stored, or the pod is removed."""
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Write until cancelled, or until the pod is gone."""
+        """Write until cancelled, or until the pod is removed."""
         retry_s = _FIRST_RETRY_S
         while not self.gone:
             await self._changed.wait()
             await self._online.wait()
             self._changed.clear()
-            wanted = self._wanted
-            if wanted is None:
+            desired = self._wanted
+            if desired is None:
                 continue
             try:
-                await self._write(wanted)
+                await self._write(desired)
                 retry_s = _FIRST_RETRY_S
             except (NotFound, Conflict):
-                # The precondition on the uid failed: the pod we report on does not exist.
+                # The uid precondition failed: this pod no longer exists.
                 self.gone = True
                 self._settled.set()
             except ApiError as error:
@@ -81,25 +83,27 @@ class StatusWriter:
                 retry_s = min(retry_s * 2, _LONGEST_RETRY_S)
                 self._changed.set()
 
-    async def _write(self, wanted: dict[str, Any]) -> None:
-        if wanted != self._stored:
+    async def _write(self, desired: dict[str, Any]) -> None:
+        if desired != self._stored:
             stored = await self._client.patch(
                 PODS,
                 self._meta.name,
-                wanted,
+                desired,
                 self._meta.namespace,
                 kind=PatchKind.STRATEGIC,
                 subresource="status",
             )
-            self._stored = wanted
+            self._stored = desired
             self._stored_version = stored.metadata.resource_version
-        if self._wanted is wanted:
+        if self._wanted is desired:
             self._wanted = None
             self._settled.set()
 
 
 def _is_newer(version: str, than: str) -> bool:
-    """Versions of one server that counts them; where they are no numbers, any other is newer."""
+    """Compare resource versions of one server as numbers; if they are none, any other version is
+    newer.
+    """
     if version.isdigit() and than.isdigit():
         return int(version) > int(than)
     return version != than

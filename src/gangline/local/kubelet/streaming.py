@@ -1,8 +1,8 @@
 """exec, attach and port-forward over a WebSocket, in Kubernetes' channel framing.
 
 The first byte of each message is its channel: 0 standard input, 1 output, 2 errors, 3 the final
-Status as JSON, 4 the size of the terminal as JSON; 255 announces the end of the channel that its
-second byte names (v5). For port-forward 0 is the data and 1 an error text.
+Status as JSON, 4 the size of the terminal as JSON; 255 closes the channel in its second byte (v5).
+For port-forward 0 is the data and 1 an error text.
 """
 
 import asyncio
@@ -28,13 +28,14 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 _LARGEST_MESSAGE = 1 << 24
 _MOST_WAITING = 4 << 20
-"""Bytes that may wait for a slow client before the source is held."""
+"""Bytes that may be queued for a slow client before the source is paused."""
 
 
 class _Socket:
-    """A WebSocket that takes messages in order from code that cannot wait.
+    """A WebSocket with a queue, so that callbacks can send without waiting.
 
-    When a client reads slowly, ``hold`` is called to stop the source, and called again to go on.
+    When a client reads slowly, ``hold`` is called to pause the source, and called again to resume
+    it.
     """
 
     def __init__(self) -> None:
@@ -47,11 +48,11 @@ class _Socket:
 
     @property
     def is_full(self) -> bool:
-        """Whether much waits for a slow client."""
+        """True if much is queued for a slow client."""
         return not self._room.is_set()
 
     def send(self, channel: int, data: bytes) -> None:
-        """Send a message after those before it."""
+        """Queue a message."""
         self._waiting.put_nowait(bytes([channel]) + data)
         self._waiting_bytes += len(data) + 1
         if self._waiting_bytes > _MOST_WAITING:
@@ -59,15 +60,15 @@ class _Socket:
             self._hold(True)
 
     async def room(self) -> None:
-        """Wait until not much waits any more."""
+        """Wait until the queue is short again."""
         await self._room.wait()
 
     def finish(self) -> None:
-        """Nothing more will be sent."""
+        """Mark the end of the messages."""
         self._waiting.put_nowait(None)
 
     async def deliver(self) -> None:
-        """Send what waits, until the end or until nobody listens."""
+        """Send queued messages until the end, or until the client disconnects."""
         with contextlib.suppress(ConnectionError):
             while (message := await self._waiting.get()) is not None:
                 await self.web.send_bytes(message)
@@ -75,7 +76,7 @@ class _Socket:
                 if self._waiting_bytes < _MOST_WAITING // 4:
                     self._room.set()
                     self._hold(False)
-        # Whoever reads the socket ends the session; until then the source must not be stuck.
+        # The reader of the socket ends the session; until then the source must not block.
         self._room.set()
         self._hold(False)
         self.hold = None
@@ -118,13 +119,13 @@ async def exec_session(request: web.Request, container: RunningContainer) -> web
 async def attach_session(
     request: web.Request, spec: Container, container: RunningContainer
 ) -> web.StreamResponse:
-    """Connect a client with the main process of a container."""
+    """Connect a client to the main process of a container."""
     socket = _Socket()
     await socket.web.prepare(request)
     delivering = asyncio.create_task(socket.deliver())
 
     def show(stream: str, data: bytes) -> None:
-        # A container does not wait for those who look on: what a slow one misses is in the log.
+        # A container never waits for attached clients: a slow one can read the log instead.
         if not socket.is_full:
             socket.send(_CHANNELS[stream], data)
 
@@ -134,7 +135,7 @@ async def attach_session(
     await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
     detach()
     if ending.done():
-        # The exit code is the pod's to tell: a stream that came to its end is a success.
+        # The pod's status has the exit code: for the stream, reaching its end is a success.
         socket.send(ERROR, _exit_status(0))
     if spec.stdin_once:
         container.close_stdin()
@@ -149,7 +150,7 @@ async def attach_session(
 async def forward_session(
     request: web.Request, runtime: Runtime, netns: str | None, address: str
 ) -> web.StreamResponse:
-    """Connect a client with a port inside a pod."""
+    """Connect a client to a port inside a pod."""
     try:
         port = int(request.query.get("port", ""))
     except ValueError:
@@ -161,7 +162,7 @@ async def forward_session(
         stream = await runtime.forward(netns, address, port)
     except OSError as error:
         problem = error.strerror or str(error)
-        socket.send(STDOUT, f"nothing answers on port {port} of the pod: {problem}".encode())
+        socket.send(STDOUT, f"no process answers on port {port} of the pod: {problem}".encode())
     else:
         await _splice(socket, stream)
     socket.finish()
@@ -171,7 +172,7 @@ async def forward_session(
 
 
 async def _until_end(socket: _Socket, session: ExecSession) -> int:
-    """The exit code; a client that hangs up ends the command."""
+    """The exit code; the command is killed if the client disconnects."""
     reading = asyncio.create_task(_read(socket.web, session))
     ending = asyncio.create_task(session.wait())
     try:
@@ -187,7 +188,7 @@ async def _until_end(socket: _Socket, session: ExecSession) -> int:
 
 
 async def _read(socket: web.WebSocketResponse, to: ExecSession | RunningContainer) -> None:
-    """Pass on what a client sends; ends when it hangs up."""
+    """Pass on the client's input; returns when it disconnects."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
@@ -204,7 +205,7 @@ async def _read(socket: web.WebSocketResponse, to: ExecSession | RunningContaine
 
 
 async def _splice(socket: _Socket, stream: ByteStream) -> None:
-    """Pass bytes both ways until one side ends."""
+    """Copy bytes in both directions until one side ends."""
 
     async def inward() -> None:
         async for message in socket.web:

@@ -1,4 +1,4 @@
-"""What a pod asks for that this kubelet does without, so that people hear of it. Pure."""
+"""Fields of a pod that this kubelet does not support, for a warning event."""
 
 from gangline.api.container import Container
 from gangline.api.pod import Pod

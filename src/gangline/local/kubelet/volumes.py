@@ -1,4 +1,4 @@
-"""The folders behind a pod's volumes: made before its containers start, removed after its end."""
+"""The folders of a pod's volumes: created before its containers start, removed after its end."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from gangline.local.kubelet.projection import payload, write_payload
 SHARED_MEMORY = Path("/dev/shm")
 
 FindClaim = Callable[[str, str], Awaitable[Path]]
-"""Finds the folder of a claim by namespace and name; raises `ConfigProblem` while there is none."""
+"""Returns the folder of a claim by namespace and name; raises `ConfigProblem` if there is none."""
 
 _KINDS: dict[str, Callable[[int], bool]] = {
     "Directory": stat.S_ISDIR,
@@ -28,7 +28,7 @@ _KINDS: dict[str, Callable[[int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class PodFolders:
-    """Where the files of one pod are."""
+    """The folders of one pod."""
 
     top: Path
     memory: Path
@@ -37,20 +37,16 @@ class PodFolders:
     logs: Path
 
     def volume(self, name: str) -> Path:
-        """The folder of a volume on disk."""
         return self.top / "volumes" / name
 
     def instance(self, container: str, number: int) -> Path:
-        """The folder of one run of a container."""
         return self.top / "containers" / container / str(number)
 
     def log(self, container: str, number: int) -> Path:
-        """The log of one run of a container."""
         return self.logs / container / f"{number}.log"
 
 
 def folders_of(data: Path, cluster: str, pod: Pod) -> PodFolders:
-    """Where the files of a pod are kept."""
     meta = pod.metadata
     return PodFolders(
         top=data / "pods" / meta.uid,
@@ -60,17 +56,17 @@ def folders_of(data: Path, cluster: str, pod: Pod) -> PodFolders:
 
 
 def memory_prefix(cluster: str) -> str:
-    """How the folders in memory of a cluster's pods begin."""
+    """The common prefix of the in-memory folders of a cluster's pods."""
     return f"gangline-{cluster}-"
 
 
 async def make_volumes(
     pod: Pod, folders: PodFolders, sources: Sources, find_claim: FindClaim
 ) -> dict[str, Path]:
-    """Make the folders of a pod's volumes; returns them by name.
+    """Create the folders of a pod's volumes; returns them by name.
 
     Raises:
-        ConfigProblem: a volume cannot be made (yet); the message names it.
+        ConfigProblem: a volume cannot be created (yet); the message names it.
         OSError: the disk is full, or a folder cannot be written.
     """
     made = {}
@@ -83,10 +79,10 @@ async def make_volumes(
 
 
 def refresh_volumes(pod: Pod, folders: PodFolders, sources: Sources) -> None:
-    """Bring volumes made of API objects up to date.
+    """Update volumes of API objects.
 
     Raises:
-        ConfigProblem: an object is gone; the volume stays as it was.
+        ConfigProblem: an object does not exist any more; the volume stays unchanged.
         OSError: the disk is full, or a folder cannot be written.
     """
     for volume in pod.spec.volumes:
@@ -96,13 +92,13 @@ def refresh_volumes(pod: Pod, folders: PodFolders, sources: Sources) -> None:
 
 
 def remove_files(folders: PodFolders, *, logs: bool) -> None:
-    """Remove what a pod has written to its own folders, and its logs when told so."""
+    """Remove a pod's folders, and its logs if ``logs`` is set."""
     for folder in (folders.top, folders.memory, *([folders.logs] if logs else [])):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_memory_folders(cluster: str) -> None:
-    """Remove the in-memory volumes that a killed cluster left behind."""
+    """Remove the in-memory volumes that a killed cluster left."""
     for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -140,7 +136,7 @@ def _host_path(source: HostPathVolumeSource) -> Path:
         elif kind == "FileOrCreate":
             path.touch(exist_ok=True)
         elif not kind and not path.exists():
-            # Container engines make a missing folder when no type is asked for.
+            # Container engines create a missing folder if no type is specified.
             path.mkdir(parents=True)
         mode = path.stat().st_mode
     except OSError as error:
@@ -152,7 +148,7 @@ def _host_path(source: HostPathVolumeSource) -> Path:
 
 
 def _give_to_group(pod: Pod, folder: Path) -> None:
-    """Let the pod's ``fsGroup`` write to a volume."""
+    """Make a volume writable for the pod's ``fsGroup``."""
     context = pod.spec.security_context
     if context is None or context.fs_group is None or os.geteuid() != 0:
         return

@@ -1,9 +1,9 @@
-"""Pod networking: addresses, names and service forwarding for the embedded cluster.
+"""Pod networking of the embedded cluster: addresses, names and service forwarding.
 
-`contract` says what a kubelet may ask. `bridge` does it with a bridge and network namespaces (as
-root), `loopback` with a loopback address for each pod on the host's own network (everybody else).
-`dns` answers for the names in `zone`, `forward` serves the addresses of services, and `publisher`
-keeps both current from what the API server holds.
+`contract` is the interface that kubelets use. `bridge` implements it with a bridge and network
+namespaces (root), `loopback` with a loopback address for each pod on the host's network (no root).
+`dns` answers for the names in `zone`, `forward` serves service addresses, and `publisher` updates
+both from the API server.
 """
 
 from gangline.local.network.contract import Attachment, PodNetwork

@@ -1,17 +1,18 @@
-"""Pods with a network namespace each, joined by a bridge of their cluster. Needs root.
+"""Pod network with a network namespace for each pod, connected by a bridge. Needs root.
 
-Everything in the kernel carries the cluster's prefix (`gl` and six hexadecimal digits of its data
-folder): bridge ``PREFIX``, host ends of the pods' links ``PREFIX.N``, namespaces ``PREFIX-N``, with
-N the place of the pod's address in its range. So what a killed cluster left is found by name and
-removed at its next start or by ``gangline down``, and clusters side by side do not meet.
+Everything in the kernel has the cluster's prefix (`gl` and six hexadecimal digits of its data
+folder): bridge ``PREFIX``, host ends of the pods' links ``PREFIX.N``, namespaces ``PREFIX-N``. N is
+the offset of the pod's address in its range. So the leftovers of a killed cluster are found by name
+and removed at its next start or by ``gangline down``, and concurrent clusters do not interfere.
 
-Link addresses follow from IP addresses. A bridge without one of its own has the lowest of its
-ports', another one whenever a pod comes or goes, and the pods' neighbour tables do not learn of
-it: for up to a minute the host, and with it names and the API server, cannot be reached from them.
-The same would happen between pods where a new one takes over the IP address of an old one.
+MAC addresses are derived from IP addresses. A bridge without an explicit MAC has the lowest one of
+its ports, which changes whenever a pod starts or ends, and the pods' neighbour tables do not
+notice.
+For up to a minute the pods then could not reach the host, and with it DNS and the API server. Pods
+that reuse the IP address of an ended pod would have the same problem.
 
-Service addresses are a whole range that the host takes as its own (a ``local`` route on the
-bridge): a listener on any of them needs no further set-up and nothing but the bridge to clean.
+The service range is a ``local`` route on the bridge, so the host owns all its addresses. A listener
+on one of them needs no further setup, and removing the bridge cleans up.
 """
 
 import asyncio
@@ -38,20 +39,20 @@ RANGE_FILE = "range"
 
 
 def prefix_of(data: Path) -> str:
-    """Name everything that the cluster with this data folder makes in the kernel."""
+    """Return the prefix of all kernel objects of the cluster with this data folder."""
     return "gl" + hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).hexdigest()[:6]
 
 
 def link_address(address: str) -> str:
     """Return the locally administered MAC address of the interface with this IPv4 address.
 
-    The prefix is the one that the plugins of the Container Network Interface use for this.
+    The plugins of the Container Network Interface use the same prefix for this.
     """
     return f"0a:58:{ipaddress.IPv4Address(address).packed.hex(':')}"
 
 
 async def sweep(data: Path) -> None:
-    """Remove all that a cluster left in the kernel, and its pods' files."""
+    """Remove everything that a cluster left in the kernel, and its pods' files."""
     prefix = prefix_of(data)
     namespaces = await asyncio.to_thread(_namespaces, f"{prefix}-")
     links = [link["ifname"] for link in await ip.query("link", "show")]
@@ -62,14 +63,14 @@ async def sweep(data: Path) -> None:
         await ip.batch(lines, force=True)
     await close_way(data, prefix)
     if namespaces and not await asyncio.to_thread(_namespaces, ""):
-        # The first ``ip netns add`` on a host mounts this folder; the last one out unmounts it.
+        # The first ``ip netns add`` on a host mounts this folder; the last cluster unmounts it.
         with contextlib.suppress(NetworkError):
             await ip.run("umount", str(NETNS_FOLDER))
     PodFiles(data / "network" / "pods").remove_all()
 
 
 class BridgeNetwork:
-    """The pod network of one cluster; `open` before use, `close` at the end."""
+    """The pod network of one cluster; call `open` first, `close` at the end."""
 
     def __init__(self, data: Path, *, cidr: Network | None = None) -> None:
         self._data = data
@@ -83,15 +84,15 @@ class BridgeNetwork:
 
     @property
     def host_address(self) -> str:
-        """Where pods reach the host, and where their name server listens."""
+        """The address at which pods reach the host and its DNS server."""
         return self.ranges.gateway
 
     async def open(self) -> None:
-        """Remove leftovers, choose a range and make the bridge.
+        """Remove leftovers, choose a range and create the bridge.
 
         Raises:
-            NotPermitted: no right to, or no ``ip`` program.
-            NetworkError: no free range, or the one asked for is not free.
+            NotPermitted: permissions or the ``ip`` program are missing.
+            NetworkError: no range is free, or the requested one is not.
         """
         async with _only_one():
             try:
@@ -122,7 +123,7 @@ class BridgeNetwork:
             raise ip.NotPermitted(f"no network namespaces for pods: {error}") from error
 
     async def close(self) -> None:
-        """Remove everything from the kernel again."""
+        """Remove everything from the kernel."""
         self._attached.clear()
         await sweep(self._data)
 
@@ -137,7 +138,7 @@ class BridgeNetwork:
         subdomain: str = "",
         aliases: Aliases = (),
     ) -> Attachment:
-        """Give the pod a namespace with an address; see `contract.PodNetwork`."""
+        """Create a namespace with an address for the pod; see `contract.PodNetwork`."""
         pod = PodName(namespace, name, hostname, subdomain, aliases)
         async with self._busy.setdefault(pod_uid, asyncio.Lock()):
             if pod_uid not in self._attached:
@@ -210,7 +211,7 @@ class BridgeNetwork:
         return f"{self._prefix}.{self._pool.offset(address)}"
 
     async def _choose(self) -> Network:
-        """Keep the range of the last run if it is free: stored services hold addresses of it."""
+        """Prefer the range of the last run if it is free: stored services have addresses of it."""
         remembered = self._data / "network" / RANGE_FILE
         preferred = self._wanted or await asyncio.to_thread(_read_range, remembered)
         taken = await _routes()
@@ -222,7 +223,7 @@ class BridgeNetwork:
 
 
 async def _routes() -> list[Network]:
-    """Read which IPv4 ranges the host has routes for, in any table."""
+    """Return the IPv4 ranges that the host has routes for, in any table."""
     found = []
     for route in await ip.query("-4", "route", "show", "table", "all"):
         with contextlib.suppress(ValueError):
@@ -232,7 +233,7 @@ async def _routes() -> list[Network]:
 
 @contextlib.asynccontextmanager
 async def _only_one() -> AsyncIterator[None]:
-    """Let one cluster at a time choose its range."""
+    """Lock out other clusters while this one chooses its range."""
     descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""What a kubelet asks of the network, and what it gets: the seam between the two.
+"""The interface between kubelets and the pod network.
 
-The files named by an attachment belong to the network: they are rewritten in place when names
-change, so a kubelet bind-mounts them and never copies them. They are gone after `detach`.
+The files of an attachment belong to the network, which rewrites them in place when names change.
+A kubelet therefore bind-mounts them and never copies them. They are removed by `detach`.
 """
 
 from dataclasses import dataclass
@@ -14,36 +14,38 @@ Aliases: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A pod's place on the network."""
+    """The network of one pod."""
 
     ip: str
     """The pod's address, unique in the cluster (``hostNetwork`` pods share their node's)."""
 
     netns_path: str | None
-    """The network namespace to enter, or None: the pod shares the host's network."""
+    """The network namespace to enter; None if the pod shares the host's network."""
 
     hostname: str
-    """What ``hostname`` should print in the pod."""
+    """The host name that the pod sees."""
 
     hosts_file: str
-    """What the pod's ``/etc/hosts`` said at the time of attaching."""
+    """The content of the pod's ``/etc/hosts`` at the time of attaching."""
 
     resolv_conf: str
-    """What the pod's ``/etc/resolv.conf`` says."""
+    """The content of the pod's ``/etc/resolv.conf``."""
 
     hosts_path: Path
-    """The file to bind-mount as ``/etc/hosts``; names that appear later are added to it."""
+    """The file to bind-mount as ``/etc/hosts``; later names are added to it."""
 
     resolv_path: Path
     """The file to bind-mount as ``/etc/resolv.conf``."""
 
 
 class NetworkError(Exception):
-    """The network cannot do what was asked; the message says what a person can do."""
+    """The network cannot do what was requested; the message gives the remedy."""
 
 
 class PodNetwork(Protocol):
-    """Places for pods. ``attach`` may be repeated for one pod and gives the same answer."""
+    """Attaches pods to the network. ``attach`` may be repeated for a pod and returns the same
+    result.
+    """
 
     async def attach(
         self,
@@ -56,9 +58,11 @@ class PodNetwork(Protocol):
         subdomain: str = "",
         aliases: Aliases = (),
     ) -> Attachment:
-        """Give the pod an address and, where there is one, a namespace.
+        """Assign an address and, on a bridge network, a namespace to the pod.
 
-        ``hostname`` and ``subdomain`` are those of the pod's spec; empty means its name, and none.
+        ``hostname`` and ``subdomain`` are those of the pod's spec. An empty ``hostname`` means the
+        pod's
+        name, an empty ``subdomain`` means none.
 
         Raises:
             NetworkError: no address is left, or the system refuses.
@@ -66,5 +70,5 @@ class PodNetwork(Protocol):
         ...
 
     async def detach(self, pod_uid: str) -> None:
-        """Take the pod's place back; does nothing for a pod without one."""
+        """Release the pod's address and namespace; does nothing for a pod that is not attached."""
         ...

@@ -1,7 +1,7 @@
-"""The name server of the cluster: UDP and TCP on one address, in front of a `Zone`.
+"""The DNS server of the cluster: UDP and TCP on one address, in front of a `Zone`.
 
-What the zone does not know is passed to the host's resolvers as it came, each given a short time;
-when none answers the client gets SERVFAIL at once instead of waiting for its own time-out.
+Queries for other names are forwarded unchanged to the host's resolvers, each with a short timeout.
+If none answers, the client gets SERVFAIL immediately and need not wait for its own timeout.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ SERVER_FAILURE = Answer(Code.SERVER_FAILURE)
 
 
 def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
-    """Read the name servers that the host itself uses (IPv4 and IPv6, in order)."""
+    """Return the name servers of the host (IPv4 and IPv6, in order)."""
     try:
         lines = resolv_conf.read_text(errors="replace").splitlines()
     except OSError:
         return []
-    words = [line.split() for line in lines]
-    return [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
+    fields = [line.split() for line in lines]
+    return [part[1] for part in fields if len(part) > 1 and part[0] == "nameserver"]
 
 
 class _OneReply(asyncio.DatagramProtocol):
-    """Waits for the first datagram of an upstream resolver."""
+    """Receives the first datagram of an upstream resolver."""
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -57,7 +57,7 @@ class _OneReply(asyncio.DatagramProtocol):
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    """Feeds UDP queries to the server."""
+    """Passes UDP queries to the server."""
 
     transport: asyncio.DatagramTransport
 
@@ -81,7 +81,7 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class DnsServer:
-    """Answers on ``address`` until stopped. Port 0 picks free ones (tests)."""
+    """Answers on ``address`` until stopped. Port 0 picks a free one (tests)."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class DnsServer:
         """Open both sockets.
 
         Raises:
-            OSError: the address or port is not to be had.
+            OSError: the address or port is not available.
         """
         loop = asyncio.get_running_loop()
         self._tcp = await asyncio.start_server(self._serve_tcp, self._address, self._port)
@@ -115,14 +115,13 @@ class DnsServer:
 
     @property
     def port(self) -> int:
-        """The port that is served."""
         if self._tcp is None:
             return self._port
         port: int = self._tcp.sockets[0].getsockname()[1]
         return port
 
     async def stop(self) -> None:
-        """Close everything at once."""
+        """Close all sockets and cancel forwarded queries."""
         if self._udp is not None:
             self._udp.close()
         if self._tcp is not None:
@@ -132,7 +131,7 @@ class DnsServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def known(self, question: Question) -> Answer | None:
-        """Answer from the zone; None: somebody else has to be asked."""
+        """Answer from the zone; None if the query must be forwarded."""
         return self._zone.lookup(question.name, question.type)
 
     def forward_later(
@@ -142,7 +141,7 @@ class DnsServer:
         transport: asyncio.DatagramTransport,
         addr: tuple[str, int],
     ) -> None:
-        """Ask the host's resolvers in the background and send on what they say."""
+        """Forward a query to the host's resolvers in the background and send their reply."""
         if len(self._tasks) >= MOST_FORWARDED:
             transport.sendto(build(question, SERVER_FAILURE), addr)
             return
@@ -191,6 +190,6 @@ class DnsServer:
                 writer.write(LENGTH.pack(len(reply)) + reply)
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, MessageError):
-            pass  # The client left, fell silent, or does not speak DNS.
+            pass  # The client disconnected, timed out, or does not speak DNS.
         finally:
             writer.close()

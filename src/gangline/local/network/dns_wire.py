@@ -1,7 +1,7 @@
-"""DNS messages: reading a question and writing its answer, as far as stub resolvers need it.
+"""DNS messages: parse a query and build its response, as far as stub resolvers need it.
 
-Only one question with plain labels is understood (nobody sends anything else); a pointer in a
-question, a short packet or a response is a `MessageError` and is dropped by the server.
+A query has exactly one question with plain labels, as all stub resolvers send it. A compressed
+question, a truncated packet or a response raises `MessageError`, and the server drops it.
 """
 
 import ipaddress
@@ -20,11 +20,11 @@ FLAG_RECURSION_DESIRED, FLAG_RECURSION_AVAILABLE = 0x0100, 0x0080
 
 
 class MessageError(ValueError):
-    """The packet is not a question that we can answer."""
+    """The packet is not a query that can be answered."""
 
 
 class Type(IntEnum):
-    """The record types that we write."""
+    """The supported record types."""
 
     A = 1
     PTR = 12
@@ -34,7 +34,7 @@ class Type(IntEnum):
 
 
 class Code(IntEnum):
-    """How a question ended."""
+    """The response codes."""
 
     NO_ERROR = 0
     SERVER_FAILURE = 2
@@ -43,23 +43,23 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and what of the packet is needed to answer."""
+    """A query with the fields that its response needs."""
 
     identifier: int
     flags: int
     name: str
-    """Lower case, without the last dot."""
+    """The name in lower case, without the trailing dot."""
 
     type: int
     raw: bytes
-    """The question section as it came: resolvers compare its letters' case."""
+    """The question section as received: resolvers compare the case of its letters."""
 
     udp_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of an answer. ``name`` empty: the name that was asked for."""
+    """One record of an answer; an empty ``name`` means the queried name."""
 
     type: Type
     value: str
@@ -71,17 +71,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one question."""
+    """Response code and records."""
 
     code: Code = Code.NO_ERROR
     records: tuple[Record, ...] = ()
 
 
 def parse(packet: bytes) -> Question:
-    """Read a query.
+    """Parse a query.
 
     Raises:
-        MessageError: it is cut short, a response, or has not exactly one question.
+        MessageError: it is truncated, is a response, or has not exactly one question.
     """
     try:
         identifier, flags, questions, _, _, additional = HEADER.unpack_from(packet)
@@ -108,7 +108,9 @@ def _labels(packet: bytes, at: int) -> tuple[list[str], int]:
 
 
 def _udp_size(packet: bytes, at: int) -> int:
-    """Read how large an answer the client takes, from an OPT record right after the question."""
+    """Return the response size that the client accepts, from an OPT record right after the
+    question.
+    """
     if len(packet) < at + 5 or packet[at] != 0:
         return PLAIN_UDP_SIZE
     kind, size = QUESTION_TAIL.unpack_from(packet, at + 1)
@@ -116,13 +118,14 @@ def _udp_size(packet: bytes, at: int) -> int:
 
 
 def encode_name(name: str) -> bytes:
-    """Write a name as labels."""
     labels = [label.encode("ascii") for label in name.split(".") if label]
     return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
 
 
 def build(question: Question, answer: Answer, *, limit: int | None = None) -> bytes:
-    """Write the response; one longer than ``limit`` bytes is cut to a hint to ask over TCP."""
+    """Build the response; one above ``limit`` bytes is truncated, so that the client retries over
+    TCP.
+    """
     flags = FLAG_RESPONSE | FLAG_AUTHORITATIVE | FLAG_RECURSION_AVAILABLE | answer.code
     flags |= question.flags & FLAG_RECURSION_DESIRED
     body = b"".join(_record(record) for record in answer.records)

@@ -1,4 +1,4 @@
-"""A pod's ``/etc/hosts`` and ``/etc/resolv.conf``: their texts, and the folder that holds them."""
+"""A pod's ``/etc/hosts`` and ``/etc/resolv.conf``: content, and the folder of all such files."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ LOCALHOST = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """How a pod is called."""
+    """The names of a pod."""
 
     namespace: str
     name: str
@@ -25,19 +25,19 @@ class PodName:
 
     @property
     def host(self) -> str:
-        """The pod's host name: what its spec says, else its name, at most 63 characters long."""
+        """The pod's host name: that of its spec, else its name, at most 63 characters long."""
         return (self.hostname or self.name)[:63].rstrip("-.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The pod's names, the full one first when a service gives it one."""
+        """The pod's names; the full name comes first if a service gives it one."""
         if not self.subdomain:
             return (self.host,)
         return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
 
 
 def hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
-    """Write a hosts file: the pod itself, its aliases, and ``others`` as (address, names)."""
+    """Return a hosts file with the pod itself, its aliases, and ``others`` as (address, names)."""
     lines = [HEADER, LOCALHOST, f"{ip}\t{' '.join(pod.names)}\n"]
     lines += [f"{address}\t{' '.join(names)}\n" for address, names in pod.aliases]
     lines += [f"{address}\t{' '.join(names)}\n" for address, names in others]
@@ -45,23 +45,23 @@ def hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = (
 
 
 def cluster_resolv_conf(namespace: str, server: str) -> str:
-    """Write a resolv.conf that asks our own name server, as Kubernetes writes it."""
+    """Return a resolv.conf with the cluster's DNS server, as Kubernetes writes it."""
     search = f"{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
     return f"search {search}\nnameserver {server}\noptions ndots:5\n"
 
 
 def host_resolv_conf(host: str) -> str:
-    """Turn the host's resolv.conf into a pod's that shares its network.
+    """Return a resolv.conf for a pod that shares the host's network, from the host's own.
 
-    Names of the cluster come from the hosts file there; a name that is not known yet must fail
-    quickly instead of waiting the usual ten seconds for a resolver that may not answer.
+    Names of the cluster come from the hosts file there. A name that does not exist yet must fail
+    quickly; the usual timeout for a resolver that does not answer is ten seconds.
     """
     kept = [line for line in host.splitlines() if line.split()[:1] not in (["options"], ["search"])]
     return "\n".join([*kept, "options timeout:1 attempts:1"]) + "\n"
 
 
 def short_forms(full: str, namespace: str) -> list[str]:
-    """List what a name can be called from ``namespace``, as the search domains would allow."""
+    """List the short forms of a name that the search domains of ``namespace`` permit."""
     forms = [full]
     for domain in (DOMAIN, f"svc.{DOMAIN}", f"{namespace}.svc.{DOMAIN}"):
         if full.endswith(f".svc.{DOMAIN}") and full.endswith(f".{domain}"):
@@ -78,7 +78,7 @@ class PodFiles:
     def write(
         self, pod_uid: str, pod: PodName, *, ip: str, netns: str | None, hosts: str, resolv: str
     ) -> Attachment:
-        """Write both files and describe the pod's place with them."""
+        """Write both files and return the attachment with them."""
         folder = self._folder / pod_uid
         folder.mkdir(parents=True, exist_ok=True)
         _rewrite(folder / "hosts", hosts)
@@ -94,20 +94,18 @@ class PodFiles:
         )
 
     def rewrite_hosts(self, pod_uid: str, hosts: str) -> None:
-        """Replace the content of a hosts file that may be mounted already."""
+        """Replace the content of a hosts file, which may be mounted already."""
         _rewrite(self._folder / pod_uid / "hosts", hosts)
 
     def remove(self, pod_uid: str) -> None:
-        """Remove a pod's files."""
         shutil.rmtree(self._folder / pod_uid, ignore_errors=True)
 
     def remove_all(self) -> None:
-        """Remove every pod's files."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Write in place: a bind mount shows the file that was there when it was made."""
+    """Write in place: a bind mount refers to the inode, so a replaced file would not be seen."""
     content = text.encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:

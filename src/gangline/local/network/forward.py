@@ -1,7 +1,8 @@
-"""Service addresses: TCP listeners that pass connections on to the endpoints of a service.
+"""Service addresses: TCP listeners that forward connections to the endpoints of a service.
 
-The table of routes is data (`routes`); the forwarder makes its listeners match it. A service
-without a ready endpoint has no listener, so that clients are refused at once as on Kubernetes.
+The routing table is data (`routes`); the forwarder opens and closes listeners to match it. A
+service
+without a ready endpoint has no listener, so that clients are refused immediately, as on Kubernetes.
 UDP ports are not forwarded.
 """
 
@@ -24,7 +25,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 def routes(services: Iterable[tuple[Service, Endpoints | None]]) -> Routes:
-    """Work out which (cluster address, port) leads to which endpoints."""
+    """Map each (cluster address, port) to its ready endpoints."""
     table: dict[Address, tuple[Address, ...]] = {}
     for service, endpoints in services:
         address = service.spec.cluster_ip
@@ -58,13 +59,13 @@ class _Listener:
         self._turn = count()
 
     def order(self) -> tuple[Address, ...]:
-        """The targets, starting with the one whose turn it is."""
+        """The targets in round-robin order, starting with the next one."""
         first = next(self._turn) % len(self.targets)
         return self.targets[first:] + self.targets[:first]
 
 
 class ServiceForwarder:
-    """Keeps one listener for each route and copies bytes both ways."""
+    """Owns one listener for each route and copies bytes in both directions."""
 
     def __init__(self) -> None:
         self._listeners: dict[Address, _Listener] = {}
@@ -73,8 +74,9 @@ class ServiceForwarder:
     async def apply(self, table: Routes) -> bool:
         """Open, change and close listeners so that they match ``table``.
 
-        Returns False if a port is taken; it is tried again at the next call. One that we may not
-        open (low ports, without root) is given up.
+        Returns False if a port is taken; the next call tries it again. A port without permission
+        (low
+        ports, without root) is not tried again.
         """
         for gone in self._listeners.keys() - table.keys():
             self._close(self._listeners.pop(gone))
@@ -86,7 +88,7 @@ class ServiceForwarder:
         return self._listeners.keys() >= table.keys()
 
     async def stop(self) -> None:
-        """Close all listeners and cut all connections."""
+        """Close all listeners and abort all connections."""
         await self.apply({})
         for task in tuple(self._connections):
             task.cancel()
@@ -117,7 +119,9 @@ class ServiceForwarder:
 async def _pass_on(
     targets: tuple[Address, ...], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Connect to the first target that takes us and copy until both sides have said all."""
+    """Connect to the first target that accepts, and copy until both sides have closed their
+    streams.
+    """
     try:
         far = await _connect(targets)
         if far is None:
@@ -129,7 +133,7 @@ async def _pass_on(
                 group.create_task(_copy(reader, far_writer))
                 group.create_task(_copy(far_reader, writer))
         except* OSError:
-            # One side was cut: the other must notice, and not take it for a clean end.
+            # One side was reset: the other side must not see that as a regular end of stream.
             writer.transport.abort()
             far_writer.transport.abort()
         finally:
@@ -149,7 +153,7 @@ async def _connect(
 
 
 async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copy one direction; an end of stream is passed on and leaves the other direction open."""
+    """Copy one direction; an end of stream is forwarded and leaves the other direction open."""
     while chunk := await source.read(CHUNK):
         sink.write(chunk)
         await sink.drain()

@@ -1,4 +1,4 @@
-"""Running ``ip`` from iproute2: batches in, JSON out, its complaints as `NetworkError`."""
+"""Runs ``ip`` from iproute2: batches as input, JSON as output, failures as `NetworkError`."""
 
 import asyncio
 import json
@@ -10,19 +10,19 @@ from gangline.local.network.contract import NetworkError
 
 
 class NotPermitted(NetworkError):
-    """We may not, or this system cannot, make links and namespaces."""
+    """Permissions or kernel features for links and namespaces are missing."""
 
 
 async def run(*command: str, text: str = "") -> str:
-    """Run a program with ``text`` on its standard input and return what it prints.
+    """Run a program with ``text`` on its standard input and return its output.
 
     Raises:
-        NetworkError: it is not installed, or it failed; its own words are in the message.
+        NetworkError: it is not installed, or it failed; the message holds its standard error.
     """
     try:
-        # In a thread, since subprocess starts programs without copying our page tables (vfork):
-        # ten times faster than an event loop's fork once this process is large.
-        # In a session of its own, since a Ctrl-C at the terminal must not break a clean-up off.
+        # In a thread: subprocess uses vfork and copies no page tables, which is ten times faster
+        # than the event loop's fork once this process is large.
+        # In a new session: a Ctrl-C at the terminal must not interrupt the clean-up.
         process = await asyncio.to_thread(
             subprocess.run,
             command,
@@ -34,18 +34,18 @@ async def run(*command: str, text: str = "") -> str:
     except OSError as exc:
         raise NetworkError(f"cannot run {command[0]}: {exc.strerror or exc}") from exc
     if process.returncode != 0:
-        said = " ".join(process.stderr.decode(errors="replace").split())
-        raise NetworkError(f"{' '.join(command)}: {said or f'exit code {process.returncode}'}")
+        message = " ".join(process.stderr.decode(errors="replace").split())
+        raise NetworkError(f"{' '.join(command)}: {message or f'exit code {process.returncode}'}")
     return process.stdout.decode()
 
 
 async def batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -> None:
     """Run many ``ip`` commands in one process, in the namespace ``netns`` if given.
 
-    With ``force`` a failing line does not stop the others and nothing is raised for it.
+    With ``force`` the other commands run even if one fails, and nothing is raised.
 
     Raises:
-        NetworkError: a line failed (without ``force``), or ``ip`` is missing.
+        NetworkError: a command failed (without ``force``), or ``ip`` is missing.
     """
     inside = ("-n", netns) if netns else ()
     command = ("ip", *inside, *(("-force",) if force else ()), "-batch", "-")
@@ -57,7 +57,7 @@ async def batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -
 
 
 async def query(*arguments: str) -> list[dict[str, Any]]:
-    """Ask ``ip`` something and return its JSON list."""
+    """Run a query of ``ip`` and return its JSON list."""
     out = await run("ip", "-json", *arguments)
     found: list[dict[str, Any]] = json.loads(out or "[]")
     return found

@@ -1,9 +1,12 @@
-"""Pods on the host's own network, each with a loopback address: what works without root.
+"""Pod network on the host's own network, with a loopback address for each pod. Works without root.
 
-Every address of 127.0.0.0/8 is the host's own, so each pod gets one of 127.64.0.0/11 and each
-service one of 127.96.0.0/11, and names come from hosts files that are rewritten when names change.
-Clusters side by side take different /16 of these, held by an abstract socket that vanishes with
-its process. What this cannot do: a pod that listens on all addresses takes the port from all pods.
+Every address of 127.0.0.0/8 belongs to the host. Each pod gets one of 127.64.0.0/11 and each
+service
+one of 127.96.0.0/11. Names come from hosts files, which are rewritten when names change. Concurrent
+clusters use different /16 ranges of these, each reserved by an abstract socket that vanishes with
+its process.
+
+Limit: a pod that listens on all addresses takes the port from all pods.
 """
 
 import hashlib
@@ -23,7 +26,7 @@ FIRST_POD_RANGE, FIRST_SERVICE_RANGE = 64, 96
 
 
 class LoopbackNetwork:
-    """The pod network of one cluster without root; `open` before use, `close` at the end."""
+    """The pod network of one cluster without root; call `open` first, `close` at the end."""
 
     host_address = "127.0.0.1"
 
@@ -37,7 +40,7 @@ class LoopbackNetwork:
         self._pool = AddressPool(self.ranges.pods)
 
     async def open(self) -> None:
-        """Claim a range for this cluster and remove what the last run left.
+        """Reserve a range for this cluster and remove the files of the last run.
 
         Raises:
             NetworkError: more clusters run on this host than there are ranges.
@@ -48,7 +51,7 @@ class LoopbackNetwork:
         self._pool = AddressPool(self.ranges.pods, reserved=[self.ranges.gateway])
 
     async def close(self) -> None:
-        """Give the range back and remove the pods' files."""
+        """Release the range and remove the pods' files."""
         self._attached.clear()
         self._files.remove_all()
         if self._claim is not None:
@@ -65,7 +68,7 @@ class LoopbackNetwork:
         subdomain: str = "",
         aliases: Aliases = (),
     ) -> Attachment:
-        """Give the pod an address of its own; see `contract.PodNetwork`."""
+        """Assign an address to the pod; see `contract.PodNetwork`."""
         if pod_uid not in self._attached:
             pod = PodName(namespace, name, hostname, subdomain, aliases)
             address = self.host_address if host_network else self._pool.take()
@@ -73,7 +76,6 @@ class LoopbackNetwork:
         return self._attached[pod_uid][1]
 
     async def detach(self, pod_uid: str) -> None:
-        """Take the address back."""
         found = self._attached.pop(pod_uid, None)
         if found is not None:
             self._pool.give_back(found[1].ip)

@@ -1,10 +1,12 @@
-"""The way from pods to the rest of the world: address translation on the host's uplink.
+"""Connections from pods to other hosts: masquerading on the host's uplink, as container engines do
+it.
 
-As container engines do it, with three things that are undone again: a table of nftables that
-carries the cluster's prefix, rules that let the packets pass a filter that forbids forwarding, and
-forwarding switched on for the bridge and the uplink alone. What was done is written down first
-(`RECORD`), so that it can be undone after a kill. Where it cannot be done pods stay among
-themselves, which is said in the log and breaks nothing.
+Three changes are made and undone at the end: an nftables table with the cluster's prefix, rules
+that
+accept the packets in a filter that drops forwarded ones, and IP forwarding for the bridge and the
+uplink only. Write-ahead order: the previous state is stored first (`RECORD`), so that the changes
+can
+be undone after a kill. If a change fails, pods still reach each other, and the log has a message.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ table ip {name} {{
 
 
 async def open_way(data: Path, bridge: str, pods: Network) -> None:
-    """Let pods reach what the host reaches, as far as the host has the tools."""
+    """Enable connections from pods to other hosts, as far as the host has the tools."""
     try:
         uplink = await _uplink()
         if not uplink:
@@ -46,11 +48,11 @@ async def open_way(data: Path, bridge: str, pods: Network) -> None:
         if was == "0":
             await asyncio.to_thread(_forward, uplink, "1")
     except (NetworkError, OSError) as error:
-        log.info("pods have no way out: %s", error)
+        log.info("pods cannot reach other hosts: %s", error)
 
 
 async def close_way(data: Path, bridge: str) -> None:
-    """Undo what `open_way` did; does nothing where it did nothing."""
+    """Undo the changes of `open_way`, if there are any."""
     record = data / "network" / RECORD
     uplink, was, filtered = await asyncio.to_thread(_recorded, record)
     if not uplink:
@@ -76,10 +78,11 @@ async def _uplink() -> str:
 
 
 async def _is_filtered() -> bool:
-    """Tell if forwarded packets could be dropped, as container engines have it.
+    """True if the host's filter may drop forwarded packets, as with container engines.
 
-    Where nothing is dropped the filter is left alone: putting a rule in makes its tables, which
-    taking the rule out again does not remove.
+    A filter that drops nothing is left alone: adding a rule creates its tables, and removing the
+    rule
+    would not remove them.
     """
     try:
         rules = await ip.run("iptables", "-w", "-S", "FORWARD")
@@ -116,6 +119,6 @@ def _forward(link: str, value: str) -> None:
 
 
 def _others(bridge: str) -> list[str]:
-    """Bridges of other clusters, which still need the uplink to forward."""
+    """Bridges of other clusters, which still need forwarding on the uplink."""
     found = (path.name for path in LINKS.glob("gl*") if (path / "bridge").is_dir())
     return [name for name in found if name != bridge]

@@ -1,4 +1,6 @@
-"""The network of one cluster as one thing to open, serve and close."""
+"""The network of one cluster: pod network, DNS server and service addresses, opened and closed
+together.
+"""
 
 import ipaddress
 import logging
@@ -21,10 +23,10 @@ API_SERVICE_PORT = 443
 
 
 class ClusterNetwork:
-    """Pods' places, names and service addresses.
+    """The network of one cluster.
 
     ``mode`` is ``bridge`` (a namespace for each pod; root), ``host`` (loopback addresses on the
-    host's network) or ``auto`` (the first if it works).
+    host's network) or ``auto`` (``bridge`` if it works, else ``host``).
     """
 
     def __init__(self, data: Path, *, mode: str = "auto", pod_cidr: str | None = None) -> None:
@@ -36,38 +38,40 @@ class ClusterNetwork:
         self._dns: DnsServer | None = None
         self._pods: BridgeNetwork | LoopbackNetwork | None = None
         self.shortcoming = ""
-        """Why pods share the host's network although nobody asked for it; empty if they do not."""
+        """The reason why pods share the host's network although ``auto`` was set; empty if they do
+        not.
+        """
 
     @property
     def pods(self) -> PodNetwork:
-        """What kubelets attach pods to."""
+        """The pod network that kubelets use."""
         return self._opened()
 
     @property
     def service_cidr(self) -> str:
-        """The range that services get their addresses from."""
+        """The address range of services."""
         return str(self._opened().ranges.services)
 
     @property
     def pod_cidr(self) -> str:
-        """The range that pods get their addresses from."""
+        """The address range of pods."""
         return str(self._opened().ranges.pods)
 
     @property
     def host_address(self) -> str:
-        """Where pods reach the host."""
+        """The address at which pods reach the host."""
         return self._opened().host_address
 
     @property
     def isolated(self) -> bool:
-        """Whether each pod has a network namespace of its own."""
+        """True if each pod has a network namespace of its own."""
         return isinstance(self._pods, BridgeNetwork)
 
     async def open(self) -> None:
-        """Choose the way and the ranges, and set up what all pods share.
+        """Choose the mode and the ranges, and set up what all pods share.
 
         Raises:
-            NetworkError: the way or range that was asked for is not to be had.
+            NetworkError: the requested mode or range is not available.
         """
         if self._mode == "bridge" or (self._mode == "auto" and os.geteuid() == 0):
             try:
@@ -98,7 +102,9 @@ class ClusterNetwork:
             ) from error
 
     def publisher(self, informers: SharedInformers, api_server: tuple[str, int]) -> Publisher:
-        """Return what keeps names and addresses current; ``api_server`` backs ``kubernetes``."""
+        """Return the updater of names and service addresses; ``api_server`` backs service
+        ``kubernetes``.
+        """
         pods = self._opened()
         address = str(pods.ranges.services.network_address + 1)
         return Publisher(
@@ -124,12 +130,12 @@ class ClusterNetwork:
 
 
 async def remove_leftovers(data: Path) -> None:
-    """Remove what a killed cluster left in the kernel (needs root; without it nothing is left)."""
+    """Remove what a killed cluster left in the kernel. Without root there is nothing to remove."""
     if os.geteuid() == 0:
         try:
             await bridge.sweep(data)
         except NetworkError as error:
-            log.debug("nothing swept", extra={"error": str(error)})
+            log.debug("network leftovers not removed", extra={"error": str(error)})
 
 
 def _network(cidr: str) -> ipaddress.IPv4Network:

@@ -1,7 +1,8 @@
-"""Keeps names and service addresses as the API server has them, the moment it changes.
+"""Updates DNS names and service addresses when objects of the API server change.
 
-Listeners on services, endpoints and pods update the zone at once; sockets and hosts files follow
-a few milliseconds later, many changes together.
+Listeners on services, endpoints and pods update the zone immediately. Sockets and hosts files
+follow
+a few milliseconds later, so that many changes are applied together.
 """
 
 import asyncio
@@ -21,10 +22,11 @@ ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class Publisher:
-    """Feeds a zone and a forwarder from informers.
+    """Updates a zone and a forwarder from informers.
 
-    ``fixed`` routes are always there (the API server's own); ``names_changed`` is called when hosts
-    files have to be written anew.
+    ``fixed`` routes always exist (the API server's own). ``names_changed`` is called when hosts
+    files
+    have to be rewritten.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Publisher:
         pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Carry changes out until cancelled."""
+        """Apply changes until cancelled."""
         while True:
             await self._work.wait()
             await asyncio.sleep(TOGETHER_S)
@@ -59,7 +61,7 @@ class Publisher:
                 self._names_changed()
             merged = {address: to for part in self._routes.values() for address, to in part.items()}
             if not await self._forwarder.apply(merged):
-                # An address was taken, perhaps by a listener that is just closing.
+                # An address was taken, perhaps by a listener that is being closed.
                 asyncio.get_running_loop().call_later(RETRY_S, self._work.set)
 
     def _service_changed(self, old: Object | None, new: Object | None) -> None:

@@ -1,9 +1,11 @@
-"""The names of the cluster: which question gets which records.
+"""The DNS zone of the cluster: an index from names to records.
 
-A pure index, fed one service, endpoints object or pod at a time. Names are those of the Kubernetes
-DNS specification: ``SERVICE.NS.svc.cluster.local``, ``HOST.SERVICE.NS.svc...`` for the pods of a
-headless service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the
-reverse of each address. ``lookup`` returns None for a name that somebody else should know.
+It is updated by one service, endpoints object or pod at a time. Names follow the Kubernetes DNS
+specification: ``SERVICE.NS.svc.cluster.local``, ``HOST.SERVICE.NS.svc...`` for the pods of a
+headless
+service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the reverse
+of
+each address. ``lookup`` returns None for a name outside the cluster.
 """
 
 import ipaddress
@@ -21,24 +23,25 @@ HEADLESS = "None"
 
 @dataclass(frozen=True, slots=True)
 class ServiceRecords:
-    """What one service contributes."""
+    """The records of one service."""
 
     forward: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
     reverse: Mapping[str, str] = field(default_factory=dict)
 
 
 def dashed(ip: str) -> str:
-    """Write an address the way it stands in names: ``10-1-2-3``."""
+    """Write an address as it appears in names: ``10-1-2-3``."""
     return ip.replace(".", "-")
 
 
 def service_name(service: Service) -> str:
-    """The full name of a service."""
     return f"{service.metadata.name}.{service.metadata.namespace}.svc.{DOMAIN}"
 
 
 def service_records(service: Service, endpoints: Endpoints | None) -> ServiceRecords:
-    """List the records of a service: one address for a cluster IP, every endpoint's if headless."""
+    """Return the records of a service: its cluster IP, or every endpoint's address if it is
+    headless.
+    """
     full = service_name(service)
     address = service.spec.cluster_ip
     if address and address != HEADLESS:
@@ -82,7 +85,7 @@ def _is_private(ip: str) -> bool:
 
 
 class Zone:
-    """All names of one cluster, kept current piece by piece."""
+    """All names of one cluster."""
 
     def __init__(self) -> None:
         self._services: dict[tuple[str, str], ServiceRecords] = {}
@@ -91,7 +94,9 @@ class Zone:
         self._pods: dict[str, str] = {}
 
     def set_service(self, key: tuple[str, str], records: ServiceRecords | None) -> bool:
-        """Replace what the service ``key`` (namespace, name) contributes; tell if that changed."""
+        """Replace the records of the service ``key`` (namespace, name); return whether they
+        changed.
+        """
         old = self._services.pop(key, ServiceRecords())
         new = records or ServiceRecords()
         for name in old.forward:
@@ -106,7 +111,9 @@ class Zone:
         return old != new
 
     def set_pod(self, ip: str, namespace: str | None) -> bool:
-        """Note whose address ``ip`` is (None: nobody's any more); tell if that changed."""
+        """Record the namespace of the pod with address ``ip`` (None: no pod); return whether it
+        changed.
+        """
         if namespace is None:
             return self._pods.pop(ip, None) is not None
         changed = self._pods.get(ip) != namespace
@@ -114,13 +121,13 @@ class Zone:
         return changed
 
     def lookup(self, name: str, kind: int) -> Answer | None:
-        """Answer a question; None means the name is not ours to know."""
+        """Answer a question; None means that the name is outside the cluster."""
         if name.endswith(REVERSE):
             return self._lookup_reverse(name, kind)
         if name == DOMAIN or name.endswith(f".{DOMAIN}"):
             return self._answer(self._records_of(name), kind)
-        # A bare word has been tried with every search domain before: nobody outside knows it, and
-        # asking would stall whoever waits for a service that is not there yet.
+        # The client has tried a name without a dot with every search domain already. Resolvers
+        # outside do not know it, and a query would delay clients that wait for a new service.
         return None if "." in name else NO_SUCH_NAME
 
     def names(self) -> Iterable[tuple[str, str]]:
@@ -161,5 +168,5 @@ class Zone:
         if namespace := self._pods.get(ip):
             full = f"{dashed(ip)}.{namespace}.pod.{DOMAIN}"
             return self._answer((Record(Type.PTR, full),), kind)
-        # Resolvers outside know nothing of private addresses (RFC 6303): answer at once.
+        # Resolvers outside have no records of private addresses (RFC 6303).
         return NO_SUCH_NAME if _is_private(ip) else None

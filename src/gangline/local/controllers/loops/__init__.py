@@ -1,1 +1,1 @@
-"""The thin part of the controllers: they watch, ask a pure module what to do, and write."""
+"""The controller loops: each watches objects, asks a pure module for a plan, and writes."""

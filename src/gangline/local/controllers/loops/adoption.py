@@ -1,4 +1,4 @@
-"""Taking over objects that nobody manages, and letting go of those that no longer fit."""
+"""Adoption of objects without a controller, and release of objects that no longer match."""
 
 import contextlib
 from typing import Any, TypeVar
@@ -17,17 +17,17 @@ async def adopt(client: Client, kind: Resource[T], orphan: T, owner: dict[str, A
     """Make ``owner`` (a reference) the controller of an object that has none.
 
     Raises:
-        Conflict: the object has changed since it was read; look again.
+        Conflict: the object has changed since it was read.
     """
     references = [*msgspec.to_builtins(orphan.metadata.owner_references), owner]
     await _set_owners(client, kind, orphan, references)
 
 
 async def release(client: Client, kind: Resource[T], held: T, owner_uid: str) -> None:
-    """Strip an object of its reference to an owner.
+    """Remove the reference to an owner from an object.
 
     Raises:
-        Conflict: the object has changed since it was read; look again.
+        Conflict: the object has changed since it was read.
     """
     kept: list[OwnerReference] = [
         owner for owner in held.metadata.owner_references if owner.uid != owner_uid

@@ -1,4 +1,4 @@
-"""Scales workloads by what their pods use: measurements in, the scale subresource out."""
+"""HorizontalPodAutoscaler controller: reads pod metrics, writes the scale subresource."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ Json = dict[str, Any]
 
 
 class TargetMissing(Exception):
-    """What is to be scaled is not there, or has no scale."""
+    """The target does not exist, or has no scale subresource."""
 
 
 class AutoscalerLoop:
-    """Looks at every autoscaler each 15 seconds, and when it changes."""
+    """Reconciles every autoscaler each 15 seconds, and when its spec changes."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -42,7 +42,6 @@ class AutoscalerLoop:
         self._scalers.add_listener(self._changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _changed(
@@ -63,8 +62,8 @@ class AutoscalerLoop:
             if decision.replicas != decision.status.current_replicas:
                 await self._rescale(scaler, path, scale, decision)
         except (TargetMissing, ApiError) as error:
-            said = f"the HPA controller was unable to get the target's current scale: {error}"
-            status = autoscaler.failed(scaler, "FailedGetScale", said, now())
+            message = f"the HPA controller was unable to get the target's current scale: {error}"
+            status = autoscaler.failed(scaler, "FailedGetScale", message, now())
             await self._write(scaler, key, status)
             return After(PERIOD_S)
         self._histories[key] = decision.history
@@ -104,7 +103,7 @@ class AutoscalerLoop:
         }
 
     async def _scale_path(self, target: CrossVersionObjectReference, namespace: str | None) -> str:
-        """Where the scale of a target is found, by what the API server says of its kind."""
+        """Return the path of the target's scale, from the discovery document of its API version."""
         version = target.api_version or "v1"
         prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
         document = await self._client.request_json("GET", prefix)

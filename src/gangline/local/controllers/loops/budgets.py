@@ -1,4 +1,4 @@
-"""Keeps the status of disruption budgets, which evictions are granted by."""
+"""Disruption controller: updates the status of PodDisruptionBudgets, which evictions depend on."""
 
 from datetime import datetime
 
@@ -19,7 +19,7 @@ BY_NAMESPACE = "namespace"
 
 
 class BudgetsLoop:
-    """Budgets, pods and ReplicaSets in; budgets' status out."""
+    """Watches budgets, pods and ReplicaSets; writes the status of budgets."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -35,7 +35,6 @@ class BudgetsLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _budget_changed(
@@ -61,7 +60,8 @@ class BudgetsLoop:
         sizes = {found.metadata.uid: found.wanted for found in self._sets.items()}
         status = budgets.status(budget, selected, sizes, now())
         if status != budget.status:
-            # The eviction subresource counts down in the same status: only one may win.
+            # The eviction subresource decrements the same status: the resourceVersion makes one of
+            # two concurrent writes fail.
             wire = msgspec.to_builtins(status)
             dropped: dict[str, datetime | None] = dict.fromkeys(
                 budget.status.disrupted_pods.keys() - status.disrupted_pods.keys()

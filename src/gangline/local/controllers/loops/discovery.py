@@ -1,4 +1,4 @@
-"""Which kinds the API server has right now, asked anew when a definition changes."""
+"""Discovery of the kinds that the API server serves now; custom resources change them."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from gangline.kube.client import Client
 
 NEEDED = frozenset({"list", "watch", "delete"})
 UNOWNED = frozenset({("", "events"), ("events.k8s.io", "events")})
-"""Nobody owns these, and they are many and short-lived."""
+"""These have no owners, are many and short-lived."""
 
 Kind = Resource[Object]
 
 
 async def discover(client: Client) -> list[Kind]:
-    """List the kinds that objects can be listed, watched and deleted of, in preferred versions."""
+    """List the kinds that can be listed, watched and deleted, in their preferred versions."""
     groups = (await client.request_json("GET", "/apis")).get("groups") or []
     versions = [group["preferredVersion"]["groupVersion"] for group in groups]
     paths = ["/api/v1", *(f"/apis/{version}" for version in versions)]
@@ -25,7 +25,7 @@ async def discover(client: Client) -> list[Kind]:
 
 
 def kinds(document: dict[str, Any]) -> Iterable[Kind]:
-    """Read the kinds of one group and version from its discovery document."""
+    """Parse the kinds of one group and version from its discovery document."""
     group, _, version = document["groupVersion"].rpartition("/")
     for entry in document.get("resources") or []:
         if "/" in entry["name"] or (group, entry["name"]) in UNOWNED:

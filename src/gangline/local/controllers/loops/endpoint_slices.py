@@ -1,4 +1,4 @@
-"""Keeps the EndpointSlices of each Endpoints object as it is."""
+"""EndpointSlice mirroring controller: keeps slices equal to their Endpoints object."""
 
 import contextlib
 
@@ -19,11 +19,11 @@ from gangline.local.controllers.endpoint_slices import (
 )
 
 TOGETHER_S = 0.3
-"""How long changes are gathered: nothing in the cluster waits for slices, only people read them."""
+"""Delay in which changes are merged: no component waits for slices, only people read them."""
 
 
 class EndpointSlicesLoop:
-    """Endpoints in, EndpointSlices out."""
+    """Watches Endpoints; writes EndpointSlices."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -36,7 +36,6 @@ class EndpointSlicesLoop:
         self._slices.add_listener(self._slice_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
@@ -45,7 +44,7 @@ class EndpointSlicesLoop:
         self._controller.queue.add_after(key_of(endpoints), TOGETHER_S)
 
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        # Our own writes come by here too, and are found to be as they should.
+        # Own writes arrive here too; their pass finds nothing to change.
         changed = new or old
         assert changed is not None
         name = changed.metadata.labels.get(SERVICE_NAME, "")
@@ -53,27 +52,27 @@ class EndpointSlicesLoop:
 
     async def _reconcile(self, key: Key) -> Result:
         endpoints = self._endpoints.get(key.namespace, key.name)
-        wanted = mirror(endpoints) if endpoints is not None else {}
+        desired = mirror(endpoints) if endpoints is not None else {}
         found = self._slices.by_index("service", f"{key.namespace}/{key.name}")
         present = {each.metadata.name: each for each in found}
-        for name, slice_ in wanted.items():
+        for name, slice_ in desired.items():
             await self._write(slice_, present.get(name))
-        for name in present.keys() - wanted.keys():
+        for name in present.keys() - desired.keys():
             with contextlib.suppress(NotFound):
                 await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
         return Done()
 
-    async def _write(self, wanted: EndpointSlice, present: EndpointSlice | None) -> None:
-        namespace = wanted.metadata.namespace
+    async def _write(self, desired: EndpointSlice, present: EndpointSlice | None) -> None:
+        namespace = desired.metadata.namespace
         if present is None:
-            # The copy may be behind: the next event of the slices' own watch settles it.
+            # The informer's copy may be outdated; its next event triggers another pass.
             with contextlib.suppress(AlreadyExists):
-                await self._client.create(ENDPOINT_SLICES, wanted, namespace)
-        elif not says_the_same(present, wanted):
+                await self._client.create(ENDPOINT_SLICES, desired, namespace)
+        elif not says_the_same(present, desired):
             metadata = msgspec.structs.replace(
-                wanted.metadata, resource_version=present.metadata.resource_version
+                desired.metadata, resource_version=present.metadata.resource_version
             )
-            body = msgspec.structs.replace(wanted, metadata=metadata)
+            body = msgspec.structs.replace(desired, metadata=metadata)
             await self._client.update(ENDPOINT_SLICES, body, namespace)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the Endpoints of each service with a selector as its pods are."""
+"""Endpoints controller: keeps the Endpoints of each service with a selector up to date."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from gangline.local.controllers.endpoints import build, is_ready
 
 
 class EndpointsLoop:
-    """Services and pods in, Endpoints out."""
+    """Watches services and pods; writes Endpoints."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -31,7 +31,6 @@ class EndpointsLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
@@ -57,26 +56,26 @@ class EndpointsLoop:
                     await self._client.delete(ENDPOINTS, key.name, key.namespace)
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
             pods = self._pods.by_index("namespace", key.namespace)
-            wanted = build(service, [pod for pod in pods if _selects(service, pod)])
-            await self._write(wanted, present)
+            desired = build(service, [pod for pod in pods if _selects(service, pod)])
+            await self._write(desired, present)
         return Done()
 
-    async def _write(self, wanted: Endpoints, present: Endpoints | None) -> None:
-        namespace, meta = wanted.metadata.namespace, wanted.metadata
+    async def _write(self, desired: Endpoints, present: Endpoints | None) -> None:
+        namespace, meta = desired.metadata.namespace, desired.metadata
         if present is None:
-            # The copy may be behind: the next event of the endpoints' own watch settles it.
+            # The informer's copy may be outdated; its next event triggers another pass.
             with contextlib.suppress(AlreadyExists):
-                await self._client.create(ENDPOINTS, wanted, namespace)
+                await self._client.create(ENDPOINTS, desired, namespace)
                 return
             present = await self._client.get(ENDPOINTS, meta.name, namespace)
         same_labels = present.metadata.labels == meta.labels
-        if present.subsets == wanted.subsets and same_labels:
+        if present.subsets == desired.subsets and same_labels:
             return
         metadata = msgspec.structs.replace(
             present.metadata, labels=meta.labels, owner_references=meta.owner_references
         )
         await self._client.update(
-            ENDPOINTS, msgspec.structs.replace(wanted, metadata=metadata), namespace
+            ENDPOINTS, msgspec.structs.replace(desired, metadata=metadata), namespace
         )
 
 
@@ -86,7 +85,7 @@ def _selects(service: Service, pod: Pod) -> bool:
 
 
 def _looks(pod: Pod) -> tuple[object, ...]:
-    """What of a pod its endpoints depend on."""
+    """The fields of a pod that its endpoints depend on."""
     return (
         pod.status.pod_ip,
         pod.status.phase,

@@ -1,4 +1,4 @@
-"""What a controller has just written and not seen yet, so that it does not write it twice."""
+"""Expectations: own writes that the watch has not shown yet, so that they are not repeated."""
 
 import asyncio
 from collections import defaultdict
@@ -12,22 +12,22 @@ FORGET_AFTER_S = 30.0
 
 
 class Expectations(Generic[K]):
-    """Pods created or deleted for each key, until the watch has shown them so."""
+    """Pods created or deleted for each key, until the watch has shown the change."""
 
     def __init__(self) -> None:
         self._created: dict[K, dict[str, tuple[Pod, float]]] = defaultdict(dict)
         self._deleted: dict[K, dict[str, float]] = defaultdict(dict)
 
     def created(self, key: K, pod: Pod) -> None:
-        """Note a pod that the server has just made."""
+        """Record a pod that the server has just created."""
         self._created[key][pod.metadata.uid] = (pod, _clock())
 
     def deleted(self, key: K, pod: Pod) -> None:
-        """Note a pod that the server has been told to delete."""
+        """Record a pod whose deletion was requested."""
         self._deleted[key][pod.metadata.uid] = _clock()
 
     def apply(self, key: K, seen: Sequence[Pod]) -> list[Pod]:
-        """Return the pods as they are once the watch has caught up."""
+        """Return the pods as the watch will show them once it has caught up."""
         expired = _clock() - FORGET_AFTER_S
         uids = {pod.metadata.uid for pod in seen}
         created = self._created.pop(key, {})
@@ -42,7 +42,6 @@ class Expectations(Generic[K]):
         return kept + [pod for pod, _ in waiting.values()]
 
     def forget(self, key: K) -> None:
-        """Drop a key that is gone."""
         self._created.pop(key, None)
         self._deleted.pop(key, None)
 

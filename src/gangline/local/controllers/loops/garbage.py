@@ -1,4 +1,4 @@
-"""Watches every kind there is, and deletes what its owners left behind."""
+"""Garbage collector: watches every kind, and deletes objects whose owners were deleted."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 REDISCOVER_S = 60.0
 SETTLE_S = 0.2
-"""A new definition's routes appear just after it; several definitions often come together."""
+"""The routes of a new definition appear shortly after it, and definitions often come in groups."""
 SYNC_WITHIN_S = 10.0
 UNKNOWN_OWNER_S = 15.0
 
 
 def _lean(found: Object) -> Object:
-    """Keep of an object only what garbage collection reads."""
+    """Reduce an object to the metadata that garbage collection reads."""
     meta = found.metadata
     return Object(
         metadata=ObjectMeta(
@@ -48,7 +48,7 @@ _Keep = Callable[[OwnerReference], bool]
 
 
 class GarbageLoop:
-    """One lean informer for each kind, one graph of owners, and workers that act on it."""
+    """One metadata-only informer for each kind, one graph of owners, and workers that act on it."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -61,7 +61,7 @@ class GarbageLoop:
         definitions.add_listener(lambda *_: self._stale.set())
 
     async def run(self) -> None:
-        """Work until cancelled; may be run again after it broke."""
+        """Run until cancelled; may be called again after a failure."""
         self._graph, self._watches = Graph(), {}
         async with asyncio.TaskGroup() as tasks:
             await self._follow_new_kinds(tasks, wait=True)
@@ -93,8 +93,8 @@ class GarbageLoop:
                 self._watches[kind] = tasks.create_task(informer.run())
                 informers.append(informer)
         self._kinds = found
-        # A kind that cannot be listed must not hold up the rest for ever; an owner that is not in
-        # the graph yet is asked for before anything is deleted on its account.
+        # A kind that cannot be listed must not block the others. That is safe: an owner that is
+        # not in the graph is read from the server before its dependents are deleted.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SYNC_WITHIN_S if wait else 0):
                 for informer in informers:
@@ -125,12 +125,12 @@ class GarbageLoop:
         return await self._act(found, action)
 
     async def _exists(self, found: Item, owner: OwnerReference) -> bool | None:
-        """Ask the server for an owner that we do not know; None: nobody knows its kind."""
+        """Ask the server for an owner that is not in the graph; None if its kind is unknown."""
         kind = self._kind_of(owner)
         if kind is None:
             return None
         if kind.namespaced and not found.namespace:
-            # A namespaced owner of an object without a namespace cannot be looked up: leave it.
+            # A cluster-scoped object cannot have a namespaced owner: its namespace is unknown.
             return True
         namespace = found.namespace if kind.namespaced else None
         try:
@@ -166,7 +166,7 @@ class GarbageLoop:
         return Done()
 
     async def _live(self, found: Item) -> tuple[Kind, Object] | None:
-        """Read the object as it is now; None if it is gone or a new one of its name."""
+        """Read the present object; None if it was deleted or replaced by another with its name."""
         kind = self._kinds.get((found.group, found.plural))
         if kind is None:
             return None
@@ -182,7 +182,7 @@ class GarbageLoop:
             return
         kind, present = live
         if tuple(present.metadata.owner_references) != found.owners:
-            # Decided on an old picture: the watch brings the new one, or has.
+            # The decision was based on an old version: check the present one again.
             self._changed(kind, None, present)
             return
         with contextlib.suppress(NotFound):

@@ -1,4 +1,4 @@
-"""Small duties: a default account and the CA bundle in each namespace, and old events."""
+"""Default service account and CA bundle of each namespace, and deletion of old events."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _T = TypeVar("_T", bound=Object)
 
 
 class NamespaceContentLoop:
-    """Gives each namespace what pods take for granted."""
+    """Creates the objects that pods of a namespace rely on."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -37,7 +37,6 @@ class NamespaceContentLoop:
         self._bundles.add_listener(self._bundle_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -56,7 +55,7 @@ class NamespaceContentLoop:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.status.phase == TERMINATING:
             return Done()
-        with contextlib.suppress(NotFound):  # The namespace went in the meantime.
+        with contextlib.suppress(NotFound):  # The namespace was deleted in the meantime.
             if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
                 account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
                 await self._make(SERVICE_ACCOUNTS, account, key.name)
@@ -74,7 +73,7 @@ class NamespaceContentLoop:
 
 
 class _EventAge(Object):
-    """Of an event, only when it was last told."""
+    """The time stamps of an event."""
 
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
@@ -84,14 +83,13 @@ EVENT_AGES: Resource[_EventAge] = Resource(_EventAge, "", "v1", "events", "Event
 
 
 class ExpiryLoop:
-    """Deletes events that are older than they are kept."""
+    """Deletes events that are older than their time to live."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
         self._kept = timedelta(seconds=context.settings.event_ttl_s)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             await asyncio.sleep(min(60.0, self._kept.total_seconds() / 2))
             try:
@@ -102,8 +100,8 @@ class ExpiryLoop:
     async def _expire(self) -> None:
         oldest = now() - self._kept
         for event in (await self._client.list(EVENT_AGES)).items:
-            told = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
-            if told is not None and told < oldest:
+            latest = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
+            if latest is not None and latest < oldest:
                 with contextlib.suppress(NotFound):
                     await self._client.delete(
                         EVENT_AGES, event.metadata.name, event.metadata.namespace

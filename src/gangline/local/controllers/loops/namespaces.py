@@ -1,4 +1,4 @@
-"""Empties namespaces that are being deleted, then lets them go."""
+"""Namespace controller: deletes the content of terminating namespaces, then finalizes them."""
 
 import contextlib
 from typing import Any
@@ -26,7 +26,6 @@ class NamespacesLoop:
         self._namespaces.add_listener(self._changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _changed(self, _: Namespace | None, new: Namespace | None) -> None:
@@ -47,7 +46,9 @@ class NamespacesLoop:
         return Done()
 
     async def _empty(self, kind: Kind, namespace: str) -> int:
-        """Delete all objects of a kind; return how many there were (some need time to go)."""
+        """Delete all objects of a kind; return how many there were, since some end only after a
+        while.
+        """
         listing = await self._client.list(kind, namespace)
         if not listing.items:
             return 0

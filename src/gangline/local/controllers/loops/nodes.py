@@ -1,4 +1,4 @@
-"""Watches over nodes: marks the silent ones, and moves pods off them when their time has come."""
+"""Node lifecycle controller: taints lost nodes, and evicts pods that no longer tolerate a taint."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ BY_NODE = "node"
 
 
 class NodesLoop:
-    """Looks at every node once a second, in memory; writes only what changes."""
+    """Checks every node once a second, in memory; writes only changes."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -47,7 +47,6 @@ class NodesLoop:
         self._leases.add_listener(self._beat)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         while True:
             for node in list(self._nodes.items()):
                 await self._attempt(self._look_at(node))
@@ -55,13 +54,13 @@ class NodesLoop:
             await asyncio.sleep(TICK_S)
 
     async def _attempt(self, work: Any) -> None:
-        """Do one piece of work; what fails is seen again at the next tick."""
+        """Run one piece of work; a failed one is repeated at the next tick."""
         try:
             await work
         except (NotFound, Conflict):
-            pass  # Somebody was quicker.
+            pass  # Another writer was faster.
         except ApiError as error:
-            log.warning("node not looked after: %s", error)
+            log.warning("node not reconciled: %s", error)
 
     def _beat(self, _: Lease | None, new: Lease | None) -> None:
         if new is not None:
@@ -88,7 +87,7 @@ class NodesLoop:
         await self._patch(node, patch, subresource="status")
 
     async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
-        # The revision guards against a kubelet that has come back in this very moment.
+        # The resourceVersion guards against a kubelet that came back in this moment.
         patch = {"metadata": {"resourceVersion": node.metadata.resource_version}, **patch}
         await self._client.patch(
             NODES, node.metadata.name, patch, kind=PatchKind.MERGE, subresource=subresource
@@ -120,7 +119,7 @@ class NodesLoop:
         self._recorder.event(pod, "Normal", "TaintManagerEviction", message)
 
     async def _remove_orphans(self) -> None:
-        """Remove pods whose node object has been gone for a while: nobody else can end them."""
+        """Delete pods whose Node object has been missing for a while: no kubelet can end them."""
         there = {node.metadata.name for node in self._nodes.items()}
         bound = {pod.spec.node_name for pod in self._pods.items()} - {""}
         gone = bound - there
@@ -140,7 +139,7 @@ class NodesLoop:
         )
 
     async def _disrupt(self, pod: Pod, reason: str, message: str, **fields: str) -> None:
-        """Write on a pod why it is about to be deleted."""
+        """Write the DisruptionTarget condition: the reason for the deletion that follows."""
         mark = Condition(
             type="DisruptionTarget",
             status="True",

@@ -1,4 +1,6 @@
-"""Binds claims to volumes, makes folders for them, and cleans up after claims that are gone."""
+"""Volume binder: binds claims to volumes, makes folders for them, and cleans up after deleted
+claims.
+"""
 
 import asyncio
 import contextlib
@@ -41,7 +43,7 @@ def _claims_of(pod: Pod) -> list[str]:
 
 
 class VolumesLoop:
-    """Two queues: claims that want a volume, and volumes whose claim may be gone."""
+    """Two queues: claims that need a volume, and volumes whose claim may be deleted."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -59,10 +61,9 @@ class VolumesLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._make_default_class()
         async with asyncio.TaskGroup() as tasks:
-            # One worker for claims: two at once could take the same volume.
+            # Invariant: one worker for claims, since two could bind the same volume.
             tasks.create_task(self._for_claims.run())
             tasks.create_task(self._for_volumes.run())
 
@@ -160,7 +161,7 @@ class VolumesLoop:
         await self._bind(claim, volume)
 
     async def _bind(self, claim: PersistentVolumeClaim, volume: PersistentVolume) -> None:
-        """Point the volume at the claim, then the claim at the volume: safe to repeat half-done."""
+        """Point the volume at the claim, then the claim at the volume; both may be repeated."""
         reference = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -227,7 +228,7 @@ class VolumesLoop:
         return any(pod.status.phase not in ENDED for pod in users)
 
     async def _delete(self, volume: PersistentVolume) -> None:
-        # Only folders of ours are removed, whatever the object says.
+        # Only folders below the cluster's own are removed, whatever path the object names.
         path = self._folder / volume.metadata.name
         if volume.spec.host_path is not None and Path(volume.spec.host_path.path) == path:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

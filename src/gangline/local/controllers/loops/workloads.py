@@ -1,4 +1,4 @@
-"""Keeps Deployments and ReplicaSets at their size."""
+"""ReplicaSet and Deployment controllers."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,6 @@ class ReplicaSetsLoop:
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _set_changed(self, old: Set | None, new: Set | None) -> None:
@@ -89,7 +88,7 @@ class ReplicaSetsLoop:
         seen = self._pods.by_index(BY_OWNER, found.metadata.uid)
         pods = self._expected.apply(key, seen)
         if await self._claim(found):
-            return Done()  # The watch brings the change, and us back here.
+            return Done()  # The watch delivers the change and triggers another pass.
         plan = replicas.plan(found, pods, now())
         try:
             await self._carry_out(key, found, plan)
@@ -101,7 +100,7 @@ class ReplicaSetsLoop:
         return Done()
 
     async def _claim(self, found: Set) -> bool:
-        """Adopt pods that fit and have no controller, release those that fit no longer."""
+        """Adopt matching pods without a controller, release owned pods that no longer match."""
         if found.metadata.deletion_timestamp is not None:
             return False
         selector = from_object(found.spec.selector)
@@ -120,7 +119,8 @@ class ReplicaSetsLoop:
         return changed
 
     async def _carry_out(self, key: Key, found: Set, plan: replicas.Plan) -> None:
-        # In growing batches: a pod that the server refuses is refused once, not a hundred times.
+        # In growing batches, as kube-controller-manager does (slow start): if the server refuses
+        # a pod, it is refused once and not a hundred times.
         missing, batch = plan.create, 1
         while missing:
             batch = min(batch, missing)
@@ -129,7 +129,7 @@ class ReplicaSetsLoop:
         await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
 
     async def _create(self, key: Key, found: Set, count: int) -> None:
-        """Create pods side by side; raises the first error, after noting what was made."""
+        """Create pods concurrently; raises the first error after all creations were recorded."""
         body = replicas.pod_body(found)
         creations = [self._client.create(PODS, body, key.namespace) for _ in range(count)]
         errors: list[BaseException] = []
@@ -163,7 +163,7 @@ class ReplicaSetsLoop:
 
 
 class DeploymentsLoop:
-    """Creates, sizes and forgets the ReplicaSets of Deployments."""
+    """Creates, scales and deletes the ReplicaSets of Deployments."""
 
     def __init__(self, context: Context) -> None:
         self._client = context.client
@@ -175,7 +175,6 @@ class DeploymentsLoop:
         self._sets.add_listener(self._set_changed)
 
     async def run(self) -> None:
-        """Work until cancelled."""
         await self._controller.run()
 
     def _deployment_changed(self, _: Deployment | None, new: Deployment | None) -> None:
@@ -201,7 +200,7 @@ class DeploymentsLoop:
     async def _carry_out(self, found: Deployment, plan: rollout.Plan) -> None:
         namespace = found.metadata.namespace
         if plan.create is not None:
-            # The name follows from the template: a second attempt collides instead of doubling.
+            # The name follows from the template: a repeated creation fails with AlreadyExists.
             try:
                 made = await self._client.create(SETS, plan.create, namespace)
             except AlreadyExists:
@@ -218,12 +217,14 @@ class DeploymentsLoop:
             with contextlib.suppress(NotFound):
                 await self._client.delete(SETS, name, namespace)
 
-    async def _adopt_set(self, found: Deployment, wanted: dict[str, Any]) -> None:
-        """Take over the set of our name, if it is nobody's."""
-        present = await self._client.get(SETS, wanted["metadata"]["name"], found.metadata.namespace)
+    async def _adopt_set(self, found: Deployment, desired: dict[str, Any]) -> None:
+        """Adopt the existing ReplicaSet with our name if it has no controller."""
+        present = await self._client.get(
+            SETS, desired["metadata"]["name"], found.metadata.namespace
+        )
         controller = present.metadata.controller
         if controller is None:
-            await adopt(self._client, SETS, present, wanted["metadata"]["ownerReferences"][0])
+            await adopt(self._client, SETS, present, desired["metadata"]["ownerReferences"][0])
         elif controller.uid != found.metadata.uid:
             message = f"ReplicaSet {present.metadata.name} belongs to {controller.name}"
             self._recorder.event(_reference(found), "Warning", "ReplicaSetTaken", message)
@@ -256,7 +257,7 @@ class DeploymentsLoop:
 
 
 def _full(plan: rollout.Plan) -> dict[str, object]:
-    """The status with its zeros written out: a patch must be able to lower a count to nothing."""
+    """The status with explicit zeros: a merge patch could not lower a count to zero otherwise."""
     counts = (
         "replicas",
         "updatedReplicas",

@@ -1,6 +1,6 @@
-"""How containers are run: the contract, and the two that fulfil it (processes, and a pretence).
+"""Container runtimes: the interface, processes of this machine, and a fake.
 
-`contract` says what the kubelet asks of a runtime. `process` fulfils it with namespaces
-(`isolation` finds out what this machine allows, `rootview` writes what a container sees as its
-file system, `cgroups` limits it, `usage` measures it); `fake` only keeps the books.
+`contract` is the interface that the kubelet uses. `process` implements it with namespaces
+(`isolation` detects what this machine allows, `rootview` builds the container's file system,
+`cgroups` limits it, `usage` measures it). `fake` starts no processes.
 """

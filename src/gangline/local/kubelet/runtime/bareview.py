@@ -1,11 +1,13 @@
-"""What a container is told where nothing can be mounted: real paths and addresses instead.
+"""Containers without namespaces: real paths and addresses in place of mount paths and names.
 
-Without permission for namespaces a volume cannot appear at its mount path, and the pod's hosts file
-cannot stand in for the machine's. So both are written out: a mount path in the command, in the
-environment or as the working folder becomes the volume's own folder, and the name of a service or
-pod, alone or with a port, becomes its address in variables that are called like one
-(``MASTER_ADDR``, ``PET_RDZV_ENDPOINT``). What a program asks for by a path or name that it makes up
-itself is not found; that is the price.
+Without permission for namespaces nothing can be mounted. So two substitutions are made in the plan:
+
+1. a mount path in the command, the environment or the working folder becomes the volume's own
+folder;
+2. the name of a service or pod, with or without a port, becomes its address in variables that are
+   named like one (``MASTER_ADDR``, ``PET_RDZV_ENDPOINT``).
+
+Limit: paths and names that a program composes itself are not substituted.
 """
 
 import re
@@ -20,12 +22,12 @@ _NAME_AND_PORT = re.compile(r"(?P<name>[a-z0-9][a-z0-9.-]*)(?P<port>:\d+)?")
 
 
 def written_out(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerPlan:
-    """Return the plan with real paths, and with addresses where ``addresses`` knows the name."""
+    """Return the plan with real paths, and with addresses for names in ``addresses``."""
     folders = {mount.target.rstrip("/"): str(mount.source) for mount in plan.mounts}
     folders.pop(HOSTS, None)
     return replace(
         plan,
-        argv=tuple(_with_folders(word, folders) for word in plan.argv),
+        argv=tuple(_with_folders(part, folders) for part in plan.argv),
         env={
             name: _with_address(value, addresses)
             if _ADDRESS_VARIABLE.fullmatch(name)
@@ -37,7 +39,7 @@ def written_out(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerP
 
 
 def addresses_in(hosts: str) -> dict[str, str]:
-    """Read a hosts file: the address of each name; of several the first."""
+    """Parse a hosts file: the address of each name, the first one if there are several."""
     found: dict[str, str] = {}
     for line in hosts.splitlines():
         address, *names = line.partition("#")[0].split() or [""]
@@ -49,8 +51,8 @@ def addresses_in(hosts: str) -> dict[str, str]:
 def _with_folders(text: str, folders: Mapping[str, str]) -> str:
     if not folders or "/" not in text:
         return text
-    # Longest first, so that a mount inside another one wins; all in one pass, so that a folder
-    # that was put in is not looked at again.
+    # Longest first, so that a mount inside another one wins. In a single pass, so that a
+    # substituted folder is not substituted again.
     targets = "|".join(re.escape(target) for target in sorted(folders, key=len, reverse=True))
     pattern = rf"(?<![\w./-])({targets})(?![\w.-])"
     return re.sub(pattern, lambda match: folders[match[1]], text)

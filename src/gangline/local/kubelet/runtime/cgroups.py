@@ -1,8 +1,8 @@
-"""Limits on processor and memory by control groups, version 1 or 2, where root may make them.
+"""CPU and memory limits by control groups, version 1 or 2, where root may create them.
 
-A container's first process puts itself into the groups before anything else, so that all it ever
-starts is counted. ``kubelet`` names each group after the cluster, the pod and the instance; a
-restarted kubelet removes the groups of a killed one by the cluster's name.
+A container's first process adds itself to the groups before anything else, so that all processes it
+starts are included. Each group is named after the cluster, the pod and the run; a restarted kubelet
+removes the groups of a killed one by the cluster's name.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ _V1_CONTROLLERS = ("memory", "cpu", "cpuacct")
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """The groups of one instance: one folder in version 2, one for each controller in 1."""
+    """The groups of one run: one folder in version 2, one for each controller in version 1."""
 
     folders: tuple[Path, ...]
     unified: bool
 
     @property
     def doors(self) -> list[str]:
-        """The files to write a process id to, to be inside."""
+        """The files that a process id is written to in order to join the groups."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     @property
     def limits_memory(self) -> bool:
-        """Whether the kernel keeps to a memory limit for it."""
+        """True if the kernel enforces a memory limit for it."""
         name = "memory.max" if self.unified else "memory.limit_in_bytes"
         return any((folder / name).exists() for folder in self.folders)
 
     def oom_killed(self) -> bool:
-        """Whether the kernel killed a process of it for want of memory."""
+        """True if the kernel killed one of its processes for lack of memory."""
         name = "memory.events" if self.unified else "memory.oom_control"
         return self._counter(name, "oom_kill") > 0
 
     def usage(self) -> Usage | None:
-        """Processor time so far, and memory in use without the file cache that can be dropped."""
+        """CPU time so far, and memory without the file cache that can be dropped."""
         try:
             cached = self._counter("memory.stat", "inactive_file")
             if self.unified:
@@ -61,7 +61,7 @@ class ControlGroup:
         return Usage(cpu_ns, max(memory - cached, 0))
 
     async def remove(self) -> None:
-        """Remove the groups once they are empty; what does not empty stays for the clean-up."""
+        """Remove the groups when they are empty; others stay for the clean-up."""
         for _ in range(_REMOVAL_TRIES):
             if not [folder for folder in self.folders if not _removed(folder)]:
                 return
@@ -82,7 +82,7 @@ class ControlGroup:
 
 
 class ControlGroups:
-    """Makes the groups of one cluster's containers below a group of its own."""
+    """Creates the control groups of one cluster's containers, below a group of its own."""
 
     def __init__(self, name: str, mount: Path = _MOUNT) -> None:
         self._name = name
@@ -93,11 +93,11 @@ class ControlGroups:
 
     @property
     def usable(self) -> bool:
-        """Whether groups can be made here."""
+        """True if groups can be created here."""
         return any(self._unified or root.name == "memory" for root in self._roots)
 
     def create(self, instance: str, limits: Limits) -> ControlGroup | None:
-        """The groups of one instance with their limits set, or None where there are none."""
+        """Create the groups of one run with its limits; None where there are none."""
         if not self.usable:
             return None
         folders = []
@@ -113,7 +113,7 @@ class ControlGroups:
         return group
 
     def clean_up(self) -> None:
-        """Remove the groups that a killed kubelet left behind."""
+        """Remove the groups that a killed kubelet left."""
         for root in self._roots:
             top = root / self._name
             for folder in [*top.glob("*"), top]:
@@ -123,7 +123,7 @@ class ControlGroups:
 
 
 def _may_make(folder: Path) -> bool:
-    """Whether groups may be made: as root, and where the file system is not read-only."""
+    """True if groups can be created: as root, on a writable file system."""
     if not (folder.parent / "cgroup.procs").exists():
         return False
     try:
@@ -139,7 +139,7 @@ def _removed(folder: Path) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        # The kernel is still taking the last processes apart.
+        # The kernel has not removed the last processes yet.
         return False
     return True
 

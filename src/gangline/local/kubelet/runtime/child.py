@@ -1,4 +1,4 @@
-"""A spawned command: its output delivered as it comes, its input, terminal and end."""
+"""A spawned command: its output, input, terminal and exit code."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ from gangline.local.kubelet.runtime.usage import tree
 _STREAMS = {1: "stdout", 2: "stderr"}
 _READ_BYTES = 65536
 _LINGER_S = 1.0
-"""How long output is awaited after the end: a process that escaped may hold a pipe open."""
+"""Seconds to wait for output after the end: a process that escaped may still have a pipe open."""
 
 
 class Child(asyncio.SubprocessProtocol):
-    """One running command; made by `spawn`."""
+    """One running command; `spawn` creates it."""
 
     def __init__(self, output: Output) -> None:
         loop = asyncio.get_running_loop()
@@ -38,11 +38,11 @@ class Child(asyncio.SubprocessProtocol):
     @property
     def pid(self) -> int:
         """The process id on this machine."""
-        assert self._transport is not None, "only spawn makes children"
+        assert self._transport is not None, "spawn sets the transport"
         return self._transport.get_pid()
 
     async def wait(self) -> int:
-        """The exit code (128 + the signal's number), once its output was delivered."""
+        """The exit code (128 + the signal's number), after its output was delivered."""
         code = await asyncio.shield(self.exited)
         while True:
             drained, _ = await asyncio.wait({self._drained}, timeout=_LINGER_S)
@@ -52,13 +52,13 @@ class Child(asyncio.SubprocessProtocol):
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the command; does nothing once it has ended."""
+        """Signal the command; does nothing after it has ended."""
         if not self.exited.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill_tree(self) -> None:
-        """SIGKILL to the command and all that descends from it."""
+        """Send SIGKILL to the command and all its descendants."""
         if self.exited.done():
             return
         for pid in list(tree(self.pid)):
@@ -66,7 +66,7 @@ class Child(asyncio.SubprocessProtocol):
                 os.kill(pid, signal.SIGKILL)
 
     def write(self, data: bytes) -> None:
-        """Feed standard input (or the terminal)."""
+        """Write to standard input, or to the terminal."""
         if self._terminal is not None:
             with contextlib.suppress(OSError):
                 os.write(self._terminal, data)
@@ -74,12 +74,12 @@ class Child(asyncio.SubprocessProtocol):
             stdin.write(data)
 
     async def drain(self) -> None:
-        """Wait until standard input takes more, after much was fed."""
+        """Wait until standard input accepts more."""
         if isinstance(self._transport, SpawnedProcess):
             await self._transport.drain()
 
     def hold(self, held: bool) -> None:
-        """Stop reading output, or go on; what is not read makes the command wait."""
+        """Pause or resume reading output; the command blocks when its pipes are full."""
         if held == self._held:
             return
         self._held = held
@@ -95,7 +95,7 @@ class Child(asyncio.SubprocessProtocol):
                     reader.resume_reading()
 
     def close_stdin(self) -> None:
-        """End standard input; a terminal is sent the end-of-file character."""
+        """Close standard input; a terminal gets the end-of-file character."""
         if self._terminal is not None:
             self.write(b"\x04")
         elif stdin := self._stdin():
@@ -108,23 +108,20 @@ class Child(asyncio.SubprocessProtocol):
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport (called by the event loop)."""
         # uvloop's transports are not derived from asyncio's classes.
         self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Deliver output (called by the event loop)."""
         self.output(_STREAMS[fd], bytes(data))
 
     def process_exited(self) -> None:
-        """Note the exit code (called by the event loop)."""
-        assert self._transport is not None, "a process exits after it was made"
+        assert self._transport is not None, "a process exits after connection_made"
         code = self._transport.get_returncode()
         if not self.exited.done():
             self.exited.set_result(128 - code if code is not None and code < 0 else code or 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """All pipes are closed and the process is gone (called by the event loop)."""
+        """All pipes are closed and the process has ended (called by the event loop)."""
         if self._terminal is None:
             self._finish()
 
@@ -146,7 +143,7 @@ class Child(asyncio.SubprocessProtocol):
         try:
             data = os.read(self._terminal, _READ_BYTES)
         except OSError as error:
-            # EIO is how Linux says that the last process has closed its side.
+            # Linux returns EIO after the last process has closed its side.
             if error.errno != errno.EIO:
                 raise
             data = b""
@@ -185,9 +182,9 @@ async def spawn(
     terminal: Terminal | None = None,
     cwd: Path | None = None,
 ) -> Child:
-    """Start a command in a session of its own, with the environment of a bare system.
+    """Start a command in a session of its own, with a minimal environment.
 
-    With a ``terminal`` that is its standard input, output and error; it is closed with the command.
+    A ``terminal`` becomes its standard input, output and error; it is closed with the command.
 
     Raises:
         OSError: it cannot be started.
@@ -221,7 +218,7 @@ async def _spawn_on_terminal(
     argv: Sequence[str], output: Output, terminal: Terminal, cwd: Path | None
 ) -> Child:
     try:
-        # A session of its own like any command's; here setsid(1) makes it, since it can also
+        # A session of its own as for other commands. setsid(1) creates it here, since it can also
         # make the terminal the controlling one.
         child = Child(output)
         await spawn_process(

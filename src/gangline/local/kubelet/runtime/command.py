@@ -1,7 +1,7 @@
-"""Whether a container's command can be run, told before anything is started.
+"""Checks that a container's command exists and is executable, before anything is started.
 
-A container engine refuses such a container with a clear message; a shell in the middle of a chain
-would only say 127. What this look-up cannot be sure of it lets pass.
+A container engine refuses such a container with a clear message; the shell in our chain of commands
+would only return 127. If the check is not certain, the command passes.
 """
 
 import os
@@ -23,9 +23,9 @@ _LAUNCHERS = (b"unshare: failed to execute ", b"setpriv: failed to execute ", b"
 def check_command(
     plan: ContainerPlan, shared: tuple[Path, ...] = (), *, bare: bool = False
 ) -> None:
-    """Refuse a command that is certain not to be there.
+    """Raise if the command certainly does not exist or is not executable.
 
-    ``bare`` says that the container will see the machine's files as they are.
+    ``bare`` means that the container sees the machine's own files.
 
     Raises:
         StartFailed: no such file, or it is not executable.
@@ -45,7 +45,7 @@ def check_command(
 
 
 def failed_launch(command: str, code: int, errors: bytes) -> StartFailed | None:
-    """What went wrong if a container's only output is its launcher's complaint."""
+    """Return the failure if a container's only output is an error of its launcher, else None."""
     if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND) or errors.count(b"\n") != 1:
         return None
     if not errors.startswith(_LAUNCHERS):
@@ -55,7 +55,7 @@ def failed_launch(command: str, code: int, errors: bytes) -> StartFailed | None:
 
 
 def _place(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: bool) -> str:
-    """Where on this machine the container's ``path`` is."""
+    """The path on this machine of the container's ``path``."""
     around = [mount for mount in plan.mounts if is_within(path, mount.target.rstrip("/") or "/")]
     if around and not bare:
         mount = max(around, key=lambda mount: len(mount.target))

@@ -1,4 +1,4 @@
-"""A container that runs as processes of this machine, and the commands run beside it."""
+"""A container that runs as processes of this machine, and the commands executed in it."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ _KEPT_ERRORS = 4096
 
 
 class ProcessContainer:
-    """One running container; made by `ProcessRuntime.start`."""
+    """One running container; `ProcessRuntime.start` creates it."""
 
     def __init__(
         self,
@@ -62,23 +62,24 @@ class ProcessContainer:
 
     @property
     def container_id(self) -> str:
-        """Unique for every instance."""
         return self.plan.container_id
 
     def take(self, stream: str, data: bytes) -> None:
-        """Pass output on to the log and to whoever is attached, at a pace that leaves us time."""
+        """Pass output on to the log and to attached clients; a flooding container is paused."""
         began = time.monotonic()
         if stream == "stderr" and len(self.early_errors) < _KEPT_ERRORS:
             self.early_errors += data
         for taker in list(self._takers):
             taker(stream, data)
         if (rest_s := self._pace.spend(began, time.monotonic())) and self.child is not None:
-            # A container that floods its log waits for us, not everybody else.
+            # A container that floods its log is paused, so that other work continues.
             self.child.hold(True)
             asyncio.get_running_loop().call_later(rest_s, self.child.hold, False)
 
     def begun(self, child: Child) -> None:
-        """The command is about to run: find its process, watch its memory if nothing else does."""
+        """The command is about to run: find its process, and watch its memory if no control group
+        does.
+        """
         self.child = child
         self.started_at = datetime.now(UTC)
         if self._isolation.level is Level.NONE:
@@ -90,7 +91,7 @@ class ProcessContainer:
             self._watch = asyncio.create_task(self._watch_memory(limit))
 
     async def wait(self) -> Exit:
-        """How it ended, once it has and all of its output was delivered."""
+        """The exit of the container, after all of its output was delivered."""
         child = self._running()
         code = await child.wait()
         if self._watch is not None:
@@ -105,11 +106,11 @@ class ProcessContainer:
         return Exit(code, finished, oom_killed)
 
     def terminate(self) -> None:
-        """SIGTERM to the main process, which decides what it means to the others."""
+        """Send SIGTERM to the main process only."""
         self._signal_init(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to all: the process namespace ends with its first process."""
+        """Send SIGKILL: the process namespace ends with its first process."""
         self._signal_init(signal.SIGKILL)
         if self._isolation.level is Level.NONE or not self.init_pid:
             self._running().kill_tree()
@@ -121,7 +122,7 @@ class ProcessContainer:
         return tree_usage(self.init_pid) if self.init_pid else None
 
     def attach(self, output: Output) -> Callable[[], None]:
-        """Deliver output to one more taker; the returned function ends that."""
+        """Add a consumer of output; the returned function removes it."""
         self._takers.append(output)
 
         def detach() -> None:
@@ -131,19 +132,15 @@ class ProcessContainer:
         return detach
 
     def write(self, data: bytes) -> None:
-        """Feed standard input."""
         self._running().write(data)
 
     async def drain(self) -> None:
-        """Wait until standard input takes more."""
         await self._running().drain()
 
     def close_stdin(self) -> None:
-        """End standard input."""
         self._running().close_stdin()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the container's terminal."""
         self._running().resize(columns, rows)
 
     async def exec(
@@ -173,7 +170,7 @@ class ProcessContainer:
         return self._group.doors if self._group is not None else []
 
     def _tail_of_session(self, tty: bool) -> list[str]:
-        """Environment and root of a command; on a terminal also what kind of terminal it is."""
+        """Environment and root of a command; on a terminal also TERM."""
         if not tty or "TERM" in self.plan.env:
             return self._tail
         variables = self._tail.index("--") + 1
@@ -182,8 +179,8 @@ class ProcessContainer:
     def _terminal(self, bare: bool) -> Terminal:
         if bare:
             return open_terminal()
-        # Of the process outside, which never leaves the machine's root: that of the container
-        # enters its own root at an instant that nobody tells.
+        # Via the process outside, which never leaves the machine's root: when the container's
+        # process enters its own root is unknown.
         return open_terminal_inside(self._running().pid, root_of(self.plan))
 
     async def _watch_memory(self, limit: int) -> None:
@@ -201,45 +198,38 @@ class ProcessContainer:
                 os.kill(self.init_pid, number)
 
     def _running(self) -> Child:
-        assert self.child is not None, "start gives out only containers that have begun"
+        assert self.child is not None, "start returns only containers that have started"
         return self.child
 
 
 class ExecProcess:
-    """One command beside a container's main process."""
+    """One command that runs in a container beside its main process."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
 
     async def wait(self) -> int:
-        """The exit code, once the output was delivered."""
         return await self._child.wait()
 
     def write(self, data: bytes) -> None:
-        """Feed standard input."""
         self._child.write(data)
 
     async def drain(self) -> None:
-        """Wait until standard input takes more."""
         await self._child.drain()
 
     def hold(self, held: bool) -> None:
-        """Stop delivering output, or go on."""
         self._child.hold(held)
 
     def close_stdin(self) -> None:
-        """End standard input."""
         self._child.close_stdin()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of its terminal."""
         self._child.resize(columns, rows)
 
     def kill(self) -> None:
-        """End the command and what it started."""
         self._child.kill_tree()
 
 
 def start_error(message: str) -> StartFailed:
-    """The failure of a set-up, which is not the command's own."""
+    """The error of a failed setup, which is not an error of the command."""
     return StartFailed(message.strip(), REASON_START_ERROR, EXIT_START_FAILED)

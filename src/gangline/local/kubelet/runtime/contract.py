@@ -1,4 +1,4 @@
-"""What the kubelet asks of a runtime, and what it gets: the seam between deciding and running."""
+"""The interface between the kubelet and a container runtime, as the CRI is in Kubernetes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ REASON_START_ERROR = "StartError"
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One file or folder of this machine that a container sees at ``target``."""
+    """One file or folder of this machine, mounted at ``target``."""
 
     source: Path
     target: str
@@ -26,7 +26,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of the machine a container may use; None is no limit."""
+    """Resource limits of a container; None is no limit."""
 
     cpu_request_milli: int = 0
     cpu_limit_milli: int | None = None
@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a container runs as; None keeps the user of the kubelet."""
+    """User and groups of a container; None means those of the kubelet."""
 
     user: int | None = None
     group: int | None = None
@@ -44,24 +44,24 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """All that is needed to run one instance of a container."""
+    """Everything that a runtime needs for one run of a container."""
 
     pod_uid: str
     namespace: str
     pod: str
     container: str
     instance: int
-    """Counts the starts of this container, from 0."""
+    """The number of this run, from 0."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     state_dir: Path
-    """A folder for this instance alone; the kubelet makes and removes it."""
+    """A folder for this run only; the kubelet creates and removes it."""
 
     workdir: str = "/"
     mounts: tuple[Mount, ...] = ()
     root: Path | None = None
-    """The root folder of its image; None shows the machine's own files."""
+    """The root folder of its image; None mounts the machine's own files."""
 
     hostname: str = ""
     netns: str | None = None
@@ -69,7 +69,7 @@ class ContainerPlan:
     limits: Limits = field(default_factory=Limits)
     read_only_root: bool = False
     gpu_devices: bool = False
-    """Whether the device files of GPUs are shown."""
+    """True if the device files of GPUs are visible."""
 
     stdin: bool = False
     tty: bool = False
@@ -77,33 +77,33 @@ class ContainerPlan:
 
     @property
     def container_id(self) -> str:
-        """What ``status.containerStatuses[].containerID`` says."""
+        """The ``containerID`` in the pod's status."""
         return f"gangline://{self.pod_uid}/{self.container}/{self.instance}"
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How an instance ended."""
+    """The end of a run."""
 
     code: int
     finished_at: datetime
     oom_killed: bool = False
     reason: str = ""
-    """Overrides the reason that follows from the code (a command that cannot be run)."""
+    """Overrides the reason that follows from the code, for a command that cannot be run."""
 
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an instance has used: processor time since its start, memory now."""
+    """The resource usage of a run: CPU time since its start, memory now."""
 
     cpu_ns: int
     memory_bytes: int
 
 
 class StartFailed(Exception):
-    """An instance could not be started; reason and exit code go into its terminated state."""
+    """A run could not be started; reason and exit code become part of its terminated state."""
 
     def __init__(self, message: str, reason: str, exit_code: int) -> None:
         super().__init__(message)
@@ -113,88 +113,88 @@ class StartFailed(Exception):
 
 
 Output = Callable[[str, bytes], None]
-"""Takes what a container writes: the stream (``stdout`` or ``stderr``) and the bytes."""
+"""Receives the output of a container: the stream (``stdout`` or ``stderr``) and the bytes."""
 
 
 class ExecSession(Protocol):
-    """One command run inside a running container, beside its main process."""
+    """One command that runs in a container beside its main process."""
 
     async def wait(self) -> int:
-        """The exit code, once the command has ended and its output was delivered."""
+        """The exit code, after the command has ended and its output was delivered."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Feed standard input."""
+        """Write to standard input."""
         ...
 
     async def drain(self) -> None:
-        """Wait until standard input takes more, after much was fed."""
+        """Wait until standard input accepts more."""
         ...
 
     def close_stdin(self) -> None:
-        """End standard input."""
+        """Close standard input."""
         ...
 
     def resize(self, columns: int, rows: int) -> None:
-        """Tell a terminal its size; does nothing without one."""
+        """Set the size of the terminal; does nothing without one."""
         ...
 
     def hold(self, held: bool) -> None:
-        """Stop delivering output, or go on: the command waits when its pipes are full."""
+        """Pause or resume output; the command blocks when its pipes are full."""
         ...
 
     def kill(self) -> None:
-        """End the command and what it started."""
+        """Kill the command and its descendants."""
         ...
 
 
 class RunningContainer(Protocol):
-    """One instance of a container, from its start until `wait` returns."""
+    """One run of a container, from its start until `wait` returns."""
 
     @property
     def container_id(self) -> str:
-        """Unique for every instance."""
+        """Unique for every run."""
         ...
 
     @property
     def started_at(self) -> datetime:
-        """When its command began."""
+        """The start time of its command."""
         ...
 
     async def wait(self) -> Exit:
-        """How it ended, once it has and all of its output was delivered."""
+        """The exit of the run, after all of its output was delivered."""
         ...
 
     def terminate(self) -> None:
-        """Ask the main process to end (SIGTERM)."""
+        """Send SIGTERM to the main process."""
         ...
 
     def kill(self) -> None:
-        """End every process of the instance at once (SIGKILL)."""
+        """Send SIGKILL to every process of the run."""
         ...
 
     def usage(self) -> Usage | None:
-        """What it uses, or None when that cannot be told."""
+        """Its resource usage; None if it cannot be measured."""
         ...
 
     def attach(self, output: Output) -> Callable[[], None]:
-        """Deliver output to one more taker; the returned function ends that."""
+        """Add a consumer of output; the returned function removes it."""
         ...
 
     def write(self, data: bytes) -> None:
-        """Feed standard input, where the plan asked for it."""
+        """Write to standard input, if the plan has one."""
         ...
 
     async def drain(self) -> None:
-        """Wait until standard input takes more, after much was fed."""
+        """Wait until standard input accepts more."""
         ...
 
     def close_stdin(self) -> None:
-        """End standard input."""
+        """Close standard input."""
         ...
 
     def resize(self, columns: int, rows: int) -> None:
-        """Tell the container's terminal its size; does nothing without one."""
+        """Set the size of the container's terminal; does nothing without one."""
         ...
 
     async def exec(
@@ -203,7 +203,7 @@ class RunningContainer(Protocol):
         """Run a command inside.
 
         Raises:
-            StartFailed: the instance has ended, or the command cannot be run.
+            StartFailed: the run has ended, or the command cannot be run.
         """
         ...
 
@@ -212,16 +212,16 @@ class Runtime(Protocol):
     """Starts containers."""
 
     async def start(self, plan: ContainerPlan, output: Output) -> RunningContainer:
-        """Start one instance; returns when its command is about to run.
+        """Start one run; returns when its command is about to run.
 
         Raises:
             StartFailed: its file system or command could not be set up.
-            OSError: the machine lacks something now (space, processes): try again later.
+            OSError: the machine lacks a resource now (disk, processes): try again later.
         """
         ...
 
     def describe_gaps(self) -> str:
-        """What this machine does not allow and pods must do without; empty when nothing."""
+        """The limitations of this machine for pods; empty if there are none."""
         ...
 
     async def forward(self, netns: str | None, address: str, port: int) -> "ByteStream":
@@ -233,12 +233,12 @@ class Runtime(Protocol):
         ...
 
     async def clean_up(self) -> None:
-        """Remove what a killed kubelet left behind (limits, mounts)."""
+        """Remove what a killed kubelet left (limits, mounts)."""
         ...
 
 
 class ByteStream(Protocol):
-    """A two-way stream of bytes into a pod."""
+    """A bidirectional stream of bytes into a pod."""
 
     async def read(self) -> bytes:
         """The next bytes, or empty at the end."""
@@ -249,5 +249,5 @@ class ByteStream(Protocol):
         ...
 
     async def close(self) -> None:
-        """End both ways."""
+        """Close both directions."""
         ...

@@ -1,6 +1,6 @@
-"""A runtime that only keeps the books: for measuring everything around it with many pods.
+"""A runtime that starts no processes, for measuring the control plane with many pods.
 
-Containers "run" until they are killed, or for as long as an annotation of their pod says.
+A container "runs" until it is killed, or for the time in an annotation of its pod.
 """
 
 import asyncio
@@ -39,43 +39,33 @@ class FakeContainer:
             self._timer = loop.call_later(float(seconds), self._end, code)
 
     async def wait(self) -> Exit:
-        """How it ended."""
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """End as a process does that heeds the signal."""
         self._end(_TERMINATED)
 
     def kill(self) -> None:
-        """End at once."""
         self._end(EXIT_KILLED)
 
     def usage(self) -> Usage | None:
-        """It uses nothing."""
         return Usage(0, 0)
 
     def attach(self, output: Output) -> Callable[[], None]:
-        """There is no output."""
         return lambda: None
 
-    def write(self, data: bytes) -> None:
-        """Nobody reads."""
+    def write(self, data: bytes) -> None: ...
 
-    async def drain(self) -> None:
-        """Nobody reads."""
+    async def drain(self) -> None: ...
 
-    def close_stdin(self) -> None:
-        """Nobody reads."""
+    def close_stdin(self) -> None: ...
 
-    def resize(self, columns: int, rows: int) -> None:
-        """There is no terminal."""
+    def resize(self, columns: int, rows: int) -> None: ...
 
     async def exec(
         self, argv: Sequence[str], output: Output, *, stdin: bool = False, tty: bool = False
     ) -> ExecSession:
-        """Nothing can be run in it."""
         raise StartFailed(
-            "this container is only pretended: the cluster runs with its fake runtime",
+            "this container has no process: the cluster runs with its fake runtime",
             REASON_START_ERROR,
             EXIT_START_FAILED,
         )
@@ -88,19 +78,15 @@ class FakeContainer:
 
 
 class FakeRuntime:
-    """Starts pretended containers."""
+    """Starts containers without processes."""
 
     async def start(self, plan: ContainerPlan, output: Output) -> FakeContainer:
-        """Pretend to start one."""
         return FakeContainer(plan)
 
     def describe_gaps(self) -> str:
-        """That nothing really runs."""
-        return "fake runtime: containers are only pretended"
+        return "fake runtime: containers have no processes"
 
     async def forward(self, netns: str | None, address: str, port: int) -> ByteStream:
-        """Nothing listens in it."""
-        raise ConnectionRefusedError("the container is only pretended")
+        raise ConnectionRefusedError("the container has no process")
 
-    async def clean_up(self) -> None:
-        """There is nothing to remove."""
+    async def clean_up(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A connection into a pod, made from inside its network namespace."""
+"""Connections into a pod, made from inside its network namespace."""
 
 import asyncio
 import ctypes
@@ -18,20 +18,17 @@ class SocketStream:
         self._socket = connection
 
     async def read(self) -> bytes:
-        """The next bytes, or empty at the end."""
         return await asyncio.get_running_loop().sock_recv(self._socket, _CHUNK)
 
     async def write(self, data: bytes) -> None:
-        """Send bytes."""
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def close(self) -> None:
-        """End both ways."""
         self._socket.close()
 
 
 async def connect_inside(netns: str | None, address: str, port: int) -> SocketStream:
-    """Connect to a port as a process of the pod would: first locally, then at its address.
+    """Connect to a port of a pod. In a namespace, 127.0.0.1 is tried first, then the pod's address.
 
     Raises:
         OSError: nothing listens there.
@@ -41,9 +38,9 @@ async def connect_inside(netns: str | None, address: str, port: int) -> SocketSt
 
 
 def _connect(netns: str | None, hosts: list[str], port: int) -> socket.socket:
-    """Connect from this thread, moved into the namespace for the time of the call.
+    """Connect from this thread, which enters the namespace during the call.
 
-    Only the calling thread moves; it must go back since the pool uses it again.
+    Only the calling thread moves. It must return, since the thread pool reuses it.
     """
     if netns is None:
         return _first_answer(hosts, port)

@@ -1,8 +1,8 @@
-"""What this machine allows: which namespaces a container can have, and the commands that make them.
+"""The namespaces that this machine allows, and the commands that create them.
 
-The chain of small util-linux commands ends in the container's command as process 1 of its own
-process namespace. Each link dies with the one before it (PR_SET_PDEATHSIG), so that not even a
-SIGKILL of the kubelet leaves a process behind: the namespace takes all its processes with it.
+A chain of util-linux commands ends with the container's command as process 1 of its own process
+namespace. Invariant: each link dies with the one before it (PR_SET_PDEATHSIG), so that even a
+SIGKILL of the kubelet leaves no process: the namespace kills all of its processes.
 """
 
 import os
@@ -19,23 +19,24 @@ _GUARD = (
     '[ "$PPID" = "$1" ] || exit 1; shift; '
     'while [ "$1" != -- ]; do echo 0 >"$1"; shift; done; shift; exec "$@"'
 )
-"""Ends if the kubelet died before its death was asked to be told; then goes into control groups."""
+"""Exits if the kubelet died before PR_SET_PDEATHSIG was set; then joins the control groups."""
 _FORK = 'exec 4>&2 2>/dev/null; setpriv --pdeathsig KILL -- "$@" 2>&4 4>&-; exit $?'
-"""Starts process 1 of the namespace and ends with its exit code, or 128 and the signal's number;
-``unshare --fork`` of util-linux 2.38 turns a SIGKILL into exit code 1."""
+"""Starts process 1 of the namespace and exits with its exit code, or 128 and the signal's number.
+``unshare --fork`` of util-linux 2.38 turns a SIGKILL into exit code 1.
+"""
 _AS_ROOT_OF_OWN_USERS = ("--user", "--map-root-user")
 _TRIAL = "mount -t proc proc /proc && mount -t tmpfs trial /mnt"
 _TRIAL_TIMEOUT_S = 10
 
 
 class Level(StrEnum):
-    """How far a container is kept apart from the machine."""
+    """The degree of isolation of a container from the machine."""
 
     ROOT = "root"
-    """All namespaces, limits by cgroups."""
+    """All namespaces, and limits by control groups."""
 
     USER = "user"
-    """All but the network, inside a user namespace."""
+    """All namespaces except the network, inside a user namespace."""
 
     NONE = "none"
     """A process group only: no mounts, no process namespace."""
@@ -43,16 +44,16 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What was found out, and why it is not more."""
+    """The isolation level of this machine."""
 
     level: Level
     gap: str = ""
-    """What pods must do without, and what would help; empty at `Level.ROOT`."""
+    """The limitations for pods, and the remedy; empty at `Level.ROOT`."""
 
     def enter(self, netns: str | None, doors: Sequence[str] = ()) -> list[str]:
-        """The commands that go before a container's set-up script.
+        """The commands before a container's setup script.
 
-        ``doors`` are the files of the control groups to go into.
+        ``doors`` are the files of the control groups to join.
         """
         guard = ["sh", "-c", _GUARD, "sh", str(os.getpid()), *doors, "--"]
         if self.level is Level.NONE:
@@ -71,7 +72,7 @@ class Isolation:
         if self.level is Level.NONE:
             return list(_die_with_parent())
         users = ["--user", "--preserve-credentials"] if self.level is Level.USER else []
-        # Without root the network is the machine's own, which nobody may enter (or needs to).
+        # Without root the network is the machine's own: entering it is neither allowed nor needed.
         network = ["--net"] if self.level is Level.ROOT else []
         spaces = ["--mount", "--uts", "--ipc", *network, "--pid"]
         # The second setpriv comes after the fork into the process namespace: ending nsenter
@@ -86,7 +87,7 @@ class Isolation:
 
 @lru_cache(maxsize=1)
 def detect() -> Isolation:
-    """Try what this machine allows, once for each process."""
+    """Detect what this machine allows, once for each process."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return Isolation(Level.NONE, f"commands are missing: {', '.join(missing)} (util-linux)")
@@ -98,7 +99,7 @@ def detect() -> Isolation:
     return Isolation(
         Level.NONE,
         f"no permission for namespaces ({refusal}): pods see the machine's files and processes, "
-        "volumes and other pods are found only by what their command and environment say; "
+        "volumes and other pods are found only by paths and names in command and environment; "
         "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
         "kernel.apparmor_restrict_unprivileged_userns=0)",
     )
@@ -109,7 +110,7 @@ def _die_with_parent() -> tuple[str, ...]:
 
 
 def _try(command: list[str]) -> str:
-    """What went wrong, or nothing."""
+    """The error message of a command; empty if it succeeds."""
     try:
         run = subprocess.run(
             command, capture_output=True, text=True, timeout=_TRIAL_TIMEOUT_S, check=False

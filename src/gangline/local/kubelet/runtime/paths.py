@@ -1,4 +1,4 @@
-"""Paths as a container will see them: links resolved below its root, mounts below a folder."""
+"""Paths inside a container: symbolic links resolved below its root, and mounts below a folder."""
 
 import os
 from collections.abc import Iterable
@@ -8,15 +8,16 @@ _LONGEST_CHAIN = 40
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or lies in it."""
+    """True if ``path`` is ``folder`` or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
-    """The path without symbolic links, seen with the folder ``base`` as root.
+    """The path without symbolic links, with the folder ``base`` as root.
 
-    What does not exist stays as it is written, and nothing is looked up in the folders ``stop_at``,
-    which the container will not see.
+    Parts that do not exist stay unchanged. Links in the folders ``stop_at`` are not resolved, since
+    the
+    container does not see them.
     """
     done, rest, links = "/", path.split("/")[::-1], 0
     hidden = tuple(stop_at)
@@ -40,7 +41,7 @@ def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
 
 
 def mounts_below(folder: str) -> list[str]:
-    """The mount points in ``folder``, without those inside another of them."""
+    """The mount points in ``folder``, without those inside another one."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = sorted({_unescape(line.split(" ")[4]) for line in lines})
     below = [point for point in points if point != folder and is_within(point, folder)]

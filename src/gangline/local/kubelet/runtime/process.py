@@ -1,4 +1,4 @@
-"""Containers as processes of this machine: the runtime behind every pod of the embedded cluster."""
+"""The process runtime: containers as processes of this machine."""
 
 import asyncio
 import errno
@@ -18,14 +18,14 @@ from gangline.local.kubelet.runtime.rootview import REPORT_FD, RootView
 from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
 
 _SET_UPS_AT_ONCE = 4 * (os.cpu_count() or 1)
-"""More at once would not be done sooner, and each would take longer."""
+"""More concurrent setups would not finish sooner, and each would take longer."""
 
 _MASTER_LOOKS, _MASTER_PAUSE_S = 100, 0.05
-"""How often, and how far apart, the address of a pod's master is looked for when names are not."""
+"""The number and interval of look-ups of the master's address, where names are not resolved."""
 
 
 class ProcessRuntime:
-    """Starts containers as processes, as far apart from the machine as it allows."""
+    """Starts containers as processes, with as much isolation as the machine allows."""
 
     def __init__(
         self, isolation: Isolation, groups: ControlGroups | None, shared: tuple[Path, ...] = ()
@@ -36,7 +36,6 @@ class ProcessRuntime:
         self._turns = asyncio.Semaphore(_SET_UPS_AT_ONCE)
 
     def describe_gaps(self) -> str:
-        """What this machine does not allow."""
         return self._isolation.gap
 
     async def clean_up(self) -> None:
@@ -49,7 +48,6 @@ class ProcessRuntime:
         return await connect_inside(netns, address, port)
 
     async def start(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
-        """Start one instance; returns when its command is about to run."""
         bare = self._isolation.level is Level.NONE
         if bare:
             plan = await _written_out(plan)
@@ -101,7 +99,7 @@ class ProcessRuntime:
         child: Child,
         group: ControlGroup | None,
     ) -> None:
-        """Wait for the set-up; if it fails or is no longer wanted nothing of it stays."""
+        """Wait for the setup; if it fails or is cancelled, remove everything of it."""
         complaint: str | None = ""
         try:
             complaint = await report.until_ready(child)
@@ -122,7 +120,7 @@ class ProcessRuntime:
 
 
 async def _written_out(plan: ContainerPlan) -> ContainerPlan:
-    """Put real paths and addresses into a plan; waits a little for the name of its master."""
+    """Substitute real paths and addresses in a plan; waits a moment for the master's name."""
     files = [mount.source for mount in plan.mounts if mount.target == bareview.HOSTS]
     master = plan.env.get("MASTER_ADDR", "")
     addresses: dict[str, str] = {}
@@ -136,7 +134,7 @@ async def _written_out(plan: ContainerPlan) -> ContainerPlan:
 
 
 def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:
-    """The command that replaces the environment by the container's, and goes to a folder."""
+    """The command that sets the container's environment and changes the working folder."""
     change = [f"--chdir={folder}"] if folder else []
     values = [f"{name}={value}" for name, value in plan.env.items()]
     return ["/usr/bin/env", "-i", *change, "--", *values]
@@ -145,17 +143,16 @@ def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:
 def _enter_root(plan: ContainerPlan, view: RootView, level: Level) -> list[str]:
     """The commands that become the container's user and enter its root.
 
-    The root is the current folder by then: its path may lead through folders that are closed to
-    that user.
+    The root must be the current folder then: the container's user may lack access to its path.
     """
     enter = ["/usr/bin/unshare", "--root=.", f"--wd={view.workdir}", "--"]
-    who = plan.identity
-    if level is not Level.ROOT or (who.user is None and who.group is None):
+    owner = plan.identity
+    if level is not Level.ROOT or (owner.user is None and owner.group is None):
         return enter
-    group = who.group if who.group is not None else 0
-    groups = ",".join(map(str, dict.fromkeys([group, *who.groups])))
-    # Becoming another user forgets the signal for the parent's death, so it is asked for again,
-    # and the right to change the root has to be carried along (engines leave it to containers).
-    become = ["/usr/bin/setpriv", f"--reuid={who.user or 0}", f"--regid={group}"]
+    group = owner.group if owner.group is not None else 0
+    groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))
+    # A change of the user clears PR_SET_PDEATHSIG, so it is set again. CAP_SYS_CHROOT has to be
+    # retained for the root change; container engines grant it to containers too.
+    become = ["/usr/bin/setpriv", f"--reuid={owner.user or 0}", f"--regid={group}"]
     carry = ["--inh-caps=+sys_chroot", "--ambient-caps=+sys_chroot", "--pdeathsig=KILL"]
     return [*become, f"--groups={groups}", *carry, "--", *enter]

@@ -1,4 +1,4 @@
-"""The pipe on which a set-up script says that it is done, or what went wrong."""
+"""The pipe on which a setup script reports success or an error."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ _READ_BYTES = 65536
 
 
 class Report:
-    """The pipe on which a set-up script says that it is done, or what went wrong."""
+    """The pipe on which a setup script reports success or an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,13 +24,13 @@ class Report:
 
     @property
     def shell_path(self) -> str:
-        """The pipe's path, as a shell wants it."""
+        """The pipe's path, quoted for a shell."""
         return shlex.quote(str(self._path))
 
     def __enter__(self) -> Self:
         self._path.unlink(missing_ok=True)
         os.mkfifo(self._path, 0o600)
-        # Open for both: opening for reading alone would end the moment one writer goes.
+        # Open for both: a read-only descriptor gets an end of file when the first writer closes.
         self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
         return self
 
@@ -39,7 +39,7 @@ class Report:
         self._path.unlink(missing_ok=True)
 
     async def until_ready(self, child: Child) -> str | None:
-        """None when the command is about to run, else what the set-up complained of."""
+        """Return None when the command is about to run, else the error of the setup."""
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
         loop.add_reader(self._fd, self._read, ready)

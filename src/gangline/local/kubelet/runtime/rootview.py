@@ -1,13 +1,17 @@
-"""What a container sees as its file system: planned here, made by a small shell script.
+"""The file system of a container: planned here, mounted by a small shell script.
 
-The view is put together below a folder of the instance, inside the container's own mount namespace,
-so that it vanishes with the container. Without an image folder it shows the machine's own files,
-with private /proc, /dev, /run and /tmp; with one, a writable layer over that folder, as a container
-engine does. A mount point that the machine lacks is never made in the machine's folders: the folder
-that would hold it is covered by a layer in memory first.
+It is built below a folder of the run, inside the container's own mount namespace, so that it
+vanishes
+with the container. Without an image folder it consists of the machine's own files, with private
+/proc,
+/dev, /run and /tmp. With an image folder it is a writable layer over that folder.
 
-All mounts of one stage go through a single ``mount --all``, since each further command costs a
-millisecond. Nothing here changes the machine but `RootView.write`, into the instance's own folder.
+Invariant: a mount point that the machine lacks is never created in the machine's folders. Its
+parent
+folder is covered by an in-memory layer first.
+
+All mounts of one stage use a single ``mount --all``, since each command costs a millisecond. Only
+`RootView.write` changes the machine, and only in the run's own folder.
 """
 
 import os
@@ -19,10 +23,10 @@ from gangline.local.kubelet.runtime.contract import ContainerPlan, Mount
 from gangline.local.kubelet.runtime.paths import is_within, mounts_below, resolve_inside
 
 READY = b"\x00ready\n"
-"""What the set-up script reports when the command is about to run."""
+"""The message of the setup script when the command is about to run."""
 
 REPORT_FD = 3
-"""The file descriptor that the set-up script reports on: `READY`, or what went wrong."""
+"""The file descriptor of the setup script's report: `READY`, or an error."""
 
 _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")
@@ -38,7 +42,7 @@ _DEVICE_LINKS = {
 
 @dataclass(slots=True)
 class _Stage:
-    """Folders and files to make, then mounts, then links: one step of the set-up."""
+    """One step of the setup: folders and files to create, then mounts, then links."""
 
     folders: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -46,13 +50,13 @@ class _Stage:
     links: list[tuple[str, str]] = field(default_factory=list)
 
     def mount(self, source: object, target: str, kind: str, options: str) -> None:
-        """Add a line to the mount table, with the escapes that ``fstab`` wants."""
+        """Add a line to the mount table, escaped for ``fstab``."""
         fields = (str(source), target, kind, options)
         escaped = (text.replace("\\", "\\134").replace(" ", "\\040") for text in fields)
         self.table.append(" ".join(escaped) + " 0 0\n")
 
     def bind(self, source: Path, target: str, options: str = "rbind") -> None:
-        """Show a file or folder at ``target``, which is made when it is missing."""
+        """Bind a file or folder to ``target``, which is created if it is missing."""
         if source.is_dir():
             self.folders.append(target)
         else:
@@ -72,7 +76,7 @@ class _Stage:
         return lines + self._link_commands()
 
     def _link_commands(self) -> list[str]:
-        """Links that are called like what they lead to go together, folder by folder."""
+        """Links with the same name as their target share one command for each folder."""
         alike: dict[str, list[str]] = {}
         others = []
         for to, link in self.links:
@@ -87,7 +91,7 @@ class _Stage:
 
 
 class RootView:
-    """The file system of one instance of a container."""
+    """The file system of one run of a container."""
 
     def __init__(self, plan: ContainerPlan, shared: tuple[Path, ...] = ()) -> None:
         self._plan = plan
@@ -103,7 +107,7 @@ class RootView:
         return self._root
 
     def write(self) -> str:
-        """Write the mount tables and return the set-up script.
+        """Write the mount tables and return the setup script.
 
         Raises:
             OSError: the state folder cannot be written (a full disk, no permission).
@@ -175,7 +179,9 @@ class RootView:
         return stage
 
     def _covers(self, mounts: list[Mount]) -> _Stage:
-        """Layers in memory over the machine's folders that lack a mount point (or the workdir)."""
+        """In-memory layers over the machine's folders that lack a mount point or the working
+        folder.
+        """
         stage = _Stage()
         if self._plan.root is not None:
             return stage
@@ -237,7 +243,7 @@ def _bind_options(mount: Mount) -> str:
 
 def _overlay(lower: Path, upper: Path, work: Path) -> str:
     extras = "" if os.geteuid() == 0 else ",userxattr"
-    # Overlays take a colon for the end of a folder's name; images have colons in theirs.
+    # Overlays separate folders by colons, and names of image folders may contain them.
     lower_name = str(lower).replace(":", "\\:")
     return f"lowerdir={lower_name},upperdir={upper},workdir={work}{extras}"
 
@@ -247,7 +253,7 @@ def _is_private(path: str) -> bool:
 
 
 def _holder(target: str) -> str:
-    """The folder of the machine to cover so that ``target`` can be made; ``/`` when none."""
+    """The folder of the machine to cover so that ``target`` can be created; ``/`` if none."""
     if _is_private(target) or os.path.exists(target):
         return "/"
     folder = os.path.dirname(target)
@@ -264,7 +270,7 @@ def _outer(target: str, mounts: list[Mount]) -> Mount | None:
 
 
 def _make_inside(outer: Mount, target: str, is_folder: bool) -> None:
-    """Make a mount point or working folder inside a volume, as container engines do."""
+    """Create a mount point or working folder inside a volume, as container engines do."""
     place = outer.source / os.path.relpath(target, outer.target)
     if place.exists() or not outer.source.is_dir():
         return

@@ -1,8 +1,9 @@
-"""Starting processes from a large process: event loops fork, which copies all our page tables.
+"""Starts processes by vfork and connects them to the event loop.
 
-``subprocess`` starts programs by vfork, which takes a tenth of the time once this process holds a
-few hundred megabytes. Here its processes are joined to the event loop: pipes by the loop's own
-transports, the end by a pidfd. The protocol is called as ``loop.subprocess_exec`` would.
+An event loop's fork copies the page tables of this large process; ``subprocess`` uses vfork, which
+takes
+a tenth of the time at a few hundred megabytes. Pipes get the loop's own transports, the end is
+reported by a pidfd. The protocol is called as by ``loop.subprocess_exec``.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import IO, cast
 
 
 class _Pipe(asyncio.Protocol):
-    """Passes on what comes out of one pipe."""
+    """Passes on the output of one pipe."""
 
     def __init__(self, process: "SpawnedProcess", fd: int) -> None:
         self._process = process
@@ -28,7 +29,7 @@ class _Pipe(asyncio.Protocol):
 
 
 class _Input(asyncio.Protocol):
-    """Knows whether a process takes more input."""
+    """Tracks whether a process accepts more input."""
 
     def __init__(self) -> None:
         self.writable = asyncio.Event()
@@ -47,8 +48,9 @@ class _Input(asyncio.Protocol):
 class _End:
     """This side of a pipe, for an event loop to close.
 
-    uvloop closes its number and then calls ``close`` too: a pipe of Python would close the number
-    again, which may be that of a file that another thread has opened between.
+    uvloop closes its descriptor and then calls ``close`` too. A Python pipe would close the
+    descriptor a
+    second time, which may by then belong to a file that another thread has opened.
     """
 
     def __init__(self, pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
@@ -65,7 +67,7 @@ class _End:
 
 
 class SpawnedProcess(asyncio.SubprocessTransport):
-    """A running process: the transport that its protocol is given."""
+    """A running process: the transport that its protocol gets."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], protocol: asyncio.SubprocessProtocol
@@ -79,7 +81,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         self._ended = False
 
     async def join(self) -> None:
-        """Hand pipes and end over to the event loop."""
+        """Connect pipes and exit to the event loop."""
         loop = asyncio.get_running_loop()
         self.protocol.connection_made(self)
         self._pidfd = os.pidfd_open(self._process.pid)
@@ -93,19 +95,17 @@ class SpawnedProcess(asyncio.SubprocessTransport):
                 self._pipes[fd] = await self._read(loop, fd, pipe)
 
     def get_pid(self) -> int:
-        """The process's number."""
         return self._process.pid
 
     def get_returncode(self) -> int | None:
-        """The exit code; minus the number of the signal that ended it; None while it runs."""
+        """The exit code; minus the number of the signal that killed it; None while it runs."""
         return self._process.returncode
 
     def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
-        """The transport of one of its pipes."""
         return self._pipes.get(fd)
 
     async def drain(self) -> None:
-        """Wait until the process has read most of what was written to it."""
+        """Wait until the process has read most of its input."""
         await self._input.writable.wait()
 
     def close(self) -> None:
@@ -120,13 +120,13 @@ class SpawnedProcess(asyncio.SubprocessTransport):
                 self._open.discard(fd)
 
     def give_up(self, joining: "asyncio.Task[None]") -> None:
-        """Close what nobody waits for any more, once it has been joined."""
+        """Close an abandoned process after it has been joined."""
         if not joining.cancelled():
             joining.exception()
         self.close()
 
     def pipe_closed(self, fd: int, exc: Exception | None) -> None:
-        """Note that one output has ended."""
+        """Record that one output has ended."""
         self._open.discard(fd)
         self.protocol.pipe_connection_lost(fd, exc)
         self._finish()
@@ -144,7 +144,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
     def _exited(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._process.wait()  # It has ended: this only fetches how.
+        self._process.wait()  # It has ended: this only reads the exit code.
         self._ended = True
         self.protocol.process_exited()
         self._finish()
@@ -154,7 +154,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
             self.protocol.connection_lost(None)
 
 
-async def spawn_process(  # noqa: PLR0913 - as many as a process has sides
+async def spawn_process(  # noqa: PLR0913 - one for each property of a process
     protocol: asyncio.SubprocessProtocol,
     argv: Sequence[str],
     *,
@@ -165,10 +165,11 @@ async def spawn_process(  # noqa: PLR0913 - as many as a process has sides
     cwd: Path | None = None,
     start_new_session: bool = False,
 ) -> SpawnedProcess:
-    """Start a program; ``protocol`` hears of its output and end.
+    """Start a program; ``protocol`` gets its output and exit.
 
-    It is started in the calling thread, which must live as long as the process: the kernel takes a
-    thread's end for the parent's death.
+    Call it in a thread that lives as long as the process: the kernel takes a thread's end for the
+    parent's
+    death (PR_SET_PDEATHSIG).
 
     Raises:
         OSError: it cannot be started.
@@ -188,7 +189,7 @@ async def spawn_process(  # noqa: PLR0913 - as many as a process has sides
     try:
         await asyncio.shield(joining)
     except BaseException:
-        # Nobody else knows of the process yet. Its pipes are joined to the end, and closed then.
+        # No caller has the process yet: its pipes are joined completely, and closed then.
         joining.add_done_callback(spawned.give_up)
         raise
     return spawned

@@ -1,4 +1,4 @@
-"""Terminals: a pair of descriptors, one to control it and one for the command that has it."""
+"""Terminals: a pair of descriptors, one to control it and one for its command."""
 
 import fcntl
 import os
@@ -14,19 +14,19 @@ TAKE_TERMINAL = ("setsid", "--ctty", "--")
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Both sides of a terminal; whoever spawns a command on it closes them."""
+    """Both sides of a terminal; the function that spawns a command on it closes them."""
 
     control: int
     side: int
     taken_inside: bool = False
-    """The command itself takes it (`TAKE_TERMINAL`), in the process namespace that it enters.
-
-    A shell there must see the leader of its session: job control asks for its number.
+    """The command takes the terminal itself (`TAKE_TERMINAL`), in the process namespace that it
+    enters.
+    A shell needs its session leader to be visible there: job control uses the leader's process id.
     """
 
 
 def open_terminal(*, taken_inside: bool = False) -> Terminal:
-    """A terminal of this machine.
+    """Open a terminal of this machine.
 
     Raises:
         OSError: there are none left.
@@ -35,14 +35,14 @@ def open_terminal(*, taken_inside: bool = False) -> Terminal:
 
 
 def open_terminal_inside(pid: int, root: str) -> Terminal:
-    """A terminal of a container, where it has a name in /dev/pts.
+    """Open a terminal of a container, so that it has a name in the container's /dev/pts.
 
     Args:
         pid: a process in the container's mount namespace.
         root: the folder there that is the container's root.
 
     Raises:
-        OSError: the container is gone, or has no terminals.
+        OSError: the container has ended, or has no terminals.
     """
     flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
     control = os.open(f"/proc/{pid}/root{root}/dev/pts/ptmx", flags)

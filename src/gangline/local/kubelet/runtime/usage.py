@@ -1,4 +1,4 @@
-"""What a tree of processes uses, read from /proc where there are no control groups."""
+"""Resource usage of a tree of processes, read from /proc where there are no control groups."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of a process; none when it is gone."""
+    """The direct children of a process; none if it has ended."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -22,7 +22,7 @@ def children(pid: int) -> list[int]:
 
 
 def tree(pid: int) -> Iterator[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     waiting = [pid]
     while waiting:
         pid = waiting.pop()
@@ -31,7 +31,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def tree_usage(pid: int) -> Usage | None:
-    """What a process and its descendants use: time, and memory that is not backed by files."""
+    """CPU time and memory without file cache of a process and its descendants."""
     cpu_ns = memory = 0
     for member in tree(pid):
         try:

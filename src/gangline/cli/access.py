@@ -10,8 +10,9 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.options import job_errors, namespace_options, type_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client

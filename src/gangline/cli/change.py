@@ -7,8 +7,9 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.event_loop import run
-from gangline.cli.options import Target, job_errors, namespace_options, output_option
+from gangline.cli.options import job_errors, namespace_options, output_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.changes import Changes

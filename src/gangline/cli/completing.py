@@ -58,7 +58,7 @@ def _is_among(name: str, typed: object) -> bool:
 def _answer(question: Question, given: Given) -> Iterable[str]:
     import asyncio  # noqa: PLC0415 - slow to load, and most completions ask no cluster
 
-    from gangline.cli.options import target_of  # noqa: PLC0415
+    from gangline.cli.target import target_of  # noqa: PLC0415
     from gangline.kube.errors import ApiError, ConfigError  # noqa: PLC0415
     from gangline.sdk.client import JobError  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ async def _pods(client: "Client", namespace: str, given: Given) -> "list[Pod]":
 
 
 async def _instances(client: "Client", namespace: str, given: Given) -> Iterable[str]:
-    from gangline.sdk.logs import short_name  # noqa: PLC0415
+    from gangline.sdk.jobs import short_name  # noqa: PLC0415
 
     return map(short_name, await _pods(client, namespace, given))
 
@@ -187,7 +187,7 @@ def contexts(context: click.Context, _parameter: click.Parameter, incomplete: st
     """Offer the contexts of the kubeconfig."""
     from pathlib import Path  # noqa: PLC0415
 
-    from gangline.cli.options import Target, target_of  # noqa: PLC0415
+    from gangline.cli.target import Target, target_of  # noqa: PLC0415
     from gangline.kube.errors import ConfigError  # noqa: PLC0415
     from gangline.kube.kubeconfig import read_kubeconfig  # noqa: PLC0415
 

@@ -9,8 +9,9 @@ import click
 
 from gangline.cli.event_loop import serve
 from gangline.cli.log_format import logging_options, start_logging
-from gangline.cli.options import Target, cluster_options
+from gangline.cli.options import cluster_options
 from gangline.cli.setting import BindAddress
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client

@@ -56,6 +56,7 @@ def view(output: str, **flags: str | None) -> None:
 
 def _in_force(flags: dict[str, str | None], profiles: Profiles) -> dict[str, Setting]:
     """All values: those of the settings, then what the kubeconfig makes of them."""
+    from gangline.cli.submit_kinds import commands  # noqa: PLC0415
     from gangline.cli.submit_settings import checked  # noqa: PLC0415
 
     profile = profiles.in_use(flags.get("profile"), os.environ)
@@ -63,13 +64,13 @@ def _in_force(flags: dict[str, str | None], profiles: Profiles) -> dict[str, Set
     known = given | _of_kubeconfig(given)
     found = {"profile": profile}
     found |= {key: known[key] for key in (*CLUSTER_KEYS, "server") if key in known}
-    settings = checked(profiles, profile.value)
+    settings = checked(profiles, profile.value, commands)
     return found | {f"submit.{flag}": setting for flag, setting in settings.items()}
 
 
 def _of_kubeconfig(given: dict[str, Setting]) -> dict[str, Setting]:
     """What the kubeconfig says, where nothing else does; nothing without one."""
-    from gangline.cli.options import Target  # noqa: PLC0415
+    from gangline.cli.target import Target  # noqa: PLC0415
     from gangline.kube.errors import ConfigError  # noqa: PLC0415
 
     path, context = given.get("kubeconfig"), given.get("context")

@@ -8,8 +8,9 @@ import click
 from gangline.cli.choosing import changes, everywhere_option, selector_option, watch_option
 from gangline.cli.event_loop import run
 from gangline.cli.job_views import now
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
 from gangline.cli.output import age, say, table, tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.api.storage import PersistentVolumeClaim

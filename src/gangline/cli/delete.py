@@ -8,8 +8,9 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError, explain
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.options import job_errors, namespace_options, type_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 
 @click.command("delete")

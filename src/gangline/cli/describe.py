@@ -11,15 +11,10 @@ from gangline.cli.choosing import Choice, choosing_options, watch_option
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_data, event_table
 from gangline.cli.job_views import job_block, job_data, now
-from gangline.cli.options import (
-    Target,
-    job_errors,
-    namespace_options,
-    output_option,
-    type_option,
-)
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import age, say, structured, table, tell
 from gangline.cli.show import FORMATS, RULE, full_name, next_step
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -6,8 +6,9 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.event_loop import run
-from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.diagnosis import Diagnosis, Finding

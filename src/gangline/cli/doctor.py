@@ -7,8 +7,9 @@ import click
 
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
 from gangline.cli.output import tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.checks import Check

@@ -10,8 +10,9 @@ from gangline.cli.choosing import WATCH_S, Choice, choosing_options, watch_optio
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_data, event_table
 from gangline.cli.job_views import now
-from gangline.cli.options import Target, job_errors, namespace_options, output_option
+from gangline.cli.options import job_errors, namespace_options, output_option
 from gangline.cli.output import say, tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.events import Happening

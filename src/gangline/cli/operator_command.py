@@ -15,7 +15,8 @@ import click
 from gangline.cli.event_loop import serve
 from gangline.cli.log_format import logging_options, start_logging
 from gangline.cli.operator_flags import operator_flags
-from gangline.cli.options import Target, cluster_options
+from gangline.cli.options import cluster_options
+from gangline.cli.target import Target
 from gangline.cli.webhook_flags import webhook_from
 
 if TYPE_CHECKING:

@@ -1,10 +1,9 @@
 """Options that many commands share: which cluster, which namespace, how to print."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -12,76 +11,12 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.output import say
+from gangline.cli.target import target_of
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
-    from gangline.kube.config import ClusterConfig
-    from gangline.kube.ratelimit import TokenBucket
     from gangline.sdk.client import JobClient
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Target(NamedTuple):
-    """Which cluster a command talks to, and in which namespace."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
-    """As given; None: what the kubeconfig says."""
-    profile: str = ""
-    """The profile of the user's settings that is in use."""
-
-    def config(self) -> "ClusterConfig":
-        """Read the configuration of the cluster.
-
-        Raises:
-            ConfigError: there is none, or it is broken.
-        """
-        from gangline.kube.config import load_config  # noqa: PLC0415
-
-        return load_config(self.kubeconfig, self.context)
-
-    def namespace_of(self, client: "Client") -> str:
-        """Return the namespace to work in: as given, else as the kubeconfig says."""
-        return self.namespace or client.config.namespace
-
-    @asynccontextmanager
-    async def connect(
-        self, component: str = "", *, rate_limit: "TokenBucket | None" = None
-    ) -> "AsyncIterator[Client]":
-        """Open a client of the cluster; a component counts its requests, a command does not."""
-        from gangline.kube.client import Client  # noqa: PLC0415
-
-        client = Client(
-            self.config(), component or "gangline", rate_limit=rate_limit, counted=bool(component)
-        )
-        async with client:
-            yield client
-
-
-def target_of(given: Mapping[str, Any]) -> Target:
-    """Return the target that options mean (by their names in Python), and the user's settings.
-
-    Raises:
-        CommandError: the settings have mistakes, or not the profile that is asked for.
-    """
-    from gangline.cli.profiles import VARIABLES, cluster_settings, read_profiles  # noqa: PLC0415
-
-    profiles = read_profiles()
-    found = cluster_settings(given, profiles, os.environ)
-    # KUBECONFIG may name several files: whoever reads the kubeconfig knows how to take it apart.
-    values = {
-        key: setting.value
-        for key, setting in found.items()
-        if setting.origin != f"environment {VARIABLES['kubeconfig']}"
-    }
-    return Target(
-        values.get("kubeconfig"),
-        values.get("context"),
-        values.get("namespace"),
-        profiles.in_use(given.get("profile"), os.environ).value,
-    )
 
 
 def cluster_options(command: F) -> F:

@@ -11,8 +11,9 @@ from gangline.cli.errors import CommandError, explain
 from gangline.cli.event_loop import run
 from gangline.cli.job_flags import seconds
 from gangline.cli.job_views import now
-from gangline.cli.options import Target, job_errors, namespace_options
+from gangline.cli.options import job_errors, namespace_options
 from gangline.cli.output import age, say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job

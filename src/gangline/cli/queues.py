@@ -10,9 +10,10 @@ from gangline.cli.choosing import changes, selector_option, watch_option
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, cluster_options, output_option
+from gangline.cli.options import cluster_options, output_option
 from gangline.cli.output import tell
 from gangline.cli.queue_views import queue_block, queue_table
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.api.scheduling import Queue

@@ -21,7 +21,6 @@ from gangline.cli.event_views import event_table
 from gangline.cli.gpu_views import gpu_block, with_gpu_metrics
 from gangline.cli.job_views import job_block, job_data, job_table, now
 from gangline.cli.options import (
-    Target,
     job_errors,
     namespace_options,
     output_option,
@@ -29,6 +28,7 @@ from gangline.cli.options import (
     type_option,
 )
 from gangline.cli.output import say, structured, tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client

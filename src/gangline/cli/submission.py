@@ -15,8 +15,9 @@ from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.jobs.owned import OWNER_ANNOTATION
 from gangline.cli.manifests import advice, check
-from gangline.cli.options import Target, job_errors
+from gangline.cli.options import job_errors
 from gangline.cli.output import say, structured
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient

@@ -7,8 +7,9 @@ from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
 from gangline.cli.submit_kinds import OUTPUTS, KindGroup
+from gangline.cli.target import Target
 
 _EPILOG = """\b
 Examples:

@@ -1,6 +1,6 @@
 """``submit pytorch``, ``submit tf`` and so on: one command for each kind, from one table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.jobs.command import JobCommand
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
+from gangline.cli.target import Target
 
 OUTPUTS = ("text", "name", "yaml", "json")
 
@@ -107,10 +108,10 @@ class KindGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def commands() -> Iterable[tuple[str, click.Command]]:
-    """Yield every command by each of its names."""
-    for name, trainer in _TRAINERS.items():
-        yield name, _command(trainer, name)
+def commands() -> Iterator[click.Command]:
+    """Build the command of each kind."""
+    for trainer in TRAINERS:
+        yield _command(trainer, trainer.word)
 
 
 def _command(trainer: Trainer, name: str) -> click.Command:
@@ -153,7 +154,7 @@ def _run(
     from gangline.cli.submission import Sending, submit  # noqa: PLC0415
     from gangline.cli.submit_settings import filled_in  # noqa: PLC0415
 
-    options = filled_in(context, options, target.profile)
+    options = filled_in(context, options, target.profile, commands)
     sending = Sending(
         dry_run=options.pop("dry_run"),
         wait=options.pop("wait"),

@@ -4,7 +4,7 @@ What may be repeated, such as ``--env``, is added to what the line says, which c
 that only other kinds have is passed over.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,14 +19,19 @@ OWN = frozenset({"name", "dry-run", "profile", "kubeconfig", "config", "context"
 """Flags that are not for settings: of one job, or set one floor above."""
 
 
-def filled_in(context: click.Context, options: Mapping[str, Any], profile: str) -> dict[str, Any]:
+def filled_in(
+    context: click.Context,
+    options: Mapping[str, Any],
+    profile: str,
+    commands: Callable[[], Iterable[click.Command]],
+) -> dict[str, Any]:
     """Return the options of a line with those of the user's settings.
 
     Raises:
         CommandError: a setting is no flag, or its value not one of that flag; names the key.
     """
     profiles = read_profiles()
-    found = checked(profiles, profile)
+    found = checked(profiles, profile, commands)
     by_flag = dict(_flags(context.command))
     complete = dict(options)
     for flag, setting in found.items():
@@ -36,17 +41,23 @@ def filled_in(context: click.Context, options: Mapping[str, Any], profile: str) 
     return complete
 
 
-def checked(profiles: Profiles, profile: str) -> dict[str, Setting]:
-    """Return the settings of flags; each of them is one of some kind's.
+def checked(
+    profiles: Profiles, profile: str, commands: Callable[[], Iterable[click.Command]]
+) -> dict[str, Setting]:
+    """Return the settings for flags of ``submit KIND``.
+
+    Args:
+        profiles: the user's settings.
+        profile: the name of the profile in use, or an empty text.
+        commands: returns the commands whose flags may be set; called only if there are settings,
+            because building the commands is slow.
 
     Raises:
-        CommandError: one is not; names the key.
+        CommandError: a setting is not a flag of any of the commands; the message has its key.
     """
     found = submit_settings(profiles, profile)
     if found:
-        from gangline.cli.submit_kinds import commands  # noqa: PLC0415 - which imports this
-
-        known = {flag for _, command in commands() for flag, _ in _flags(command)} - OWN
+        known = {flag for command in commands() for flag, _ in _flags(command)} - OWN
         for flag, setting in found.items():
             if flag not in known:
                 near = get_close_matches(flag, known, n=1)

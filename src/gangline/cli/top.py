@@ -14,9 +14,10 @@ from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.node_details import NodeDetails, details_blocks, details_data, read_details
 from gangline.cli.node_views import GPU, GpuMode, footer, node_data, node_table, read_nodes
-from gangline.cli.options import Target, cluster_options, output_option
+from gangline.cli.options import cluster_options, output_option
 from gangline.cli.output import draws_curves, say, tell
 from gangline.cli.sparkline import History
+from gangline.cli.target import Target
 from gangline.cli.top_job import REFRESH_S, job_command, rule
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, with_gpu_metrics
 from gangline.cli.job_views import duration, job_data, now
 from gangline.cli.node_views import worth
 from gangline.cli.options import (
-    Target,
     job_errors,
     namespace_options,
     output_option,
@@ -24,6 +23,7 @@ from gangline.cli.options import (
 )
 from gangline.cli.output import draws_curves, table, tell
 from gangline.cli.sparkline import CURVE, NOTHING, History
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.gpu_usage import GpuUsage

@@ -12,15 +12,10 @@ from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.job_flags import seconds
 from gangline.cli.job_views import job_data, now
-from gangline.cli.options import (
-    Target,
-    job_errors,
-    namespace_options,
-    output_option,
-    type_option,
-)
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import say, tell
 from gangline.cli.show import FORMATS, full_name
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient

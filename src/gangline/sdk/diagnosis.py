@@ -14,8 +14,7 @@ from gangline.api.failure import Blame, Failure
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
 from gangline.sdk.events import Happening
-from gangline.sdk.jobs import Job, State
-from gangline.sdk.logs import short_name
+from gangline.sdk.jobs import Job, State, short_name
 from gangline.sdk.symptoms import Symptom, find_symptom
 from gangline.sdk.waiting import waiting_cause
 
@@ -60,9 +59,22 @@ class Diagnosis:
     """Of the replica that failed first."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk.notebook import diagnosis_html  # noqa: PLC0415 - for notebooks alone
+        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        return diagnosis_html(self)
+        title = notebook.heading(self.job, self.state)
+        shown = notebook.lines([title, notebook.paragraph(self.summary)])
+        if self.root:
+            head = ("Replica", "Cause", "Evidence", "What helps")
+            findings = (self.root, *self.consequences)
+            shown += notebook.table(head, map(_row, findings))
+        if self.last_lines:
+            shown += notebook.preformatted("\n".join(self.last_lines))
+        return shown + notebook.bullets(self.next_steps)
+
+
+def _row(finding: Finding) -> tuple[object, ...]:
+    cause = f"{finding.cause} (a consequence)" if finding.consequence else finding.cause
+    return finding.replica, cause, finding.evidence, finding.remedy
 
 
 def diagnose(

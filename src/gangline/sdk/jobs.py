@@ -124,9 +124,45 @@ class Job:
         return next((replica for replica in self.replicas if replica.chief), None)
 
     def _repr_html_(self) -> str:
-        from gangline.sdk.notebook import job_html  # noqa: PLC0415 - for notebooks alone
+        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        return job_html(self)
+        facts = [f"{self.running} of {self.wanted} replicas run", run_time(self)]
+        if self.requested_gpus:
+            facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
+        if self.queue:
+            facts.append(f"queue {self.queue}")
+        title = notebook.heading(f"{self.kind.trainer}/{self.name}", self.state, facts)
+        shown = notebook.lines([title, notebook.note(self.reason) if self.reason else ""])
+        head = ("Replica", "Status", "Node", "GPUs", "Restarts", "Exit", "Message")
+        rows = [
+            (
+                replica.short_name,
+                replica.status,
+                replica.node,
+                replica.gpus,
+                replica.restarts,
+                "" if replica.exit_code is None else replica.exit_code,
+                replica.message,
+            )
+            for replica in self.replicas
+        ]
+        return shown + (notebook.table(head, rows) if rows else "")
+
+
+def run_time(job: Job) -> str:
+    """Return how long a job has run, as ``H:MM:SS``; an empty text before it starts."""
+    if job.started is None:
+        return ""
+    until = job.finished or datetime.now(UTC)
+    seconds = max(0, int((until - job.started).total_seconds()))
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def short_name(pod: Pod) -> str:
+    """Return the role and index of a pod, such as ``worker-3``; its name if it has no role."""
+    labels = pod.metadata.labels
+    role = labels.get(ROLE_LABEL, "")
+    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name
 
 
 def describe(

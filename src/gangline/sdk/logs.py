@@ -21,7 +21,7 @@ from gangline.api.resources import PODS
 from gangline.kube.client import Client
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informer import Informer
-from gangline.sdk.jobs import INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, Job, describe
+from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, describe, short_name
 from gangline.sdk.line_queue import LineQueue
 
 RESUME_S = 0.5
@@ -362,10 +362,3 @@ def is_meant(pod: Pod, job_uid: str, options: LogOptions) -> bool:
     if options.replicas and not names & options.replicas:
         return False
     return not options.replica or options.replica in names
-
-
-def short_name(pod: Pod) -> str:
-    """The role and number of a pod, such as ``worker-3``."""
-    labels = pod.metadata.labels
-    role = labels.get(ROLE_LABEL, "")
-    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name

@@ -21,7 +21,7 @@ from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.events import Happening, job_events
 from gangline.sdk.evidence import diagnosed
 from gangline.sdk.functions import Shape, function_job
-from gangline.sdk.jobs import Job
+from gangline.sdk.jobs import Job, run_time
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import EVERYTHING, LogLine, LogOptions, following_logs, read_logs
 
@@ -36,9 +36,24 @@ class Jobs(list[Job]):
     """Jobs, the newest first; a table in notebooks."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk.notebook import jobs_html  # noqa: PLC0415 - for notebooks alone
+        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        return jobs_html(self)
+        if not self:
+            return notebook.note("No jobs.")
+        head = ("Job", "Kind", "State", "Replicas", "GPUs", "Duration", "Reason")
+        rows = [
+            (
+                job.name,
+                job.kind.trainer,
+                job.state,
+                f"{job.running}/{job.wanted}",
+                job.requested_gpus,
+                run_time(job),
+                job.reason,
+            )
+            for job in self
+        ]
+        return notebook.table(head, rows)
 
 
 class AsyncClient:

@@ -11,8 +11,8 @@ from gangline.cli import main
 from gangline.cli.config import with_profile
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import target_of
 from gangline.cli.profiles import Profiles, cluster_settings, parse
+from gangline.cli.target import target_of
 
 FILE = Path("/home/me/.config/gangline/config.yaml")
 TEXT = """\

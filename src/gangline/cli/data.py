@@ -1,4 +1,4 @@
-"""``data list``: the claims that jobs can mount."""
+"""``data list``: persistent volume claims that jobs can mount."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group("data")
 def data_command() -> None:
-    """Show the claims that jobs can mount."""
+    """Show persistent volume claims that jobs can mount."""
 
 
 @click.command("list")
@@ -30,7 +30,7 @@ def data_command() -> None:
 def list_data(
     target: Target, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
-    """Show claims that have a volume. Annotations 'description' and 'owner' say what they are."""
+    """Show bound claims, with their annotations 'description' and 'owner'."""
     from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
 
     async def show() -> None:
@@ -60,7 +60,7 @@ def _tell(
         shown = claim_table(claims, namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
         if not claims:
-            say("No claim has a volume; 'kubectl get pvc' shows those that wait for one.")
+            say("No claim is bound; 'kubectl get pvc' shows pending claims.")
 
 
 data_command.add_command(list_data)
@@ -68,7 +68,6 @@ data_command.add_command(list_data, "ls")
 
 
 def claim_data(claim: "PersistentVolumeClaim") -> dict[str, Any]:
-    """Return a claim as plain data."""
     notes = claim.metadata.annotations
     return {
         "name": claim.metadata.name,
@@ -84,7 +83,7 @@ def claim_data(claim: "PersistentVolumeClaim") -> dict[str, Any]:
 
 
 def claim_table(claims: "Sequence[PersistentVolumeClaim]", *, namespaces: bool, wide: bool) -> str:
-    """Return claims under Arena's head; ``wide`` adds what they are made of."""
+    """Return claims under Arena's header; ``wide`` adds capacity, storage class and volume."""
     head = ["NAME", *(["NAMESPACE"] if namespaces else [])]
     head += ["ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
     head += ["CAPACITY", "STORAGECLASS", "VOLUME"] if wide else []

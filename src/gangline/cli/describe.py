@@ -1,4 +1,4 @@
-"""``describe``: everything about one job on one page."""
+"""``describe``: all details of one job on one page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def describe_command(
     watch: bool,
     output: str,
 ) -> None:
-    """Show all about a job, or those chosen: state, replicas, conditions, spec and events."""
+    """Show all details of one or several jobs: state, replicas, conditions, spec and events."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -70,7 +70,7 @@ def describe_command(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A job with all that is on its page."""
+    """A job with the content of its page."""
 
     job: "Job"
     data: dict[str, Any]
@@ -113,8 +113,8 @@ def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
     for each in conditions:
         changed = each.get("lastTransitionTime")
         since = age(datetime.fromisoformat(changed), at) if changed else "N/A"
-        words = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
-        rows.append(words)
+        row = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
+        rows.append(row)
     return table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
 
 

@@ -1,4 +1,4 @@
-"""``doctor``: what usually breaks, checked; and what to do about it."""
+"""``doctor``: checks of a cluster for common problems, with remedies."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -46,7 +46,7 @@ def doctor_command(target: Target, output: str) -> int:
 
 
 def report(checks: "Sequence[Check]") -> str:
-    """Return the outcomes, each with its remedy below."""
+    """Return the results as lines, each with its remedy below."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:

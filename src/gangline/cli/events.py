@@ -1,4 +1,4 @@
-"""``events``: what happened to jobs, their pods and what belongs to them."""
+"""``events``: events of jobs, their pods and their owned objects."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ def events_command(
     watch: bool,
     output: str,
 ) -> None:
-    """Show what happened to jobs (without JOB or -l: to everything), the newest last."""
+    """Show events of jobs (without JOB or -l: all events), the newest last."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -63,7 +63,7 @@ def events_command(
                         shown = event_table(fresh, now(), wide=output == "wide")
                         click.echo(shown.partition("\n")[2] if known else shown)
                     elif not watch:
-                        say("Nothing has happened, or it is forgotten: events are kept an hour.")
+                        say("No events, or they have expired: events are stored for one hour.")
                 known.update(found)
                 if not watch:
                     return

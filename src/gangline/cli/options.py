@@ -1,4 +1,4 @@
-"""Options that many commands share: which cluster, which namespace, how to print."""
+"""Options that many commands share: cluster, namespace, kind of job, output format."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cluster_options(command: F) -> F:
-    """Add ``--kubeconfig`` and ``--context``; the command gets a ``Target`` as ``target``."""
+    """Add ``--kubeconfig`` and ``--context``; the command receives a ``Target`` as ``target``."""
     return _target(command, with_namespace=False)
 
 
 def namespace_options(command: F) -> F:
-    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command gets a ``target``."""
+    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command receives a ``Target`` as
+    ``target``.
+    """
     return _target(command, with_namespace=True)
 
 
@@ -48,12 +50,12 @@ def _target(command: F, *, with_namespace: bool) -> F:
             "-n",
             "--namespace",
             shell_complete=completing.namespaces,
-            help="Namespace; the one of the kubeconfig when not given.",
+            help="Namespace; default: that of the kubeconfig.",
         )(wrapped)
     wrapped = click.option(
         "--profile",
         shell_complete=completing.profiles,
-        help="Profile of your settings to use; see 'gangline config'.",
+        help="Profile of your settings; see 'gangline config'.",
     )(wrapped)
     wrapped = click.option(
         "--context", shell_complete=completing.contexts, help="Context of the kubeconfig to use."
@@ -64,13 +66,15 @@ def _target(command: F, *, with_namespace: bool) -> F:
         "kubeconfig",
         metavar="FILE",
         type=click.Path(),
-        help="Kubeconfig to use; KUBECONFIG, then the usual places when not given.",
+        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
     )(wrapped)
     return cast(F, debug_option(wrapped))
 
 
 def debug_option(command: F) -> F:
-    """Let a command take ``--debug`` after its name as well: people forget it first."""
+    """Accept ``--debug`` after the name of the command, where users add it when a command has
+    failed.
+    """
     return click.option(
         "--debug", is_flag=True, expose_value=False, callback=_note_debug, hidden=True
     )(command)
@@ -83,7 +87,7 @@ def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None
 
 
 def type_option(command: F) -> F:
-    """Add ``-T``: which kind of job is meant; the command gets it as ``kind``."""
+    """Add ``-T``, the kind of the job; the command receives it as ``kind``."""
     return click.option(
         "-T",
         "--type",
@@ -95,10 +99,9 @@ def type_option(command: F) -> F:
 
 
 class _Format(click.Choice[str]):
-    """One of the formats, or ``jsonpath=TEMPLATE`` where the command has ``json``."""
+    """An output format, or ``jsonpath=TEMPLATE`` for commands that print ``json`` and ``table``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format as it was written."""
         if "json" in self.choices and "table" in self.choices and str(value).startswith(JSONPATH):
             return str(value)
         return super().convert(value, param, ctx)
@@ -122,7 +125,7 @@ def output_option(*formats: str) -> Callable[[F], F]:
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Turn what the SDK says of jobs into messages with an exit status."""
+    """Turn errors of the SDK about jobs into messages with an exit status."""
     from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
 
     try:
@@ -137,7 +140,7 @@ def job_errors() -> Iterator[None]:
 
 
 def say_what_is_unseen(jobs: "JobClient") -> None:
-    """Say what was left out of an answer, as the user may not read it."""
+    """Report kinds that the result lacks because the user may not list them."""
     if jobs.unseen:
         left_out = ", ".join(sorted(jobs.unseen))
-        say(f"Without {left_out}: you may not list them here ('kubectl auth can-i' shows why).")
+        say(f"Not shown: {left_out}; you may not list them ('kubectl auth can-i' shows why).")

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """Which cluster a command talks to, and in which namespace."""
+    """The cluster and the namespace that a command works with."""
 
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
-    """As given; None: what the kubeconfig says."""
+    """The given namespace; None selects that of the kubeconfig."""
     profile: str = ""
-    """The profile of the user's settings that is in use."""
+    """The active profile of the user's settings; empty for none."""
 
     def config(self) -> "ClusterConfig":
-        """Read the configuration of the cluster.
+        """Load the configuration of the cluster.
 
         Raises:
             ConfigError: there is none, or it is broken.
@@ -36,14 +36,13 @@ class Target(NamedTuple):
         return load_config(self.kubeconfig, self.context)
 
     def namespace_of(self, client: "Client") -> str:
-        """Return the namespace to work in: as given, else as the kubeconfig says."""
         return self.namespace or client.config.namespace
 
     @asynccontextmanager
     async def connect(
         self, component: str = "", *, rate_limit: "TokenBucket | None" = None
     ) -> "AsyncIterator[Client]":
-        """Open a client of the cluster; a component counts its requests, a command does not."""
+        """Open a client of the cluster; requests are counted for components only."""
         from gangline.kube.client import Client  # noqa: PLC0415
 
         client = Client(

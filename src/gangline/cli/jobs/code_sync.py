@@ -1,7 +1,8 @@
 """Code that pods fetch before they start: from git, by rsync, or uploaded from this machine.
 
-An init container puts it into a volume that the main container sees at ``WORKING_DIR/code``.
-User names and passwords go into a Secret of the job, and from there to the init container alone.
+An init container writes it to a volume that the main container mounts at ``WORKING_DIR/code``.
+Invariant: user names and passwords are in a Secret of the job, and only the init container reads
+it.
 """
 
 import base64
@@ -41,7 +42,7 @@ cat /uploaded/part-* | tar -xzf - -C "/code/$CODE_NAME"
 
 @dataclass(frozen=True, slots=True)
 class CodeSync:
-    """Where the code comes from."""
+    """The source of the code."""
 
     mode: str
     """git, rsync or local; empty for none."""
@@ -50,7 +51,7 @@ class CodeSync:
 
 
 def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
-    """Return the job with an init container that clones, and the Secret if it needs one."""
+    """Return the job with an init container that clones, and a Secret if the clone needs one."""
     source, from_source = _without_credentials(sync.source)
     variables = {each["name"]: each for each in flags.pod.environment}
     secret = from_source | {
@@ -74,7 +75,7 @@ def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]
 
 
 def with_rsync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
-    """Return the job with an init container that copies."""
+    """Return the job with an init container that copies by rsync."""
     environment = [*flags.pod.environment, {"name": "RSYNC_SOURCE", "value": sync.source}]
     return _with_code(flags, _init(flags, sync.image or RSYNC_IMAGE, _RSYNC, environment)), []
 
@@ -105,13 +106,13 @@ def with_upload(
 
 
 def repository_name(source: str) -> str:
-    """Return the folder that a clone of ``source`` is put into."""
+    """Return the folder that a clone of ``source`` creates."""
     path = urlsplit(source).path if "://" in source else source.rpartition(":")[2]
     return path.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
 
 
 def _without_credentials(source: str) -> tuple[str, dict[str, str]]:
-    """Take user name and password out of an address."""
+    """Remove user name and password from a URL; return both separately."""
     parts = urlsplit(source)
     if parts.scheme not in {"http", "https"} or parts.username is None:
         return source, {}

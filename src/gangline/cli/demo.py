@@ -76,17 +76,17 @@ async def _demo(example: Path, steps: int, *, kill: bool) -> int:
     view = View(steps, REPLICAS)
     for name in await remove_forsaken(default_home()):
         view.note(f"Removed the remains of {name}, which was killed.")
-    story = Story(steps, kill_wanted=kill)
+    timeline = Story(steps, kill_wanted=kill)
     view.phase(f"Starting a cluster of {NODES} nodes in this process")
     with cluster_errors():
         async with demo_cluster() as ready:
-            story.cluster_answers()
-            view.note(f"API server ready at {ready.url} after {story.cluster_start:.1f} s")
+            timeline.cluster_answers()
+            view.note(f"API server ready at {ready.url} after {timeline.cluster_start:.1f} s")
             for note in await _shortcomings(ready):
                 view.note(f"note: {note}")
-            code = await _train(ready, example, story, view)
+            code = await _train(ready, example, timeline, view)
             view.phase("Cleaning up")
-    view.report(story)
+    view.report(timeline)
     return code
 
 
@@ -98,7 +98,7 @@ async def _shortcomings(ready: "Ready") -> list[str]:
     return [note for note in (ready.shortcoming, gap) if note]
 
 
-async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int:
+async def _train(ready: "Ready", example: Path, timeline: Story, view: View) -> int:
     from gangline.kube.client import Client  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -106,26 +106,26 @@ async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int
 
     async with Client(load_config(ready.kubeconfig), user_agent="gangline-demo") as client:
         jobs = JobClient(client)
-        for manifest in manifests(example, story.steps):
+        for manifest in manifests(example, timeline.steps):
             await _accepted(jobs, manifest)
-        story.submitted()
+        timeline.submitted()
         view.phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
         with view.progress():
-            async with _said_why(jobs, story, view), following_logs(client, job) as lines:
+            async with _said_why(jobs, timeline, view), following_logs(client, job) as lines:
                 async for line in lines:
-                    story.line(line.replica, line.text)
+                    timeline.line(line.replica, line.text)
                     view.line(line.replica, line.text)
-                    if story.kill_is_due and kill_replica(VICTIM):
-                        story.kill(VICTIM)
+                    if timeline.kill_is_due and kill_replica(VICTIM):
+                        timeline.kill(VICTIM)
                         view.killed(VICTIM)
         ended = await jobs.wait(JOB, NAMESPACE)
-    story.ended(ended.state, ended.restarts)
-    return ExitCode.DONE if story.succeeded else ExitCode.JOB_FAILED
+    timeline.ended(ended.state, ended.restarts)
+    return ExitCode.DONE if timeline.succeeded else ExitCode.JOB_FAILED
 
 
 @contextlib.asynccontextmanager
-async def _said_why(jobs: Any, story: Story, view: View) -> AsyncIterator[None]:
+async def _said_why(jobs: Any, timeline: Story, view: View) -> AsyncIterator[None]:
     """Report at intervals why the first training step has not happened yet.
 
     Raises:
@@ -133,10 +133,10 @@ async def _said_why(jobs: Any, story: Story, view: View) -> AsyncIterator[None]:
     """
 
     async def report() -> None:
-        while story.first_step < 0:
+        while timeline.first_step < 0:
             await asyncio.sleep(WAIT_TOLD_S)
             job = await jobs.get(JOB, NAMESPACE)
-            if story.first_step < 0 and job.reason:
+            if timeline.first_step < 0 and job.reason:
                 view.note(f"waiting: {job.reason}")
 
     reporting = asyncio.create_task(report())

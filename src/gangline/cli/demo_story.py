@@ -96,39 +96,42 @@ class Story:
         self.last_step = number
 
 
-def headline(story: Story) -> str:
+def headline(timeline: Story) -> str:
     """Return the result of the job in one sentence."""
-    if story.accuracy < 0:
-        return f"The job {story.state.lower()} without a test accuracy: this is a defect."
-    text = f"The job {story.state.lower()}: test accuracy {story.accuracy:.4f}"
-    if story.accuracy < GOOD_ENOUGH:
+    if timeline.accuracy < 0:
+        return f"The job {timeline.state.lower()} without a test accuracy: this is a defect."
+    text = f"The job {timeline.state.lower()}: test accuracy {timeline.accuracy:.4f}"
+    if timeline.accuracy < GOOD_ENOUGH:
         return f"{text}, below the expected {GOOD_ENOUGH}."
-    if story.killed and story.recovery < 0:
+    if timeline.killed and timeline.recovery < 0:
         return f"{text}, but no recovery was observed."
-    if story.kill_wanted and not story.killed:
+    if timeline.kill_wanted and not timeline.killed:
         return f"{text}, but no worker was found to kill."
     return text
 
 
-def rows(story: Story) -> Iterator[tuple[str, str]]:
+def rows(timeline: Story) -> Iterator[tuple[str, str]]:
     """Yield what was lost and the duration of each phase, as label and value."""
-    yield "test accuracy", _number(story.accuracy, ".4f")
-    if story.killed:
-        yield "killed", f"{story.victim}, after step {story.last_before_kill} of {story.steps}"
-        yield "lost", _lost(story)
-    yield "cluster start, to the first answer", _seconds(story.cluster_start)
-    yield "submission to the first step", _seconds(story.first_step)
-    if story.killed:
-        yield "recovery, kill to the next step", _seconds(story.recovery)
-    yield "total", _seconds(story.total)
+    yield "test accuracy", _number(timeline.accuracy, ".4f")
+    if timeline.killed:
+        yield (
+            "killed",
+            f"{timeline.victim}, after step {timeline.last_before_kill} of {timeline.steps}",
+        )
+        yield "lost", _lost(timeline)
+    yield "cluster start, to the first answer", _seconds(timeline.cluster_start)
+    yield "submission to the first step", _seconds(timeline.first_step)
+    if timeline.killed:
+        yield "recovery, kill to the next step", _seconds(timeline.recovery)
+    yield "total", _seconds(timeline.total)
 
 
-def _lost(story: Story) -> str:
-    if story.resumed_at < 0:
+def _lost(timeline: Story) -> str:
+    if timeline.resumed_at < 0:
         return "unknown: no rank started again"
-    restarts = "1 restart" if story.restarts == 1 else f"{story.restarts} restarts"
-    steps = "1 step" if story.lost_steps == 1 else f"{story.lost_steps} steps"
-    return f"{steps} since the checkpoint of step {story.resumed_at}; {restarts} in total"
+    restarts = "1 restart" if timeline.restarts == 1 else f"{timeline.restarts} restarts"
+    steps = "1 step" if timeline.lost_steps == 1 else f"{timeline.lost_steps} steps"
+    return f"{steps} since the checkpoint of step {timeline.resumed_at}; {restarts} in total"
 
 
 def _seconds(time_s: float) -> str:

@@ -85,11 +85,11 @@ class View:
             shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
             self._console.print(Text.assemble((f"{replica:>9} | ", colour), (shown, style)))
 
-    def report(self, story: Story) -> None:
-        good = story.succeeded
+    def report(self, timeline: Story) -> None:
+        good = timeline.succeeded
         self._console.print()
-        self._console.print(Text(headline(story), style="bold green" if good else "bold red"))
-        for label, value in rows(story):
+        self._console.print(Text(headline(timeline), style="bold green" if good else "bold red"))
+        for label, value in rows(timeline):
             self._console.print(Text.assemble(f"  {label:<{LABEL_WIDTH}}", (value, "bold")))
 
     def _does(self, replica: str, doing: str, step: int | None = None) -> None:

@@ -59,9 +59,9 @@ def pruned(
     """Return the jobs that ended at least ``longer`` ago."""
     from gangline.sdk.jobs import State  # noqa: PLC0415
 
-    wanted = {State.FAILED} if failed_only else {State.FAILED, State.SUCCEEDED}
+    states = {State.FAILED} if failed_only else {State.FAILED, State.SUCCEEDED}
     return [
-        job for job in jobs if job.state in wanted and at - (job.finished or job.created) >= longer
+        job for job in jobs if job.state in states and at - (job.finished or job.created) >= longer
     ]
 
 

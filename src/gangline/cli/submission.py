@@ -57,9 +57,7 @@ def submit(manifests: Sequence[Manifest], target: Target, sending: Sending) -> N
             run(_send(manifests, target, sending, submitted))
     except KeyboardInterrupt:
         for name, namespace in submitted:
-            say(
-                f"\nDetached; {name} continues: 'gangline logs -f {name} -n {namespace}' follows it."
-            )
+            say(f"\nDetached from {name}: 'gangline logs -f {name} -n {namespace}' follows it.")
         raise
 
 

@@ -98,9 +98,9 @@ class KindGroup(click.Group):
         """Complete a kind from the table alone, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
-        words = sorted((each.word, each.runs) for each in TRAINERS)
+        kinds = sorted((each.word, each.runs) for each in TRAINERS)
         found = [
-            CompletionItem(word, help=runs) for word, runs in words if word.startswith(incomplete)
+            CompletionItem(word, help=runs) for word, runs in kinds if word.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -117,7 +117,7 @@ def _command(trainer: Trainer, name: str) -> click.Command:
 
     function = partial(_run, trainer)
     function.__doc__ = (
-        f"{trainer.runs}\n\nOptions come before the command; a shell runs the joined command.shell."
+        f"{trainer.runs}\n\nOptions come before the command; a shell runs the joined command."
     )
     made: Any = output_option(*OUTPUTS)(_keep(function))
     made = flags.with_options(namespace_options(made), flags.of_kind(trainer.word, trainer.clean))

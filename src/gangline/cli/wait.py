@@ -71,7 +71,7 @@ def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
                             ended.append(job)
                             _tell(job, name, output)
             except TimeoutError:
-                raise CommandError(f"not {goal} after {timeout}") from None
+                raise CommandError(f"after {timeout} still not {goal}") from None
         data = [job_data(job, now()) for job in ended]
         tell(data[0] if len(jobs) == 1 and len(data) == 1 else data, output)
 

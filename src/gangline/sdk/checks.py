@@ -158,12 +158,12 @@ def _scheduler(facts: Facts) -> Check:
     return Check(name, Verdict.UNKNOWN, "there is no pod to check")
 
 
-def _fresh(facts: Facts, words: Sequence[str]) -> bool:
-    """True if a lease whose name has one of the words was renewed recently."""
+def _fresh(facts: Facts, names: Sequence[str]) -> bool:
+    """True if a lease whose name contains one of the texts was renewed recently."""
     return any(
         lease.spec.renew_time and facts.now - lease.spec.renew_time < _NODE_SILENCE
         for lease in facts.leases or ()
-        if any(word in lease.metadata.name for word in words)
+        if any(name in lease.metadata.name for name in names)
     )
 
 

@@ -92,7 +92,7 @@ async def test_what_ran_before_is_read_of_pods_that_are_gone_or_were_replaced(
     await until(lambda: written("run 0\n"), 200.0)
     nothing = cluster.run("logs", "again", "--previous")
     assert nothing.returncode == ExitCode.UNEXPECTED
-    assert "no earlier pod's log is kept" in nothing.stderr
+    assert "no log of an earlier pod" in nothing.stderr
     typed(cluster, "restart", "again")
     await until(lambda: written("run 1\n"), 200.0)
     assert typed(cluster, "logs", "again", "--previous") == "run 0\n"

@@ -82,7 +82,7 @@ async def test_a_choice_of_nothing_or_of_two_kinds_is_refused(typed: Typed, comm
     said = await typed(command, ends=ExitCode.USAGE)
     assert "--selector" in said
     said = await typed(command, "digits", "-l", "team=a", ends=ExitCode.USAGE)
-    assert "choose twice" in said
+    assert "exclude each other" in said
     said = await typed(command, "nobody", "-A", ends=ExitCode.NOT_FOUND)
     assert "'nobody'" in said
 
@@ -90,7 +90,7 @@ async def test_a_choice_of_nothing_or_of_two_kinds_is_refused(typed: Typed, comm
 async def test_several_jobs_are_waited_for_and_named_in_full(typed: Typed) -> None:
     said = await typed("wait", "-A", "-l", "team=a")
     assert said == "pytorchjob/digits SUCCEEDED\n" * 2
-    assert "nothing to wait for" in await typed("wait", "-l", "team=b", ends=ExitCode.UNEXPECTED)
+    assert "no job matches" in await typed("wait", "-l", "team=b", ends=ExitCode.UNEXPECTED)
 
 
 async def test_a_page_holds_conditions_specification_and_events(typed: Typed) -> None:
@@ -134,7 +134,7 @@ async def test_nodes_claims_and_queues_are_chosen_by_labels(api: FakeApi, typed:
         "persistentvolumeclaim/two\n"
     )
     assert await typed("queue", "list", "-l", "team=a", "-o", "name") == "queue/one\n"
-    assert "choose twice" in await typed("top", "node", "one", "-l", "a=b", ends=ExitCode.USAGE)
+    assert "exclude each other" in await typed("top", "node", "one", "-l", "a=b", ends=ExitCode.USAGE)
 
 
 async def test_what_is_watched_is_printed_again_when_it_has_changed(

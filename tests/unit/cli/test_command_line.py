@@ -135,7 +135,7 @@ def test_the_reference_names_every_command_and_its_options(
         assert f"\n## gangline {name}\n" in f"\n{shown}"
     for heading in ("gangline submit pytorch", "gangline top node", "gangline queue close"):
         assert f"## {heading}\n" in shown
-    assert "| `--workers INTEGER RANGE` | Pods in all" in shown
+    assert "| `--workers INTEGER RANGE` | Number of pods" in shown
     assert main.run(["reference", "list"]) == ExitCode.DONE
     assert "--watch" in capsys.readouterr().out
     assert main.run(["reference", "nothing"]) == ExitCode.USAGE
@@ -189,7 +189,7 @@ def test_every_mistake_of_a_refused_object_is_named() -> None:
     causes = [StatusCause(field=f"spec.f{index}", message=f"bad {index}") for index in range(40)]
     error = kube.Invalid(status("Invalid", kind="PyTorchJob", name="x", causes=causes))
     told = explain(error).message
-    assert "40 mistakes" in told
+    assert "40 errors" in told
     assert all(f"spec.f{index}: bad {index}" in told for index in range(40))
 
 

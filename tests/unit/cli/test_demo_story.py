@@ -86,15 +86,15 @@ def test_a_worker_that_could_not_be_killed_is_no_success() -> None:
 
 def test_the_headline_says_what_is_wrong() -> None:
     assert "0.9700" in headline(told())
-    assert "not seen to recover" in headline(told(recovers=False))
-    assert "below 0.95" in headline(told(accuracy=0.9))
+    assert "no recovery" in headline(told(recovers=False))
+    assert "expected 0.95" in headline(told(accuracy=0.9))
     assert "without a test accuracy" in headline(Story(100))
 
 
 def test_the_table_names_loss_and_phases() -> None:
     table = dict(rows(told()))
     assert table["killed"] == "worker-1, after step 42 of 100"
-    assert table["lost"] == "12 steps since the checkpoint of step 30; 3 restarts in all"
+    assert table["lost"] == "12 steps since the checkpoint of step 30; 3 restarts in total"
     assert table["recovery, kill to the next step"] == "7.5 s"
 
 
@@ -126,7 +126,7 @@ def test_on_a_terminal_bars_and_colours_are_shown() -> None:
         view.line("worker-1", "step 50/100 loss 0.5")
         view.killed(VICTIM)
     assert "━" in out.getvalue()
-    assert "killed, starts again" in out.getvalue()
+    assert "killed, restarting" in out.getvalue()
 
 
 def test_the_example_is_submitted_as_it_stands_with_its_script() -> None:

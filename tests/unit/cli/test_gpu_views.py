@@ -112,7 +112,7 @@ async def test_the_nodes_command_asks_the_same_source(
     api.add("/api/v1/nodes/n1", status=status)
     assert await typed("top", "node", "-d", "--metric", "-o", "json") == ExitCode.DONE
     told = capsys.readouterr()
-    assert "Nothing measures the GPUs of n1" in told.err
+    assert "GPUs on n1" in told.err
     api.pages[f"{EXPORTER}:9400/proxy/metrics"] = TOLD
     assert await typed("top", "node", "-d", "--metric", "-m", "e", "-o", "json") == ExitCode.DONE
     told = capsys.readouterr()

@@ -47,7 +47,7 @@ class World:
 
     pods: list[dict[str, Any]] = field(default_factory=list)
     gone: list[dict[str, Any]] | None = None
-    """None: it keeps no logs of pods that are gone, as Kubernetes."""
+    """None: it does not store logs of pods that are gone, as Kubernetes."""
     logs: dict[tuple[str, bool, bool], str] = field(default_factory=dict)
     """By the pod's name, whether what ran before is meant, and whether the pod is gone."""
     finished: bool = False
@@ -148,7 +148,7 @@ async def test_of_a_pod_that_is_gone_what_ran_before_its_last_run_is_read(
 
 
 @pytest.mark.parametrize(
-    ("gone", "why"), [(None, "this cluster keeps no logs"), ([], "no earlier pod's log is kept")]
+    ("gone", "why"), [(None, "does not store logs"), ([], "no log of an earlier pod")]
 )
 async def test_where_nothing_ran_before_the_answer_says_what_the_cluster_keeps(
     world: World,
@@ -171,7 +171,7 @@ async def test_pods_that_are_gone_without_a_trace_are_said_to_be(
 ) -> None:
     world.finished = True
     assert await logs() == ExitCode.DONE
-    assert "this cluster keeps no logs of pods that are gone" in capsys.readouterr().err
+    assert "does not store logs of deleted pods" in capsys.readouterr().err
     world.gone = []
     assert await logs() == ExitCode.DONE
-    assert "keeps no logs" not in capsys.readouterr().err
+    assert "does not store logs" not in capsys.readouterr().err

@@ -109,10 +109,10 @@ def test_without_a_file_nothing_is_set() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("namespac: x", "namespac: there is no such key; did you mean namespace?"),
+        ("namespac: x", "namespac: unknown key; did you mean namespace?"),
         ("namespace: 7", "namespace: a text is expected, not 7"),
         ("profiles: {a: {context: [b]}}", "profiles.a.context: a text is expected, not a list"),
-        ("profiles: {a: {colour: b}}", "profiles.a.colour: there is no such key; known are"),
+        ("profiles: {a: {colour: b}}", "profiles.a.colour: unknown key; known keys"),
         ("profiles: {a: b}", "profiles.a: names with values are expected, not 'b'"),
         ("submit: [a]", "submit: names with values are expected, not a list"),
         ("a: [", "line 2"),
@@ -253,8 +253,8 @@ def test_what_stands_before_the_kind_holds_for_it(
 @pytest.mark.parametrize(
     ("submit", "said"),
     [
-        ("{imag: x}", "profiles.a.submit.imag: no job takes this from the settings; did you mean"),
-        ("{name: x}", "profiles.a.submit.name: no job takes this"),
+        ("{imag: x}", "profiles.a.submit.imag: not a flag that settings can give; did you mean"),
+        ("{name: x}", "profiles.a.submit.name: not a flag"),
         ("{env: A=b}", "profiles.a.submit.env: a list of texts is expected"),
         ("{gpus: many}", "profiles.a.submit.gpus: 'many' is not a valid integer"),
         ("{tensorboard: 'yes'}", "profiles.a.submit.tensorboard: true or false is expected"),

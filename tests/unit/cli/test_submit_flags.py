@@ -109,9 +109,9 @@ def test_both_names_of_the_kind_are_understood(capsys: pytest.CaptureFixture[str
         (["--env", "NOVALUE"], "'NOVALUE': write KEY=VALUE"),
         (["--env", "1A=x"], "1A"),
         (["--data", "claim"], "PVC:/folder"),
-        (["--data", "claim:data"], "must begin with /"),
-        (["--data", "claim:/"], "must begin with /"),
-        (["--data", "c:/a", "--data", "c:/b"], "mounted already"),
+        (["--data", "claim:data"], "absolute path"),
+        (["--data", "claim:/"], "absolute path"),
+        (["--data", "c:/a", "--data", "c:/b"], "already mounted"),
         (["--cpu", "2x"], "2x"),
         (["--memory", "8GB"], "Gi"),
         (["--device", "nvidia.com/gpu=1"], "use --gpus"),
@@ -134,8 +134,8 @@ def test_a_wrong_flag_is_named_with_the_remedy(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--name", "x", "--image", "i"], "what is to run"),
-        (["--name", "x", "true"], "--image must be given"),
+        (["--name", "x", "--image", "i"], "no command"),
+        (["--name", "x", "true"], "--image is required"),
         (["--image", "i", "true"], "--name"),
     ],
     ids=["no command", "no image", "no name"],
@@ -170,7 +170,7 @@ def test_objects_are_read_from_standard_input(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no object"),
+        ("", "has no object"),
         ("a: b: c", "line 1"),
         ("just text", "not a str"),
         ("- 1", "not a list"),
@@ -179,7 +179,7 @@ def test_objects_are_read_from_standard_input(
         ("apiVersion: v1\nkind: Pod", "no metadata"),
         ("apiVersion: kubeflow.org/v1\nkind: PytorchJob\nmetadata: {name: x}", "PyTorchJob?"),
         ("apiVersion: kubeflow.org/v2\nkind: PyTorchJob\nmetadata: {name: x}", "kubeflow.org/v1"),
-        ("\x00\x01", "not YAML"),
+        ("\x00\x01", "not valid YAML"),
     ],
     ids=[
         "empty", "broken", "text", "list", "no version", "no kind", "no metadata",
@@ -199,7 +199,7 @@ def test_a_missing_file_and_a_folder_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["submit", "-f", str(tmp_path / "none")]) == ExitCode.USAGE
-    assert "there is no file" in capsys.readouterr().err
+    assert "no file" in capsys.readouterr().err
     assert main.run(["submit", "-f", str(tmp_path)]) == ExitCode.USAGE
     assert "Is a directory" in capsys.readouterr().err
 
@@ -249,4 +249,4 @@ def test_an_option_behind_a_quoted_command_is_not_swallowed(
 ) -> None:
     arguments = ["submit", "pytorch", "--name", "digits", "--image", "torch:2", "python x.py"]
     assert main.run([*arguments, "--wait"]) == ExitCode.USAGE
-    assert "--wait stands behind the command" in capsys.readouterr().err
+    assert "--wait is behind the command" in capsys.readouterr().err

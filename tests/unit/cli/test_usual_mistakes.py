@@ -214,7 +214,7 @@ KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elasti
     [
         (("--image", "i", "true"), ("--name",)),
         (("--name", "x", "true"), ("--image",)),
-        (("--name", "x", "--image", "i"), ("what is to run", "python train.py")),
+        (("--name", "x", "--image", "i"), ("no command", "python train.py")),
         (("--name", "X_y", "--image", "i", "true"), ("'X_y'", "x-y")),
         (("--name", "x", "--image", "i", "--workers", "0", "true"), ("--workers", "0")),
         (("--name", "x", "--image", "i", "--gpus", "-1", "true"), ("--gpus", "-1")),
@@ -295,7 +295,7 @@ async def test_a_replica_that_has_not_begun_is_no_mistake(api: FakeApi, typed: T
     told = await typed("logs", "digits")
     assert told.code == ExitCode.DONE
     assert not told.out
-    assert "Nothing is written yet" in told.err
+    assert "No lines yet" in told.err
     assert "ImagePullBackOff no such image" in told.err
 
 

@@ -304,7 +304,7 @@ def test_a_job_that_is_well_is_left_alone() -> None:
     running = a_pod("master-0", {"phase": "Running"})
     assert diagnose(a_job(("Running", "")), [running]).root is None
     assert "succeeded" in diagnose(a_job(("Succeeded", "")), []).summary
-    assert "nothing is left" in diagnose(FAILED, []).summary
+    assert "replicas are deleted" in diagnose(FAILED, []).summary
 
 
 def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -> None:

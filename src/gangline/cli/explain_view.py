@@ -72,9 +72,11 @@ def _need(need: "Need", minimum: int) -> list[str]:
     together = f", {minimum} of the gang together" if minimum > 1 else ""
     title = f"Pending: {len(need.pods)} {what}(s) with {need.asked} each{together}"
     lines = [title]
-    for alike in need.nodes:
-        free = f" (at most free: {alike.most_free})" if alike.most_free else ""
-        lines.append(f"{len(alike.nodes)} node(s): {alike.why}{free}: {_listed(alike.nodes)}")
+    for node_class in need.nodes:
+        free = f" (at most free: {node_class.most_free})" if node_class.most_free else ""
+        lines.append(
+            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: {_listed(node_class.nodes)}"
+        )
     return lines
 
 

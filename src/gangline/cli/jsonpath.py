@@ -1,6 +1,6 @@
 r"""``-o jsonpath=TEMPLATE``: the part of kubectl's templates that looks values up.
 
-``{.items[*].name}`` is replaced by the values at the path, ``{"\\n"}`` by the text.
+``{.items[*].name}`` is replaced by the values at the path, ``{"\n"}`` by the text.
 """
 
 import json

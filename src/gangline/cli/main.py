@@ -27,46 +27,56 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "submit": Entry("submit", "Start a training job from a file or from flags."),
-    "list": Entry("show", "Show jobs."),
-    "get": Entry("show", "Show one job: its state, its replicas, why it is pending."),
-    "explain": Entry("explain", "Explain why a job is pending, with figures."),
-    "logs": Entry("logs", "Print the logs of a job's replicas, merged."),
-    "describe": Entry("describe", "Show everything about one job: spec, replicas, events."),
-    "events": Entry("events", "Show events of jobs and their pods."),
-    "wait": Entry("wait", "Wait until jobs have ended, or reach another state."),
-    "diagnose": Entry("diagnose", "Find out why a job failed or is pending."),
-    "delete": Entry("delete", "Delete jobs."),
-    "prune": Entry("prune", "Delete jobs that ended long ago."),
-    "suspend": Entry("change", "Delete the pods of jobs and suspend the jobs."),
-    "resume": Entry("change", "Resume suspended jobs."),
-    "scale": Entry("change", "Set the number of workers of a job."),
-    "scalein": Entry("change", "Remove workers from a job."),
-    "scaleout": Entry("change", "Add workers to a job."),
-    "restart": Entry("change", "Start a job from its beginning."),
-    "clone": Entry("change", "Submit a copy of a job."),
-    "attach": Entry("access", "Open a shell in a replica."),
-    "exec": Entry("access", "Run a command in a replica."),
-    "port-forward": Entry("access", "Forward local ports to a job."),
-    "tensorboard": Entry("tensorboard", "Open the TensorBoard of a job."),
-    "top": Entry("top", "Show resources and usage of nodes and jobs."),
-    "data": Entry("data", "Show persistent volume claims that jobs can mount."),
-    "doctor": Entry("doctor", "Check the cluster for common problems."),
-    "queue": Entry("queues", "Show queues; open and close them."),
-    "up": Entry("cluster", "Start a cluster on this machine."),
-    "down": Entry("cluster", "Stop the cluster that 'up' has started."),
-    "status": Entry("cluster", "Show whether the local cluster runs, and its nodes."),
-    "demo": Entry("demo", "Train a small network on three nodes and break a worker."),
-    "run": Entry("run_command", "Start a training script on this node, as torchrun does."),
-    "operator": Entry("operator_command", "Run the operator alone."),
-    "scheduler": Entry("components", "Run the scheduler alone."),
-    "master": Entry("master_command", "Run the master of one elastic job alone."),
-    "apiserver": Entry("components", "Run the API server of the embedded cluster alone."),
-    "simulate": Entry("simulate", "Run the scheduler over a trace of jobs, on virtual time."),
-    "config": Entry("config", "Show your settings and profiles, and switch between them."),
-    "version": Entry("version", "Print the version."),
-    "reference": Entry("reference", "Print the options of all commands, as Markdown."),
-    "completion": Entry("completion", "Print the completion script of a shell."),
+    "submit": Entry("gangline.cli.submit", "Start a training job from a file or from flags."),
+    "list": Entry("gangline.cli.show", "Show jobs."),
+    "get": Entry("gangline.cli.show", "Show one job: its state, its replicas, why it is pending."),
+    "explain": Entry("gangline.cli.explain", "Explain why a job is pending, with figures."),
+    "logs": Entry("gangline.cli.logs", "Print the logs of a job's replicas, merged."),
+    "describe": Entry(
+        "gangline.cli.describe", "Show everything about one job: spec, replicas, events."
+    ),
+    "events": Entry("gangline.cli.events", "Show events of jobs and their pods."),
+    "wait": Entry("gangline.cli.wait", "Wait until jobs have ended, or reach another state."),
+    "diagnose": Entry("gangline.cli.diagnose", "Find out why a job failed or is pending."),
+    "delete": Entry("gangline.cli.delete", "Delete jobs."),
+    "prune": Entry("gangline.cli.prune", "Delete jobs that ended long ago."),
+    "suspend": Entry("gangline.cli.change", "Delete the pods of jobs and suspend the jobs."),
+    "resume": Entry("gangline.cli.change", "Resume suspended jobs."),
+    "scale": Entry("gangline.cli.change", "Set the number of workers of a job."),
+    "scalein": Entry("gangline.cli.change", "Remove workers from a job."),
+    "scaleout": Entry("gangline.cli.change", "Add workers to a job."),
+    "restart": Entry("gangline.cli.change", "Start a job from its beginning."),
+    "clone": Entry("gangline.cli.change", "Submit a copy of a job."),
+    "attach": Entry("gangline.cli.access", "Open a shell in a replica."),
+    "exec": Entry("gangline.cli.access", "Run a command in a replica."),
+    "port-forward": Entry("gangline.cli.access", "Forward local ports to a job."),
+    "tensorboard": Entry("gangline.cli.tensorboard", "Open the TensorBoard of a job."),
+    "top": Entry("gangline.cli.top", "Show resources and usage of nodes and jobs."),
+    "data": Entry("gangline.cli.data", "Show persistent volume claims that jobs can mount."),
+    "doctor": Entry("gangline.cli.doctor", "Check the cluster for common problems."),
+    "queue": Entry("gangline.cli.queues", "Show queues; open and close them."),
+    "up": Entry("gangline.cli.cluster", "Start a cluster on this machine."),
+    "down": Entry("gangline.cli.cluster", "Stop the cluster that 'up' has started."),
+    "status": Entry("gangline.cli.cluster", "Show whether the local cluster runs, and its nodes."),
+    "demo": Entry("gangline.cli.demo", "Train a small network on three nodes and break a worker."),
+    "run": Entry(
+        "gangline.cli.run_command", "Start a training script on this node, as torchrun does."
+    ),
+    "operator": Entry("gangline.cli.operator_command", "Run the operator alone."),
+    "scheduler": Entry("gangline.cli.components", "Run the scheduler alone."),
+    "master": Entry("gangline.cli.master_command", "Run the master of one elastic job alone."),
+    "apiserver": Entry(
+        "gangline.cli.components", "Run the API server of the embedded cluster alone."
+    ),
+    "simulate": Entry(
+        "gangline.cli.simulate", "Run the scheduler over a trace of jobs, on virtual time."
+    ),
+    "config": Entry(
+        "gangline.cli.config", "Show your settings and profiles, and switch between them."
+    ),
+    "version": Entry("gangline.cli.version", "Print the version."),
+    "reference": Entry("gangline.cli.reference", "Print the options of all commands, as Markdown."),
+    "completion": Entry("gangline.cli.completion", "Print the completion script of a shell."),
 }
 """The commands in the order of ``--help``: jobs, then the cluster, then the rest."""
 
@@ -88,7 +98,7 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module = import_module(f"gangline.cli.{entry.module}")
+        module = import_module(entry.module)
         command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command

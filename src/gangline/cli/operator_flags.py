@@ -218,4 +218,4 @@ def operator_flags(command: F) -> F:
         *WEBHOOK_FLAGS,
         *_WITHOUT_MEANING,
     ]
-    return reduce(lambda made, add: add(made), reversed(flags), command)
+    return reduce(lambda decorated, add: add(decorated), reversed(flags), command)

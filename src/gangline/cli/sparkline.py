@@ -27,8 +27,8 @@ class History:
 
     def note(self, figures: Mapping[Hashable, float]) -> None:
         """Record the current values, and drop keys that are not among them."""
-        for gone in set(self._seen) - set(figures):
-            del self._seen[gone]
+        for key in set(self._seen) - set(figures):
+            del self._seen[key]
         for key, figure in figures.items():
             self._seen[key].append(figure)
 

@@ -119,13 +119,13 @@ def _command(trainer: Trainer, name: str) -> click.Command:
     function.__doc__ = (
         f"{trainer.runs}\n\nOptions come before the command; a shell runs the joined command."
     )
-    made: Any = output_option(*OUTPUTS)(_keep(function))
-    made = flags.with_options(namespace_options(made), flags.of_kind(trainer.word, trainer.clean))
-    made = click.argument("command", nargs=-1, type=click.UNPROCESSED)(made)
+    built: Any = output_option(*OUTPUTS)(_keep(function))
+    built = flags.with_options(namespace_options(built), flags.of_kind(trainer.word, trainer.clean))
+    built = click.argument("command", nargs=-1, type=click.UNPROCESSED)(built)
     settings = {"allow_interspersed_args": False}
     return click.command(
         name, cls=JobCommand, context_settings=settings, hidden=name != trainer.word
-    )(made)
+    )(built)
 
 
 def _keep(function: Any) -> Any:

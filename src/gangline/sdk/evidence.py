@@ -30,14 +30,14 @@ async def diagnosed(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
     pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
     events = await _events(client, namespace, name)
-    gone = await _gone(client, job, pods) if job.state is State.FAILED else []
-    pods += gone
-    left = {pod.metadata.uid for pod in gone}
-    fallen = [pod for pod in pods if _has_fallen(pod)][:MOST_LOGS]
+    deleted = await _gone(client, job, pods) if job.state is State.FAILED else []
+    pods += deleted
+    deleted_uids = {pod.metadata.uid for pod in deleted}
+    failed = [pod for pod in pods if _has_fallen(pod)][:MOST_LOGS]
     tails = await asyncio.gather(
-        *(_tail(client, pod, job.uid if pod.metadata.uid in left else "") for pod in fallen)
+        *(_tail(client, pod, job.uid if pod.metadata.uid in deleted_uids else "") for pod in failed)
     )
-    logs = dict(zip((pod.metadata.name for pod in fallen), tails, strict=True))
+    logs = dict(zip((pod.metadata.name for pod in failed), tails, strict=True))
     return diagnose(job, pods, events, logs)
 
 

@@ -22,10 +22,10 @@ def as_written(stored: Mapping[str, Any]) -> Manifest:
     found = {key: value for key, value in stored.items() if key != "status"}
     metadata = {key: v for key, v in stored["metadata"].items() if key not in _OF_THE_SERVER}
     annotations = metadata.get("annotations") or {}
-    kept = {key: v for key, v in annotations.items() if key not in _ANNOTATIONS_OF_OTHERS}
+    own = {key: v for key, v in annotations.items() if key not in _ANNOTATIONS_OF_OTHERS}
     metadata.pop("annotations", None)
-    if kept:
-        metadata["annotations"] = kept
+    if own:
+        metadata["annotations"] = own
     found["metadata"] = metadata
     if stored.get("kind") == "Service":
         found["spec"] = _service_spec(stored["spec"])

@@ -1,4 +1,4 @@
-"""The edge of the command line: help, exit codes, errors that say what to do next."""
+"""The command line as a program: help, start-up imports, exit statuses, error messages."""
 
 import os
 import subprocess
@@ -55,10 +55,10 @@ def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
         "print(*sorted(set(sys.modules) & {'gangline.cli.submit_kinds', 'shutil', 'json',"
         " 'gangline.cli.jobs.options', 'dataclasses', 'pathlib'}))"
     )
-    words = {"COMP_WORDS": "gangline submit p", "COMP_CWORD": "2"}
+    args = {"COMP_WORDS": "gangline submit p", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=os.environ | words | {"_GANGLINE_COMPLETE": "zsh_complete"},
+        env=os.environ | args | {"_GANGLINE_COMPLETE": "zsh_complete"},
         capture_output=True,
         text=True,
         check=True,
@@ -110,9 +110,9 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main.run(["sumbit"]) == ExitCode.USAGE
-    told = capsys.readouterr()
-    assert "Did you mean 'submit'?" in told.err
-    assert not told.out
+    result = capsys.readouterr()
+    assert "Did you mean 'submit'?" in result.err
+    assert not result.out
 
 
 def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "fragment"),
     [
         (kube.Unreachable("no answer"), ExitCode.UNREACHABLE, "gangline up"),
         (kube.ConfigError("no configuration"), ExitCode.UNREACHABLE, "gangline up"),
@@ -173,11 +173,11 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_errors_become_a_message_and_an_exit_status(
-    error: BaseException, code: ExitCode, said: str
+    error: BaseException, code: ExitCode, fragment: str
 ) -> None:
-    told = explain(error)
-    assert told.code == code
-    assert said in f"{told.message} {told.hint}"
+    result = explain(error)
+    assert result.code == code
+    assert fragment in f"{result.message} {result.hint}"
 
 
 def test_one_error_of_many_tasks_is_explained_as_itself() -> None:
@@ -188,9 +188,9 @@ def test_one_error_of_many_tasks_is_explained_as_itself() -> None:
 def test_every_mistake_of_a_refused_object_is_named() -> None:
     causes = [StatusCause(field=f"spec.f{index}", message=f"bad {index}") for index in range(40)]
     error = kube.Invalid(status("Invalid", kind="PyTorchJob", name="x", causes=causes))
-    told = explain(error).message
-    assert "40 errors" in told
-    assert all(f"spec.f{index}: bad {index}" in told for index in range(40))
+    result = explain(error).message
+    assert "40 errors" in result
+    assert all(f"spec.f{index}: bad {index}" in result for index in range(40))
 
 
 def test_a_traceback_is_shown_with_debug_only(

@@ -1,4 +1,4 @@
-"""``diagnose`` of a job that failed and whose pods are gone: what was kept of them is read."""
+"""``diagnose`` of a failed job whose pods are deleted reads their stored logs."""
 
 import asyncio
 import json
@@ -68,9 +68,9 @@ def keep(api: FakeApi, *pods: dict[str, Any]) -> None:
 
 async def diagnosis(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     code = await asyncio.to_thread(main.run, ["diagnose", "digits", "-o", "json"])
-    said = capsys.readouterr()
-    assert code == ExitCode.DONE, said.err
-    found: dict[str, Any] = json.loads(said.out)
+    captured = capsys.readouterr()
+    assert code == ExitCode.DONE, captured.err
+    found: dict[str, Any] = json.loads(captured.out)
     return found
 
 

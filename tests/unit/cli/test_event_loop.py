@@ -1,4 +1,4 @@
-"""Short work runs without looking for garbage, and leaves the process as it was."""
+"""Short coroutines run without garbage collection, which is enabled again afterwards."""
 
 import gc
 

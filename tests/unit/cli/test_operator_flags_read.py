@@ -1,4 +1,4 @@
-"""What the operator's flags and variables become; what is wrong is told by the flag's name."""
+"""The operator's settings from flags and environment variables; errors name the flag."""
 
 from typing import Any
 

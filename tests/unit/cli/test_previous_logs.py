@@ -1,6 +1,6 @@
-"""``logs --previous``: before the last restart, of pods that are gone, and where nothing is kept.
+"""``logs --previous``: restarted containers, replaced pods, and clusters without stored logs.
 
-The command speaks to a server that has one job and whatever logs a test gives it.
+The command talks to a server with one job and the logs of the test.
 """
 
 import asyncio
@@ -158,10 +158,10 @@ async def test_where_nothing_ran_before_the_answer_says_what_the_cluster_keeps(
 ) -> None:
     world.pods, world.gone = [pod("master-0")], gone
     assert await logs("--previous") == ExitCode.UNEXPECTED
-    told = capsys.readouterr()
-    assert not told.out
-    assert "no container was restarted" in told.err
-    assert why in told.err
+    result = capsys.readouterr()
+    assert not result.out
+    assert "no container was restarted" in result.err
+    assert why in result.err
     # Lines of the last minute may well be none: that is no mistake.
     assert await logs("--previous", "--since", "1m") == ExitCode.DONE
 

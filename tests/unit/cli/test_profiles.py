@@ -1,4 +1,4 @@
-"""The user's settings: what counts more, what mistakes are called, how profiles are switched."""
+"""The user's settings: precedence, error messages, switching of profiles."""
 
 import json
 from collections.abc import Mapping
@@ -107,7 +107,7 @@ def test_without_a_file_nothing_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
         ("namespac: x", "namespac: unknown key; did you mean namespace?"),
         ("namespace: 7", "namespace: a text is expected, not 7"),
@@ -121,10 +121,10 @@ def test_without_a_file_nothing_is_set() -> None:
         ("context: a\ncontext: b", "context"),
     ],
 )
-def test_a_mistake_names_the_key(text: str, said: str) -> None:
+def test_a_mistake_names_the_key(text: str, fragment: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse(text, FILE)
-    assert said in caught.value.message
+    assert fragment in caught.value.message
     assert str(FILE) in caught.value.message
     assert caught.value.code == ExitCode.USAGE
 
@@ -170,9 +170,9 @@ def test_config_view_says_where_each_value_comes_from(
     assert found["namespace"] == "flag --namespace"
     assert found["context"] == found["submit.image"] == "profile research"
     assert main.run(["config", "view", "--profile", "home"]) == ExitCode.DONE
-    told = capsys.readouterr()
-    assert told.out.splitlines()[0].split() == ["KEY", "VALUE", "FROM"]
-    assert "no cluster is configured" in told.err
+    result = capsys.readouterr()
+    assert result.out.splitlines()[0].split() == ["KEY", "VALUE", "FROM"]
+    assert "no cluster is configured" in result.err
 
 
 def test_the_kubeconfig_says_what_nobody_else_does(
@@ -220,9 +220,9 @@ def test_a_file_that_cannot_be_changed_safely_is_left_alone() -> None:
         with_profile("{profile: b, profiles: {a: {}}}\n", "a", FILE)
 
 
-def dry(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+def dry(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, object]:
     """The container of what ``submit`` would create."""
-    assert main.run(["submit", *words, "--name", "x", "true"]) == ExitCode.DONE
+    assert main.run(["submit", *args, "--name", "x", "true"]) == ExitCode.DONE
     job = next(iter(yaml.safe_load_all(capsys.readouterr().out)))
     (role,) = job["spec"]["pytorchReplicaSpecs"].values()
     container: dict[str, object] = role["template"]["spec"]["containers"][0]
@@ -251,7 +251,7 @@ def test_what_stands_before_the_kind_holds_for_it(
 
 
 @pytest.mark.parametrize(
-    ("submit", "said"),
+    ("submit", "fragment"),
     [
         ("{imag: x}", "profiles.a.submit.imag: not a flag that settings can give; did you mean"),
         ("{name: x}", "profiles.a.submit.name: not a flag"),
@@ -263,9 +263,9 @@ def test_what_stands_before_the_kind_holds_for_it(
     ],
 )
 def test_a_setting_of_submit_that_is_wrong_is_named(
-    settings: Path, capsys: pytest.CaptureFixture[str], submit: str, said: str
+    settings: Path, capsys: pytest.CaptureFixture[str], submit: str, fragment: str
 ) -> None:
     settings.write_text(f"profile: a\nprofiles: {{a: {{submit: {submit}}}}}\n")
     arguments = ["submit", "pytorch", "--name", "x", "--dry-run", "true"]
     assert main.run(arguments) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err

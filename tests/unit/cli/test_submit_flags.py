@@ -1,4 +1,4 @@
-"""From flags and files to manifests; every usual mistake is named with its remedy."""
+"""From flags and files to manifests; common errors and their remedies."""
 
 import io
 import json
@@ -103,7 +103,7 @@ def test_both_names_of_the_kind_are_understood(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "fragment"),
     [
         (["--workers", "0"], "--workers"),
         (["--env", "NOVALUE"], "'NOVALUE': write KEY=VALUE"),
@@ -124,15 +124,15 @@ def test_both_names_of_the_kind_are_understood(capsys: pytest.CaptureFixture[str
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
 def test_a_wrong_flag_is_named_with_the_remedy(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["submit", "pytorch", "--name", "x", "--image", "i", *flags, "--dry-run", "true"]
     assert main.run(arguments) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "fragment"),
     [
         (["--name", "x", "--image", "i"], "no command"),
         (["--name", "x", "true"], "--image is required"),
@@ -141,10 +141,10 @@ def test_a_wrong_flag_is_named_with_the_remedy(
     ids=["no command", "no image", "no name"],
 )
 def test_what_is_missing_is_named(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["submit", "pytorch", *arguments]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
 def test_a_file_may_hold_several_objects_and_lists(
@@ -168,7 +168,7 @@ def test_objects_are_read_from_standard_input(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
         ("", "has no object"),
         ("a: b: c", "line 1"),
@@ -187,12 +187,12 @@ def test_objects_are_read_from_standard_input(
     ],
 )  # fmt: skip
 def test_a_file_that_holds_no_job_says_where(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, fragment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     assert main.run(["submit", "-f", str(path)]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
 def test_a_missing_file_and_a_folder_are_told_apart(
@@ -214,8 +214,8 @@ def test_all_mistakes_of_a_job_are_named_before_anything_is_sent(
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job))
     assert main.run(["submit", "-f", str(path)]) == ExitCode.USAGE
-    told = capsys.readouterr().err
-    assert all(part in told for part in ("metadata.name", "replicas", "cleanPodPolicy"))
+    result = capsys.readouterr().err
+    assert all(part in result for part in ("metadata.name", "replicas", "cleanPodPolicy"))
 
 
 def test_submit_alone_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

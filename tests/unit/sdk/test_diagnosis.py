@@ -1,4 +1,4 @@
-"""Injected failures, each told apart from all the others, and the root from what followed."""
+"""Diagnosis of injected failures: each cause is recognised, and the root is not a consequence."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

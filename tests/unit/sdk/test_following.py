@@ -1,4 +1,4 @@
-"""Replicas that write more than is taken at once are read whole, and left when nobody listens."""
+"""Followed logs: every line of fast replicas arrives, and readers stop with their consumer."""
 
 import asyncio
 from collections.abc import AsyncIterator

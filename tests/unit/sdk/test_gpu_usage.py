@@ -1,4 +1,4 @@
-"""GPUs in use, as NVIDIA's exporter says it: by node and by pod; what is no metric is nothing."""
+"""GPU utilization by node and by pod from DCGM metrics; invalid metrics are ignored."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gangline.kube.config import ClusterConfig
 from gangline.sdk.gpu_usage import GpuDevice, GpuUsage, gpu_usage, read_devices, read_exporters
 from gangline.sdk.usage import Usage
 
-TOLD = """\
+METRICS = """\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
 # TYPE DCGM_FI_DEV_SM_CLOCK gauge
 DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",Hostname="n1"} 1980
@@ -47,7 +47,7 @@ DCGM_FI_DEV_FB_USED{gpu="9",GPU_I_ID="3",UUID="GPU-j",namespace="team",pod="slic
 
 
 def test_what_exporters_say_is_added_up_by_node_and_pod() -> None:
-    assert read_exporters([("n1", TOLD), ("n2", RENAMED)]) == EXPECTED
+    assert read_exporters([("n1", METRICS), ("n2", RENAMED)]) == EXPECTED
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "DCGM_FI_DEV_GPU_UTIL{", "DCGM_FI_DEV_GPU_UTIL x"])
@@ -119,7 +119,7 @@ async def asked(answers: dict[str, str], pods: list[dict[str, Any]]) -> GpuUsage
 async def test_exporters_are_asked_through_the_api_server() -> None:
     pods = [exporter("a", "n1"), exporter("b", "n2"), exporter("c", "n3"),
             exporter("d", "n4", "Pending")]  # fmt: skip
-    assert await asked({"a": TOLD, "b": RENAMED}, pods) == EXPECTED
+    assert await asked({"a": METRICS, "b": RENAMED}, pods) == EXPECTED
 
 
 async def test_a_cluster_without_exporters_measures_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Lines reach their taker in order, many at once, and readers wait for one who is slow."""
+"""The line queue: order, batches, and back-pressure on readers."""
 
 import asyncio
 

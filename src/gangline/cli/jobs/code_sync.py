@@ -68,9 +68,9 @@ def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]
     secret_name = f"{flags.name}-code-sync"
     environment += [_from_secret(name, secret_name) for name in secret]
     init = _init(flags, sync.image or GIT_IMAGE, _GIT, environment)
-    # The main container has no use for what only the clone needs.
-    kept = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
-    job = replace(flags, pod=replace(flags.pod, environment=tuple(kept)))
+    # The main container does not need the variables of the clone.
+    others = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
+    job = replace(flags, pod=replace(flags.pod, environment=tuple(others)))
     return _with_code(job, init), [_secret(flags, secret_name, secret)] if secret else []
 
 
@@ -137,7 +137,7 @@ def _init(flags: JobFlags, image: str, script: str, environment: list[Manifest])
     amounts = {
         name: flags.pod.amounts[name] for name in ("cpu", "memory") if name in flags.pod.amounts
     }
-    made: Manifest = {
+    container: Manifest = {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": flags.pod.pull_policy,
@@ -146,8 +146,8 @@ def _init(flags: JobFlags, image: str, script: str, environment: list[Manifest])
         "volumeMounts": [{"name": VOLUME, "mountPath": INSIDE}],
     }
     if amounts:
-        made["resources"] = {"requests": amounts, "limits": dict(amounts)}
-    return {key: value for key, value in made.items() if value}
+        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    return {key: value for key, value in container.items() if value}
 
 
 def _with_code(flags: JobFlags, init: Manifest) -> JobFlags:

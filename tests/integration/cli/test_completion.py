@@ -119,7 +119,7 @@ async def test_names_that_the_cluster_knows_are_offered(
     await _expect(environment, cases)
 
 
-async def test_without_a_cluster_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:
+async def test_completion_without_cluster_offers_nothing_silently(tmp_path: Path) -> None:
     broken = tmp_path / "kubeconfig"
     broken.write_text("clusters: 7\n")
     settings = tmp_path / "config.yaml"
@@ -135,7 +135,7 @@ async def test_without_a_cluster_nothing_is_offered_and_nothing_said(tmp_path: P
     await _expect(environment, cases)
 
 
-async def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
+async def test_completion_times_out_on_unresponsive_server(tmp_path: Path) -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()

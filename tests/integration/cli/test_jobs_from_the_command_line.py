@@ -61,7 +61,7 @@ async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedClust
         assert not gone.stdout
 
 
-async def test_a_job_that_fails_is_told_by_the_exit_status(
+async def test_failed_job_sets_exit_status(
     embedded_cluster: EmbeddedCluster,
 ) -> None:
     done = embedded_cluster.run(*SUBMIT, "--name", "broken", "--wait", "echo no; exit 3")

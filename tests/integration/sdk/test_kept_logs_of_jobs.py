@@ -31,7 +31,7 @@ async def without_pods(cluster: EmbeddedCluster, state: str = "SUCCEEDED") -> No
     await until(cleaned_up, 200.0)
 
 
-async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedCluster) -> None:
+async def test_logs_of_deleted_pods_are_readable(embedded_cluster: EmbeddedCluster) -> None:
     cluster = embedded_cluster
     typed(cluster, *SUBMIT, "echo first of $RANK; echo last of $RANK")
     await without_pods(cluster)
@@ -74,7 +74,7 @@ def submit_counting(
     typed(cluster, *job, *mount, *flags, count)
 
 
-async def test_what_ran_before_is_read_of_pods_that_are_gone_or_were_replaced(
+async def test_previous_logs_of_deleted_or_replaced_pods(
     embedded_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     cluster = embedded_cluster

@@ -69,7 +69,7 @@ def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
     assert loaded == "gangline.cli.submit_kinds"
 
 
-def test_a_look_at_jobs_loads_nothing_for_streams_servers_or_figures(tmp_path: Path) -> None:
+def test_list_imports_no_streams_servers_or_metrics(tmp_path: Path) -> None:
     kubeconfig = without_cluster(tmp_path)
     script = (
         "import sys, gangline.cli.main as m;"
@@ -84,7 +84,7 @@ def test_a_look_at_jobs_loads_nothing_for_streams_servers_or_figures(tmp_path: P
 
 
 @pytest.mark.parametrize("name", list(main.COMMANDS))
-def test_every_command_has_help_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "demo" and not (Path(main.__file__).parent / "demo.py").exists():
         pytest.skip("the demo comes with the examples")
     assert main.run([name, "--help"]) == ExitCode.DONE
@@ -180,7 +180,7 @@ def test_errors_become_a_message_and_an_exit_status(
     assert fragment in f"{result.message} {result.hint}"
 
 
-def test_one_error_of_many_tasks_is_explained_as_itself() -> None:
+def test_single_error_of_task_group_is_explained() -> None:
     group = BaseExceptionGroup("tasks", [CommandError("why", code=ExitCode.EXISTS)])
     assert explain(group).code == ExitCode.EXISTS
 

@@ -98,7 +98,7 @@ def test_the_table_names_loss_and_phases() -> None:
     assert table["recovery, kill to the next step"] == "7.5 s"
 
 
-def test_what_never_happened_is_said_so() -> None:
+def test_milestones_that_never_happened_are_reported() -> None:
     assert dict(rows(Story(100)))["submission to the first step"] == "never"
 
 
@@ -129,7 +129,7 @@ def test_on_a_terminal_bars_and_colours_are_shown() -> None:
     assert "killed, restarting" in out.getvalue()
 
 
-def test_the_example_is_submitted_as_it_stands_with_its_script() -> None:
+def test_example_is_submitted_unchanged_with_its_script() -> None:
     configuration, *objects = manifests(example_folder(), 7)
     assert "DistributedDataParallel" in configuration["data"]["digits.py"]
     job = objects[-1]

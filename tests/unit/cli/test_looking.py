@@ -90,7 +90,7 @@ def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
     assert usage_data(a_job(), usage, NOW)["usedGPUs"] == 0.75
 
 
-def test_curves_show_how_figures_have_gone() -> None:
+def test_sparklines_show_recent_values() -> None:
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert sparkline([0, 0, -1]) == "▁▁▁"
     history = History()

@@ -101,7 +101,7 @@ async def test_colours_are_for_terminals_that_want_them(
     assert (await typed(environment, *args)).stdout == "[master-0] 损失 0.5\n".encode()
 
 
-async def test_rows_are_whole_on_a_narrow_terminal(
+async def test_rows_are_complete_on_narrow_terminal(
     world: tuple[FakeApi, dict[str, str]],
 ) -> None:
     environment = world[1] | {"PYTHONIOENCODING": "utf-8", "COLUMNS": "40"}

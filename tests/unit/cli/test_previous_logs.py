@@ -137,7 +137,7 @@ async def test_before_a_pod_that_was_not_restarted_comes_the_one_that_it_replace
     assert capsys.readouterr().out == "the last of the pod before\n"
 
 
-async def test_of_a_pod_that_is_gone_what_ran_before_its_last_run_is_read(
+async def test_previous_log_of_deleted_pod_is_read(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.gone, world.finished = [pod("master-0"), pod("worker-0")], True
@@ -166,7 +166,7 @@ async def test_where_nothing_ran_before_the_answer_says_what_the_cluster_keeps(
     assert await logs("--previous", "--since", "1m") == ExitCode.DONE
 
 
-async def test_pods_that_are_gone_without_a_trace_are_said_to_be(
+async def test_deleted_pods_without_logs_are_reported(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.finished = True

@@ -130,7 +130,7 @@ def test_a_mistake_names_the_key(text: str, fragment: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["flag", "environment", "file"])
-def test_a_profile_that_does_not_exist_is_told_with_who_named_it(source: str) -> None:
+def test_unknown_profile_is_reported_with_origin(source: str) -> None:
     profiles = parse(TEXT.replace("research", "lab") if source == "file" else TEXT, FILE)
     profiles = Profiles(FILE, profiles.rest, {}, "gone") if source == "file" else profiles
     flag = "gone" if source == "flag" else None
@@ -175,7 +175,7 @@ def test_config_view_says_where_each_value_comes_from(
     assert "no cluster is configured" in result.err
 
 
-def test_the_kubeconfig_says_what_nobody_else_does(
+def test_kubeconfig_gives_remaining_values(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.write_text("")
@@ -189,7 +189,7 @@ def test_the_kubeconfig_says_what_nobody_else_does(
     assert found["server"]["value"] == "http://127.0.0.1:9"
 
 
-def test_config_use_switches_and_leaves_the_rest_as_it_is(
+def test_config_use_changes_only_active_profile(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.chmod(0o600)

@@ -53,7 +53,7 @@ def test_one_worker_is_a_master_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert set(dry(capsys)["spec"]["pytorchReplicaSpecs"]) == {"Master"}
 
 
-def test_the_words_of_the_command_are_run_by_the_shell(
+def test_command_is_run_by_shell(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert container(dry(capsys))["command"] == ["sh", "-c", "python x.py --lr 1"]
@@ -195,7 +195,7 @@ def test_a_file_that_holds_no_job_says_where(
     assert fragment in capsys.readouterr().err
 
 
-def test_a_missing_file_and_a_folder_are_told_apart(
+def test_missing_file_and_folder_have_distinct_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["submit", "-f", str(tmp_path / "none")]) == ExitCode.USAGE

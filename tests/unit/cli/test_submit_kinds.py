@@ -291,7 +291,7 @@ def test_mistakes_in_further_flags_name_the_remedy(
     assert fragment in capsys.readouterr().err
 
 
-def test_what_a_job_names_and_does_not_bring_is_looked_for(
+def test_references_that_are_not_included_are_checked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = objects(

@@ -87,9 +87,7 @@ def add_pod(api: FakeApi, job: str, waiting: str = "") -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-async def test_a_job_that_is_not_there_is_told_with_where_to_look(
-    typed: Typed, args: tuple[str, ...]
-) -> None:
+async def test_missing_job_is_reported_with_hint(typed: Typed, args: tuple[str, ...]) -> None:
     result = await typed(*args)
     assert result.code == ExitCode.NOT_FOUND, result
     assert "'none'" in result.err
@@ -135,7 +133,7 @@ async def test_one_job_that_is_missing_does_not_keep_the_others(api: FakeApi, ty
 
 
 @pytest.mark.parametrize("args", [("get",), ("logs",), ("delete",), ("top", "job"), ("suspend",)])
-async def test_a_name_of_two_kinds_has_to_be_told_apart(
+async def test_name_of_two_kinds_requires_type(
     api: FakeApi, typed: Typed, args: tuple[str, ...]
 ) -> None:
     add_job(api, "digits")
@@ -195,9 +193,7 @@ async def test_a_wrong_word_is_named_with_the_right_ones(
     ],
     ids=" ".join,
 )  # fmt: skip
-async def test_a_kind_that_is_none_is_answered_with_all_kinds(
-    typed: Typed, args: tuple[str, ...]
-) -> None:
+async def test_unknown_kind_lists_all_kinds(typed: Typed, args: tuple[str, ...]) -> None:
     at = 2 if args[0] == "top" else 1  # later arguments may belong to the command that is run
     result = await typed(*args[:at], "-T", "keras", *args[at:])
     assert result.code == ExitCode.USAGE, result
@@ -247,7 +243,7 @@ MISSING = ("PersistentVolumeClaim 'pictures'", "PriorityClass 'urgent'", "Queue 
            "Secret 'vault'", "Secret 'registry'")  # fmt: skip
 
 
-async def test_what_a_job_names_and_is_not_there_is_told_before_anything_is_made(
+async def test_missing_references_are_reported_before_submission(
     api: FakeApi, typed: Typed
 ) -> None:
     result = await typed(*SUBMIT, *NAMED, "true")
@@ -261,9 +257,7 @@ async def test_what_a_job_names_and_is_not_there_is_told_before_anything_is_made
     assert api.written == [f"POST {KUBEFLOW}/pytorchjobs"]
 
 
-async def test_what_may_not_be_looked_at_keeps_no_job_from_being_submitted(
-    api: FakeApi, typed: Typed
-) -> None:
+async def test_unreadable_references_do_not_block_submission(api: FakeApi, typed: Typed) -> None:
     api.forbidden = {"persistentvolumeclaims", "priorityclasses", "queues", "secrets"}
     assert (await typed(*SUBMIT, *NAMED, "true")).code == ExitCode.DONE
 
@@ -280,9 +274,7 @@ async def test_a_cluster_without_the_kind_says_where_its_definition_is(
     assert (result.code, json.loads(result.out)) == (ExitCode.DONE, [])
 
 
-async def test_a_namespace_that_is_not_there_is_told_with_how_to_make_it(
-    api: FakeApi, typed: Typed
-) -> None:
+async def test_missing_namespace_is_reported_with_command(api: FakeApi, typed: Typed) -> None:
     result = await typed(*SUBMIT, "-n", "nowhere", "true")
     assert result.code == ExitCode.NOT_FOUND
     assert "'nowhere'" in result.err
@@ -299,7 +291,7 @@ async def test_a_replica_that_has_not_begun_is_no_mistake(api: FakeApi, typed: T
     assert "ImagePullBackOff no such image" in result.err
 
 
-async def test_what_the_user_may_not_see_is_left_out_and_said(api: FakeApi, typed: Typed) -> None:
+async def test_unreadable_kinds_are_skipped_and_reported(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
     add_pod(api, "digits")
     api.forbidden = {"tfjobs", "mpijobs", "podgroups", "pods"}
@@ -312,7 +304,7 @@ async def test_what_the_user_may_not_see_is_left_out_and_said(api: FakeApi, type
     assert (await typed("delete", "digits")).code == ExitCode.DONE
 
 
-async def test_a_user_who_may_see_no_job_is_told_so(api: FakeApi, typed: Typed) -> None:
+async def test_user_without_any_readable_kind_is_refused(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
     api.forbidden = {
         "pytorchjobs", "tfjobs", "mpijobs", "xgboostjobs", "jaxjobs", "paddlejobs", "msjobs",
@@ -326,7 +318,7 @@ async def test_a_user_who_may_see_no_job_is_told_so(api: FakeApi, typed: Typed) 
         assert not result.out
 
 
-async def test_a_job_may_hide_where_the_user_may_not_look(api: FakeApi, typed: Typed) -> None:
+async def test_missing_job_in_unreadable_kind_is_forbidden(api: FakeApi, typed: Typed) -> None:
     api.forbidden = {"tfjobs"}
     result = await typed("get", "digits")
     assert result.code == ExitCode.UNEXPECTED

@@ -65,7 +65,7 @@ def test_service_and_secret_lie_beside_the_operator() -> None:
     }
 
 
-def test_it_looks_at_the_namespaces_that_the_operator_works_in() -> None:
+def test_webhook_covers_operator_namespaces() -> None:
     settings, _ = parsed("--webhook=on", "-n", "a,b")
     assert settings is not None
     assert settings.namespaces == ("a", "b")

@@ -126,7 +126,7 @@ def test_each_fault_is_found_and_has_a_remedy(
         ("DNS", "services"), ("Clocks", "leases"), ("Images", "events"),
     ],
 )  # fmt: skip
-def test_what_may_not_be_looked_at_stays_open(name: str, field: str) -> None:
+def test_unreadable_facts_are_unknown(name: str, field: str) -> None:
     assert outcome(name, **{field: None}).verdict is Verdict.UNKNOWN
 
 

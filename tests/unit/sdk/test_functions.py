@@ -54,7 +54,7 @@ def closure() -> Callable[[], None]:
     ],
     ids=["lambda", "closure", "built in", "object", "large"],
 )
-def test_what_cannot_be_sent_is_said(
+def test_unsupported_functions_are_reported(
     function: Callable[..., object], arguments: dict[str, object], fragment: str
 ) -> None:
     with pytest.raises(NotShippable, match=fragment):

@@ -55,7 +55,7 @@ def test_what_is_no_metric_is_passed_over(text: str) -> None:
     assert read_exporters([("n1", text), ("n2", RENAMED)]).nodes == {"n2": 0.25}
 
 
-def test_each_gpu_is_told_of_with_its_memory_and_its_pod() -> None:
+def test_each_gpu_has_memory_and_pod() -> None:
     assert read_devices(MEMORY) == (
         GpuDevice("9/3", "team", "slice", memory_used_bytes=5 << 20),
         GpuDevice("10", memory_used_bytes=1 << 30, memory_total_bytes=4 << 30),
@@ -63,7 +63,7 @@ def test_each_gpu_is_told_of_with_its_memory_and_its_pod() -> None:
     assert read_exporters([("n1", MEMORY)]).nodes == {}  # memory in use says not how busy it is
 
 
-def test_all_pods_that_share_a_gpu_are_told_of() -> None:
+def test_all_pods_of_shared_gpu_are_reported() -> None:
     shared = [
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="G",vgpu="{n}",namespace="team",pod="p{n}"}} 40\n'
         for n in range(2)

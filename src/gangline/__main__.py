@@ -1,4 +1,4 @@
-"""``python -m gangline`` is the ``gangline`` command."""
+"""Makes ``python -m gangline`` the same as the ``gangline`` command."""
 
 from gangline.cli.main import main
 

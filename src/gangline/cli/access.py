@@ -1,4 +1,4 @@
-"""``attach``, ``exec`` and ``port-forward``: into the replicas of a job."""
+"""``attach``, ``exec`` and ``port-forward``: access to the replicas of a job."""
 
 import asyncio
 import sys
@@ -10,8 +10,9 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.options import job_errors, namespace_options, type_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -29,7 +30,7 @@ _CONTAINER = click.option(
     "--container",
     default="",
     shell_complete=completing.containers,
-    help="Container; the first if not given.",
+    help="Container; default: the first.",
 )
 _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
 
@@ -44,16 +45,16 @@ _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="
 def attach_command(
     job: str, command: tuple[str, ...], instance: str, container: str, kind: str, target: Target
 ) -> int:
-    """Open a shell (or run COMMAND) in the leading replica of a job, with this terminal."""
-    words = command or ("sh",)
-    return _enter(job, words, target, kind, instance, container, stdin=True)
+    """Open a shell (or run COMMAND) in the leading replica of a job, on this terminal."""
+    shell = command or ("sh",)
+    return _enter(job, shell, target, kind, instance, container, stdin=True)
 
 
 @click.command("exec")
 @_INSTANCE
 @_CONTAINER
 @type_option
-@click.option("--stdin/--no-stdin", default=False, help="Pass standard input on.")
+@click.option("--stdin/--no-stdin", default=False, help="Forward standard input.")
 @namespace_options
 @click.argument("job", shell_complete=completing.jobs)
 @_COMMAND
@@ -66,12 +67,12 @@ def exec_command(
     stdin: bool,
     target: Target,
 ) -> int:
-    """Run COMMAND in a replica of a job; its exit status becomes ours.
+    """Run COMMAND in a replica of a job and exit with its status.
 
     Put -- before a COMMAND that has options of its own.
     """
     if not command:
-        raise click.UsageError("what is to run? For example: gangline exec JOB -- nvidia-smi")
+        raise click.UsageError("no COMMAND given, such as: gangline exec JOB -- nvidia-smi")
     return _enter(job, command, target, kind, instance, container, stdin=stdin)
 
 
@@ -104,14 +105,14 @@ def _enter(
 
 
 def pick_replica(job: "Job", instance: str) -> "Replica":
-    """Return the replica of this name, or the leading one.
+    """Return the replica of this name; the leading replica for an empty name.
 
     Raises:
-        CommandError: the job has no such replica, or none yet.
+        CommandError: the job has no such replica, or no replicas yet.
     """
     if not job.replicas:
         why = f": {job.reason}" if job.reason else ""
-        raise CommandError(f"job {job.name} has no replicas now ({job.state}){why}")
+        raise CommandError(f"job {job.name} has no replicas ({job.state}){why}")
     if not instance:
         return job.chief or job.replicas[0]
     for replica in job.replicas:
@@ -133,7 +134,7 @@ def pick_replica(job: "Job", instance: str) -> "Replica":
 def port_forward_command(
     job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: Target
 ) -> None:
-    """Open ports of this machine that lead into a replica, a service's pod or a pod."""
+    """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
     pairs = [read_port(text) for text in ports]
 
     async def forward() -> None:
@@ -147,10 +148,10 @@ def port_forward_command(
 
 
 def read_port(text: str) -> tuple[int, int]:
-    """Read ``8080:6006``, ``6006`` or ``:6006`` (any free port here).
+    """Parse ``8080:6006``, ``6006`` or ``:6006`` (any free local port).
 
     Raises:
-        BadParameter: it is none of these.
+        BadParameter: the text has none of these forms.
     """
     local, colon, remote = text.partition(":")
     found = (local or "0", remote) if colon else (text, text)
@@ -168,7 +169,7 @@ async def forward_ports(
     kind: str,
     address: str,
 ) -> None:
-    """Forward ports until interrupted."""
+    """Forward ports until the command is interrupted."""
     from contextlib import AsyncExitStack  # noqa: PLC0415
 
     from gangline.kube.port_forward import forwarded_port  # noqa: PLC0415

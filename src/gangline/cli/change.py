@@ -1,4 +1,4 @@
-"""``suspend``, ``resume``, ``scale``, ``scalein``, ``scaleout``, ``restart``, ``clone``."""
+"""Commands that change jobs: ``suspend``, ``resume``, ``scale*``, ``restart``, ``clone``."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -7,8 +7,9 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.event_loop import run
-from gangline.cli.options import Target, job_errors, namespace_options, output_option
+from gangline.cli.options import job_errors, namespace_options, output_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.changes import Changes
@@ -19,7 +20,7 @@ _JOBS = click.argument(
 
 
 def _each(target: Target, act: "Callable[[Changes, str], Awaitable[str]]") -> None:
-    """Open a client, act, and print what was done."""
+    """Connect to the cluster, run ``act``, and print its result."""
 
     async def acted() -> str:
         from gangline.sdk.changes import Changes  # noqa: PLC0415
@@ -36,7 +37,9 @@ def _each(target: Target, act: "Callable[[Changes, str], Awaitable[str]]") -> No
 @_JOBS
 @namespace_options
 def suspend_command(jobs: tuple[str, ...], target: Target) -> None:
-    """Take the pods of jobs away and hold them until 'resume'. What they asked for is free."""
+    """Delete the pods of jobs and keep the jobs suspended until 'resume'. Their resources become
+    free.
+    """
     _hold(jobs, target, suspended=True)
 
 
@@ -44,18 +47,18 @@ def suspend_command(jobs: tuple[str, ...], target: Target) -> None:
 @_JOBS
 @namespace_options
 def resume_command(jobs: tuple[str, ...], target: Target) -> None:
-    """Let suspended jobs go on, from their last checkpoint if they write any."""
+    """Resume suspended jobs, from their last checkpoint if they write checkpoints."""
     _hold(jobs, target, suspended=False)
 
 
 def _hold(jobs: tuple[str, ...], target: Target, *, suspended: bool) -> None:
-    word = "suspended" if suspended else "resumed"
+    done = "suspended" if suspended else "resumed"
 
     for name in jobs:
 
         async def hold(changes: "Changes", namespace: str, name: str = name) -> str:
             changed = await changes.suspend(name, namespace, suspended=suspended)
-            return f"{name} {word}" if changed else f"{name} was {word} already"
+            return f"{name} {done}" if changed else f"{name} was {done} already"
 
         _each(target, hold)
 
@@ -63,10 +66,10 @@ def _hold(jobs: tuple[str, ...], target: Target, *, suspended: bool) -> None:
 @click.command("scale")
 @click.argument("job", shell_complete=completing.jobs)
 @click.argument("replicas", type=click.IntRange(0))
-@click.option("--role", default="worker", show_default=True, help="Which role.")
+@click.option("--role", default="worker", show_default=True, help="Role to scale.")
 @namespace_options
 def scale_command(job: str, replicas: int, role: str, target: Target) -> None:
-    """Give a role of a job so many replicas; a PyTorch job's master is not counted."""
+    """Set the number of replicas of a role; the master of a PyTorch job is not counted."""
     _scale(job, target, lambda _: replicas, role)
 
 
@@ -80,7 +83,7 @@ def _scale(job: str, target: Target, replicas: Callable[[int], int], role: str) 
 
 def _scale_by(name: str, text: str, sign: int) -> click.Command:
     @click.command(name, help=text)
-    @click.argument("words", nargs=-1, metavar="[etjob] [JOB]")
+    @click.argument("names", nargs=-1, metavar="[etjob] [JOB]")
     @click.option("--name", default="", help="Name of the job, as Arena takes it.")
     @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
     @click.option("--role", default="worker", show_default=True, help="Which role.")
@@ -90,19 +93,20 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
     @click.option("-e", "--env", multiple=True, hidden=True)
     @namespace_options
     def command(
-        words: tuple[str, ...], name: str, count: int, role: str, target: Target, **older: object
+        names: tuple[str, ...], name: str, count: int, role: str, target: Target, **ignored: object
     ) -> None:
-        jobs = [word for word in words if word not in {"etjob", "et"}] or [name]
+        # Arena writes the kind before the name.
+        jobs = [each for each in names if each not in {"etjob", "et"}] or [name]
         if len(jobs) != 1 or not jobs[0]:
-            raise click.UsageError("name one job")
-        if older["script"] or older["env"]:
-            say("Note: --script and --env have no effect: workers join and leave by themselves.")
+            raise click.UsageError("give the name of one job")
+        if ignored["script"] or ignored["env"]:
+            say("Note: --script and --env have no effect: workers join and leave on their own.")
         _scale(jobs[0], target, lambda before: before + sign * count, role)
 
     return command
 
 
-scalein_command = _scale_by("scalein", "Take workers away from a job.", -1)
+scalein_command = _scale_by("scalein", "Remove workers from a job.", -1)
 scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
 
 
@@ -110,7 +114,7 @@ scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
 @click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 def restart_command(job: str, target: Target) -> None:
-    """Run a job from its beginning: with new pods while it runs, anew once it has ended."""
+    """Start a job from its beginning: replace its pods, or submit it again if it has ended."""
 
     async def restart(changes: "Changes", namespace: str) -> str:
         await changes.restart(job, namespace)
@@ -123,13 +127,13 @@ def restart_command(job: str, target: Target) -> None:
 @click.argument("job", shell_complete=completing.jobs)
 @click.argument("name")
 @click.option("--set", "fields", multiple=True, metavar="PATH=VALUE", help="Change a field.")
-@click.option("--dry-run", is_flag=True, help="Print what would be created, create nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the objects, create nothing.")
 @namespace_options
 @output_option("text", "name", "yaml", "json")
 def clone_command(
     job: str, name: str, fields: tuple[str, ...], dry_run: bool, target: Target, output: str
 ) -> None:
-    """Submit a job like JOB, called NAME, with its TensorBoard, code and configuration."""
+    """Submit a copy of JOB named NAME, with its TensorBoard, code and configuration."""
     from gangline.cli.set_fields import with_changes  # noqa: PLC0415
     from gangline.cli.submission import Sending, submit  # noqa: PLC0415
     from gangline.sdk.changes import Changes  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Which jobs a command is about: one by its name, or those that ``-A`` and ``-l`` choose."""
+"""Job selection and polling: one job by name, or the jobs that ``-A`` and ``-l`` select."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,76 +19,76 @@ F = TypeVar("F", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound="Object")
 
 WATCH_S = 2.0
-"""Between two looks of ``-w``."""
+"""Interval of ``-w``, in seconds."""
 
 
 def everywhere_option(command: F) -> F:
-    """Add ``-A``; the command gets it as ``all_namespaces``."""
+    """Add ``-A``; the command receives it as ``all_namespaces``."""
     return click.option(
-        "-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces."
+        "-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="In all namespaces."
     )(command)
 
 
 def selector_option(what: str) -> Callable[[F], F]:
-    """Add ``-l``; the command gets it as ``selector``."""
+    """Add ``-l``; the command receives it as ``selector``."""
     return click.option(
         "-l", "--selector", default="", help=f"Only {what} with these labels, such as team=a."
     )
 
 
 def watch_option(what: str) -> Callable[[F], F]:
-    """Add ``-w``; the command gets it as ``watch``."""
-    return click.option("-w", "--watch", is_flag=True, help=f"Go on, and print {what}.")
+    """Add ``-w``; the command receives it as ``watch``."""
+    return click.option("-w", "--watch", is_flag=True, help=f"Continue, and print {what}.")
 
 
 def refresh_option(command: F) -> F:
-    """Add ``-r``, which is Arena's, and ``-w``; the command gets either as ``refresh``."""
+    """Add Arena's ``-r`` and ``-w``; the command receives either as ``refresh``."""
     return click.option(
         "-r", "--refresh", "-w", "--watch", "refresh", is_flag=True,
-        help="Print it again every two seconds.",
+        help="Print again every two seconds.",
     )(command)  # fmt: skip
 
 
 def choosing_options(command: F) -> F:
-    """Add ``-A`` and ``-l`` for commands that take one job or choose several."""
+    """Add ``-A`` and ``-l``, for commands that take one job or select several."""
     return everywhere_option(selector_option("jobs")(command))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One job by its name, or several."""
+    """A selection of one job by name, or of several by labels or over all namespaces."""
 
     name: str
-    """Empty for all that the rest chooses."""
+    """Empty selects all jobs that the other fields match."""
     namespace: str
-    """The one to work in."""
+    """The namespace to work in, unless ``everywhere`` is set."""
     everywhere: bool = False
-    """All namespaces instead of that one."""
+    """Select jobs of all namespaces."""
     selector: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a choice of nothing, and one of two kinds.
+        """Refuse an empty selection, and one by both name and labels.
 
         Raises:
-            CommandError: it is either.
+            CommandError: the selection is either.
         """
         if self.name and self.selector:
-            words = f"job {self.name!r} and --selector {self.selector!r} choose twice: give one"
-            raise CommandError(words, code=ExitCode.USAGE)
+            message = f"job {self.name!r} and --selector {self.selector!r} exclude each other"
+            raise CommandError(message, code=ExitCode.USAGE)
         if not (self.name or self.selector or self.everywhere):
-            words = "which job? Give its name, or choose several by --selector or --all-namespaces"
-            raise CommandError(words, code=ExitCode.USAGE)
+            message = "no job given: use its name, --selector or --all-namespaces"
+            raise CommandError(message, code=ExitCode.USAGE)
 
     @property
     def is_one(self) -> bool:
-        """Whether a single job is meant, so that its data are no list."""
+        """True if a single job is selected, so that the output is one object and not a list."""
         return bool(self.name) and not self.everywhere
 
     async def found(self, jobs: "JobClient") -> "list[Job]":
-        """Look them up, the newest first.
+        """Return the selected jobs, the newest first.
 
         Raises:
-            JobError: there is no job of the name.
+            JobError: no job has the name.
         """
         if self.is_one:
             return [await jobs.get(self.name, self.namespace)]
@@ -101,7 +101,7 @@ class Choice:
         return named
 
     async def looks(self, jobs: "JobClient", *, watch: bool) -> "AsyncIterator[list[Job]]":
-        """Give them, and where they are watched those that changed, until all have ended."""
+        """Yield the selected jobs; with ``watch``, then yield changed jobs until all have ended."""
         known: dict[str, Job] = {}
         while True:
             found = await self.found(jobs)
@@ -115,9 +115,9 @@ class Choice:
 async def changes(
     look: "Callable[[], Awaitable[Sequence[Kind]]]", *, watch: bool
 ) -> "AsyncIterator[tuple[Sequence[Kind], bool]]":
-    """Give all objects that a look finds, then, where they are watched, those that changed.
+    """Yield all objects that ``look`` returns; with ``watch``, then yield changed objects.
 
-    Beside the objects stands whether it is the first look.
+    The second element of each pair is True for the first list.
     """
     found = await look()
     yield found, True

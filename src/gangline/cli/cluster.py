@@ -1,4 +1,4 @@
-"""``up``, ``down``, ``status``: the cluster on this machine."""
+"""``up``, ``down``, ``status``: the embedded cluster on this machine."""
 
 import asyncio
 import sys
@@ -22,48 +22,53 @@ if TYPE_CHECKING:
     from gangline.local.settings import ClusterSettings
 
 EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"})
-"""The embedded cluster has no other scheduler, so ours answers to the default name as well."""
+"""The embedded cluster has no other scheduler, so ours serves the default name too."""
 
 name_option = click.option(
-    "--name", default="default", show_default=True, help="Which cluster; several may run at once."
+    "--name",
+    default="default",
+    show_default=True,
+    help="Name of the cluster; several may run at the same time.",
 )
 
 
 @click.command("up")
 @name_option
 @click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--cpus", type=float, help="Processors of each node; the machine's share if not set.")
-@click.option("--memory", help="Memory of each node, such as 8Gi; the machine's share if not set.")
 @click.option(
-    "--gpus", type=click.IntRange(0), help="GPUs of each node; more than there are are pretended."
+    "--cpus", type=float, help="Processors of each node; default: a share of the machine."
+)
+@click.option("--memory", help="Memory of each node, such as 8Gi; default: a share of the machine.")
+@click.option(
+    "--gpus", type=click.IntRange(0), help="GPUs of each node; missing ones are simulated."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--pod-cidr", help="Range of addresses for pods and services.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 selects a free port.")
+@click.option("--pod-cidr", help="Address range of pods and services.")
 @click.option(
     "--network",
     type=click.Choice(["auto", "bridge", "host"]),
     default="auto",
     show_default=True,
-    help="A network for each pod (bridge; needs root), or the host's for all.",
+    help="A network for each pod (bridge; needs root), or the host network.",
 )
 @click.option(
     "--image-map",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File that says which environment stands for which image.",
+    help="File that maps images to local environments.",
 )
 @click.option(
     "--without",
     multiple=True,
     type=click.Choice(["operator", "scheduler"]),
-    help="Leave a component out, to run it alone; may be repeated.",
+    help="Leave out a component that runs separately; may be repeated.",
 )
 @click.option(
     "--webhook",
     type=click.Choice(["on", "off"]),
     default="on",
     show_default=True,
-    help="Refuse jobs with mistakes when they are written, or show the mistakes in their status.",
+    help="Refuse invalid jobs at submission (on), or report errors in their status (off).",
 )
 @click.option(
     "--node-silence",
@@ -71,7 +76,7 @@ name_option = click.option(
     type=click.FloatRange(min=0.1),
     default=40.0,
     show_default=True,
-    help="Seconds without heartbeat after which a node counts as lost.",
+    help="Seconds without heartbeat until a node counts as lost.",
 )
 @click.option(
     "--heartbeat",
@@ -79,10 +84,10 @@ name_option = click.option(
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="Seconds between the heartbeats of nodes; well below --node-silence.",
+    help="Seconds between heartbeats of a node; well below --node-silence.",
 )
 @click.option(
-    "--pods", type=click.IntRange(1), default=110, help="Most pods on a node.", hidden=True
+    "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
 )
 @click.option(
     "--shutdown-grace",
@@ -90,10 +95,10 @@ name_option = click.option(
     type=click.FloatRange(0.0),
     default=2.0,
     show_default=True,
-    help="Seconds that pods may take to end when the cluster stops.",
+    help="Seconds that pods get to end when the cluster stops.",
 )
 @click.option("--fake-runtime", is_flag=True, hidden=True)
-@click.option("--detach", "-d", is_flag=True, help="Run in the background, return when it answers.")
+@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when it answers.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @debug_option
 @click.pass_context
@@ -108,8 +113,8 @@ def up_command(
 ) -> None:
     """Start a cluster on this machine: API server, nodes, operator, scheduler.
 
-    It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and everything else in
-    it are kept, and go on when it is started again.
+    It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and all other objects are
+    stored, and continue when it is started again.
     """
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
@@ -127,7 +132,7 @@ def up_command(
 @name_option
 @debug_option
 def down_command(name: str) -> None:
-    """Stop the cluster that 'up' has started. What is stored in it is kept."""
+    """Stop the cluster that 'up' has started. Its stored objects remain."""
     from gangline.local.daemon import stop  # noqa: PLC0415
     from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
 
@@ -140,7 +145,7 @@ def down_command(name: str) -> None:
 @name_option
 @debug_option
 def status_command(name: str) -> int:
-    """Show whether the cluster runs, its nodes and how many pods it has."""
+    """Show whether the cluster runs, its nodes, and how many pods it has."""
     from gangline.local.daemon import status  # noqa: PLC0415
     from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
 
@@ -151,7 +156,9 @@ def status_command(name: str) -> int:
 
 
 def _check_image_map(settings: "ClusterSettings") -> None:
-    """Refuse a bad file before anything is started; nodes read it only when all else is up."""
+    """Refuse an invalid file before anything starts; nodes read it only after everything else is
+    up.
+    """
     if settings.image_map is None:
         return
     from gangline.local.kubelet.images import ImageMapError, load_image_map  # noqa: PLC0415
@@ -169,7 +176,7 @@ def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
 
     def announce(ready: "Ready") -> None:
         click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
-        click.echo("Ctrl-C stops it; what is stored is kept.")
+        click.echo("Ctrl-C stops it; its objects remain stored.")
         for note in filter(None, (ready.shortcoming, detect().gap)):
             click.echo(f"Note: {note}", err=True)
 
@@ -177,7 +184,9 @@ def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
 
 
 def components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
-    """Return what runs with the cluster; imported when the API server answers, not before."""
+    """Return the components of the cluster; their imports are late, after the API server has
+    started.
+    """
     from gangline.local.cluster import Component  # noqa: PLC0415
 
     async def operate(client: Any, stop: asyncio.Event) -> None:
@@ -212,11 +221,11 @@ def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> N
     stop = (
         "gangline down" if settings.name == "default" else f"gangline down --name {settings.name}"
     )
-    click.echo(f"'{stop}' stops it; it logs to {home.log}.")
+    click.echo(f"'{stop}' stops it; its log is {home.log}.")
 
 
 def _same_again(context: click.Context) -> list[str]:
-    """Return the options that this command was given, but for --detach."""
+    """Return the arguments of this command without ``--detach``."""
     arguments: list[str] = []
     for parameter in context.command.params:
         name = str(parameter.name)
@@ -238,13 +247,13 @@ def _welcome(url: str, kubeconfig: str, took_s: float) -> str:
         f"Cluster is up at {url} after {took_s:.1f} s.\n"
         "  gangline submit -f job.yaml     starts a training job\n"
         "  gangline list                   shows the jobs\n"
-        f"  export KUBECONFIG={kubeconfig}   lets kubectl see it"
+        f"  export KUBECONFIG={kubeconfig}   makes kubectl use it"
     )
 
 
 def _status_lines(found: "ClusterStatus") -> Iterator[str]:
     if not found.running:
-        yield f"Cluster {found.name} does not run; 'gangline up' starts it."
+        yield f"Cluster {found.name} is not running; 'gangline up' starts it."
         return
     since = f"{found.since:%Y-%m-%d %H:%M:%S} UTC" if found.since else "?"
     yield f"Cluster:     {found.name}, process {found.pid}, since {since}"
@@ -259,7 +268,7 @@ def _status_lines(found: "ClusterStatus") -> Iterator[str]:
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Turn what the local cluster complains of into messages with an exit status."""
+    """Turn errors of the embedded cluster into messages with an exit status."""
     from gangline.local.home import AlreadyRunning, ClusterError, NotRunning  # noqa: PLC0415
 
     try:

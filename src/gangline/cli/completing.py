@@ -1,7 +1,7 @@
-"""What a shell may offer for a word: jobs, replicas, namespaces and queues of the cluster.
+"""Shell completion of names that the cluster knows: jobs, replicas, namespaces, queues.
 
-The cluster is asked once for each press of a key, for a second at most. Whatever goes wrong, the
-shell is offered nothing: a message would end up in the middle of the line that is being typed.
+Each key press asks the cluster once, for one second at most. On any error the shell gets no
+candidates, because a message would appear in the middle of the line that the user types.
 """
 
 import os
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from gangline.kube.client import Client
 
 Given = Mapping[str, Any]
-"""The options of the line so far, by their names in Python."""
+"""Options of the line so far, by parameter name."""
 Question = Callable[["Client", str, Given], Awaitable[Iterable[str]]]
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 PATIENCE_S = 1.0
-"""For the cluster's answer; who has pressed a key does not wait longer."""
+"""Timeout of a request for candidates: a user who has pressed a key does not wait longer."""
 PATIENCE_VARIABLE = "GANGLINE_COMPLETION_TIMEOUT"
-"""Seconds instead of these, for clusters that are far away."""
+"""Environment variable with another timeout in seconds, for distant clusters."""
 
 
 def _asking(question: Question) -> Completer:
-    """Make of a question to the cluster what click calls when a key is pressed."""
+    """Return a click completion callback that runs a query against the cluster."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         typed = context.params.get(parameter.name or "") or ()
@@ -45,20 +45,23 @@ def _asking(question: Question) -> Completer:
 
 
 def _given(context: click.Context) -> Given:
-    """The line so far. Where it ends with an option, click has not said yet what the words are."""
+    """Return the options of the line so far.
+
+    If the line ends with an option, click has not yet assigned the arguments: the first is the job.
+    """
     first = next((word for word in context.args if not word.startswith("-")), "")
     return context.params | {"job": context.params.get("job") or first}
 
 
 def _is_among(name: str, typed: object) -> bool:
-    """Whether a word that may be repeated has been given already."""
+    """True if an argument that may be repeated has this value already."""
     return isinstance(typed, tuple) and name in typed
 
 
 def _answer(question: Question, given: Given) -> Iterable[str]:
-    import asyncio  # noqa: PLC0415 - slow to load, and most completions ask no cluster
+    import asyncio  # noqa: PLC0415 - slow to import, and most completions ask no cluster
 
-    from gangline.cli.options import target_of  # noqa: PLC0415
+    from gangline.cli.target import target_of  # noqa: PLC0415
     from gangline.kube.errors import ApiError, ConfigError  # noqa: PLC0415
     from gangline.sdk.client import JobError  # noqa: PLC0415
 
@@ -71,7 +74,7 @@ def _answer(question: Question, given: Given) -> Iterable[str]:
 
     try:
         with _at_most(2 * patience_s), open(os.devnull) as nothing:
-            sys.stdin = nothing  # a program that fetches credentials must not ask for a password
+            sys.stdin = nothing  # credential plugins must not prompt for a password
             return asyncio.run(asked())
     except (ApiError, ConfigError, JobError, CommandError, OSError, TimeoutError):
         return ()
@@ -83,7 +86,7 @@ def _patience_s(text: str) -> float:
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """End the process when what cannot be cancelled takes long, such as a look-up of a name."""
+    """Exit the process at a time limit, for calls that cannot be cancelled, such as DNS lookups."""
     signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -93,7 +96,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 
 async def _names(client: "Client", resource: "Resource[Any]", namespace: str | None) -> list[str]:
-    """The names of all objects of a kind; none where the cluster does not have or show them."""
+    """Return the names of a kind's objects; none if the cluster lacks the kind or forbids it."""
     from dataclasses import replace  # noqa: PLC0415
 
     from gangline.api.meta import Object  # noqa: PLC0415
@@ -117,7 +120,7 @@ async def _jobs(client: "Client", namespace: str, given: Given) -> Iterable[str]
 
 
 async def _pods(client: "Client", namespace: str, given: Given) -> "list[Pod]":
-    """The pods of the job that the line names."""
+    """Return the pods of the job that the line names."""
     from gangline.api.resources import PODS  # noqa: PLC0415
     from gangline.sdk.jobs import JOB_NAME_LABEL  # noqa: PLC0415
 
@@ -127,7 +130,7 @@ async def _pods(client: "Client", namespace: str, given: Given) -> "list[Pod]":
 
 
 async def _instances(client: "Client", namespace: str, given: Given) -> Iterable[str]:
-    from gangline.sdk.logs import short_name  # noqa: PLC0415
+    from gangline.sdk.jobs import short_name  # noqa: PLC0415
 
     return map(short_name, await _pods(client, namespace, given))
 
@@ -142,7 +145,7 @@ async def _containers(client: "Client", namespace: str, given: Given) -> Iterabl
 
 
 async def _places(client: "Client", namespace: str, given: Given) -> Iterable[str]:
-    """What ports can be forwarded to."""
+    """Return candidates for targets of port forwarding."""
     from asyncio import gather  # noqa: PLC0415
 
     from gangline.api.resources import PODS, SERVICES  # noqa: PLC0415
@@ -156,7 +159,7 @@ async def _places(client: "Client", namespace: str, given: Given) -> Iterable[st
 
 
 def _objects(constant: str) -> Question:
-    """Ask for the names of one kind, by the name of its constant in ``gangline.api.resources``."""
+    """Query the names of one kind, by the name of its constant in ``gangline.api.resources``."""
 
     async def question(client: "Client", namespace: str, given: Given) -> Iterable[str]:
         from gangline.api import resources  # noqa: PLC0415
@@ -168,14 +171,14 @@ def _objects(constant: str) -> Question:
 
 
 def kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the kinds of jobs, which need no cluster."""
+    """Complete kinds of jobs, without asking a cluster."""
     from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
 
     return [kind.trainer for kind in JOB_KINDS if kind.trainer.startswith(incomplete.lower())]
 
 
 def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the profiles of the user's settings."""
+    """Complete profiles of the user's settings."""
     from gangline.cli.profiles import read_profiles  # noqa: PLC0415
 
     with suppress(CommandError):
@@ -184,10 +187,10 @@ def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: s
 
 
 def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the contexts of the kubeconfig."""
+    """Complete contexts of the kubeconfig."""
     from pathlib import Path  # noqa: PLC0415
 
-    from gangline.cli.options import Target, target_of  # noqa: PLC0415
+    from gangline.cli.target import Target, target_of  # noqa: PLC0415
     from gangline.kube.errors import ConfigError  # noqa: PLC0415
     from gangline.kube.kubeconfig import read_kubeconfig  # noqa: PLC0415
 

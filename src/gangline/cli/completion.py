@@ -1,4 +1,4 @@
-"""``gangline completion``: the script that teaches a shell to complete gangline's commands."""
+"""``gangline completion``: the completion script of a shell."""
 
 import click
 

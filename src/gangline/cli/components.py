@@ -1,4 +1,4 @@
-"""Running one component alone, as a real cluster does: scheduler, API server."""
+"""Commands that run one component alone, as in a real cluster: ``scheduler``, ``apiserver``."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,8 +9,9 @@ import click
 
 from gangline.cli.event_loop import serve
 from gangline.cli.log_format import logging_options, start_logging
-from gangline.cli.options import Target, cluster_options
+from gangline.cli.options import cluster_options
 from gangline.cli.setting import BindAddress
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -29,7 +30,7 @@ leader_option = click.option(
     multiple=True,
     default=("gangline", "volcano"),
     show_default=True,
-    help="Pods with this schedulerName are placed; may be repeated.",
+    help="Schedule pods with this schedulerName; may be repeated.",
 )
 @click.option(
     "--configuration",
@@ -42,14 +43,14 @@ leader_option = click.option(
     type=BindAddress(),
     default="0",
     show_default=True,
-    help="Where metrics are served; 0: nowhere.",
+    help="Address of the metrics server; 0 disables it.",
 )
 @click.option(
     "--health-probe-bind-address",
     type=BindAddress(),
     default="0",
     show_default=True,
-    help="Where probes are answered; 0: nowhere.",
+    help="Address of the health probes; 0 disables them.",
 )
 @logging_options("GANGLINE_SCHEDULER")
 def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
@@ -62,7 +63,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     log_level: str,
     log_format: str,
 ) -> None:
-    """Run the scheduler: whole gangs of pods get nodes, or none of them does."""
+    """Run the scheduler: all pods of a gang get nodes, or none of them."""
     from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.main import run  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
@@ -87,15 +88,17 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Folder that everything is kept in; made when it is missing.",
+    help="Data folder; created if it does not exist.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=int, default=6443, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port", type=int, default=6443, show_default=True, help="Port; 0 selects a free port."
+)
 @logging_options("GANGLINE_APISERVER")
 def apiserver_command(
     data_dir: Path, host: str, port: int, log_level: str, log_format: str
 ) -> None:
-    """Run the API server of the local cluster, without anything that acts on its objects."""
+    """Run the API server of the embedded cluster, without controllers."""
     from gangline.local.apiserver.server import ApiServer, ServerSettings  # noqa: PLC0415
 
     start_logging(log_level, form=log_format)

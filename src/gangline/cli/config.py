@@ -1,4 +1,4 @@
-"""``config``: the user's settings, where each value comes from, and which profile is in use."""
+"""``config``: the user's settings, the origin of each value, and the active profile."""
 
 import os
 import re
@@ -27,9 +27,9 @@ _CHOSEN = re.compile(r"^profile[ \t]*:.*$", re.MULTILINE)
 
 @click.group("config")
 def config_command() -> None:
-    """Show your settings and profiles, and switch between them.
+    """Show your settings and profiles, and switch between profiles.
 
-    They lie in ~/.config/gangline/config.yaml, or where GANGLINE_CONFIG says.
+    The settings are in ~/.config/gangline/config.yaml, or in the file that GANGLINE_CONFIG names.
     """
 
 
@@ -40,9 +40,9 @@ def config_command() -> None:
 @click.option("--profile", shell_complete=completing.profiles)
 @output_option("table", "json", "yaml")
 def view(output: str, **flags: str | None) -> None:
-    """Show each value in force and where it comes from.
+    """Show each effective value and its origin.
 
-    Flags are taken as other commands take them: the values are those that would hold there.
+    Flags work as in other commands: the values shown are those that would be effective there.
     """
     profiles = read_profiles()
     found = _in_force(flags, profiles)
@@ -55,7 +55,8 @@ def view(output: str, **flags: str | None) -> None:
 
 
 def _in_force(flags: dict[str, str | None], profiles: Profiles) -> dict[str, Setting]:
-    """All values: those of the settings, then what the kubeconfig makes of them."""
+    """Return all effective values: those of the settings, then those of the kubeconfig."""
+    from gangline.cli.submit_kinds import commands  # noqa: PLC0415
     from gangline.cli.submit_settings import checked  # noqa: PLC0415
 
     profile = profiles.in_use(flags.get("profile"), os.environ)
@@ -63,13 +64,13 @@ def _in_force(flags: dict[str, str | None], profiles: Profiles) -> dict[str, Set
     known = given | _of_kubeconfig(given)
     found = {"profile": profile}
     found |= {key: known[key] for key in (*CLUSTER_KEYS, "server") if key in known}
-    settings = checked(profiles, profile.value)
+    settings = checked(profiles, profile.value, commands)
     return found | {f"submit.{flag}": setting for flag, setting in settings.items()}
 
 
 def _of_kubeconfig(given: dict[str, Setting]) -> dict[str, Setting]:
-    """What the kubeconfig says, where nothing else does; nothing without one."""
-    from gangline.cli.options import Target  # noqa: PLC0415
+    """Return the values that only the kubeconfig gives; none without a kubeconfig."""
+    from gangline.cli.target import Target  # noqa: PLC0415
     from gangline.kube.errors import ConfigError  # noqa: PLC0415
 
     path, context = given.get("kubeconfig"), given.get("context")
@@ -98,7 +99,7 @@ def _shown(value: Any) -> str:
 @config_command.command("list")
 @output_option("table", "json", "yaml", "name")
 def list_profiles(output: str) -> None:
-    """Show the profiles; the one in use is marked."""
+    """Show the profiles; the active profile is marked."""
     profiles = read_profiles()
     used = profiles.in_use(None, os.environ).value
     data = [
@@ -115,31 +116,29 @@ def list_profiles(output: str) -> None:
         ]
         click.echo(table(["IN USE", "NAME", *map(str.upper, CLUSTER_KEYS)], rows))
         if not rows:
-            say(f"No profiles: write some into {profiles.path}, below 'profiles:'.")
+            say(f"No profiles: add some to {profiles.path}, below 'profiles:'.")
 
 
 @config_command.command("use")
 @click.argument("profile", shell_complete=completing.profiles)
 def use(profile: str) -> None:
-    """Let commands use PROFILE from now on."""
+    """Make PROFILE the active profile."""
     path = path_of_file(os.environ)
     profiles = read_profiles()
     if profile not in profiles.profiles:
         names = ", ".join(sorted(profiles.profiles)) or "none"
-        raise CommandError(
-            f"there is no profile {profile!r}; {path} has {names}", code=ExitCode.NOT_FOUND
-        )
+        raise CommandError(f"no profile {profile!r}; {path} has {names}", code=ExitCode.NOT_FOUND)
     _write(path, with_profile(path.read_text(encoding="utf-8"), profile, path))
     click.echo(f"profile {profile} is in use")
     if (named := profiles.in_use(None, os.environ)).origin.startswith("environment"):
-        say(f"Note: {named.origin} says {named.value}, and counts more.")
+        say(f"Note: {named.origin} selects {named.value} and takes precedence.")
 
 
 def with_profile(text: str, profile: str, path: Path) -> str:
-    """Return the text of the file with another profile in use; all else stays, remarks as well.
+    """Return the text of the file with another active profile; everything else, and comments, stay.
 
     Raises:
-        CommandError: the file is written so that it cannot be told where.
+        CommandError: the form of the file does not allow the change.
     """
     from json import dumps  # noqa: PLC0415
 
@@ -152,12 +151,12 @@ def with_profile(text: str, profile: str, path: Path) -> str:
     except CommandError:
         understood = False
     if not understood:
-        raise CommandError(f"{path}: write '{line}' into it by hand", code=ExitCode.USAGE)
+        raise CommandError(f"{path}: add the line '{line}' by hand", code=ExitCode.USAGE)
     return changed
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step; where it is a link, what it points to."""
+    """Replace the file in one step; if it is a link, replace the file it points to."""
     place = path.resolve()
     fresh = place.with_name(f".{place.name}.{os.getpid()}")
     fresh.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``data list``: the claims that jobs can mount."""
+"""``data list``: persistent volume claims that jobs can mount."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,8 +8,9 @@ import click
 from gangline.cli.choosing import changes, everywhere_option, selector_option, watch_option
 from gangline.cli.event_loop import run
 from gangline.cli.job_views import now
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
 from gangline.cli.output import age, say, table, tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.api.storage import PersistentVolumeClaim
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group("data")
 def data_command() -> None:
-    """Show the claims that jobs can mount."""
+    """Show persistent volume claims that jobs can mount."""
 
 
 @click.command("list")
@@ -29,7 +30,7 @@ def data_command() -> None:
 def list_data(
     target: Target, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
-    """Show claims that have a volume. Annotations 'description' and 'owner' say what they are."""
+    """Show bound claims, with their annotations 'description' and 'owner'."""
     from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
 
     async def show() -> None:
@@ -59,7 +60,7 @@ def _tell(
         shown = claim_table(claims, namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
         if not claims:
-            say("No claim has a volume; 'kubectl get pvc' shows those that wait for one.")
+            say("No claim is bound; 'kubectl get pvc' shows pending claims.")
 
 
 data_command.add_command(list_data)
@@ -67,7 +68,6 @@ data_command.add_command(list_data, "ls")
 
 
 def claim_data(claim: "PersistentVolumeClaim") -> dict[str, Any]:
-    """Return a claim as plain data."""
     notes = claim.metadata.annotations
     return {
         "name": claim.metadata.name,
@@ -83,7 +83,7 @@ def claim_data(claim: "PersistentVolumeClaim") -> dict[str, Any]:
 
 
 def claim_table(claims: "Sequence[PersistentVolumeClaim]", *, namespaces: bool, wide: bool) -> str:
-    """Return claims under Arena's head; ``wide`` adds what they are made of."""
+    """Return claims under Arena's header; ``wide`` adds capacity, storage class and volume."""
     head = ["NAME", *(["NAMESPACE"] if namespaces else [])]
     head += ["ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
     head += ["CAPACITY", "STORAGECLASS", "VOLUME"] if wide else []

@@ -1,4 +1,4 @@
-"""``delete``: jobs, with their pods and services."""
+"""``delete``: delete jobs with their pods and services."""
 
 import sys
 
@@ -8,8 +8,9 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError, explain
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.options import job_errors, namespace_options, type_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 
 @click.command("delete")
@@ -18,22 +19,22 @@ from gangline.cli.output import say
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @namespace_options
 def delete_command(jobs: tuple[str, ...], kind: str, yes: bool, target: Target) -> None:
-    """Delete jobs, with their pods and services. One that fails does not keep the others."""
+    """Delete jobs, with their pods and services. If one fails, the others are still deleted."""
     confirm(f"Delete {', '.join(jobs)}?", yes=yes)
     sum_up(run(delete_all(jobs, target, kind)), len(jobs))
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person at a terminal; a script has said what it wants."""
+    """Ask for confirmation on a terminal; scripts are not asked."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         click.confirm(question, abort=True)
 
 
 def sum_up(failures: list[CommandError], total: int) -> None:
-    """Say what went wrong with some of them.
+    """Report failed deletions.
 
     Raises:
-        CommandError: something did.
+        CommandError: at least one deletion failed.
     """
     for failure in failures[:-1]:
         say(f"Error: {failure.message}")
@@ -46,7 +47,7 @@ def sum_up(failures: list[CommandError], total: int) -> None:
 
 
 async def delete_all(names: tuple[str, ...], target: Target, kind: str = "") -> list[CommandError]:
-    """Delete jobs one after the other; return what went wrong."""
+    """Delete jobs one after the other, and return the failures."""
     from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 

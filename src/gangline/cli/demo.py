@@ -1,8 +1,8 @@
-"""``demo``: three nodes on this machine train a network, a worker is killed, the job recovers.
+"""``demo``: train a network on three local nodes, kill a worker, and show the recovery.
 
-Everything is real: the cluster of ``gangline up``, a PyTorchJob of three pods, gloo between them, a
-SIGKILL. The cluster runs in this process and lives in a folder of its own, which is removed at the
-end, also after Ctrl-C.
+The parts are real: the embedded cluster of ``gangline up``, a PyTorchJob with three pods, gloo
+between them, a SIGKILL. The cluster runs in this process in a folder of its own. The folder is
+removed at the end, and after Ctrl-C.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ JOB = "digits"
 REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
 PATIENCE_S = 60.0
-"""How long the kind of training jobs may be unknown."""
+"""Time limit for the API server to serve the kind of the job."""
 WAIT_TOLD_S = 20.0
 GIVES_UP_S = 900.0
-"""Twenty times what it takes on two cores."""
+"""Time limit of the demo: twenty times its duration on two cores."""
 
 
 @click.command("demo")
@@ -44,17 +44,18 @@ GIVES_UP_S = 900.0
     type=click.IntRange(1),
     default=450,
     show_default=True,
-    help="Training steps; with much fewer the network does not become good enough.",
+    help="Training steps; with far fewer steps the accuracy stays too low.",
 )
-@click.option("--keep-going", is_flag=True, help="Leave the worker alone.")
+@click.option("--keep-going", is_flag=True, help="Do not kill the worker.")
 @debug_option
 def demo_command(steps: int, keep_going: bool) -> int:
-    """Train a small network in three pods, kill one of them half-way, and show what it cost.
+    """Train a small network in three pods, kill one of them half-way, and report the cost.
 
-    Nothing has to be prepared; torch and scikit-learn must be installed beside gangline. It works
-    in a cluster of its own, which is gone afterwards.
+    No preparation is needed; torch and scikit-learn must be installed with gangline. The demo runs
+    in
+    a cluster of its own, which is removed afterwards.
     """
-    import uvloop  # noqa: PLC0415 - only who runs a cluster is to pay for it
+    import uvloop  # noqa: PLC0415 - slow to import, for running a cluster only
 
     from gangline.cli.demo_cluster import interruptible  # noqa: PLC0415
 
@@ -63,7 +64,7 @@ def demo_command(steps: int, keep_going: bool) -> int:
     with _component_log() as log:
         code = uvloop.run(interruptible(_demo(example, steps, kill=not keep_going)))
     if code == ExitCode.JOB_FAILED:
-        click.echo(f"What the components complained of is in {log}.", err=True)
+        click.echo(f"Warnings of the components are in {log}.", err=True)
     return code
 
 
@@ -74,30 +75,30 @@ async def _demo(example: Path, steps: int, *, kill: bool) -> int:
 
     view = View(steps, REPLICAS)
     for name in await remove_forsaken(default_home()):
-        view.note(f"Removed what {name} had left, which was killed.")
-    story = Story(steps, kill_wanted=kill)
+        view.note(f"Removed the remains of {name}, which was killed.")
+    timeline = Story(steps, kill_wanted=kill)
     view.phase(f"Starting a cluster of {NODES} nodes in this process")
     with cluster_errors():
         async with demo_cluster() as ready:
-            story.cluster_answers()
-            view.note(f"the API server answers at {ready.url} after {story.cluster_start:.1f} s")
+            timeline.cluster_answers()
+            view.note(f"API server ready at {ready.url} after {timeline.cluster_start:.1f} s")
             for note in await _shortcomings(ready):
                 view.note(f"note: {note}")
-            code = await _train(ready, example, story, view)
+            code = await _train(ready, example, timeline, view)
             view.phase("Cleaning up")
-    view.report(story)
+    view.report(timeline)
     return code
 
 
 async def _shortcomings(ready: "Ready") -> list[str]:
-    """Say what pods must do without on this machine."""
+    """Return notes on isolation features that this machine lacks."""
     from gangline.local.kubelet.runtime.isolation import detect  # noqa: PLC0415
 
     gap = (await asyncio.to_thread(detect)).gap
     return [note for note in (ready.shortcoming, gap) if note]
 
 
-async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int:
+async def _train(ready: "Ready", example: Path, timeline: Story, view: View) -> int:
     from gangline.kube.client import Client  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -105,52 +106,52 @@ async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int
 
     async with Client(load_config(ready.kubeconfig), user_agent="gangline-demo") as client:
         jobs = JobClient(client)
-        for manifest in manifests(example, story.steps):
+        for manifest in manifests(example, timeline.steps):
             await _accepted(jobs, manifest)
-        story.submitted()
+        timeline.submitted()
         view.phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
         with view.progress():
-            async with _said_why(jobs, story, view), following_logs(client, job) as lines:
+            async with _said_why(jobs, timeline, view), following_logs(client, job) as lines:
                 async for line in lines:
-                    story.line(line.replica, line.text)
+                    timeline.line(line.replica, line.text)
                     view.line(line.replica, line.text)
-                    if story.kill_is_due and kill_replica(VICTIM):
-                        story.kill(VICTIM)
+                    if timeline.kill_is_due and kill_replica(VICTIM):
+                        timeline.kill(VICTIM)
                         view.killed(VICTIM)
         ended = await jobs.wait(JOB, NAMESPACE)
-    story.ended(ended.state, ended.restarts)
-    return ExitCode.DONE if story.succeeded else ExitCode.JOB_FAILED
+    timeline.ended(ended.state, ended.restarts)
+    return ExitCode.DONE if timeline.succeeded else ExitCode.JOB_FAILED
 
 
 @contextlib.asynccontextmanager
-async def _said_why(jobs: Any, story: Story, view: View) -> AsyncIterator[None]:
-    """Say now and then why there is no first step yet.
+async def _said_why(jobs: Any, timeline: Story, view: View) -> AsyncIterator[None]:
+    """Report at intervals why the first training step has not happened yet.
 
     Raises:
-        CommandError: the block takes so long that it will not end.
+        CommandError: the block exceeds the time limit of the demo.
     """
 
-    async def say() -> None:
-        while story.first_step < 0:
+    async def report() -> None:
+        while timeline.first_step < 0:
             await asyncio.sleep(WAIT_TOLD_S)
             job = await jobs.get(JOB, NAMESPACE)
-            if story.first_step < 0 and job.reason:
+            if timeline.first_step < 0 and job.reason:
                 view.note(f"waiting: {job.reason}")
 
-    telling = asyncio.create_task(say())
+    reporting = asyncio.create_task(report())
     try:
         async with asyncio.timeout(GIVES_UP_S):
             yield
     except TimeoutError:
         raise CommandError(f"the demo did not end within {GIVES_UP_S:.0f} s") from None
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
 
 
 async def _accepted(jobs: Any, manifest: dict[str, Any]) -> None:
-    """Submit; the kinds of training jobs are known a moment after the first answer."""
+    """Submit an object; retry while the API server does not serve its kind yet."""
     from gangline.sdk.client import UnknownKind  # noqa: PLC0415
 
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
@@ -166,7 +167,7 @@ async def _accepted(jobs: Any, manifest: dict[str, Any]) -> None:
 
 
 def manifests(example: Path, steps: int) -> list[dict[str, Any]]:
-    """Return what is submitted: the example as it stands, and its script as a ConfigMap."""
+    """Return the objects to submit: the example with its steps, and its script as a ConfigMap."""
     import yaml  # noqa: PLC0415
 
     script = (example / "digits.py").read_text()
@@ -188,7 +189,7 @@ def manifests(example: Path, steps: int) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _component_log() -> Iterator[Path]:
-    """Keep what components warn of out of the picture: it goes to a file of the data folder."""
+    """Write warnings of components to a file in the data folder instead of the terminal."""
     from gangline.local.home import default_home  # noqa: PLC0415
 
     path = default_home() / "demo.log"
@@ -215,16 +216,21 @@ def _check_packages() -> None:
 
 
 def _example_folder() -> Path:
-    """Where the example lies: beside the package in a checkout, inside it when installed."""
+    """Return the folder of the example: next to the package in a checkout, inside it when
+    installed.
+    """
     package = Path(str(files("gangline")))
     for folder in (package / "examples" / "pytorch", package.parents[1] / "examples" / "pytorch"):
         if (folder / "digits.py").exists():
             return folder
-    raise CommandError("the example that the demo runs is not installed with this package")
+    raise CommandError("the example that the demo runs is not installed with gangline")
 
 
 def kill_replica(replica: str) -> bool:
-    """Send SIGKILL to a replica's training process, found among our own descendants."""
+    """Send SIGKILL to the training process of a replica; return whether it was found.
+
+    The process is a descendant of this one.
+    """
     found = False
     address = f"HOSTNAME={JOB}-{replica}".encode()
     for pid in _descendants(os.getpid()):

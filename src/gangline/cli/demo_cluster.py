@@ -1,7 +1,7 @@
-"""The demo's cluster: in this process, in a folder of its own that is gone afterwards.
+"""The cluster of the demo: in this process, in a folder of its own that is removed at the end.
 
-A demo that was killed outright leaves its folder behind, and as root a bridge and namespaces; the
-next demo finds it by its name and removes both.
+A demo that was killed leaves its folder and, if it ran as root, a bridge and network namespaces.
+The next demo finds the folder by its name and removes all of them.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ PREFIX = "demo-"
 
 
 async def interruptible(work: Awaitable[int]) -> int:
-    """Let Ctrl-C and a closed terminal cancel the work once; it then cleans up after itself.
+    """Cancel the work on Ctrl-C or a closed terminal, and let it clean up.
 
-    Further signals change nothing: cutting the clean-up short would leave things behind.
+    Further signals have no effect, because an interrupted clean-up would leave resources behind.
     """
     task = asyncio.ensure_future(work)
     interrupted = False
 
-    def told() -> None:
+    def on_signal() -> None:
         nonlocal interrupted
         if interrupted:
-            click.echo("Cleaning up already; it takes a moment.", err=True)
+            click.echo("Cleaning up; this takes a moment.", err=True)
         else:
             interrupted = True
             click.echo("\nInterrupted: cleaning up.", err=True)
@@ -44,20 +44,20 @@ async def interruptible(work: Awaitable[int]) -> int:
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     try:
         return await task
     except asyncio.CancelledError:
-        click.echo("Everything is cleaned up.", err=True)
+        click.echo("Clean-up is complete.", err=True)
         return ExitCode.INTERRUPTED
 
 
 @contextlib.asynccontextmanager
 async def demo_cluster() -> AsyncIterator[Ready]:
-    """Run a cluster for the time of the block.
+    """Run a cluster for the duration of the block.
 
     Raises:
-        ClusterError: it cannot be started; the message says what to do.
+        ClusterError: it cannot be started; the message has the remedy.
     """
     from gangline.cli.cluster import components  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ async def demo_cluster() -> AsyncIterator[Ready]:
 
 
 async def _ended(running: "asyncio.Task[None]") -> None:
-    """Wait for the cluster's own clean-up, also when we are cancelled meanwhile."""
+    """Wait for the clean-up of the cluster, even if this task is cancelled meanwhile."""
     cancelled = False
     while not running.done():
         try:
@@ -101,7 +101,7 @@ async def _ended(running: "asyncio.Task[None]") -> None:
 
 
 async def remove_forsaken(root: Path) -> list[str]:
-    """Remove what killed demos left; return the names of their clusters."""
+    """Remove what killed demos have left; return the names of their clusters."""
     removed = []
     for folder in sorted((root / "clusters").glob(f"{PREFIX}*")):
         pid = folder.name.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""What happened in the demo, told from the lines that the replicas wrote, and the final report."""
+"""Timeline of the demo, derived from the lines that the replicas print, and its final report."""
 
 import re
 import time
@@ -11,16 +11,16 @@ LOST_IN = re.compile(r"rank \d+ lost another rank in step (\d+)")
 ACCURACY = re.compile(r"test accuracy (\d\.\d+)")
 GOOD_ENOUGH = 0.95
 KILL_AFTER = 0.4
-"""The share of the training that is done when the worker is killed."""
+"""Fraction of the training steps after which the worker is killed."""
 
 
 @dataclass(slots=True)
 class Story:
-    """The demo's milestones. Times are seconds of ``clock``; -1 stands for "not yet"."""
+    """Milestones of the demo. Times are seconds of ``clock``; -1 means "not yet"."""
 
     steps: int
     kill_wanted: bool = True
-    """Whether a worker is to be killed: then the job must be seen to recover."""
+    """True if a worker is to be killed; the job must then recover."""
     clock: Callable[[], float] = time.monotonic
     began: float = field(init=False)
     cluster_start: float = -1
@@ -31,13 +31,13 @@ class Story:
     recovery: float = -1
     last_step: int = 0
     last_before_kill: int = 0
-    """The last step known to have been done before the worker was missed."""
+    """The last step that was complete before the other ranks noticed the kill."""
     resumed_at: int = -1
     accuracy: float = -1
     total: float = -1
     restarts: int = 0
     state: str = ""
-    """As job lists call it, such as ``SUCCEEDED``."""
+    """State of the job as in job lists, such as ``SUCCEEDED``."""
     _recovering: bool = False
 
     def __post_init__(self) -> None:
@@ -45,40 +45,34 @@ class Story:
 
     @property
     def killed(self) -> bool:
-        """Whether the worker has been killed."""
         return self.killed_at >= 0
 
     @property
     def kill_is_due(self) -> bool:
-        """Whether it is time to kill the worker."""
         return self.kill_wanted and not self.killed and self.last_step >= KILL_AFTER * self.steps
 
     @property
     def lost_steps(self) -> int:
-        """Steps that had to be done again after the kill."""
+        """Number of steps that were repeated after the kill."""
         return max(0, self.last_before_kill - self.resumed_at) if self.resumed_at >= 0 else 0
 
     @property
     def succeeded(self) -> bool:
-        """Whether the job succeeded with a good network, and recovered if it had to."""
+        """True if the accuracy is sufficient, and the job recovered if a worker was killed."""
         recovered = self.recovery >= 0 or not (self.killed or self.kill_wanted)
         return self.state == "SUCCEEDED" and self.accuracy >= GOOD_ENOUGH and recovered
 
     def cluster_answers(self) -> None:
-        """The API server of the cluster answers."""
         self.cluster_start = self.clock() - self.began
 
     def submitted(self) -> None:
-        """The job has been accepted."""
         self.submitted_at = self.clock()
 
     def kill(self, victim: str) -> None:
-        """The worker's process has been sent SIGKILL."""
         self.killed_at, self.victim = self.clock(), victim
         self.last_before_kill, self._recovering = self.last_step, True
 
     def line(self, replica: str, text: str) -> None:
-        """A replica has written a line."""
         if found := LOST_IN.search(text):
             self.last_before_kill = max(self.last_before_kill, int(found[1]) - 1)
         elif found := STARTS_AT.search(text):
@@ -90,7 +84,6 @@ class Story:
             self._step(int(found[1]))
 
     def ended(self, state: str, restarts: int) -> None:
-        """The job has ended."""
         self.state, self.restarts = state, restarts
         self.total = self.clock() - self.began
 
@@ -103,39 +96,42 @@ class Story:
         self.last_step = number
 
 
-def headline(story: Story) -> str:
-    """Say how the job ended."""
-    if story.accuracy < 0:
-        return f"The job {story.state.lower()} without a test accuracy: something is wrong."
-    text = f"The job {story.state.lower()}: test accuracy {story.accuracy:.4f}"
-    if story.accuracy < GOOD_ENOUGH:
-        return f"{text}, below {GOOD_ENOUGH}: something is wrong."
-    if story.killed and story.recovery < 0:
-        return f"{text}, but it was not seen to recover."
-    if story.kill_wanted and not story.killed:
+def headline(timeline: Story) -> str:
+    """Return the result of the job in one sentence."""
+    if timeline.accuracy < 0:
+        return f"The job {timeline.state.lower()} without a test accuracy: this is a defect."
+    text = f"The job {timeline.state.lower()}: test accuracy {timeline.accuracy:.4f}"
+    if timeline.accuracy < GOOD_ENOUGH:
+        return f"{text}, below the expected {GOOD_ENOUGH}."
+    if timeline.killed and timeline.recovery < 0:
+        return f"{text}, but no recovery was observed."
+    if timeline.kill_wanted and not timeline.killed:
         return f"{text}, but no worker was found to kill."
     return text
 
 
-def rows(story: Story) -> Iterator[tuple[str, str]]:
-    """Name what was lost and how long each phase took."""
-    yield "test accuracy", _number(story.accuracy, ".4f")
-    if story.killed:
-        yield "killed", f"{story.victim}, after step {story.last_before_kill} of {story.steps}"
-        yield "lost", _lost(story)
-    yield "cluster start, to the first answer", _seconds(story.cluster_start)
-    yield "submission to the first step", _seconds(story.first_step)
-    if story.killed:
-        yield "recovery, kill to the next step", _seconds(story.recovery)
-    yield "all of it", _seconds(story.total)
+def rows(timeline: Story) -> Iterator[tuple[str, str]]:
+    """Yield what was lost and the duration of each phase, as label and value."""
+    yield "test accuracy", _number(timeline.accuracy, ".4f")
+    if timeline.killed:
+        yield (
+            "killed",
+            f"{timeline.victim}, after step {timeline.last_before_kill} of {timeline.steps}",
+        )
+        yield "lost", _lost(timeline)
+    yield "cluster start, to the first answer", _seconds(timeline.cluster_start)
+    yield "submission to the first step", _seconds(timeline.first_step)
+    if timeline.killed:
+        yield "recovery, kill to the next step", _seconds(timeline.recovery)
+    yield "total", _seconds(timeline.total)
 
 
-def _lost(story: Story) -> str:
-    if story.resumed_at < 0:
-        return "not known: no rank started again"
-    restarts = "1 restart" if story.restarts == 1 else f"{story.restarts} restarts"
-    steps = "1 step" if story.lost_steps == 1 else f"{story.lost_steps} steps"
-    return f"{steps} since the checkpoint of step {story.resumed_at}; {restarts} in all"
+def _lost(timeline: Story) -> str:
+    if timeline.resumed_at < 0:
+        return "unknown: no rank started again"
+    restarts = "1 restart" if timeline.restarts == 1 else f"{timeline.restarts} restarts"
+    steps = "1 step" if timeline.lost_steps == 1 else f"{timeline.lost_steps} steps"
+    return f"{steps} since the checkpoint of step {timeline.resumed_at}; {restarts} in total"
 
 
 def _seconds(time_s: float) -> str:

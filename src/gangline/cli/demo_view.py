@@ -1,7 +1,7 @@
-"""How the demo shows itself: phases, the replicas' lines with coloured prefixes, a table at last.
+"""Display of the demo: phases, the lines of the replicas with coloured prefixes, a final table.
 
-On a terminal a bar for each replica stays below the lines and says what it is doing; elsewhere
-there are only lines, and of the steps just every fiftieth.
+On a terminal, a progress bar for each replica stays below the lines. Elsewhere only lines are
+printed, and only every fiftieth step.
 """
 
 import re
@@ -25,7 +25,7 @@ LABEL_WIDTH = 36
 
 
 class View:
-    """Prints to standard output, or to the console that is given."""
+    """Prints to standard output, or to the given console."""
 
     def __init__(self, steps: int, replicas: Sequence[str], console: Console | None = None) -> None:
         self._steps = steps
@@ -42,7 +42,7 @@ class View:
         )
         self._colours = dict(zip(replicas, COLOURS, strict=False))
         self._away: set[str] = set()
-        """Replicas that have died; what they had written before may still arrive."""
+        """Killed replicas; lines that they wrote before may still arrive."""
         self._tasks = {
             name: self._progress.add_task(
                 f"[{colour}]{name:>9}", total=steps, doing="starting", start=False
@@ -52,28 +52,25 @@ class View:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show the bars for the time of the block."""
+        """Show the progress bars for the duration of the block."""
         for task in self._tasks.values():
             self._progress.start_task(task)
         with self._progress:
             yield
 
     def phase(self, text: str) -> None:
-        """Say that something new begins."""
         self._console.print(Text.assemble(("==> ", "blue"), (text, "bold")))
 
     def note(self, text: str) -> None:
-        """Say something about the phase."""
         self._console.print(Text(f"    {text}"))
 
     def killed(self, replica: str) -> None:
-        """Say that the demo has killed a replica's process."""
         self.phase(f"Killed the process of {replica} with SIGKILL")
-        self._does(replica, "killed, starts again")
+        self._does(replica, "killed, restarting")
         self._away.add(replica)
 
     def line(self, replica: str, text: str) -> None:
-        """Print a replica's line, and move its bar."""
+        """Print a line of a replica, and update its progress bar."""
         found = STEP.match(text)
         if found and replica not in self._away:
             self._does(replica, f"loss {found[2]}", int(found[1]))
@@ -81,19 +78,18 @@ class View:
             self._away.discard(replica)
             self._does(replica, "training", int(found_start[1]))
         elif LOST.search(text):
-            self._does(replica, "missed a rank, starts again")
+            self._does(replica, "lost a rank, restarting")
         if not found or int(found[1]) % SHOWN_EVERY == 0:
             colour = self._colours.get(replica, "white")
             style = "bold" if ACCURACY.search(text) else ""
             shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
             self._console.print(Text.assemble((f"{replica:>9} | ", colour), (shown, style)))
 
-    def report(self, story: Story) -> None:
-        """Print what came out."""
-        good = story.succeeded
+    def report(self, timeline: Story) -> None:
+        good = timeline.succeeded
         self._console.print()
-        self._console.print(Text(headline(story), style="bold green" if good else "bold red"))
-        for label, value in rows(story):
+        self._console.print(Text(headline(timeline), style="bold green" if good else "bold red"))
+        for label, value in rows(timeline):
             self._console.print(Text.assemble(f"  {label:<{LABEL_WIDTH}}", (value, "bold")))
 
     def _does(self, replica: str, doing: str, step: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""``describe``: everything about one job on one page."""
+"""``describe``: all details of one job on one page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +11,10 @@ from gangline.cli.choosing import Choice, choosing_options, watch_option
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_data, event_table
 from gangline.cli.job_views import job_block, job_data, now
-from gangline.cli.options import (
-    Target,
-    job_errors,
-    namespace_options,
-    output_option,
-    type_option,
-)
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import age, say, structured, table, tell
 from gangline.cli.show import FORMATS, RULE, full_name, next_step
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -45,7 +40,7 @@ def describe_command(
     watch: bool,
     output: str,
 ) -> None:
-    """Show all about a job, or those chosen: state, replicas, conditions, spec and events."""
+    """Show all details of one or several jobs: state, replicas, conditions, spec and events."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -75,7 +70,7 @@ def describe_command(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A job with all that is on its page."""
+    """A job with the content of its page."""
 
     job: "Job"
     data: dict[str, Any]
@@ -118,8 +113,8 @@ def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
     for each in conditions:
         changed = each.get("lastTransitionTime")
         since = age(datetime.fromisoformat(changed), at) if changed else "N/A"
-        words = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
-        rows.append(words)
+        row = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
+        rows.append(row)
     return table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
 
 

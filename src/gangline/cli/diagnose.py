@@ -1,4 +1,4 @@
-"""``diagnose``: why a job failed or waits, and what to do."""
+"""``diagnose``: why a job failed or is pending, and what to do."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,14 +6,15 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.event_loop import run
-from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.diagnosis import Diagnosis, Finding
 
 _SHOWN = 8
-"""So many consequences are shown; with many replicas they are all alike."""
+"""Limit of consequences to print; with many replicas they are usually equal."""
 
 
 @click.command("diagnose")
@@ -22,7 +23,7 @@ _SHOWN = 8
 @type_option
 @output_option("table", "json", "yaml")
 def diagnose_command(job: str, target: Target, kind: str, output: str) -> None:
-    """Find the replica that failed first and why, what only followed, and what to do."""
+    """Find the replica that failed first and its cause, the consequences, and the remedy."""
 
     async def found() -> "Diagnosis":
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -38,7 +39,6 @@ def diagnose_command(job: str, target: Target, kind: str, output: str) -> None:
 
 
 def diagnosis_text(diagnosis: "Diagnosis") -> str:
-    """Return a diagnosis for people."""
     lines = [f"Job {diagnosis.job}: {diagnosis.state}", "", diagnosis.summary]
     root = diagnosis.root
     if root is not None and root.evidence:
@@ -62,7 +62,6 @@ def _consequence(finding: "Finding") -> str:
 
 
 def diagnosis_data(diagnosis: "Diagnosis") -> dict[str, Any]:
-    """Return a diagnosis as plain data."""
     return {
         "job": diagnosis.job,
         "status": str(diagnosis.state),

@@ -1,4 +1,4 @@
-"""``doctor``: what usually breaks, checked; and what to do about it."""
+"""``doctor``: checks of a cluster for common problems, with remedies."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,8 +7,9 @@ import click
 
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
 from gangline.cli.output import tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.checks import Check
@@ -45,7 +46,7 @@ def doctor_command(target: Target, output: str) -> int:
 
 
 def report(checks: "Sequence[Check]") -> str:
-    """Return the outcomes, each with its remedy below."""
+    """Return the results as lines, each with its remedy below."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:

@@ -1,8 +1,8 @@
-"""The one edge where exceptions become messages: what went wrong, then what to do next.
+"""Turns exceptions into messages: what went wrong, and what to do next.
 
-Commands raise ``CommandError`` for what they find out themselves and let the errors of the API
-client and of the configuration pass through; ``explain`` turns each into a message and an exit
-status. A traceback is shown with ``--debug`` only.
+Commands raise ``CommandError`` for their own findings and let errors of the API client and of the
+configuration pass. ``explain`` turns each into a message and an exit status. ``--debug`` shows the
+traceback as well.
 """
 
 import click
@@ -11,7 +11,7 @@ from gangline.cli.exit_codes import ExitCode
 
 
 class CommandError(Exception):
-    """A command cannot do what was asked: a message, the next step, and the exit status."""
+    """The command failed: a message, a hint about the next step, and the exit status."""
 
     def __init__(
         self, message: str, *, hint: str = "", code: ExitCode = ExitCode.UNEXPECTED
@@ -23,7 +23,7 @@ class CommandError(Exception):
 
 
 def explain(error: BaseException) -> CommandError:
-    """Return what to say about ``error`` and the status to exit with."""
+    """Return the message, hint and exit status for ``error``."""
     match error:
         case CommandError():
             return error
@@ -40,19 +40,19 @@ def explain(error: BaseException) -> CommandError:
 
 
 def _other_error(error: BaseException) -> CommandError:
-    """Explain what neither the command line nor the cluster has caused."""
+    """Handle errors that neither the command line nor the cluster has caused."""
     if isinstance(error, OSError):
         text = error.strerror or str(error)
         return CommandError(f"{error.filename}: {text}" if error.filename else text)
     return CommandError(
         f"unexpected {type(error).__name__}: {error}",
-        hint="This is a defect of gangline: run the command again with --debug for a traceback.",
+        hint="This is a defect of gangline; run the command again with --debug for a traceback.",
     )
 
 
 def _cluster_error(error: BaseException) -> CommandError | None:
-    """Explain an error of the API client or of its configuration, if it is one."""
-    # Imported late: --help and mistyped commands must not pay for the client's dependencies.
+    """Handle errors of the API client and of its configuration; None for other errors."""
+    # Late: --help and mistyped commands must not import the client's dependencies.
     from gangline.kube import errors as kube  # noqa: PLC0415
 
     match error:
@@ -73,7 +73,7 @@ def _cluster_error(error: BaseException) -> CommandError | None:
             hint = "The credentials of the kubeconfig are missing, wrong or expired."
             return CommandError(str(error), hint=hint)
         case kube.Forbidden():
-            hint = "Ask who runs the cluster for this right; 'kubectl auth can-i' shows yours."
+            hint = "Ask the cluster's administrator; 'kubectl auth can-i' shows your rights."
             return CommandError(str(error), hint=hint)
         case kube.ApiError():
             return CommandError(str(error))
@@ -81,19 +81,19 @@ def _cluster_error(error: BaseException) -> CommandError | None:
 
 
 def _where_to_look(error: BaseException) -> str:
-    """Return the command that helps when something is not there."""
+    """Return the command that helps if an object does not exist."""
     details = getattr(getattr(error, "status", None), "details", None)
     if details is not None and details.kind == "namespaces":
-        return f"Make the namespace first: 'kubectl create namespace {details.name}'."
+        return f"Create the namespace first: 'kubectl create namespace {details.name}'."
     if details is not None and details.kind == "nodes":
         return "'gangline top node' shows the nodes."
     return "'gangline list -A' shows the jobs of all namespaces."
 
 
 def _mistakes(error: BaseException) -> str:
-    """List every mistake that the server found in a refused object, one on each line."""
+    """List all causes in the server's answer to an invalid object, one on each line."""
     details = getattr(getattr(error, "status", None), "details", None)
     if details is None or len(details.causes) < 2:
         return str(error)
-    head = f"{details.kind} {details.name!r} has {len(details.causes)} mistakes:"
+    head = f"{details.kind} {details.name!r} has {len(details.causes)} errors:"
     return "\n".join([head, *(f"  {cause.field}: {cause.message}" for cause in details.causes)])

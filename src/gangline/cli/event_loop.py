@@ -1,4 +1,4 @@
-"""Running coroutines from commands: short ones, and components that run until told to stop."""
+"""Runs coroutines for commands: short requests, and components that run until they are stopped."""
 
 import asyncio
 import gc
@@ -9,21 +9,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 GARBAGE_THRESHOLDS = (20_000, 20, 50)
-"""How many new objects it takes until a component looks for garbage, and how rarely it looks among
-older ones. What a component makes in numbers (requests, answers, copies of objects) goes by itself
-or stays for long; to look through it took a tenth of the processor time of a burst."""
+"""Thresholds of Python's cyclic garbage collector for components.
+
+Most objects of a component (requests, responses, cached objects) are freed by reference counting
+or live long. With the default thresholds, collections took a tenth of the CPU time of a burst.
+"""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a short piece of work; Ctrl-C cancels it."""
+    """Run a coroutine to its end; Ctrl-C cancels it."""
     return asyncio.run(coroutine)
 
 
 def run_briefly(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run work that ends soon, without looking for garbage meanwhile.
+    """Run a short coroutine with the garbage collector switched off.
 
-    To look through thousands of objects of which none is garbage is a fifth of the time that a
-    long list takes, and the process ends before it would matter.
+    For a long list, collections that find nothing take a fifth of the time, and the process exits
+    before the memory would matter.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -35,8 +37,8 @@ def run_briefly(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def serve(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run a component on the fast event loop until SIGTERM or Ctrl-C sets its stop event."""
-    import uvloop  # noqa: PLC0415 - only what runs long is worth its import
+    """Run a component on uvloop until SIGTERM or Ctrl-C sets its stop event."""
+    import uvloop  # noqa: PLC0415 - only long-running components gain from it
 
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 

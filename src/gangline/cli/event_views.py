@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def event_table(
     events: "Sequence[Happening]", now: datetime, indent: str = "", *, wide: bool = False
 ) -> str:
-    """Return events under Arena's head, the oldest first; ``wide`` adds where and how often."""
+    """Return events under Arena's header, the oldest first; ``wide`` adds namespace and count."""
     head = ["SOURCE", "TYPE", "AGE", "MESSAGE", *(["NAMESPACE", "COUNT"] if wide else [])]
     rows = []
     for each in events:
@@ -24,7 +24,6 @@ def event_table(
 
 
 def event_data(event: "Happening") -> dict[str, Any]:
-    """Return an event as plain data."""
     return {
         "time": event.last.isoformat(),
         "type": event.type,

@@ -1,4 +1,4 @@
-"""``events``: what happened to jobs, their pods and what belongs to them."""
+"""``events``: events of jobs, their pods and their owned objects."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -10,8 +10,9 @@ from gangline.cli.choosing import WATCH_S, Choice, choosing_options, watch_optio
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_data, event_table
 from gangline.cli.job_views import now
-from gangline.cli.options import Target, job_errors, namespace_options, output_option
+from gangline.cli.options import job_errors, namespace_options, output_option
 from gangline.cli.output import say, tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.events import Happening
@@ -34,7 +35,7 @@ def events_command(
     watch: bool,
     output: str,
 ) -> None:
-    """Show what happened to jobs (without JOB or -l: to everything), the newest last."""
+    """Show events of jobs (without JOB or -l: all events), the newest last."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -62,7 +63,7 @@ def events_command(
                         shown = event_table(fresh, now(), wide=output == "wide")
                         click.echo(shown.partition("\n")[2] if known else shown)
                     elif not watch:
-                        say("Nothing has happened, or it is forgotten: events are kept an hour.")
+                        say("No events, or they have expired: events are stored for one hour.")
                 known.update(found)
                 if not watch:
                     return

@@ -1,4 +1,4 @@
-"""``explain``: why a job waits, replayed from the live cluster, with the figures behind it."""
+"""``explain``: why a job is pending, computed from a copy of the cluster's state, with figures."""
 
 import time
 from contextlib import suppress
@@ -13,8 +13,9 @@ from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.explain_view import block
-from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -33,16 +34,18 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
     "--scheduler-config",
     "configuration",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The scheduler's configuration file. Without it, that of deploy/scheduler is asked for.",
+    help="Configuration file of the scheduler; default: its ConfigMap in the cluster.",
 )
 @output_option("table", "json", "yaml")
 def explain_command(
     name: str, target: Target, kind: str, configuration: Path | None, output: str
 ) -> None:
-    """Say why a job waits: its queue, what it asks for, and what each node lacks.
+    """Explain why a job is pending: its queue, its requests, and what each node lacks.
 
     JOB is the name of a job of any kind, of a PodGroup or of a pod; 'podgroup/NAME' and 'pod/NAME'
-    say which. The decision is made anew from what the cluster holds now; nothing is changed.
+    select the kind. The decision is computed again from the current state of the cluster; nothing
+    is
+    changed.
     """
 
     async def found() -> "list[Explanation]":
@@ -57,7 +60,7 @@ def explain_command(
 
 
 async def _settings(client: "Client", path: Path | None) -> "SchedulerSettings":
-    """What the scheduler was told: by a file, or by its ConfigMap where that is there."""
+    """Return the scheduler's settings, from a file or from its ConfigMap if there is one."""
     from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.replay import configured  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
@@ -74,7 +77,7 @@ async def _settings(client: "Client", path: Path | None) -> "SchedulerSettings":
 async def _explain(
     client: "Client", settings: "SchedulerSettings", what: tuple[str, str], namespace: str
 ) -> "list[Explanation]":
-    """Explain what is meant by a name and the kind of job that it may be of."""
+    """Return explanations for a name and an optional kind of job."""
     from gangline.api.resources import PODS  # noqa: PLC0415
     from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.explain import explain_group, explain_pod  # noqa: PLC0415
@@ -89,8 +92,8 @@ async def _explain(
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
         if group and group not in groups:
             groups.append(group)
-    told = (settings.weights, settings.hierarchical)
-    state = await observed(client, frozenset(names), *told)
+    options = (settings.weights, settings.hierarchical)
+    state = await observed(client, frozenset(names), *options)
     now, policy = time.time(), settings.policy
     if groups:
         keys = [GroupKey(f"{namespace}/{each}") for each in groups]
@@ -102,7 +105,7 @@ async def _explain(
 async def _subjects(
     client: "Client", name: str, job_kind: str, namespace: str
 ) -> tuple[list[str], list[str]]:
-    """Return the groups and the pods that a name means."""
+    """Return the names of the pod groups and of the pods that ``name`` means."""
     from gangline.api.resources import POD_GROUPS, PODS  # noqa: PLC0415
     from gangline.kube.errors import NotFound  # noqa: PLC0415
     from gangline.sdk.client import JobClient, NoSuchJob  # noqa: PLC0415
@@ -132,11 +135,10 @@ async def _subjects(
 
 
 def _without_pods(state: str) -> str:
-    return f"is {state.lower()}, and the operator has made none" if state else "was not started yet"
+    return f"is {state.lower()}, and the operator has created none" if state else "has not started"
 
 
 async def _members(client: "Client", group: str, namespace: str) -> list[str]:
-    """Return the pods of a group."""
     from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.wire import LEAN_PODS  # noqa: PLC0415
 

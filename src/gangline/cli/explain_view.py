@@ -1,4 +1,4 @@
-"""An explanation as a tree for people."""
+"""An explanation as a tree of text."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from gangline.scheduler.explain import Explanation, Need, QueueUse
 
 SHOWN = 6
-"""Names that are listed before the rest is counted."""
+"""Limit of names in a list; the others are counted."""
 
 
 def block(explained: "Explanation") -> str:
-    """Return everything that is known about why something waits, or where it is."""
+    """Return why a gang or pod is pending, or where it runs."""
     because = f" ({explained.reason})" if explained.reason else ""
     lines = [f"{explained.kind} {explained.name} {explained.state}{because}"]
     if explained.message:
@@ -27,8 +27,8 @@ def block(explained: "Explanation") -> str:
     sections = [
         _queues(explained.queues),
         _places("Pods on nodes", explained.placed),
-        _places("Gets now", explained.starting),
-        _places("Room is planned", explained.planned),
+        _places("Starting", explained.starting),
+        _places("Reserved nodes", explained.planned),
         *(_need(need, explained.minimum) for need in explained.needs),
     ]
     if explained.evicted_for_it:
@@ -51,8 +51,8 @@ def _queues(queues: "Sequence[QueueUse]") -> list[str]:
     for queue in queues:
         most = f"; at most {queue.most}" if queue.most else ""
         lines.append(
-            f"{queue.name}: uses {queue.used} ({queue.share:.0%} of what it is entitled to: "
-            f"{queue.entitled}); with what waits {queue.requested}{most}"
+            f"{queue.name}: uses {queue.used} ({queue.share:.0%} of its fair share: "
+            f"{queue.entitled}); with pending pods {queue.requested}{most}"
         )
     return lines
 
@@ -70,11 +70,13 @@ def _places(title: str, nodes: Mapping[str, str]) -> list[str]:
 def _need(need: "Need", minimum: int) -> list[str]:
     what = f"{need.role} pod" if need.role else "pod"
     together = f", {minimum} of the gang together" if minimum > 1 else ""
-    title = f"Waits: {len(need.pods)} {what}(s) with {need.asked} each{together}"
+    title = f"Pending: {len(need.pods)} {what}(s) with {need.asked} each{together}"
     lines = [title]
-    for alike in need.nodes:
-        free = f" (at most free: {alike.most_free})" if alike.most_free else ""
-        lines.append(f"{len(alike.nodes)} node(s): {alike.why}{free}: {_listed(alike.nodes)}")
+    for node_class in need.nodes:
+        free = f" (at most free: {node_class.most_free})" if node_class.most_free else ""
+        lines.append(
+            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: {_listed(node_class.nodes)}"
+        )
     return lines
 
 

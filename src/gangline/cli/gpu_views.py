@@ -1,4 +1,4 @@
-"""The GPUs of a job's replicas one by one, as Arena shows them where something measures them."""
+"""GPUs of the replicas of a job, one by one, in Arena's form, if an exporter measures them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ _MI = 2**20
 
 
 def gpu_block(job: "Job", busy: "GpuUsage | None") -> str:
-    """Return a row for each GPU of each replica, and how many GPUs the job has in all."""
+    """Return a row for each GPU of each replica, and the total of the job."""
     head = ["INSTANCE", "NODE", "GPU(Requested)", "GPU(IndexId)", "GPU(DutyCycle)"]
     head += ["GPU Memory(Used/Total)"]
     rows = [
@@ -30,7 +30,7 @@ DEVICE_HEAD = ("GPU(DeviceIndex)", "GPU(DutyCycle)", "GPU_MEMORY(Used/Total)")
 
 
 def device_cells(busy: "GpuUsage", namespace: str, pod: str) -> list[str]:
-    """Return a pod's GPUs in one row: their numbers, how busy each is, their memory together."""
+    """Return the GPUs of a pod in one row: indexes, duty cycles, total memory."""
     devices = devices_of(busy, namespace, pod)
     sizes = [(each.memory_used_bytes, each.memory_total_bytes) for each in devices]
     used = [used for used, total in sizes if used is not None and total is not None]
@@ -43,12 +43,12 @@ def device_cells(busy: "GpuUsage", namespace: str, pod: str) -> list[str]:
 
 
 def devices_of(busy: "GpuUsage | None", namespace: str, pod: str) -> "Sequence[GpuDevice]":
-    """Return the GPUs that a pod has; none where nothing measures them."""
+    """Return the GPUs of a pod; none if no exporter measures them."""
     return busy.by_pod.get((namespace, pod), ()) if busy else ()
 
 
 def duty(device: "GpuDevice") -> str:
-    """Return how busy a GPU is; empty where that is not known."""
+    """Return the duty cycle of a GPU; empty if unknown."""
     return "" if device.busy is None else f"{100 * device.busy:.1f}%"
 
 
@@ -71,9 +71,9 @@ def _memory(used: int | None, total: int | None) -> str:
 
 
 def with_gpu_metrics(data: dict[str, Any], busy: "GpuUsage | None") -> dict[str, Any]:
-    """Add to a job's plain data the GPUs of each instance, by their numbers, under Arena's keys.
+    """Add the GPUs of each replica to a job's plain data, by index, under Arena's keys.
 
-    Memory is in bytes; where nothing measures them there are none.
+    Memory is in bytes. Without measurements the mapping is empty.
     """
     metrics = [_metrics(busy, data["namespace"], each["name"]) for each in data["instances"]]
     found = zip(data["instances"], metrics, strict=True)

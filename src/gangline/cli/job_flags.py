@@ -1,6 +1,6 @@
-"""Reading the flags of ``submit``: ``KEY=VALUE``, ``PVC:/mount`` and the like.
+"""Parsers for flags of ``submit``: ``KEY=VALUE``, ``PVC:/mount`` and others.
 
-Each reader names the flag, the value and what would be right.
+Errors have the flag, the value, and the expected form.
 """
 
 import re
@@ -14,7 +14,7 @@ _SECONDS = (86_400, 3_600, 60, 1)
 
 
 def pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
-    """Read ``KEY=VALUE`` items; a value may hold further ``=``."""
+    """Parse ``KEY=VALUE`` items; a value may contain ``=``."""
     found: dict[str, str] = {}
     for item in items:
         key, equals, value = item.partition("=")
@@ -25,7 +25,7 @@ def pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
 
 
 def environment(items: Sequence[str]) -> list[dict[str, Any]]:
-    """Read ``--env`` items as a container has them."""
+    """Parse ``--env`` items into the environment of a container."""
     from gangline.api.names import env_name  # noqa: PLC0415
 
     variables = pairs("--env", items)
@@ -36,7 +36,7 @@ def environment(items: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def secrets(items: Sequence[str]) -> list[dict[str, Any]]:
-    """Read ``--secret VARIABLE=SECRET/KEY`` items as a container has them."""
+    """Parse ``--secret VARIABLE=SECRET/KEY`` items into the environment of a container."""
     found = []
     for name, place in pairs("--secret", items).items():
         secret, slash, key = place.partition("/")
@@ -48,7 +48,7 @@ def secrets(items: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Read ``--data PVC:/mount`` items as volumes and mounts."""
+    """Parse ``--data PVC:/mount`` items into volumes and volume mounts."""
     found = []
     taken: set[str] = set()
     for item in items:
@@ -56,7 +56,7 @@ def claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         if not colon or not claim:
             raise _wrong("--data", item, "write PVC:/folder, such as training-data:/data")
         if claim in taken:
-            raise _wrong("--data", item, f"the claim {claim!r} is mounted already")
+            raise _wrong("--data", item, f"the claim {claim!r} is already mounted")
         taken.add(claim)
         _check_folder("--data", item, path)
         volume = {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
@@ -65,7 +65,7 @@ def claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def host_folders(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Read ``--data-dir /folder`` or ``/host:/container`` items as volumes and mounts."""
+    """Parse ``--data-dir /folder`` or ``/host:/container`` items into volumes and volume mounts."""
     found = []
     for index, item in enumerate(items):
         host, _, inside = item.partition(":")
@@ -79,11 +79,11 @@ def host_folders(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, A
 
 def _check_folder(flag: str, item: str, path: str) -> None:
     if not path.startswith("/") or path == "/":
-        raise _wrong(flag, item, "the folder must begin with / and be more than that")
+        raise _wrong(flag, item, "the folder must be an absolute path other than /")
 
 
 def tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
-    """Read ``--toleration``: ``all``, ``KEY``, ``KEY=VALUE``, each perhaps with ``:EFFECT``."""
+    """Parse ``--toleration``: ``all``, ``KEY`` or ``KEY=VALUE``, optionally with ``:EFFECT``."""
     found: list[dict[str, Any]] = []
     for item in items:
         rest, _, operator = item.partition(",")
@@ -93,7 +93,7 @@ def tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
             found.append({"operator": "Exists"})
             continue
         if not key or operator not in {"", "Equal", "Exists"}:
-            raise _wrong("--toleration", item, "write all, KEY or KEY=VALUE, then perhaps :EFFECT")
+            raise _wrong("--toleration", item, "write all, KEY or KEY=VALUE, optionally :EFFECT")
         if effect not in {"", "NoSchedule", "PreferNoSchedule", "NoExecute"}:
             known = "NoSchedule, PreferNoSchedule or NoExecute"
             raise _wrong("--toleration", item, f"the effect must be {known}")
@@ -105,18 +105,18 @@ def tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def devices(items: Sequence[str]) -> dict[str, str]:
-    """Read ``--device vendor/resource=N`` items."""
+    """Parse ``--device vendor/resource=N`` items."""
     found = pairs("--device", items)
     for name, count in found.items():
         if name == "nvidia.com/gpu":
-            raise _wrong("--device", name, "use --gpus for these")
+            raise _wrong("--device", name, "use --gpus for this resource")
         if "/" not in name or not count.isdecimal():
             raise _wrong("--device", f"{name}={count}", "write VENDOR/RESOURCE=N")
     return found
 
 
 def quantity(flag: str, value: str) -> str:
-    """Read an amount such as ``500m`` or ``4Gi``."""
+    """Check that a value is a Kubernetes quantity such as ``500m`` or ``4Gi``, and return it."""
     from gangline.api.quantity import QuantityError, parse_quantity  # noqa: PLC0415
 
     try:
@@ -127,7 +127,7 @@ def quantity(flag: str, value: str) -> str:
 
 
 def seconds(flag: str, value: str) -> int:
-    """Read a duration such as ``90s``, ``10m``, ``1h30m`` or a number of seconds."""
+    """Parse a duration such as ``90s``, ``10m``, ``1h30m`` or a number of seconds."""
     if value.isdecimal():
         return int(value)
     found = _DURATION.fullmatch(value)

@@ -1,4 +1,4 @@
-"""Jobs as rows, blocks and plain data: Arena's columns and keys, ours to the right of them."""
+"""Jobs as rows, blocks and plain data: Arena's columns and keys, then ours."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ _TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: bool) -> str:
-    """Return the list of jobs; ``wide`` adds the reason why each waits or failed."""
+    """Return the list of jobs; ``wide`` adds the reason why a job is pending or failed."""
     head = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
     head += ["RUNNING", "AGE"]
     if wide:
@@ -30,7 +30,7 @@ def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: b
 
 
 def job_block(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) -> str:
-    """Return everything about one job: a block of facts, ``more`` at its end, then its replicas."""
+    """Return one job: a block of facts with ``more`` at its end, then its replicas."""
     ended = job.finished.astimezone().strftime(_TIME) if job.finished else ""
     facts = [
         ("Name", job.name),
@@ -71,7 +71,7 @@ def _instances(replicas: "Sequence[Replica]", now: datetime) -> str:
 
 
 def duration(job: "Job", now: datetime) -> str:
-    """Return how long a job has run, or ran; nothing while it waits."""
+    """Return how long a job has run; ``0s`` for a pending job."""
     return "0s" if job.started is None else age(job.started, job.finished or now)
 
 
@@ -80,7 +80,6 @@ def _allocated(job: "Job") -> object:
 
 
 def job_data(job: "Job", now: datetime) -> dict[str, Any]:
-    """Return a job as plain data."""
     return {
         "uuid": job.uid,
         "name": job.name,
@@ -122,5 +121,4 @@ def _replica_data(replica: "Replica", now: datetime) -> dict[str, Any]:
 
 
 def now() -> datetime:
-    """Return the time that ages are counted to."""
     return datetime.now(UTC)

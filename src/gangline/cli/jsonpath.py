@@ -1,6 +1,6 @@
-"""``-o jsonpath=TEMPLATE``: kubectl's templates, as far as one looks things up with them.
+r"""``-o jsonpath=TEMPLATE``: the part of kubectl's templates that looks values up.
 
-``{.items[*].name}`` is replaced by what the path leads to, ``{"\\n"}`` by the text.
+``{.items[*].name}`` is replaced by the values at the path, ``{"\n"}`` by the text.
 """
 
 import json
@@ -13,12 +13,12 @@ _PART = re.compile(r"\{([^{}]*)\}|([^{}]+)")
 
 
 def filled(template: str, value: Any) -> str:
-    """Return a template with its paths replaced by what they lead to in a value.
+    """Return a template with its paths replaced by the values at them.
 
     Raises:
-        BadParameter: it is not such a template.
+        BadParameter: the template is invalid.
     """
-    from gangline.local.apiserver.machinery.jsonpath import (  # noqa: PLC0415 - seldom needed
+    from gangline.local.apiserver.machinery.jsonpath import (  # noqa: PLC0415 - for templates only
         JSONPath,
         JSONPathError,
     )
@@ -45,7 +45,7 @@ def _quoted(template: str, written: str) -> str:
     try:
         return str(json.loads(written))
     except json.JSONDecodeError:
-        raise _wrong(template, f"{written} is no text in double quotes") from None
+        raise _wrong(template, f"{written} is not a text in double quotes") from None
 
 
 def _text(value: Any) -> str:

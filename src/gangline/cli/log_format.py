@@ -1,7 +1,7 @@
-"""How components log: a line for each thing that happened, with its fields, as text or as JSON.
+"""Logging of components: one line for each message with its fields, as text or as JSON.
 
-The fields of a line are those given with it (``extra``) and those of the work that it belongs to,
-such as the job that is looked at.
+The fields are those given with the message (``extra``) and those of the current context, such as
+the job that is being reconciled.
 """
 
 import logging
@@ -23,12 +23,12 @@ FORMATS = ("text", "json")
 
 
 class Level(click.ParamType[str]):
-    """A level by its name, or by zap's names and numbers."""
+    """A log level by its name, or by zap's names and numbers."""
 
     name = "level"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return one of ``LEVELS``; a number asks for more than usual, so for all."""
+        """Return one of ``LEVELS``; numbers ask for more than info, so they mean debug."""
         text = str(value).lower()
         text = {"warn": "warning", "panic": "error"}.get(text, text)
         if text.isascii() and text.isdigit():
@@ -39,12 +39,12 @@ class Level(click.ParamType[str]):
 
 
 class Form(click.ParamType[str]):
-    """How lines look, by our word or zap's."""
+    """A log format by our name or zap's."""
 
     name = "format"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return one of ``FORMATS``; what zap calls console is text."""
+        """Return one of ``FORMATS``; zap's console is text."""
         text = {"console": "text"}.get(str(value).lower(), str(value).lower())
         if text not in FORMATS:
             self.fail(f"{value!r} is not one of {', '.join(FORMATS)}", param, ctx)
@@ -52,7 +52,9 @@ class Form(click.ParamType[str]):
 
 
 def logging_options(prefix: str) -> Callable[[F], F]:
-    """Add ``--log-level`` and ``--log-format``; upstream's zap flags mean the same."""
+    """Add ``--log-level`` and ``--log-format``, with the zap flags of upstream operators as
+    aliases.
+    """
 
     def add(command: F) -> F:
         form = setting(
@@ -81,7 +83,7 @@ def logging_options(prefix: str) -> Callable[[F], F]:
 
 
 class FieldFormatter(logging.Formatter):
-    """Puts the fields behind the message."""
+    """Appends the fields to the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a line such as ``... INFO placed pods=3 gangs=1``."""
@@ -94,23 +96,23 @@ class FieldFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes one JSON object for each line, with Kubernetes' names for time and message."""
+    """Writes one JSON object for each message, with the key names of Kubernetes components."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return ``{"ts": ..., "level": ..., "logger": ..., "msg": ..., fields}``."""
         import msgspec  # noqa: PLC0415 - not for --help
 
         ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told = {
+        content = {
             "ts": ts.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": record.getMessage(),
         }
-        fields = {name: value for name, value in _fields(record) if name not in told}
+        fields = {name: value for name, value in _fields(record) if name not in content}
         if record.exc_info:
             fields["err"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(told | fields, enc_hook=str).decode()
+        return msgspec.json.encode(content | fields, enc_hook=str).decode()
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
@@ -124,7 +126,7 @@ def _quoted(value: object) -> str:
 
 
 def start_logging(level: str, stream: TextIO | None = None, *, form: str = "text") -> None:
-    """Send the logs of this process to ``stream``, or to stderr."""
+    """Send the logs of this process to ``stream``; to stderr without one."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

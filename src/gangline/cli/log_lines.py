@@ -1,4 +1,4 @@
-"""How a log line is printed: with its replica in front, each replica in a colour of its own."""
+"""Prints log lines with their replica in front, each replica in its own colour."""
 
 import re
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_c
 
 
 class LineWriter:
-    """Prints log lines, or those of them that a pattern is in."""
+    """Prints log lines, or only those that match a pattern."""
 
     def __init__(
         self,
@@ -22,12 +22,14 @@ class LineWriter:
         pattern: "re.Pattern[str] | None" = None,
     ) -> None:
         self.lines = 0
-        """How many have come, printed or not."""
+        """Number of received lines, printed or not."""
         self._marked, self._timestamps, self._pattern = marked, timestamps, pattern
         self._marks: dict[str, str] = {}
 
     def write(self, *lines: "LogLine") -> None:
-        """Print lines, in one go: many short writes cost more than the lines themselves."""
+        """Print lines with one write, because many short writes cost more than the lines
+        themselves.
+        """
         self.lines += len(lines)
         text = "".join(map(self._row, lines))
         if text:

@@ -1,4 +1,4 @@
-"""``logs``: what the replicas of a job write, merged, each line marked with its replica."""
+"""``logs``: the lines of a job's replicas, merged, each marked with its replica."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.log_lines import LineWriter
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.options import job_errors, namespace_options, type_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -24,35 +25,45 @@ if TYPE_CHECKING:
 @click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 @type_option
-@click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until the end.")
-@click.option("-t", "--tail", type=click.IntRange(-1), default=-1, help="Last lines of each only.")
-@click.option("--since", help="Lines that are not older, such as 30s, 10m or 2h.")
-@click.option("--since-time", default="", help="Lines that are not older, as 2026-01-31T12:00:00Z.")
-@click.option("-a", "--all", "everyone", is_flag=True, help="Of all replicas, merged by time.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Print lines as they are written, until the job ends."
+)
+@click.option(
+    "-t",
+    "--tail",
+    type=click.IntRange(-1),
+    default=-1,
+    help="Only the last N lines of each replica.",
+)
+@click.option("--since", help="Only lines newer than 30s, 10m or 2h.")
+@click.option("--since-time", default="", help="Only lines since 2026-01-31T12:00:00Z.")
+@click.option("-a", "--all", "everyone", is_flag=True, help="All replicas, merged by time.")
 @click.option(
     "-i",
     "--instance",
     default="",
     shell_complete=completing.instances,
-    help="One replica only: worker-3, or the name of its pod.",
+    help="Only this replica: worker-3, or the name of its pod.",
 )
-@click.option("--rank", "ranks", default="", help="Replicas of these ranks, such as 0,2-4.")
-@click.option("--role", default="", help="Replicas of this role, such as worker.")
-@click.option("--grep", "pattern", default="", help="Lines that this regular expression is in.")
+@click.option("--rank", "ranks", default="", help="Only replicas of these ranks, such as 0,2-4.")
+@click.option("--role", default="", help="Only replicas of this role, such as worker.")
+@click.option(
+    "--grep", "pattern", default="", help="Only lines that match this regular expression."
+)
 @click.option(
     "-c",
     "--container",
     default="",
     shell_complete=completing.containers,
-    help="Container; the first if not given.",
+    help="Container; default: the first.",
 )
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
-@click.option("-p", "--previous", is_flag=True, help="Of what ran before the last restart.")
+@click.option("-p", "--previous", is_flag=True, help="Containers before the last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")
 def logs_command(job: str, target: Target, **options: Any) -> None:
-    """Print what a job writes, in order of time.
+    """Print the log of a job, in order of time.
 
-    Without --all, --rank, --role or -i it is the replica of rank 0.
+    Without --all, --rank, --role or -i it is the log of the replica of rank 0.
     """
     with job_errors():
         run(_print(job, target, options))
@@ -74,33 +85,35 @@ async def _print(name: str, target: Target, given: dict[str, Any]) -> None:
         if not writer.lines:
             await _explain_nothing(client, job, options)
     if not _chosen(given) and job.wanted > 1 and (writer.lines or not job.reason):
-        say(f"({options.replica} only: --all prints what all {job.wanted} replicas write.)")
+        say(f"({options.replica} only: --all prints all {job.wanted} replicas.)")
 
 
 async def _explain_nothing(client: "Client", job: "Job", options: "LogOptions") -> None:
-    """Say why there is not a line.
+    """Report why there are no lines.
 
     Raises:
-        CommandError: what ran before was asked for, and nothing did.
+        CommandError: lines of earlier containers were requested, and there are none.
     """
     from gangline.sdk.logs import gone_pods  # noqa: PLC0415
 
     narrowed = (options.tail, options.since_seconds, options.since_time or None)
     if options.previous and narrowed == (None, None, None):
         why = (
-            _KEEPS_NONE if await gone_pods(client, job) is None else "no earlier pod's log is kept"
+            _KEEPS_NONE
+            if await gone_pods(client, job) is None
+            else "no log of an earlier pod exists"
         )
         raise CommandError(
-            f"Nothing was written before: no container was restarted, and {why}.",
-            hint="Without --previous the lines of the containers that are there are printed.",
+            f"No earlier lines: no container was restarted, and {why}.",
+            hint="Without --previous the lines of the current containers are printed.",
         )
     if job.state.finished and not job.replicas and await gone_pods(client, job) is None:
-        say(f"The job's pods are gone, and {_KEEPS_NONE}.")
+        say(f"The job's pods are deleted, and {_KEEPS_NONE}.")
     elif job.reason:
-        say(f"Nothing is written yet: {job.reason}")
+        say(f"No lines yet: {job.reason}")
 
 
-_KEEPS_NONE = "this cluster keeps no logs of pods that are gone"
+_KEEPS_NONE = "this cluster does not store logs of deleted pods"
 
 
 async def _copy(
@@ -122,7 +135,7 @@ def _chosen(given: dict[str, Any]) -> bool:
 
 
 def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
-    """Return which lines are wanted of which replicas."""
+    """Return which lines of which replicas to print."""
     from gangline.sdk.logs import LogOptions  # noqa: PLC0415
 
     instance = given["instance"]
@@ -142,10 +155,10 @@ def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
 
 
 def replicas_of_ranks(names: Sequence[str], text: str) -> list[str]:
-    """Return the replicas of ranks written as ``0,2-4``; of none for an empty text.
+    """Return the replicas of ranks such as ``0,2-4``; none for an empty text.
 
     Raises:
-        BadParameter: it is not written so, or there is no such rank.
+        BadParameter: the text is invalid, or the job has no such rank.
     """
     found: list[str] = []
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -169,7 +182,6 @@ def _pattern(text: str) -> "re.Pattern[str] | None":
 
 
 def _check_instance(job: "Job", instance: str) -> None:
-    """Refuse the name of a replica that the job does not have."""
     known = {name for replica in job.replicas for name in (replica.name, replica.short_name)}
     known |= {name for short in job.ranks for name in (short, f"{job.name}-{short}")}
     if instance and known and instance not in known:

@@ -1,7 +1,7 @@
-"""The ``gangline`` command: a group whose commands are imported only when they are run.
+"""The ``gangline`` command: a group whose commands are imported only when they run.
 
-``COMMANDS`` names every command, its module and its one-line help, so that ``gangline --help``
-and completion of command names import nothing but click.
+``COMMANDS`` has the name, the module and the one-line help of every command. ``gangline --help``
+and the completion of command names therefore import nothing but click.
 """
 
 import os
@@ -20,77 +20,85 @@ from gangline.cli.exit_codes import ExitCode
 
 
 class Entry(NamedTuple):
-    """Where a command lives, and what ``--help`` says about it."""
+    """The module of a command, and its line in ``gangline --help``."""
 
     module: str
     help: str
 
 
 COMMANDS = {
-    "submit": Entry("submit", "Start a training job from a file or from flags."),
-    "list": Entry("show", "Show jobs."),
-    "get": Entry("show", "Show one job: its state, its replicas, why it waits."),
-    "explain": Entry("explain", "Say why a job waits, with the figures behind it."),
-    "logs": Entry("logs", "Print the logs of a job's replicas, merged."),
-    "describe": Entry("describe", "Show everything about one job: spec, replicas, events."),
-    "events": Entry("events", "Show what happened to jobs and their pods."),
-    "wait": Entry("wait", "Wait until jobs have ended, or are in another state."),
-    "diagnose": Entry("diagnose", "Find out why a job failed or waits."),
-    "delete": Entry("delete", "Delete jobs."),
-    "prune": Entry("prune", "Delete jobs that ended long ago."),
-    "suspend": Entry("change", "Take a job's pods away and hold it."),
-    "resume": Entry("change", "Let a suspended job go on."),
-    "scale": Entry("change", "Change how many workers a job has."),
-    "scalein": Entry("change", "Take workers away from a job."),
-    "scaleout": Entry("change", "Add workers to a job."),
-    "restart": Entry("change", "Run a job from its beginning."),
-    "clone": Entry("change", "Submit a job like another one."),
-    "attach": Entry("access", "Open a shell in a replica."),
-    "exec": Entry("access", "Run a command in a replica."),
-    "port-forward": Entry("access", "Open a port of this machine into a job."),
-    "tensorboard": Entry("tensorboard", "Open the TensorBoard of a job."),
-    "top": Entry("top", "Show what nodes and jobs have and use."),
-    "data": Entry("data", "Show the claims that jobs can mount."),
-    "doctor": Entry("doctor", "Check what usually breaks, and say what to do."),
-    "queue": Entry("queues", "Show queues; open and close them."),
-    "up": Entry("cluster", "Start a cluster on this machine."),
-    "down": Entry("cluster", "Stop the cluster that 'up' has started."),
-    "status": Entry("cluster", "Show whether the cluster runs, and its nodes."),
-    "demo": Entry("demo", "Train a small network on three nodes and break a worker."),
-    "run": Entry("run_command", "Start a training script on this node, as torchrun does."),
-    "operator": Entry("operator_command", "Run the operator alone."),
-    "scheduler": Entry("components", "Run the scheduler alone."),
-    "master": Entry("master_command", "Run the master of one elastic job alone."),
-    "apiserver": Entry("components", "Run the API server of the local cluster alone."),
-    "simulate": Entry("simulate", "Try the scheduler on a trace of jobs, on virtual time."),
-    "config": Entry("config", "Show your settings and profiles, and switch between them."),
-    "version": Entry("version", "Print the version."),
-    "reference": Entry("reference", "Print what all commands take, as Markdown."),
-    "completion": Entry("completion", "Print the completion script of a shell."),
+    "submit": Entry("gangline.cli.submit", "Start a training job from a file or from flags."),
+    "list": Entry("gangline.cli.show", "Show jobs."),
+    "get": Entry("gangline.cli.show", "Show one job: its state, its replicas, why it is pending."),
+    "explain": Entry("gangline.cli.explain", "Explain why a job is pending, with figures."),
+    "logs": Entry("gangline.cli.logs", "Print the logs of a job's replicas, merged."),
+    "describe": Entry(
+        "gangline.cli.describe", "Show everything about one job: spec, replicas, events."
+    ),
+    "events": Entry("gangline.cli.events", "Show events of jobs and their pods."),
+    "wait": Entry("gangline.cli.wait", "Wait until jobs have ended, or reach another state."),
+    "diagnose": Entry("gangline.cli.diagnose", "Find out why a job failed or is pending."),
+    "delete": Entry("gangline.cli.delete", "Delete jobs."),
+    "prune": Entry("gangline.cli.prune", "Delete jobs that ended long ago."),
+    "suspend": Entry("gangline.cli.change", "Delete the pods of jobs and suspend the jobs."),
+    "resume": Entry("gangline.cli.change", "Resume suspended jobs."),
+    "scale": Entry("gangline.cli.change", "Set the number of workers of a job."),
+    "scalein": Entry("gangline.cli.change", "Remove workers from a job."),
+    "scaleout": Entry("gangline.cli.change", "Add workers to a job."),
+    "restart": Entry("gangline.cli.change", "Start a job from its beginning."),
+    "clone": Entry("gangline.cli.change", "Submit a copy of a job."),
+    "attach": Entry("gangline.cli.access", "Open a shell in a replica."),
+    "exec": Entry("gangline.cli.access", "Run a command in a replica."),
+    "port-forward": Entry("gangline.cli.access", "Forward local ports to a job."),
+    "tensorboard": Entry("gangline.cli.tensorboard", "Open the TensorBoard of a job."),
+    "top": Entry("gangline.cli.top", "Show resources and usage of nodes and jobs."),
+    "data": Entry("gangline.cli.data", "Show persistent volume claims that jobs can mount."),
+    "doctor": Entry("gangline.cli.doctor", "Check the cluster for common problems."),
+    "queue": Entry("gangline.cli.queues", "Show queues; open and close them."),
+    "up": Entry("gangline.cli.cluster", "Start a cluster on this machine."),
+    "down": Entry("gangline.cli.cluster", "Stop the cluster that 'up' has started."),
+    "status": Entry("gangline.cli.cluster", "Show whether the local cluster runs, and its nodes."),
+    "demo": Entry("gangline.cli.demo", "Train a small network on three nodes and break a worker."),
+    "run": Entry(
+        "gangline.cli.run_command", "Start a training script on this node, as torchrun does."
+    ),
+    "operator": Entry("gangline.cli.operator_command", "Run the operator alone."),
+    "scheduler": Entry("gangline.cli.components", "Run the scheduler alone."),
+    "master": Entry("gangline.cli.master_command", "Run the master of one elastic job alone."),
+    "apiserver": Entry(
+        "gangline.cli.components", "Run the API server of the embedded cluster alone."
+    ),
+    "simulate": Entry(
+        "gangline.cli.simulate", "Run the scheduler over a trace of jobs, on virtual time."
+    ),
+    "config": Entry(
+        "gangline.cli.config", "Show your settings and profiles, and switch between them."
+    ),
+    "version": Entry("gangline.cli.version", "Print the version."),
+    "reference": Entry("gangline.cli.reference", "Print the options of all commands, as Markdown."),
+    "completion": Entry("gangline.cli.completion", "Print the completion script of a shell."),
 }
-"""The commands in the order of ``--help``: jobs first, then the cluster, then the rest."""
+"""The commands in the order of ``--help``: jobs, then the cluster, then the rest."""
 
 
 class Session:
-    """What the edge needs to know about the command that ran."""
+    """State of one invocation that error handling reads."""
 
     def __init__(self) -> None:
         self.debug = False
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is used."""
+    """A group that imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command, or None if there is none of that name."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module = import_module(f"gangline.cli.{entry.module}")
+        module = import_module(entry.module)
         command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
@@ -98,14 +106,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to run; a mistyped one is answered with the nearest name."""
+        """Find the command to run; for an unknown name, suggest the closest command."""
         mistyped = args and args[0] not in COMMANDS and not args[0].startswith("-")
-        if mistyped and not ctx.resilient_parsing:  # a shell that completes must not be told
+        if mistyped and not ctx.resilient_parsing:  # completion must not print an error
             ctx.fail(_unknown_command(args[0]))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
-        """Complete the name of a command from the table alone, or an option."""
+        """Complete a command name from the table alone, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
         commands = [
@@ -122,7 +130,7 @@ class LazyGroup(click.Group):
 
 
 def _unknown_command(name: str) -> str:
-    # difflib costs ten milliseconds to import, and only a typing mistake needs it.
+    # Late: difflib takes ten milliseconds to import, and only a typing error needs it.
     from difflib import get_close_matches  # noqa: PLC0415
 
     near = get_close_matches(name, COMMANDS, n=1)
@@ -137,7 +145,7 @@ def _unknown_command(name: str) -> str:
 @click.option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
 @click.pass_context
 def gangline(context: click.Context, debug: bool) -> None:
-    """Train on many machines: all of the gang pulls, or the sled does not move."""
+    """Distributed training on Kubernetes: gang scheduling, elastic jobs, fast checkpoints."""
     context.obj.debug = context.obj.debug or debug
     if os.environ.get("NO_COLOR"):
         context.color = False
@@ -146,25 +154,24 @@ def gangline(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command line and exit with its status; every error becomes a message here."""
+    """Run a command line and exit with its status; turn every error into a message."""
     _write_all_signs()
     sys.exit(run(arguments))
 
 
 def _write_all_signs() -> None:
-    """Write signs that a terminal's encoding lacks by their numbers: others may write in any."""
+    """Escape characters that the terminal's encoding lacks, instead of failing to print them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run a command line and return its exit status."""
     session = Session()
     try:
         status = gangline.main(arguments, prog_name="gangline", standalone_mode=False, obj=session)
     except BrokenPipeError:
-        # The reader of a pipe such as `gangline list | head` has seen enough: not an error.
+        # The reader closed the pipe, as in `gangline list | head`: not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     except SystemExit as end:
@@ -175,13 +182,14 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _report(error: BaseException, session: Session) -> int:
-    """Say on stderr what went wrong and what to do next; return the exit status."""
+    """Print the message and the hint for an error to stderr, and return the exit status."""
     if session.debug:
         from traceback import print_exception  # noqa: PLC0415
 
         print_exception(error)
-    told = explain(error)
-    click.echo(f"Error: {told.message}" if told.code != ExitCode.INTERRUPTED else "", err=True)
-    if told.hint:
-        click.echo(told.hint, err=True)
-    return told.code
+    failure = explain(error)
+    message = "" if failure.code == ExitCode.INTERRUPTED else f"Error: {failure.message}"
+    click.echo(message, err=True)
+    if failure.hint:
+        click.echo(failure.hint, err=True)
+    return failure.code

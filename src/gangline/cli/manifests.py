@@ -1,4 +1,6 @@
-"""Objects from files: YAML or JSON, several in one file, lists taken apart, mistakes located."""
+"""Reads objects from files: YAML or JSON, several objects in one file, lists; errors have a
+location.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,34 +17,34 @@ from gangline.cli.exit_codes import ExitCode
 
 STDIN = "-"
 MAX_BYTES = 16 << 20
-"""Of one file: nobody writes more by hand, and a data set named by mistake is told at once."""
+"""Limit for one file: a data file that was named by mistake is refused before it is parsed."""
 
 
 def read_manifests(source: str) -> list[dict[str, Any]]:
     """Read all objects of a file (``-``: standard input).
 
     Raises:
-        CommandError: it cannot be read, or something in it is not an object; says where.
+        CommandError: the file cannot be read, or a document is not an object; has its location.
     """
     try:
         found = documents(_text(source))
     except BadYaml as error:
-        raise _usage(f"{_name(source)} is not YAML that can be used: {error}") from error
+        raise _usage(f"{_name(source)} is not valid YAML: {error}") from error
     objects = [
         _checked(each, where)
         for number, document in enumerate(found, 1)
         for each, where in _unlisted(document, f"{_name(source)}, document {number}")
     ]
     if not objects:
-        raise _usage(f"{_name(source)} holds no object: write one with apiVersion and kind")
+        raise _usage(f"{_name(source)} has no object: write one with apiVersion and kind")
     return objects
 
 
 def check(manifests: Iterable[dict[str, Any]]) -> None:
-    """Refuse objects with mistakes that can be seen without asking the cluster: all at once.
+    """Refuse objects with errors that can be found without the cluster.
 
     Raises:
-        CommandError: names every mistake, its field, and what would be right.
+        CommandError: lists every error with its field and the expected value.
     """
     lines: list[str] = []
     for manifest in manifests:
@@ -56,7 +58,7 @@ def check(manifests: Iterable[dict[str, Any]]) -> None:
 
 
 def advice(manifests: Iterable[dict[str, Any]]) -> list[str]:
-    """Warnings about objects that are without mistakes and hardly mean what they say."""
+    """Return warnings about valid objects whose fields probably do not have the intended effect."""
     return [
         f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}: {each}"
         for manifest in manifests
@@ -65,7 +67,7 @@ def advice(manifests: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _mistakes(count: int) -> str:
-    return "1 mistake" if count == 1 else f"{count} mistakes"
+    return "1 error" if count == 1 else f"{count} errors"
 
 
 def _text(source: str) -> str:
@@ -77,7 +79,7 @@ def _text(source: str) -> str:
             raise _usage(f"{source} is larger than {MAX_BYTES >> 20} MiB: is it a manifest?")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise _usage(f"there is no file {source}") from None
+        raise _usage(f"no file {source}") from None
     except UnicodeDecodeError:
         raise _usage(f"{_name(source)} is not text (UTF-8): is it a manifest?") from None
     except OSError as error:
@@ -85,19 +87,19 @@ def _text(source: str) -> str:
 
 
 def _unlisted(document: Any, where: str) -> Iterator[tuple[Any, str]]:
-    """Take a ``List`` apart; says of each part where it is."""
+    """Yield the objects of a document with their locations; a ``List`` has several."""
     if not isinstance(document, dict) or document.get("kind") != "List":
         yield document, where
         return
     items = document.get("items") or []
     if not isinstance(items, list):
-        raise _usage(f"{where}: items of a List is not a list; write '- ' before each object")
+        raise _usage(f"{where}: items of a List must be a list; write '- ' before each object")
     for number, item in enumerate(items):
         yield item, f"{where}, items[{number}]"
 
 
 def _checked(document: Any, where: str) -> dict[str, Any]:
-    """Return an object that has what every object must have."""
+    """Return a document that has the fields of every object."""
     if not isinstance(document, dict):
         kind = type(document).__name__
         raise _usage(f"{where}: an object is expected, with apiVersion and kind, not a {kind}")
@@ -111,7 +113,7 @@ def _checked(document: Any, where: str) -> dict[str, Any]:
 
 
 def _check_kind(document: dict[str, Any], where: str) -> None:
-    """Tell a misspelt kind of ours; kinds that only the cluster knows pass."""
+    """Refuse a misspelt kind of ours; kinds that only the cluster knows are accepted."""
     known = {resource.kind: resource.api_version for resource in (*BUILT_IN, *CUSTOM)}
     kind, version = document["kind"], document["apiVersion"]
     custom = {resource.kind: resource.api_version for resource in CUSTOM}
@@ -120,7 +122,7 @@ def _check_kind(document: dict[str, Any], where: str) -> None:
     if kind not in known and version in known.values():
         near = get_close_matches(kind, known, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
-        raise _usage(f"{where}: there is no kind {kind!r} in {version}{advice}")
+        raise _usage(f"{where}: unknown kind {kind!r} in {version}{advice}")
 
 
 def _name(source: str) -> str:

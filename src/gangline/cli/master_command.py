@@ -1,4 +1,4 @@
-"""``gangline master``: the master of one elastic job, by itself."""
+"""``gangline master``: run the master of one elastic job."""
 
 from gangline.elastic.master.command import master_command
 

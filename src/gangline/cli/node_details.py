@@ -1,6 +1,6 @@
-"""``top node -d``: each node with the pods that have its GPUs, and with its GPUs one by one.
+"""``top node -d``: each node with the pods on it, and with its GPUs one by one.
 
-Arena's blocks and columns; the job of each pod, and what it was given besides, to the right.
+Arena's blocks and columns come first; the job of each pod and its other requests follow.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,44 +20,44 @@ _LABEL = 15
 _RULE = "-" * 89
 
 _DESCRIPTIONS = {
-    GpuMode.NONE: "It has no GPUs.",
-    GpuMode.EXCLUSIVE: "Each of its GPUs is given to one pod as a whole.",
-    GpuMode.TOPOLOGY: "Its GPUs are given as a whole, chosen by how they are connected.",
-    GpuMode.SHARE: "The memory of its GPUs is divided among pods.",
+    GpuMode.NONE: "The node has no GPUs.",
+    GpuMode.EXCLUSIVE: "Each GPU is allocated to one pod.",
+    GpuMode.TOPOLOGY: "Each GPU is allocated to one pod, selected by GPU topology.",
+    GpuMode.SHARE: "Pods share the memory of GPUs.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A pod on a node that has GPUs, or belongs to a job."""
+    """A pod on a node that has GPUs or belongs to a job."""
 
     namespace: str
     name: str
     status: str
     job: str
-    """Kind and name, such as ``pytorchjob/digits``; empty for a pod of no job."""
+    """Kind and name, such as ``pytorchjob/digits``; empty for a pod without job."""
     gpus: int
     milli_cpu: int
     memory_bytes: int
     gpus_used: float | None = None
     gpu_indexes: tuple[str, ...] = ()
-    """Which GPUs it has; only where something measures them."""
+    """Indexes of the pod's GPUs; empty if no exporter measures them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDetails:
-    """A node with what is on it."""
+    """A node with its pods and GPUs."""
 
     view: NodeView
     instances: tuple[Instance, ...]
     devices: "tuple[GpuDevice, ...]" = ()
-    """Its GPUs, as something that measures them tells of them."""
+    """GPUs that an exporter measures."""
 
 
 def read_details(
     views: Iterable[NodeView], pods: "Iterable[Pod]", busy: "GpuUsage | None"
 ) -> list[NodeDetails]:
-    """Return nodes with the pods on them that have not ended, those with most GPUs first."""
+    """Return nodes with the pods on them that have not ended; pods with most GPUs come first."""
     on: dict[str, list[Instance]] = {view.name: [] for view in views}
     for pod in pods:
         if pod.spec.node_name in on and pod.status.phase not in {"Succeeded", "Failed"}:
@@ -79,28 +79,27 @@ def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
     from gangline.api.resourcelist import pod_request  # noqa: PLC0415
     from gangline.sdk.jobs import JOB_NAME_LABEL, status_word  # noqa: PLC0415
 
-    given = pod_request(pod.spec)
-    place = (pod.metadata.namespace, pod.metadata.name)
+    requests = pod_request(pod.spec)
+    key = (pod.metadata.namespace, pod.metadata.name)
     name, owner = pod.metadata.labels.get(JOB_NAME_LABEL, ""), pod.metadata.controller
     return Instance(
-        *place,
+        *key,
         status=status_word(pod),
         job=f"{owner.kind.lower()}/{name}" if name and owner else name,
-        gpus=given.get(GPU, 0),
-        milli_cpu=given.get("cpu", 0),
-        memory_bytes=given.get("memory", 0),
-        gpus_used=busy.pods.get(place) if busy else None,
-        gpu_indexes=tuple(each.index for each in devices_of(busy, *place)),
+        gpus=requests.get(GPU, 0),
+        milli_cpu=requests.get("cpu", 0),
+        memory_bytes=requests.get("memory", 0),
+        gpus_used=busy.pods.get(key) if busy else None,
+        gpu_indexes=tuple(each.index for each in devices_of(busy, *key)),
     )
 
 
 def details_blocks(nodes: Iterable[NodeDetails]) -> str:
-    """Return everything about nodes, each in a block of its own."""
+    """Return one block of text for each node."""
     return f"\n\n{_RULE}\n\n".join(details_block(node) for node in nodes)
 
 
 def details_block(details: NodeDetails) -> str:
-    """Return everything about one node, as Arena has it and more."""
     view = details.view
     facts = [
         ("Name", view.name),
@@ -165,7 +164,7 @@ def _devices(devices: "Sequence[GpuDevice]") -> str:
 
 
 def _given(device: "GpuDevice") -> int | None:
-    """Memory that a pod has been given: all of a GPU's, as it has the GPU as a whole."""
+    """Memory allocated to a pod: all memory of the GPU, because GPUs are not shared."""
     return device.memory_total_bytes if device.pod else 0
 
 
@@ -194,7 +193,6 @@ def _part(count: int, total: int) -> str:
 
 
 def details_data(details: NodeDetails) -> dict[str, Any]:
-    """Return a node with what is on it as plain data."""
     return node_data(details.view) | {
         "description": _DESCRIPTIONS[details.view.mode],
         "reason": details.view.trouble,

@@ -1,4 +1,4 @@
-"""Nodes as rows and plain data: Arena's columns and keys, ours to the right of them."""
+"""Nodes as rows and plain data: Arena's columns and keys, then ours."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ _RULE_WIDTH = 99
 
 
 class GpuMode(StrEnum):
-    """How a node hands out its GPUs, in Arena's words."""
+    """How a node allocates its GPUs, with Arena's names."""
 
     NONE = "none"
     EXCLUSIVE = "exclusive"
@@ -32,7 +32,7 @@ _MODE_RESOURCES = {
     GpuMode.TOPOLOGY: "aliyun.com/gpu",
     GpuMode.EXCLUSIVE: GPU,
 }
-"""What a node of each mode advertises."""
+"""The resource that a node of each mode advertises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +46,35 @@ class NodeView:
     total: Mapping[str, int]
     allocated: Mapping[str, int]
     cpu_used: float | None = None
-    """Cores; None where the cluster does not measure."""
+    """Cores; None if the cluster has no metrics."""
     memory_used: float | None = None
-    """Bytes."""
+    """Bytes; None if the cluster has no metrics."""
     gpus_used: float | None = None
-    """GPUs' worth of work; None where nothing measures it."""
+    """Sum of the utilization of its GPUs; None if no exporter measures them."""
     capacity: Mapping[str, int] = field(default_factory=dict)
     trouble: str = ""
-    """Why it is not ready, where its kubelet or the cluster says so."""
+    """Why the node is not ready, from its Ready condition."""
 
     @property
     def mode(self) -> GpuMode:
-        """How it hands out its GPUs."""
         found = (mode for mode, name in _MODE_RESOURCES.items() if self.total.get(name))
         return next(found, GpuMode.NONE)
 
     @property
     def unhealthy_gpus(self) -> int:
-        """GPUs that it has and that pods may not have."""
+        """GPUs of the node that are not allocatable."""
         return max(0, self.capacity.get(GPU, 0) - self.total.get(GPU, 0))
 
 
 def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]:
-    """Return nodes with what is given to the pods on them that have not ended."""
+    """Return nodes with the requests of the pods on them that have not ended."""
     from gangline.api.resourcelist import pod_request, total  # noqa: PLC0415
 
-    given: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+    requests: dict[str, list[Mapping[str, int]]] = defaultdict(list)
     for pod in pods:
         if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
-            given[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
-    return [_read_node(node, total(given[node.metadata.name])) for node in nodes]
+            requests[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
+    return [_read_node(node, total(requests[node.metadata.name])) for node in nodes]
 
 
 def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeView:
@@ -84,27 +83,27 @@ def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeView:
 
     roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
     ready = is_true(node.status.conditions, "Ready")
-    word = "Ready" if ready else "NotReady"
-    told = find_condition(node.status.conditions, "Ready")
+    status = "Ready" if ready else "NotReady"
+    condition = find_condition(node.status.conditions, "Ready")
     addresses = {each.type: each.address for each in node.status.addresses}
     return NodeView(
         name=node.metadata.name,
         address=addresses.get("InternalIP", ""),
         role=",".join(sorted(roles)) or "<none>",
-        status=f"{word},SchedulingDisabled" if node.spec.unschedulable else word,
+        status=f"{status},SchedulingDisabled" if node.spec.unschedulable else status,
         total=amounts(node.status.allocatable),
         allocated=allocated,
         capacity=amounts(node.status.capacity),
-        trouble="" if ready or told is None else told.message or told.reason,
+        trouble="" if ready or condition is None else condition.message or condition.reason,
     )
 
 
 def node_table(
     views: Sequence[NodeView], history: History = NOTHING, *, modes: bool = False
 ) -> str:
-    """Return nodes under Arena's head with ours to the right; ``modes`` shows the GPUs' modes.
+    """Return nodes under Arena's header; ``modes`` adds the GPU mode.
 
-    As Arena has it, unhealthy GPUs have a column only where there are any.
+    As in Arena, the column of unhealthy GPUs is shown only if there are any.
     """
     measured = any(view.gpus_used is not None for view in views)
     unhealthy = any(view.unhealthy_gpus for view in views)
@@ -141,7 +140,7 @@ _UNITS = {"cpu": (1000, ""), "memory": (2**30, "Gi"), "pods": (1, "")}
 
 
 def share_of(view: NodeView, resource: str) -> str:
-    """Return how much of a resource is given to pods: ``1.5/4``."""
+    """Return allocated and total amount of a resource: ``1.5/4``."""
     unit, suffix = _UNITS[resource]
     allocated, total = view.allocated.get(resource, 0), view.total.get(resource, 0)
     return f"{round(allocated / unit, 1):g}/{round(total / unit, 1):g}{suffix}"
@@ -156,18 +155,18 @@ def _memory(view: NodeView) -> str:
 
 
 def used_of(view: NodeView, resource: str) -> str:
-    """Return what is used of a resource in words, to follow its share; empty where unknown."""
+    """Return the used amount of a resource as a suffix of its share; empty if unknown."""
     text = {"cpu": _cores, "memory": _memory}[resource](view)
     return f", {text} used" if text else ""
 
 
 def worth(gpus: float | None) -> str:
-    """Return GPUs' worth of work; empty where nothing measures it."""
+    """Return a sum of GPU utilization; empty if no exporter measures it."""
     return "" if gpus is None else f"{gpus:.2f}"
 
 
 def footer(views: Sequence[NodeView]) -> str:
-    """Return the sum of all GPUs; nothing where there are none."""
+    """Return the sum of all GPUs; empty without GPUs."""
     total = sum(view.total.get(GPU, 0) for view in views)
     allocated = sum(view.allocated.get(GPU, 0) for view in views)
     if not total:
@@ -177,7 +176,6 @@ def footer(views: Sequence[NodeView]) -> str:
 
 
 def node_data(view: NodeView) -> dict[str, Any]:
-    """Return a node as plain data."""
     return {
         "name": view.name,
         "ip": view.address,

@@ -1,7 +1,6 @@
-"""``gangline operator``: the operator alone, as a real cluster runs it.
+"""``gangline operator``: the operator alone, as in a real cluster.
 
-Its flags are those of the upstream operators where they mean something here, so that a manifest
-for one of these runs this one with another image.
+It accepts the flags of the upstream operators, so that their manifests work with another image.
 """
 
 import asyncio
@@ -15,7 +14,8 @@ import click
 from gangline.cli.event_loop import serve
 from gangline.cli.log_format import logging_options, start_logging
 from gangline.cli.operator_flags import operator_flags
-from gangline.cli.options import Target, cluster_options
+from gangline.cli.options import cluster_options
+from gangline.cli.target import Target
 from gangline.cli.webhook_flags import webhook_from
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def operator_command(
     kube_api_burst: int | None,
     **flags: Any,
 ) -> None:
-    """Run the operator: training jobs become pods, services and pod groups.
+    """Run the operator: it creates the pods, services and pod groups of training jobs.
 
-    Each flag may also be set in the environment: GANGLINE_OPERATOR_KUBE_API_QPS=50.
+    Each flag can also be set in the environment: GANGLINE_OPERATOR_KUBE_API_QPS=50.
     """
     from gangline.operator.main import run  # noqa: PLC0415
 
@@ -60,10 +60,10 @@ def operator_command(
 
 
 def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
-    """Build the settings from the flags' values.
+    """Build the settings from the values of the flags.
 
     Raises:
-        click.BadParameter: a value cannot be; the message names the flag.
+        click.BadParameter: a value is invalid; the message names the flag.
     """
     from gangline.operator.settings import GangScheduling, OperatorSettings  # noqa: PLC0415
 
@@ -92,10 +92,10 @@ def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
 
 
 def gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]:
-    """Say whether jobs get pod groups, and which scheduler their pods, after upstream's flag.
+    """Return the gang mode and the scheduler name, with upstream's flag applied.
 
     Raises:
-        click.BadParameter: upstream's flag names a scheduler whose pod groups are not made here.
+        click.BadParameter: upstream's flag names a scheduler with another kind of pod group.
     """
     match upstream.lower():
         case "":
@@ -105,14 +105,14 @@ def gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]
         case name if name in (_VOLCANO, scheduler):
             return mode, name
     raise click.BadParameter(
-        f"{upstream!r}: pod groups are Volcano's here. Write volcano; or, for another scheduler "
-        "that reads these, --scheduler-name",
+        f"{upstream!r}: pod groups are those of Volcano. Write volcano, or, for another scheduler "
+        "that reads them, --scheduler-name",
         param_hint="'--gang-scheduler-name'",
     )
 
 
 def rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
-    """Build the limit of requests; None for no limit. Upstream bursts to half as many again."""
+    """Build the request limiter; None for no limit. The default burst is 1.5 times the rate."""
     from gangline.kube.ratelimit import TokenBucket  # noqa: PLC0415
 
     if per_second <= 0:
@@ -132,7 +132,7 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
         raise click.BadParameter(
-            f"there is no kind {unknown[0]!r}; there are {', '.join(known.values())}",
+            f"unknown kind {unknown[0]!r}; known kinds: {', '.join(known.values())}",
             param_hint="'--enable-scheme' / '--kind'",
         )
     return frozenset(known[name.lower()] for name in names)
@@ -149,7 +149,7 @@ def _timing(lease_duration: float, renew_deadline: float, retry_period: float) -
 
 
 def _own_namespace() -> str:
-    """Where the lease lies: beside the operator's pod; elsewhere in a place that always is."""
+    """Return the namespace of the lease: that of the operator's pod, or else kube-system."""
     own = os.environ.get("MY_POD_NAMESPACE", "")
     if not own and _OWN_NAMESPACE.exists():
         own = _OWN_NAMESPACE.read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""The flags of ``gangline operator``, by what they are about."""
+"""The flags of ``gangline operator``, in groups."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _switch = partial(switch, PREFIX)
 
 
 def _in_cluster(address: str) -> str:
-    """Serve probes by default where a kubelet asks for them, and nothing on a desk."""
+    """Return the default address: serve metrics and probes in a pod, but not on a workstation."""
     return address if os.environ.get("KUBERNETES_SERVICE_HOST") else "0"
 
 
@@ -31,7 +31,7 @@ _WHAT = (
         type=Names(),
         multiple=True,
         upstream="KUBEFLOW_NAMESPACE",
-        help="Look after this namespace only; may be repeated. Rights in these are enough.",
+        help="Reconcile this namespace only; may be repeated. Rights in these suffice.",
     ),
     _setting(
         "--enable-scheme",
@@ -39,14 +39,14 @@ _WHAT = (
         "kinds",
         type=Names(),
         multiple=True,
-        help="Run this kind, such as PyTorchJob, in any capitals; may be repeated. All by default.",
+        help="Reconcile this kind, such as PyTorchJob; may be repeated. Default: all kinds.",
     ),
     _setting(
         "--gang-scheduling",
         type=click.Choice(["auto", "off"]),
         default="auto",
         show_default=True,
-        help="Make a PodGroup for each job as soon as the cluster knows PodGroups, or never.",
+        help="Create a PodGroup for each job once the cluster has the PodGroup CRD, or never.",
     ),
     _setting(
         "--enable-gang-scheduling",
@@ -54,58 +54,58 @@ _WHAT = (
         is_flag=False,
         flag_value="true",
         hidden=True,
-        help="As MSJob's operator has it: =false for no gangs.",
+        help="Flag of MSJob's operator: =false disables gang scheduling.",
     ),
     _setting(
         "--scheduler-name",
         default="gangline",
         show_default=True,
-        help="Scheduler of a gang's pods whose template names none.",
+        help="Scheduler of a gang's pods whose template has none.",
     ),
     _setting(
         "--gang-scheduler-name",
         "--scheduling",
         "gang_scheduler_name",
         default="",
-        help="As upstream has it: volcano for gangs and Volcano's scheduler; none for no gangs.",
+        help="Flag of the upstream operator: volcano for Volcano's scheduler; none for no gangs.",
     ),
     _setting(
         "--pytorch-init-container-image",
         "init_image",
         default="",
-        help="Image in which PyTorch workers wait for the master's name; without one they do not.",
+        help="Image of an init container that waits for the master's DNS name; default: none.",
     ),
     _setting(
         "--paddle-init-container-image",
         "--initImage",
         "paddle_init_image",
         default="",
-        help="Image in which Paddle's pods wait for each other's names; without one they do not.",
+        help="Image of an init container that waits for DNS names of Paddle pods; default: none.",
     ),
     _setting(
         "--paddle-etcd-server",
         "--etcd-server",
         "paddle_etcd_server",
         default="",
-        help="host:port of the etcd in which elastic Paddle workers meet.",
+        help="host:port of the etcd for the rendezvous of elastic Paddle workers.",
     ),
     _setting(
         "--master-image",
         "elastic_master_image",
         default="",
-        help="Image of the masters of ElasticJobs; without one they run in that of the workers.",
+        help="Image of the masters of ElasticJobs; default: the image of the workers.",
     ),
     _setting(
         "--mpi-kubectl-delivery-image",
         "mpi_kubectl_image",
         default="",
-        help="Image that brings kubectl into MPI launchers; without one they do without.",
+        help="Image that provides kubectl to MPI launchers; default: none.",
     ),
     _setting(
         "--cluster-domain",
         default="",
         upstream="CUSTOM_CLUSTER_DOMAIN",
-        help="Appended to the addresses in TF_CONFIG, such as cluster.local.",
+        help="Suffix of the addresses in TF_CONFIG, such as cluster.local.",
     ),
 )
 
@@ -117,25 +117,25 @@ _SPEED = (
         type=click.IntRange(min=1),
         default=256,
         show_default=True,
-        help="Jobs looked at at the same time, over all kinds.",
+        help="Number of concurrent reconciles, over all kinds.",
     ),
     _setting(
         "--kube-api-qps",
         type=float,
         default=0.0,
-        help="Requests a second to the API server in the long run; 0, the default, for no limit.",
+        help="Limit of requests a second to the API server; default: 0, no limit.",
     ),
     _setting(
         "--kube-api-burst",
         type=click.IntRange(min=1),
-        help="Requests at once under --kube-api-qps; half as many again as these if not given.",
+        help="Burst of requests under --kube-api-qps; default: 1.5 times --kube-api-qps.",
     ),
     _setting(
         "--resync-period",
         type=Duration(),
         default="10h",
         show_default=True,
-        help="Look at every job this often though nothing has changed; 0 for never.",
+        help="Interval for reconciling unchanged jobs; 0 disables it.",
     ),
 )
 
@@ -143,7 +143,7 @@ _ELECTION = (
     _switch(
         "--leader-elect",
         "leader_election",
-        help="Work only while holding the lease: for several copies.",
+        help="Elect a leader, for several replicas.",
     ),
     _setting(
         "--leader-election-id",
@@ -163,7 +163,7 @@ _ELECTION = (
         type=Duration(),
         default="15s",
         show_default=True,
-        help="Unchanged for this long, the lease is free to take.",
+        help="Duration after which another replica may take a lease that was not renewed.",
     ),
     _setting(
         "--leader-elect-renew-deadline",
@@ -171,7 +171,7 @@ _ELECTION = (
         type=Duration(),
         default="10s",
         show_default=True,
-        help="A leader that could not renew for this long stops.",
+        help="Duration after which a leader that cannot renew stops.",
     ),
     _setting(
         "--leader-elect-retry-period",
@@ -179,7 +179,7 @@ _ELECTION = (
         type=Duration(),
         default="2s",
         show_default=True,
-        help="Between two looks at the lease, or two renewals.",
+        help="Interval between attempts to acquire or renew the lease.",
     ),
 )
 
@@ -189,14 +189,14 @@ _WATCHING_IT = (
         type=BindAddress(),
         default=lambda: _in_cluster(":8080"),
         show_default=":8080 in a cluster, else 0",
-        help="Serve /metrics here; 0 for nowhere.",
+        help="Address of /metrics; 0 disables it.",
     ),
     _setting(
         "--health-probe-bind-address",
         type=BindAddress(),
         default=lambda: _in_cluster(":8081"),
         show_default=":8081 in a cluster, else 0",
-        help="Serve /healthz and /readyz here; 0 for nowhere.",
+        help="Address of /healthz and /readyz; 0 disables them.",
     ),
 )
 
@@ -205,11 +205,11 @@ _WITHOUT_MEANING = tuple(
     click.option(name, expose_value=False, is_flag=False, flag_value="true", hidden=True)
     for name in ("--zap-devel", "--zap-stacktrace-level", "--zap-time-encoding")
 )
-"""What upstream's manifests may say of their logs and is of no use here."""
+"""Logging flags of upstream manifests that are accepted and ignored."""
 
 
 def operator_flags(command: F) -> F:
-    """Add all flags; the command gets their values under the names of the settings."""
+    """Add all flags; the command receives their values under the names of the settings."""
     flags: list[Callable[[F], F]] = [
         *_WHAT,
         *_SPEED,
@@ -218,4 +218,4 @@ def operator_flags(command: F) -> F:
         *WEBHOOK_FLAGS,
         *_WITHOUT_MEANING,
     ]
-    return reduce(lambda made, add: add(made), reversed(flags), command)
+    return reduce(lambda decorated, add: add(decorated), reversed(flags), command)

@@ -1,10 +1,9 @@
-"""Options that many commands share: which cluster, which namespace, how to print."""
+"""Options that many commands share: cluster, namespace, kind of job, output format."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -12,85 +11,23 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.output import say
+from gangline.cli.target import target_of
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
-    from gangline.kube.config import ClusterConfig
-    from gangline.kube.ratelimit import TokenBucket
     from gangline.sdk.client import JobClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Target(NamedTuple):
-    """Which cluster a command talks to, and in which namespace."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
-    """As given; None: what the kubeconfig says."""
-    profile: str = ""
-    """The profile of the user's settings that is in use."""
-
-    def config(self) -> "ClusterConfig":
-        """Read the configuration of the cluster.
-
-        Raises:
-            ConfigError: there is none, or it is broken.
-        """
-        from gangline.kube.config import load_config  # noqa: PLC0415
-
-        return load_config(self.kubeconfig, self.context)
-
-    def namespace_of(self, client: "Client") -> str:
-        """Return the namespace to work in: as given, else as the kubeconfig says."""
-        return self.namespace or client.config.namespace
-
-    @asynccontextmanager
-    async def connect(
-        self, component: str = "", *, rate_limit: "TokenBucket | None" = None
-    ) -> "AsyncIterator[Client]":
-        """Open a client of the cluster; a component counts its requests, a command does not."""
-        from gangline.kube.client import Client  # noqa: PLC0415
-
-        client = Client(
-            self.config(), component or "gangline", rate_limit=rate_limit, counted=bool(component)
-        )
-        async with client:
-            yield client
-
-
-def target_of(given: Mapping[str, Any]) -> Target:
-    """Return the target that options mean (by their names in Python), and the user's settings.
-
-    Raises:
-        CommandError: the settings have mistakes, or not the profile that is asked for.
-    """
-    from gangline.cli.profiles import VARIABLES, cluster_settings, read_profiles  # noqa: PLC0415
-
-    profiles = read_profiles()
-    found = cluster_settings(given, profiles, os.environ)
-    # KUBECONFIG may name several files: whoever reads the kubeconfig knows how to take it apart.
-    values = {
-        key: setting.value
-        for key, setting in found.items()
-        if setting.origin != f"environment {VARIABLES['kubeconfig']}"
-    }
-    return Target(
-        values.get("kubeconfig"),
-        values.get("context"),
-        values.get("namespace"),
-        profiles.in_use(given.get("profile"), os.environ).value,
-    )
-
-
 def cluster_options(command: F) -> F:
-    """Add ``--kubeconfig`` and ``--context``; the command gets a ``Target`` as ``target``."""
+    """Add ``--kubeconfig`` and ``--context``; the command receives a ``Target`` as ``target``."""
     return _target(command, with_namespace=False)
 
 
 def namespace_options(command: F) -> F:
-    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command gets a ``target``."""
+    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command receives a ``Target`` as
+    ``target``.
+    """
     return _target(command, with_namespace=True)
 
 
@@ -113,12 +50,12 @@ def _target(command: F, *, with_namespace: bool) -> F:
             "-n",
             "--namespace",
             shell_complete=completing.namespaces,
-            help="Namespace; the one of the kubeconfig when not given.",
+            help="Namespace; default: that of the kubeconfig.",
         )(wrapped)
     wrapped = click.option(
         "--profile",
         shell_complete=completing.profiles,
-        help="Profile of your settings to use; see 'gangline config'.",
+        help="Profile of your settings; see 'gangline config'.",
     )(wrapped)
     wrapped = click.option(
         "--context", shell_complete=completing.contexts, help="Context of the kubeconfig to use."
@@ -129,13 +66,15 @@ def _target(command: F, *, with_namespace: bool) -> F:
         "kubeconfig",
         metavar="FILE",
         type=click.Path(),
-        help="Kubeconfig to use; KUBECONFIG, then the usual places when not given.",
+        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
     )(wrapped)
     return cast(F, debug_option(wrapped))
 
 
 def debug_option(command: F) -> F:
-    """Let a command take ``--debug`` after its name as well: people forget it first."""
+    """Accept ``--debug`` after the name of the command, where users add it when a command has
+    failed.
+    """
     return click.option(
         "--debug", is_flag=True, expose_value=False, callback=_note_debug, hidden=True
     )(command)
@@ -148,7 +87,7 @@ def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None
 
 
 def type_option(command: F) -> F:
-    """Add ``-T``: which kind of job is meant; the command gets it as ``kind``."""
+    """Add ``-T``, the kind of the job; the command receives it as ``kind``."""
     return click.option(
         "-T",
         "--type",
@@ -160,10 +99,9 @@ def type_option(command: F) -> F:
 
 
 class _Format(click.Choice[str]):
-    """One of the formats, or ``jsonpath=TEMPLATE`` where the command has ``json``."""
+    """An output format, or ``jsonpath=TEMPLATE`` for commands that print ``json`` and ``table``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format as it was written."""
         if "json" in self.choices and "table" in self.choices and str(value).startswith(JSONPATH):
             return str(value)
         return super().convert(value, param, ctx)
@@ -187,7 +125,7 @@ def output_option(*formats: str) -> Callable[[F], F]:
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Turn what the SDK says of jobs into messages with an exit status."""
+    """Turn errors of the SDK about jobs into messages with an exit status."""
     from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
 
     try:
@@ -202,7 +140,7 @@ def job_errors() -> Iterator[None]:
 
 
 def say_what_is_unseen(jobs: "JobClient") -> None:
-    """Say what was left out of an answer, as the user may not read it."""
+    """Report kinds that the result lacks because the user may not list them."""
     if jobs.unseen:
         left_out = ", ".join(sorted(jobs.unseen))
-        say(f"Without {left_out}: you may not list them here ('kubectl auth can-i' shows why).")
+        say(f"Not shown: {left_out}; you may not list them ('kubectl auth can-i' shows why).")

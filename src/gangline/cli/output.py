@@ -1,4 +1,4 @@
-"""Printing results: one table, JSON, YAML or names, to stdout; everything else goes to stderr."""
+"""Prints results to stdout as table, JSON, YAML or names; everything else goes to stderr."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ GAP = 2
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
-    """Return rows under a head, left-aligned, as wide as their longest cells."""
+    """Return rows under a header, left-aligned; each column is as wide as its longest cell."""
     lines = [list(head), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -22,32 +22,32 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "
 
 
 def _cell(value: object) -> str:
-    # A line break inside a message would tear its row apart.
+    # A line break in a message would split its row.
     return " ".join(str(value).split()) if value not in (None, "") else "N/A"
 
 
 def structured(value: Any, form: str) -> str:
     """Return a value as ``json`` or ``yaml``."""
     if form == "json":
-        import json  # noqa: PLC0415 - neither help nor completions write any
+        import json  # noqa: PLC0415 - help and completion do not need it
 
         return json.dumps(value, indent=4, ensure_ascii=False)
-    from gangline.cli.plain_yaml import plain_yaml  # noqa: PLC0415 - its library is slow to load
+    from gangline.cli.plain_yaml import plain_yaml  # noqa: PLC0415 - its library is slow to import
 
     return plain_yaml(value)
 
 
 def tell(value: Any, output: str) -> bool:
-    """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``; False if it is none of them.
+    """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``; return False for other formats.
 
-    A template sees a list as the ``items`` of an object, as kubectl has it.
+    A template sees a list as the ``items`` of an object, as in kubectl.
     """
     if output in {"json", "yaml"}:
         click.echo(structured(value, output))
         return True
     if not output.startswith("jsonpath="):
         return False
-    from gangline.cli.jsonpath import filled  # noqa: PLC0415 - seldom needed
+    from gangline.cli.jsonpath import filled  # noqa: PLC0415 - few commands use templates
 
     root = {"items": value} if isinstance(value, list) else value
     click.echo(filled(output.removeprefix("jsonpath="), root))
@@ -55,30 +55,29 @@ def tell(value: Any, output: str) -> bool:
 
 
 def say(message: str) -> None:
-    """Tell a person something that is not a result."""
+    """Print a message for the user to stderr, apart from the result."""
     click.echo(message, err=True)
 
 
 def is_terminal() -> bool:
-    """Whether results go to a terminal: only then colours and progress make sense."""
+    """True if results go to a terminal; colours and progress are for terminals only."""
     return sys.stdout.isatty()
 
 
 def draws_curves() -> bool:
-    """Whether results go to a terminal that can show signs beyond letters."""
+    """True if results go to a terminal that can show block characters."""
     return is_terminal() and "utf" in (sys.stdout.encoding or "").lower()
 
 
 def terminal_size() -> tuple[int, int]:
-    """How many columns and rows the terminal has."""
-    from shutil import get_terminal_size  # noqa: PLC0415 - it loads archive formats
+    """Return columns and rows of the terminal."""
+    from shutil import get_terminal_size  # noqa: PLC0415 - it imports archive formats
 
     size = get_terminal_size()
     return size.columns, size.lines
 
 
 def terminal_width() -> int:
-    """How many characters fit on a line."""
     return terminal_size()[0]
 
 

@@ -1,4 +1,4 @@
-"""YAML as people read it; apart, since its library is slow to load and few commands need it."""
+"""YAML output, in a module of its own because its library is slow to import."""
 
 from typing import Any
 
@@ -6,15 +6,14 @@ import yaml
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes what appears twice twice, without anchors."""
+    """Writes repeated values in full, without anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Never point at a place further up."""
         return True
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Write several lines as several lines: scripts can be read then."""
+    """Write texts of several lines as block scalars, so that scripts stay readable."""
     style = "|" if "\n" in value.rstrip("\n") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
@@ -23,7 +22,7 @@ _PlainDumper.add_representer(str, _text)
 
 
 def plain_yaml(value: Any) -> str:
-    """Return a value as YAML, its fields in their own order, without a line end."""
+    """Return a value as YAML with its fields in their own order, without a final newline."""
     text: str = yaml.dump(
         value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100
     )

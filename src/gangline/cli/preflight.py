@@ -1,6 +1,6 @@
-"""Before anything is created: do the claims, secrets, classes and queues exist that are named?
+"""Checks before submission: do the referenced claims, secrets, classes and queues exist?
 
-A right to look that the user lacks is no mistake of the job: then the question stays open.
+If the user may not read a kind, its references are not checked.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Something that an object needs and does not bring along."""
+    """An object that a manifest refers to and does not contain."""
 
     kind: str
     name: str
@@ -24,31 +24,31 @@ class Reference:
 
 
 _REMEDIES = {
-    "PersistentVolumeClaim": "'gangline data list' shows the claims that are there",
+    "PersistentVolumeClaim": "'gangline data list' shows existing claims",
     "Secret": "create it first: 'kubectl create secret generic {name} --from-literal=KEY=VALUE'",
     "ConfigMap": "create it first: 'kubectl create configmap {name} --from-file=FILE'",
-    "PriorityClass": "'kubectl get priorityclasses' shows those that are there",
-    "Queue": "'gangline queue list' shows the queues that are there",
+    "PriorityClass": "'kubectl get priorityclasses' shows existing classes",
+    "Queue": "'gangline queue list' shows existing queues",
 }
 _DEFAULT_QUEUE = "default"
 _BUILT_IN_CLASSES = frozenset(("system-cluster-critical", "system-node-critical"))
 
 
 async def missing(client: "Client", manifests: Sequence[Manifest], namespace: str) -> list[str]:
-    """Return a sentence for each thing that is named and does not exist."""
-    wanted = sorted(references(manifests, namespace), key=lambda each: (each.kind, each.name))
-    there = await asyncio.gather(*(_exists(client, each) for each in wanted))
-    return [_sentence(each) for each, found in zip(wanted, there, strict=True) if not found]
+    """Return a sentence for each referenced object that does not exist."""
+    required = sorted(references(manifests, namespace), key=lambda each: (each.kind, each.name))
+    exist = await asyncio.gather(*(_exists(client, each) for each in required))
+    return [_sentence(each) for each, found in zip(required, exist, strict=True) if not found]
 
 
 def references(manifests: Sequence[Manifest], namespace: str) -> set[Reference]:
-    """Return what objects name and do not bring along themselves."""
-    brought = {(each["kind"], each["metadata"].get("name", "")) for each in manifests}
+    """Return the objects that manifests refer to and do not contain."""
+    included = {(each["kind"], each["metadata"].get("name", "")) for each in manifests}
     found: set[Reference] = set()
     for manifest in manifests:
         where = str(manifest["metadata"].get("namespace") or namespace)
         for kind, name in _named(manifest):
-            if not name or (kind, name) in brought:
+            if not name or (kind, name) in included:
                 continue
             shared = kind in {"PriorityClass", "Queue"}
             found.add(Reference(kind, name, "" if shared else where))
@@ -56,7 +56,7 @@ def references(manifests: Sequence[Manifest], namespace: str) -> set[Reference]:
 
 
 def _named(node: Any) -> Iterator[tuple[str, str]]:
-    """Walk through an object; the fields that name others have names of their own."""
+    """Yield references in an object; the fields that refer to other objects have fixed names."""
     if isinstance(node, list):
         for each in node:
             yield from _named(each)
@@ -88,7 +88,7 @@ def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
             yield "ConfigMap", str(value.get("name", ""))
 
 
-async def _exists(client: "Client", wanted: Reference) -> bool:
+async def _exists(client: "Client", required: Reference) -> bool:
     from gangline.api import resources  # noqa: PLC0415
     from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ async def _exists(client: "Client", wanted: Reference) -> bool:
         "Queue": resources.QUEUES,
     }
     try:
-        await client.get(kinds[wanted.kind], wanted.name, wanted.namespace or None)
+        await client.get(kinds[required.kind], required.name, required.namespace or None)
     except NotFound:
         return False
     except Forbidden:
@@ -108,7 +108,7 @@ async def _exists(client: "Client", wanted: Reference) -> bool:
     return True
 
 
-def _sentence(wanted: Reference) -> str:
-    where = f" in namespace {wanted.namespace!r}" if wanted.namespace else ""
-    remedy = _REMEDIES[wanted.kind].format(name=wanted.name)
-    return f"there is no {wanted.kind} {wanted.name!r}{where}; {remedy}"
+def _sentence(required: Reference) -> str:
+    where = f" in namespace {required.namespace!r}" if required.namespace else ""
+    remedy = _REMEDIES[required.kind].format(name=required.name)
+    return f"there is no {required.kind} {required.name!r}{where}; {remedy}"

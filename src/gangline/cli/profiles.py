@@ -1,19 +1,19 @@
-"""The user's own settings: a file with profiles, and where each value in force comes from.
+"""The user's settings: a file with profiles, and the origin of each effective value.
 
-    profile: research                 # the one in use, unless --profile or GANGLINE_PROFILE says so
-    namespace: team                   # these hold in every profile that does not say otherwise
+    profile: research                 # active, unless --profile or GANGLINE_PROFILE is set
+    namespace: team                   # defaults for profiles without these keys
     profiles:
       research:
         kubeconfig: research.yaml     # relative to this file
         context: lab
         namespace: vision
-        submit:                       # what flags of 'submit KIND' are when they are not given
+        submit:                       # defaults for flags of 'submit KIND'
           image: registry.example.org/train:2
           env: [NCCL_DEBUG=WARN]
 
-A flag counts more than the environment, that more than the profile, that more than the rest of the
-file. A profile that is named by a flag counts more than the environment. ``context`` and
-``namespace`` belong to the ``kubeconfig`` beside them: they do not count where that one does not.
+Precedence: flags, environment, profile, rest of the file. A profile that a flag selects precedes
+the environment. ``context`` and ``namespace`` belong to the ``kubeconfig`` of the same source: they
+are ignored if another source gives the kubeconfig.
 """
 
 import os
@@ -38,40 +38,40 @@ VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it comes from."""
+    """A value and its origin."""
 
     value: Any
     origin: str
     key: str = ""
-    """Where in the file it stands, such as ``profiles.research.submit.image``."""
+    """Path of the value in the file, such as ``profiles.research.submit.image``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A profile, or the part of the file outside of all profiles."""
+    """A profile, or the part of the file outside all profiles."""
 
     where: str = ""
-    """Its place in the file, such as ``profiles.research``; empty for the part outside."""
+    """Path in the file, such as ``profiles.research``; empty for the part outside."""
     cluster: Mapping[str, str] = field(default_factory=dict)
     submit: Mapping[str, Any] = field(default_factory=dict)
-    """By the names of flags, without hyphens before them."""
+    """Values by name of the flag, without leading hyphens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """The content of the file; of one that is not there: nothing."""
+    """Content of the file; empty if the file does not exist."""
 
     path: Path
     rest: Section = field(default_factory=Section)
     profiles: Mapping[str, Section] = field(default_factory=dict)
     chosen: str = ""
-    """The profile that the file says is in use."""
+    """The profile that the file selects."""
 
     def in_use(self, flag: str | None, environment: Mapping[str, str]) -> Setting:
-        """Return the name of the profile in use, empty if none is.
+        """Return the name of the active profile; empty if none is active.
 
         Raises:
-            CommandError: there is no such profile.
+            CommandError: the profile does not exist.
         """
         named = [
             Setting(flag, "flag --profile"),
@@ -81,7 +81,7 @@ class Profiles:
         found = next((each for each in named if each.value), Setting("", "default"))
         if found.value and found.value not in self.profiles:
             raise CommandError(
-                f"{found.origin}: there is no profile {found.value!r}; {self._known()}",
+                f"{found.origin}: no profile {found.value!r}; {self._known()}",
                 hint="'gangline config list' shows them.",
                 code=ExitCode.USAGE,
             )
@@ -92,13 +92,13 @@ class Profiles:
         return f"{self.path} has {names}"
 
     def sections(self, profile: str) -> list[tuple[Section, str]]:
-        """Return what counts of the file, the strongest first, each with its origin in words."""
+        """Return the sections that apply, in order of precedence, each with its origin."""
         found = [(self.profiles[profile], f"profile {profile}")] if profile else []
         return [*found, (self.rest, f"file {self.path}")]
 
 
 def path_of_file(environment: Mapping[str, str]) -> Path:
-    """Return where the file is, or would be."""
+    """Return the path of the file, whether it exists or not."""
     if named := environment.get(FILE_VARIABLE):
         return Path(named).expanduser()
     home = Path(environment.get("HOME") or Path.home())
@@ -110,7 +110,7 @@ def read_profiles(environment: Mapping[str, str] = os.environ) -> Profiles:
     """Read the file.
 
     Raises:
-        CommandError: it cannot be read, or says what nobody understands; names the key.
+        CommandError: the file cannot be read, or has an invalid key or value; names the key.
     """
     path = path_of_file(environment)
     try:
@@ -123,7 +123,7 @@ def read_profiles(environment: Mapping[str, str] = os.environ) -> Profiles:
 
 
 def parse(text: str, path: Path) -> Profiles:
-    """Read the text of the file.
+    """Parse the text of the file.
 
     Raises:
         CommandError: as ``read_profiles``.
@@ -135,7 +135,7 @@ def parse(text: str, path: Path) -> Profiles:
     except BadYaml as error:
         raise CommandError(f"{path}: {error}", code=ExitCode.USAGE) from error
     if len(found) > 1:
-        raise CommandError(f"{path} holds several documents: write one", code=ExitCode.USAGE)
+        raise CommandError(f"{path} has several documents: write one", code=ExitCode.USAGE)
     content = _mapping(found[0] if found else {}, path, "")
     _refuse_unknown(content, (*CLUSTER_KEYS, SUBMIT, "profile", "profiles"), path, "")
     profiles = {
@@ -185,11 +185,11 @@ def _refuse_unknown(
 ) -> None:
     for key in content:
         if key not in known:
-            from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+            from difflib import get_close_matches  # noqa: PLC0415 - for errors only
 
             near = get_close_matches(key, list(known), n=1)
-            advice = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise _wrong(path, _below(where, key), f"there is no such key; {advice}")
+            advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+            raise _wrong(path, _below(where, key), f"unknown key; {advice}")
 
 
 def _wrong(path: Path, where: str, problem: str) -> CommandError:
@@ -200,10 +200,11 @@ def _wrong(path: Path, where: str, problem: str) -> CommandError:
 def cluster_settings(
     flags: Mapping[str, str | None], profiles: Profiles, environment: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """Return which cluster is meant and why; what nobody has said is left out.
+    """Return kubeconfig, context and namespace with their origins; values that no source gives are
+    absent.
 
     Args:
-        flags: what was given of ``--kubeconfig``, ``--context``, ``--namespace``, ``--profile``.
+        flags: values of ``--kubeconfig``, ``--context``, ``--namespace``, ``--profile``.
         profiles: the file.
         environment: the environment.
 
@@ -213,7 +214,7 @@ def cluster_settings(
     found: dict[str, Setting] = {}
     for layer in _layers(flags, profiles, environment):
         if "kubeconfig" in layer and "kubeconfig" in found:
-            continue  # its context and namespace are those of another cluster
+            continue  # its context and namespace belong to another cluster
         for key, setting in layer.items():
             found.setdefault(key, setting)
     return found
@@ -222,7 +223,7 @@ def cluster_settings(
 def _layers(
     flags: Mapping[str, str | None], profiles: Profiles, environment: Mapping[str, str]
 ) -> Iterator[dict[str, Setting]]:
-    """Yield what each source says, the strongest first."""
+    """Yield the values of each source, in order of precedence."""
     profile = profiles.in_use(flags.get("profile"), environment)
     sections = [
         {key: Setting(value, origin) for key, value in section.cluster.items()}
@@ -240,7 +241,7 @@ def _layers(
 
 
 def submit_settings(profiles: Profiles, profile: str) -> dict[str, Setting]:
-    """Return what flags of ``submit`` are where they are not given."""
+    """Return the defaults for flags of ``submit``."""
     found: dict[str, Setting] = {}
     for section, origin in profiles.sections(profile):
         for key, value in section.submit.items():

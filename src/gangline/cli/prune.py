@@ -1,4 +1,4 @@
-"""``prune``: jobs that ended long ago. Those that wait or run are never touched."""
+"""``prune``: delete jobs that ended long ago. Pending and running jobs are never deleted."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,18 +11,24 @@ from gangline.cli.errors import CommandError, explain
 from gangline.cli.event_loop import run
 from gangline.cli.job_flags import seconds
 from gangline.cli.job_views import now
-from gangline.cli.options import Target, job_errors, namespace_options
+from gangline.cli.options import job_errors, namespace_options
 from gangline.cli.output import age, say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
 
 
 @click.command("prune")
-@click.option("-s", "--since", default="", help="Only those that ended so long ago: 30m, 7d.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
-@click.option("--failed", is_flag=True, help="Only those that failed.")
-@click.option("--dry-run", is_flag=True, help="Show them, delete nothing.")
+@click.option(
+    "-s",
+    "--since",
+    default="",
+    help="Only jobs that ended at least this long ago, such as 30m or 7d.",
+)
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.option("--failed", is_flag=True, help="Only failed jobs.")
+@click.option("--dry-run", is_flag=True, help="Print the jobs, delete nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @namespace_options
 def prune_command(
@@ -31,7 +37,7 @@ def prune_command(
     """Delete jobs that have succeeded or failed, with their pods."""
     if not since:
         raise click.UsageError(
-            "say how long ago the jobs must have ended, such as --since 7d",
+            "give the minimum age of ended jobs, such as --since 7d",
             click.get_current_context(),
         )
     longer = timedelta(seconds=seconds("--since", since))
@@ -40,7 +46,7 @@ def prune_command(
         ended = age(job.finished or job.created, now())
         click.echo(f"{job.namespace}/{job.name} {job.state}, ended {ended} ago")
     if not old:
-        say("No job ended so long ago.")
+        say(f"No job ended more than {since} ago.")
     if dry_run or not old:
         return
     confirm(f"Delete {len(old)} jobs that ended over {since} ago?", yes=yes)
@@ -50,12 +56,12 @@ def prune_command(
 def pruned(
     jobs: "Sequence[Job]", at: datetime, longer: timedelta, *, failed_only: bool
 ) -> "list[Job]":
-    """Return the jobs that ended longer ago."""
+    """Return the jobs that ended at least ``longer`` ago."""
     from gangline.sdk.jobs import State  # noqa: PLC0415
 
-    wanted = {State.FAILED} if failed_only else {State.FAILED, State.SUCCEEDED}
+    states = {State.FAILED} if failed_only else {State.FAILED, State.SUCCEEDED}
     return [
-        job for job in jobs if job.state in wanted and at - (job.finished or job.created) >= longer
+        job for job in jobs if job.state in states and at - (job.finished or job.created) >= longer
     ]
 
 

@@ -1,4 +1,4 @@
-"""Queues as rows and blocks: the columns of vcctl first, what each may have after them."""
+"""Queues as rows and blocks: the columns of vcctl first, then amounts."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -25,13 +25,12 @@ WIDE = ("PRIORITY", "ALLOCATED", "DESERVED", "CAPABILITY", "GUARANTEE", "RECLAIM
 
 
 def queue_table(queues: "Sequence[Queue]", *, wide: bool) -> str:
-    """Return queues as rows."""
     rows = [[*_row(queue), *(_more(queue) if wide else ())] for queue in queues]
     return table([*HEAD, *(WIDE if wide else ())], rows)
 
 
 def queue_block(queue: "Queue", uses: "Sequence[QueueUse]") -> str:
-    """Return everything about one queue: its fields, then its figures and those above it."""
+    """Return one queue: its fields, then the figures of the queue and of its parents."""
     facts = dict(zip((*HEAD, *WIDE), (*_row(queue), *_more(queue)), strict=True))
     lines = [
         f"{name.capitalize() + ':':13}{value if value != '' else 'N/A'}"
@@ -41,9 +40,9 @@ def queue_block(queue: "Queue", uses: "Sequence[QueueUse]") -> str:
         most = f", at most {use.most}" if use.most else ""
         lines += [
             "",
-            f"{use.name} uses {use.used}: {use.share:.0%} of what it is entitled to now",
-            f"  entitled to {use.entitled}{most}",
-            f"  with what waits {use.requested}",
+            f"{use.name} uses {use.used}: {use.share:.0%} of its fair share",
+            f"  fair share {use.entitled}{most}",
+            f"  with pending pods {use.requested}",
         ]
     return "\n".join(lines)
 

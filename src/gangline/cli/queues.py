@@ -1,4 +1,4 @@
-"""``queue``: what queues have and use, and whether they take new jobs."""
+"""``queue``: amounts, usage and state of queues."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,10 @@ from gangline.cli.choosing import changes, selector_option, watch_option
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, cluster_options, output_option
+from gangline.cli.options import cluster_options, output_option
 from gangline.cli.output import tell
 from gangline.cli.queue_views import queue_block, queue_table
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.api.scheduling import Queue
@@ -24,7 +25,7 @@ FORMATS = ("table", "wide", "json", "yaml", "name")
 
 @click.group("queue")
 def queue_command() -> None:
-    """Show queues, and open or close them. 'kubectl apply' makes and changes them."""
+    """Show queues, and open or close them. 'kubectl apply' creates and changes them."""
 
 
 @queue_command.command("list")
@@ -33,7 +34,7 @@ def queue_command() -> None:
 @watch_option("what changes")
 @output_option(*FORMATS)
 def list_queues(target: Target, selector: str, watch: bool, output: str) -> None:
-    """Show all queues. '-o wide' shows what each may have and uses."""
+    """Show all queues. '-o wide' shows their limits and usage."""
 
     async def show() -> None:
         from gangline.api.resources import QUEUES  # noqa: PLC0415
@@ -65,7 +66,7 @@ def _tell_queues(queues: "Sequence[Queue]", output: str, *, head: bool) -> None:
 @watch_option("the queue when it changes")
 @output_option(*FORMATS)
 def get_queue(name: str, target: Target, watch: bool, output: str) -> None:
-    """Show one queue: what it may have, what it is entitled to now, and what it uses."""
+    """Show one queue: its limits, its current fair share, and its usage."""
 
     async def show() -> None:
         from gangline.api.resources import QUEUES  # noqa: PLC0415
@@ -90,7 +91,7 @@ def get_queue(name: str, target: Target, watch: bool, output: str) -> None:
 @cluster_options
 @output_option(*FORMATS)
 def close_queue(name: str, target: Target, output: str) -> None:
-    """Let a queue, and those below it, take no new jobs. What runs goes on."""
+    """Close a queue and its children for new jobs. Running jobs continue."""
     _tell_changed(run(_set_state(target, name, "Closing")), "closed", output)
 
 
@@ -99,7 +100,7 @@ def close_queue(name: str, target: Target, output: str) -> None:
 @cluster_options
 @output_option(*FORMATS)
 def open_queue(name: str, target: Target, output: str) -> None:
-    """Let a queue take jobs again."""
+    """Open a queue for new jobs."""
     _tell_changed(run(_set_state(target, name, "Open")), "opened", output)
 
 
@@ -111,12 +112,12 @@ def _tell_changed(queue: "Queue", what: str, output: str) -> None:
 
 
 async def _set_state(target: Target, name: str, state: str) -> "Queue":
-    """State in which a queue is to be; the scheduler makes of Closing Closed once it is empty."""
+    """Set the state of a queue; the scheduler turns Closing into Closed once it is empty."""
     from gangline.api.resources import QUEUES  # noqa: PLC0415
     from gangline.api.scheduling import ROOT_QUEUE  # noqa: PLC0415
 
     if name == ROOT_QUEUE:
-        raise CommandError(f"queue {name!r} stands for the whole cluster", code=ExitCode.USAGE)
+        raise CommandError(f"queue {name!r} is the cluster itself", code=ExitCode.USAGE)
     async with target.connect() as client:
         change = {"status": {"state": state}}
         queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
@@ -124,15 +125,16 @@ async def _set_state(target: Target, name: str, state: str) -> "Queue":
 
 
 async def _uses(client: "Client", name: str) -> "list[QueueUse]":
-    """Work out what a queue, and those above it, are entitled to; nothing without the rights."""
+    """Return shares and usage of a queue and its parents; empty if the user lacks rights."""
     from gangline.kube.errors import Forbidden  # noqa: PLC0415
     from gangline.scheduler.configuration import ConfigurationError  # noqa: PLC0415
     from gangline.scheduler.explain import queue_uses  # noqa: PLC0415
     from gangline.scheduler.replay import configured, observed  # noqa: PLC0415
 
     try:
-        told = await configured(client)
-        state = await observed(client, told.scheduler_names, told.weights, told.hierarchical)
+        settings = await configured(client)
+        options = (settings.scheduler_names, settings.weights, settings.hierarchical)
+        state = await observed(client, *options)
     except Forbidden:
         return []
     except ConfigurationError as error:

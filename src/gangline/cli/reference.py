@@ -1,4 +1,4 @@
-"""``reference``: every command with its options as Markdown, made from the commands themselves."""
+"""``gangline reference``: Markdown documentation of every command, generated from the commands."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ import click
 @click.argument("names", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def reference_command(context: click.Context, names: tuple[str, ...]) -> None:
-    """Print what all commands take, or those that are named, as Markdown."""
+    """Print the options of all commands, or of the named commands, as Markdown."""
     root = context.find_root()
     group = root.command
     assert isinstance(group, click.Group)
@@ -23,7 +23,7 @@ def reference_command(context: click.Context, names: tuple[str, ...]) -> None:
 
 
 def _section(context: click.Context) -> Iterator[str]:
-    """Yield the lines of a command and of those below it."""
+    """Yield the lines for a command and its subcommands."""
     command = context.command
     yield from (f"## {context.command_path}", "", command.help or "", "")
     yield from ("```", " ".join(command.get_usage(context).split()), "```", "")
@@ -44,5 +44,5 @@ def _section(context: click.Context) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that does not end a table's cell."""
+    """Return text that is safe inside a Markdown table cell."""
     return " ".join(text.split()).replace("|", "\\|")

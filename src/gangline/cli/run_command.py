@@ -1,7 +1,7 @@
-"""``run``: start a training script on this node, as torchrun does, and keep it running.
+"""``gangline run``: start a training script on this node, as torchrun does.
 
-The flags are the launcher's own: they are torchrun's and dlrover-run's, which ``argparse`` reads as
-those do. Click only hands them on.
+The flags are those of torchrun and dlrover-run, which the launcher parses with ``argparse`` as
+those programs do. Click passes them on unchanged.
 """
 
 import click
@@ -15,6 +15,6 @@ import click
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run_command(arguments: tuple[str, ...]) -> int:
     """Start a training script on this node, as torchrun does."""
-    from gangline.elastic.launcher.main import main  # noqa: PLC0415 - only who trains needs it
+    from gangline.elastic.launcher.main import main  # noqa: PLC0415 - slow to import
 
     return main(arguments)

@@ -1,4 +1,4 @@
-"""``--set PATH=VALUE``: fields of a manifest changed from the command line."""
+"""``--set PATH=VALUE``: change fields of a manifest from the command line."""
 
 import copy
 import re
@@ -14,9 +14,11 @@ _STEP = re.compile(r"((?:\\.|[^.\[\]\\])+)|\[(\d+)\]")
 
 
 def with_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the objects with these fields set in each that is of a kind of ours.
+    """Return the objects with the fields set in every object of our own kinds.
 
-    Where none is, the fields of all objects are meant. A value is read as YAML: ``3`` is a number.
+    If there is no such object, the fields are set in all objects. Values are parsed as YAML: ``3``
+    is
+    a number.
     """
     if not changes:
         return manifests

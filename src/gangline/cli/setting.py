@@ -1,8 +1,8 @@
-"""Options of components that an environment variable may set as well: ``setting``.
+"""Options of components that environment variables can set too.
 
-A flag comes before the environment, our variable before upstream's, and both before the default.
-Values may be written as manifests for upstream's operators write them: ``--leader-elect=true``,
-``:8080``, ``1h30m``, a list by repeating the flag or by commas.
+A flag takes precedence over the environment, our variable over the variable of the upstream
+operator, and both over the default. Values may have the forms that manifests of upstream operators
+use: ``--leader-elect=true``, ``:8080``, ``1h30m``; lists by repeating the flag or by commas.
 """
 
 import re
@@ -23,7 +23,7 @@ _HIGHEST_PORT = 65535
 
 
 class _Setting(click.Option):
-    """An option whose errors name its variable as well: the value may have come from there."""
+    """An option whose errors name its environment variable: the value may come from there."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         variables = [self.envvar] if isinstance(self.envvar, str) else self.envvar or []
@@ -31,7 +31,7 @@ class _Setting(click.Option):
 
 
 def setting(prefix: str, *names: str, upstream: str = "", **options: Any) -> Callable[[F], F]:
-    """Add an option that is also set by ``PREFIX_FLAG`` and by upstream's own variable."""
+    """Add an option that ``PREFIX_FLAG`` and the variable of the upstream operator can set."""
     flag = next(name for name in names if name.startswith("--")).removeprefix("--")
     own = f"{prefix}_{flag}".replace("-", "_").upper()
     variables = [own, upstream] if upstream else [own]
@@ -39,7 +39,7 @@ def setting(prefix: str, *names: str, upstream: str = "", **options: Any) -> Cal
 
 
 def switch(prefix: str, *names: str, **options: Any) -> Callable[[F], F]:
-    """Add a setting that is true or false: ``--flag``, ``--flag=true``, ``--flag=false``."""
+    """Add a boolean option of this kind: ``--flag``, ``--flag=true``, ``--flag=false``."""
     return setting(
         prefix, *names, type=bool, is_flag=False, flag_value="true", default=False, **options
     )
@@ -53,36 +53,37 @@ class Names(click.ParamType[tuple[str, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """Split at commas; nothing between two of them is no name."""
+        """Split at commas and drop empty parts."""
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
 
 
 class Duration(click.ParamType[float]):
-    """A time such as ``90``, ``1.5s`` or ``1h30m``, in seconds."""
+    """A duration such as ``90``, ``1.5s`` or ``1h30m``, in seconds."""
 
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Read seconds, or numbers with units."""
         text = str(value).strip()
         if re.fullmatch(r"\d+(?:\.\d+)?", text):
             return float(text)
         if not _DURATION.fullmatch(text):
-            self.fail(f"{text!r} is no time; write 30s, 15m or 1h30m", param, ctx)
+            self.fail(f"{text!r} is not a duration; write 30s, 15m or 1h30m", param, ctx)
         return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
 class BindAddress(click.ParamType["Address | None"]):
-    """Where to serve: ``:8080``, ``127.0.0.1:8080``, ``[::1]:8080``; ``0`` for nowhere."""
+    """An address to listen on: ``:8080``, ``127.0.0.1:8080``, ``[::1]:8080``; ``0`` disables the
+    server.
+    """
 
     name = "host:port"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> "Address | None":
-        """Part host and port; None for ``0``."""
+        """Split host and port; None for ``0``."""
         from gangline.kube.probes import Address  # noqa: PLC0415 - not for --help
 
         text = str(value).strip()
@@ -92,5 +93,5 @@ class BindAddress(click.ParamType["Address | None"]):
         fits = port.isascii() and port.isdigit() and int(port) <= _HIGHEST_PORT
         bare = ":" not in host or (host.startswith("[") and host.endswith("]"))
         if not (colon and fits and bare):
-            self.fail(f"{text!r} is no address; write :8080, 127.0.0.1:8080 or 0", param, ctx)
+            self.fail(f"{text!r} is not an address; write :8080, 127.0.0.1:8080 or 0", param, ctx)
         return Address(host.strip("[]"), int(port))

@@ -1,4 +1,4 @@
-"""``list`` and ``get``: how jobs are doing."""
+"""``list`` and ``get``: the state of jobs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ from gangline.cli.event_views import event_table
 from gangline.cli.gpu_views import gpu_block, with_gpu_metrics
 from gangline.cli.job_views import job_block, job_data, job_table, now
 from gangline.cli.options import (
-    Target,
     job_errors,
     namespace_options,
     output_option,
@@ -29,6 +28,7 @@ from gangline.cli.options import (
     type_option,
 )
 from gangline.cli.output import say, structured, tell
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 RULE = "-" * 80
-"""Between two jobs, or two looks at one."""
+"""Line between two jobs, or two versions of one."""
 
 
 @click.command("list")
@@ -51,7 +51,7 @@ RULE = "-" * 80
 def list_command(
     target: Target, kind: str, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
-    """Show jobs, the newest first. '-o wide' says why each waits or failed."""
+    """Show jobs, the newest first. '-o wide' shows why a job is pending or failed."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -76,7 +76,7 @@ def list_command(
 
 
 def _seen(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:
-    """What of a job is worth another line when it changes."""
+    """Return the fields of each job whose change is worth another line."""
     return {job.uid: (job.state, job.running, job.reason, job.allocated_gpus) for job in jobs}
 
 
@@ -90,7 +90,7 @@ def _tell_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bo
         shown = job_table(jobs, now(), namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
     else:
-        say("No jobs in this namespace; -A shows those of all, 'gangline submit' starts one.")
+        say("No jobs in this namespace; -A lists all namespaces, 'gangline submit' starts a job.")
 
 
 @click.command("get")
@@ -98,10 +98,10 @@ def _tell_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bo
 @namespace_options
 @type_option
 @choosing_options
-@click.option("-e", "--events", is_flag=True, help="Show what happened as well.")
-@click.option("-g", "--gpus", is_flag=True, help="Show the GPUs of each replica as well.")
+@click.option("-e", "--events", is_flag=True, help="Show events too.")
+@click.option("-g", "--gpus", is_flag=True, help="Show the GPUs of each replica too.")
 @watch_option("a job when it changes")
-@click.option("--spec", is_flag=True, help="Print what to submit for such a job, as YAML.")
+@click.option("--spec", is_flag=True, help="Print manifests for submitting the job again, as YAML.")
 @output_option(*FORMATS)
 def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
@@ -115,7 +115,7 @@ def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     spec: bool,
     output: str,
 ) -> None:
-    """Show one job, or those chosen: state, replicas, and why it waits or failed."""
+    """Show one job or selected jobs: state, replicas, and why it is pending or failed."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -152,7 +152,7 @@ async def _tell_spec(jobs: Any, name: str, namespace: str, output: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A job with all that ``get`` shows of it."""
+    """A job with the content of its page."""
 
     job: "Job"
     data: dict[str, Any]
@@ -210,12 +210,12 @@ def _tell_block(seen: _Whole, *, events: bool, gpus: bool) -> None:
 
 
 def full_name(job: "Job") -> str:
-    """Return what other tools call a job: ``pytorchjob/digits``."""
+    """Return kind and name, as other tools write them: ``pytorchjob/digits``."""
     return f"{job.kind.trainer}/{job.name}"
 
 
 def next_step(job: "Job") -> str:
-    """Return the command that helps most now."""
+    """Return the command that helps most in the state of the job."""
     from gangline.sdk.jobs import State  # noqa: PLC0415
 
     where = f"{job.name} -n {job.namespace}"
@@ -223,11 +223,11 @@ def next_step(job: "Job") -> str:
         case State.FAILED | State.RESTARTING:
             return f"\n'gangline diagnose {where}' looks for the cause."
         case State.QUEUING:
-            return f"\n'gangline explain {where}' says why it waits."
+            return f"\n'gangline explain {where}' shows why it is pending."
         case State.SUSPENDED:
-            return f"\n'gangline resume {where}' lets it go on."
+            return f"\n'gangline resume {where}' resumes it."
         case State.PENDING if job.reason:
             return f"\n'gangline diagnose {where}' looks for the cause."
         case _ if job.state.finished or job.running:
-            return f"\n'gangline logs {where}' prints what the replicas wrote."
+            return f"\n'gangline logs {where}' prints the replicas' logs."
     return ""

@@ -1,4 +1,4 @@
-"""``gangline simulate``: the scheduler's decisions over a trace of jobs, on virtual time."""
+"""``gangline simulate``: decisions of the scheduler over a trace of jobs, on virtual time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ READABLE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 class Flags(TypedDict):
-    """What may be given besides the trace."""
+    """Options of the command."""
 
     described: Path | None
     configuration: Path | None
@@ -38,32 +38,42 @@ class Flags(TypedDict):
     type=READABLE,
     help="The scheduler's configuration file, as for 'gangline scheduler --configuration'.",
 )
-@click.option("--nodes", type=int, default=100, show_default=True, help="Without --cluster: nodes.")
+@click.option(
+    "--nodes", type=int, default=100, show_default=True, help="Number of nodes without --cluster."
+)
 @click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of each node.")
 @click.option(
     "--shape",
     type=click.Choice(["philly", "helios", "pai"]),
     default="philly",
     show_default=True,
-    help="Without TRACE: jobs are made that look like those of this cluster.",
+    help="Without TRACE: generate jobs with the statistics of this cluster.",
 )
-@click.option("--jobs", type=int, default=2000, show_default=True, help="How many are made.")
-@click.option("--load", type=float, default=0.9, show_default=True, help="How busy they keep it.")
+@click.option("--jobs", type=int, default=2000, show_default=True, help="Number of generated jobs.")
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="The same seed, the same jobs."
+    "--load",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Load of the cluster by generated jobs.",
 )
-@click.option("--quantum", type=float, default=0.0, help="Decide once for so many seconds.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generated jobs.")
+@click.option(
+    "--quantum", type=float, default=0.0, help="Interval of scheduling cycles in seconds."
+)
 @click.option(
     "--learned-run-times",
     "learned",
     is_flag=True,
-    help="Let jobs lodge in planned room for as long as their like took.",
+    help="Backfill reserved nodes with jobs by their learned run times.",
 )
+@click.option("--check", is_flag=True, help="Check every decision independently (slower).")
 def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
-    """Run the scheduler over TRACE (CSV or JSON) and print what came of it.
+    """Run the scheduler over TRACE (CSV or JSON) and print the result.
 
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
-    gpu, queue, priority, fails_after and checkpoint_every.
+    gpu,
+    queue, priority, fails_after and checkpoint_every.
     """
     from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
     from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
@@ -103,7 +113,7 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
 
 
 def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
-    """What the scheduler is told; what of it cannot make a difference is said."""
+    """Return the settings of the scheduler; warn about settings without effect in a simulation."""
     from dataclasses import replace  # noqa: PLC0415
 
     from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
@@ -116,15 +126,15 @@ def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
         settings = read_file(path).applied(settings)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
-    for said in (*settings.unheeded, *_not_simulated(settings)):
-        click.echo(f"{path} asks for what makes no difference: {said}", err=True)
+    for ignored in (*settings.unheeded, *_not_simulated(settings)):
+        click.echo(f"{path}: setting without effect: {ignored}", err=True)
     return replace(settings, lodge=settings.lodge or learned)
 
 
 def _not_simulated(settings: "SchedulerSettings") -> Iterator[str]:
     if settings.hierarchical:
-        yield "enableHierarchy of plugin 'drf': the cluster's description says where queues stand"
+        yield "enableHierarchy of plugin 'drf': the cluster file defines the queue hierarchy"
     if settings.fairness.namespaces:
-        yield "enableNamespaceOrder of plugin 'drf': all jobs of a trace are of one namespace"
+        yield "enableNamespaceOrder of plugin 'drf': all jobs of a trace have one namespace"
     if settings.weights.images:
         yield "imagelocality.weight of plugin 'nodeorder': jobs of a trace have no images"

@@ -1,17 +1,17 @@
-"""Small curves of text: how a figure has gone over the last looks, in one cell of a table."""
+"""Sparklines: the recent values of a figure in one cell of a table."""
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence
 
 BARS = "▁▂▃▄▅▆▇█"
 LENGTH = 20
-"""Looks that a curve shows."""
+"""Number of values in a sparkline."""
 CURVE = "CPU(Lately)"
-"""The head of a column of curves."""
+"""Header of the column."""
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return figures as bars: the highest is a full one, what is not above 0 an empty one."""
+    """Return values as bars; the highest value is a full bar, values up to 0 are the lowest bar."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return BARS[0] * len(values)
@@ -20,27 +20,27 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 class History:
-    """The last figures of things, kept for as long as the things are there."""
+    """Recent values by key; keys that are not reported any more are dropped."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=LENGTH))
 
     def note(self, figures: Mapping[Hashable, float]) -> None:
-        """Take up how things are now; what is not among them is forgotten."""
-        for gone in set(self._seen) - set(figures):
-            del self._seen[gone]
+        """Record the current values, and drop keys that are not among them."""
+        for key in set(self._seen) - set(figures):
+            del self._seen[key]
         for key, figure in figures.items():
             self._seen[key].append(figure)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to show yet."""
+        """True if some key has more than one value."""
         return any(len(values) > 1 for values in self._seen.values())
 
     def curve(self, key: Hashable) -> str:
-        """Return the curve of one thing; empty while there is only one figure of it."""
+        """Return the sparkline of one key; empty while it has only one value."""
         values = self._seen.get(key, ())
         return sparkline(list(values)) if len(values) > 1 else ""
 
 
 NOTHING = History()
-"""Of whoever looks once: nobody notes anything in it."""
+"""The history of a command that prints once: it stays empty."""

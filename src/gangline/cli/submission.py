@@ -1,7 +1,7 @@
-"""What every way to submit has in common: check, show or create, follow, wait for the end.
+"""The common part of all ways to submit: check, print or create, follow, wait for the end.
 
-Objects that say so (``gangline.dev/belongs-to``) are created behind their job, with an owner
-reference to it; if one of them cannot be created, its job goes as well.
+Objects with the annotation ``gangline.dev/belongs-to`` are created after their job, with an owner
+reference to it. If one of them cannot be created, its job is deleted again.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,9 @@ from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.jobs.owned import OWNER_ANNOTATION
 from gangline.cli.manifests import advice, check
-from gangline.cli.options import Target, job_errors
+from gangline.cli.options import job_errors
 from gangline.cli.output import say, structured
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -26,21 +27,21 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How to submit."""
+    """Options of a submission."""
 
     output: str = "text"
     dry_run: bool = False
     wait: bool = False
     logs: bool = False
     check: bool = True
-    """Look first whether what the objects name exists."""
+    """Check first that referenced objects exist."""
 
 
 def submit(manifests: Sequence[Manifest], target: Target, sending: Sending) -> None:
-    """Create objects, or with ``dry_run`` print what would be created.
+    """Create objects; with ``dry_run`` print them.
 
     Raises:
-        CommandError: an object has mistakes, or with ``wait`` a job has failed.
+        CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
     check(manifests)
     for warning in advice(manifests):
@@ -56,7 +57,7 @@ def submit(manifests: Sequence[Manifest], target: Target, sending: Sending) -> N
             run(_send(manifests, target, sending, submitted))
     except KeyboardInterrupt:
         for name, namespace in submitted:
-            say(f"\nDetached from {name}, which goes on: 'gangline logs -f {name} -n {namespace}'.")
+            say(f"\nDetached from {name}: 'gangline logs -f {name} -n {namespace}' follows it.")
         raise
 
 
@@ -74,7 +75,7 @@ async def _send(
         if sending.check and (lacking := await missing(client, manifests, namespace)):
             raise CommandError(
                 "\n".join(lacking),
-                hint="Nothing was created. --no-check submits all the same; the job then waits.",
+                hint="Nothing was created. With --no-check the job is submitted and stays pending.",
                 code=ExitCode.NOT_FOUND,
             )
         jobs = JobClient(client)
@@ -91,7 +92,7 @@ async def _send(
 async def create(
     jobs: "JobClient", manifests: Sequence[Manifest], namespace: str | None, output: str
 ) -> list[tuple[str, str]]:
-    """Create objects in order, those that belong to a job behind it; return the jobs."""
+    """Create objects, each job before the objects that it owns; return the jobs."""
     from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
 
     kinds = {kind.resource.kind for kind in JOB_KINDS}
@@ -120,12 +121,12 @@ async def _create_one(
     except ApiError:
         metadata = owner["metadata"]
         await jobs.delete(metadata["name"], metadata["namespace"])
-        say(f"{metadata['name']} deleted: what belongs to it could not be created.")
+        say(f"{metadata['name']} deleted: an object that it owns could not be created.")
         raise
 
 
 def belonging(manifest: Manifest, owner: Manifest) -> Manifest:
-    """Return an object with its job as owner, so that it goes with it."""
+    """Return an object with its job as owner, so that it is deleted with the job."""
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -154,7 +155,7 @@ async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     from gangline.cli.log_lines import LineWriter  # noqa: PLC0415
     from gangline.sdk.logs import following_batches  # noqa: PLC0415
 
-    say(f"Following {name}; Ctrl-C detaches, the job goes on.")
+    say(f"Following {name}; Ctrl-C detaches, the job continues.")
     job = await jobs.get(name, namespace)
     writer = LineWriter(marked=job.wanted > 1)
     async with following_batches(jobs.client, job) as batches:
@@ -171,7 +172,7 @@ async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
         raise CommandError(
             f"job {name} has failed: {job.reason}",
             hint=f"'gangline diagnose {name} -n {namespace}' looks for the cause, "
-            f"'gangline logs {name} -n {namespace}' prints what its replicas wrote.",
+            f"'gangline logs {name} -n {namespace}' prints the replicas' logs.",
             code=ExitCode.JOB_FAILED,
         )
     say(f"Job {name} has succeeded.")

@@ -1,4 +1,4 @@
-"""``submit``: training jobs from files, or (``submit pytorch``) from flags."""
+"""``submit``: training jobs from files, or from flags (``submit pytorch``)."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
 from gangline.cli.submit_kinds import OUTPUTS, KindGroup
+from gangline.cli.target import Target
 
 _EPILOG = """\b
 Examples:
@@ -25,10 +26,12 @@ Examples:
 @click.option(
     "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a field of the jobs."
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be created, create nothing.")
-@click.option("--no-check", is_flag=True, help="Do not look first whether claims and so on exist.")
+@click.option("--dry-run", is_flag=True, help="Print the objects, create nothing.")
+@click.option(
+    "--no-check", is_flag=True, help="Do not check that claims and other references exist."
+)
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with 6 if a job fails.")
-@click.option("--logs", is_flag=True, help="Print what the replicas write until the job ends.")
+@click.option("--logs", is_flag=True, help="Print the replicas' logs until the job ends.")
 @namespace_options
 @output_option(*OUTPUTS)
 @click.pass_context
@@ -50,7 +53,7 @@ def submit_command(
         return
     if not files:
         raise CommandError(
-            "what to submit? Give a file with -f, or a kind of job and its flags",
+            "no job given: use a file with -f, or a kind of job and its flags",
             hint="See 'gangline submit --help'.",
             code=ExitCode.USAGE,
         )
@@ -64,7 +67,7 @@ def submit_command(
 
 
 def _given(context: click.Context) -> dict[str, Any]:
-    """What stands between ``submit`` and the kind: it holds for that as if it stood behind."""
+    """Return options that precede the kind on the command line; they apply to the subcommand."""
     return {
         name: value
         for name, value in context.params.items()

@@ -1,6 +1,6 @@
-"""``submit pytorch``, ``submit tf`` and so on: one command for each kind, from one table."""
+"""``submit pytorch``, ``submit tf`` and others: one command for each kind of job."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,21 +12,22 @@ if TYPE_CHECKING:
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.jobs.command import JobCommand
-from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.options import namespace_options, output_option
+from gangline.cli.target import Target
 
 OUTPUTS = ("text", "name", "yaml", "json")
 
 
 class Trainer(NamedTuple):
-    """A kind of job as the command line knows it."""
+    """A kind of job on the command line."""
 
     word: str
-    """Behind ``submit``."""
+    """Name of the subcommand."""
     trainer: str
-    """In lists."""
+    """Name in job lists."""
     aliases: tuple[str, ...]
     runs: str
-    """What the command does, for ``--help``."""
+    """Help text of the subcommand."""
     clean: str = "Running"
 
 
@@ -72,7 +73,7 @@ TRAINERS = (
         "elastic",
         "elasticjob",
         ("elasticjob", "et", "etjob"),
-        "Start a job whose workers may come and go, and that runs COMMAND in each.",
+        "Start an elastic job, whose number of workers may change, that runs COMMAND in each.",
     ),
 )
 
@@ -81,58 +82,54 @@ _TRAINERS = {name: each for each in TRAINERS for name in (each.word, *each.alias
 
 
 class KindGroup(click.Group):
-    """A group with a command for each name of each kind, made when it is used.
+    """A group that builds the command of a kind when it is used; aliases are hidden.
 
-    All but the first name of a kind are hidden. To make all of them takes longer than whoever has
-    pressed the tabulator wants to wait.
+    Building the commands of all kinds takes longer than shell completion may take.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names."""
         return sorted(_TRAINERS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, or None."""
         trainer = _TRAINERS.get(cmd_name)
         return None if trainer is None else _command(trainer, cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
-        """Complete the word of a kind from the table alone, or an option."""
+        """Complete a kind from the table alone, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
-        words = sorted((each.word, each.runs) for each in TRAINERS)
+        kinds = sorted((each.word, each.runs) for each in TRAINERS)
         found = [
-            CompletionItem(word, help=runs) for word, runs in words if word.startswith(incomplete)
+            CompletionItem(word, help=runs) for word, runs in kinds if word.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def commands() -> Iterable[tuple[str, click.Command]]:
-    """Yield every command by each of its names."""
-    for name, trainer in _TRAINERS.items():
-        yield name, _command(trainer, name)
+def commands() -> Iterator[click.Command]:
+    """Build the command of each kind."""
+    for trainer in TRAINERS:
+        yield _command(trainer, trainer.word)
 
 
 def _command(trainer: Trainer, name: str) -> click.Command:
-    # Late: these are more than a hundred options, and a shell that completes the kind needs none.
+    # Late: more than a hundred options, which completion of the kind does not need.
     from gangline.cli.jobs import options as flags  # noqa: PLC0415
 
     function = partial(_run, trainer)
     function.__doc__ = (
-        f"{trainer.runs}\n\nOptions come before the command; its words are joined and run by the "
-        "shell."
+        f"{trainer.runs}\n\nOptions come before the command; a shell runs the joined command."
     )
-    made: Any = output_option(*OUTPUTS)(_keep(function))
-    made = flags.with_options(namespace_options(made), flags.of_kind(trainer.word, trainer.clean))
-    made = click.argument("command", nargs=-1, type=click.UNPROCESSED)(made)
+    built: Any = output_option(*OUTPUTS)(_keep(function))
+    built = flags.with_options(namespace_options(built), flags.of_kind(trainer.word, trainer.clean))
+    built = click.argument("command", nargs=-1, type=click.UNPROCESSED)(built)
     settings = {"allow_interspersed_args": False}
     return click.command(
         name, cls=JobCommand, context_settings=settings, hidden=name != trainer.word
-    )(made)
+    )(built)
 
 
 def _keep(function: Any) -> Any:
-    """Give a partial function what click asks functions for."""
+    """Wrap a partial function in the form that click needs."""
 
     def command(*args: Any, **options: Any) -> None:
         function(*args, **options)
@@ -153,7 +150,7 @@ def _run(
     from gangline.cli.submission import Sending, submit  # noqa: PLC0415
     from gangline.cli.submit_settings import filled_in  # noqa: PLC0415
 
-    options = filled_in(context, options, target.profile)
+    options = filled_in(context, options, target.profile, commands)
     sending = Sending(
         dry_run=options.pop("dry_run"),
         wait=options.pop("wait"),
@@ -162,22 +159,24 @@ def _run(
         output=output,
     )
     if not command:
-        raise _missing("what is to run? Put the command last", '"python train.py"')
+        raise _missing("no command given; put it last", '"python train.py"')
     _refuse_late_options(context, command)
     if not options["image"] and not options.get("worker_image"):
-        raise _missing("--image must be given", "--image pytorch/pytorch:2.7.1")
+        raise _missing("--image is required", "--image pytorch/pytorch:2.7.1")
     objects = read_objects(trainer.word, trainer.trainer, " ".join(command), options)
     submit(objects, target, sending)
 
 
 def _refuse_late_options(context: click.Context, command: tuple[str, ...]) -> None:
-    """Catch ``"python train.py" --wait``, where a quoted command would swallow our option."""
+    """Refuse options behind a quoted command: ``"python train.py" --wait`` would run with
+    ``--wait``.
+    """
     ours = {name for option in context.command.params for name in option.opts}
     late = [word for word in command[1:] if word.partition("=")[0] in ours]
     if late and len(command[0].split()) > 1:
         raise CommandError(
-            f"{late[0]} stands behind the command, which would get it instead of gangline",
-            hint="Put it before the command, or inside the command's quotes.",
+            f"{late[0]} is behind the command, which would receive it instead of gangline",
+            hint="Put it before the command, or inside the quotes of the command.",
             code=ExitCode.USAGE,
         )
 

@@ -1,10 +1,10 @@
-"""Flags of ``submit KIND`` that the user's settings give, put in where the line does not.
+"""Defaults for flags of ``submit KIND`` from the user's settings.
 
-What may be repeated, such as ``--env``, is added to what the line says, which counts more. A flag
-that only other kinds have is passed over.
+Values of flags that may be repeated, such as ``--env``, are added to those of the command line,
+which take precedence. A flag that only other kinds have is ignored.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,17 +16,22 @@ from gangline.cli.exit_codes import ExitCode
 from gangline.cli.profiles import Profiles, Setting, read_profiles, submit_settings
 
 OWN = frozenset({"name", "dry-run", "profile", "kubeconfig", "config", "context", "namespace"})
-"""Flags that are not for settings: of one job, or set one floor above."""
+"""Flags that settings cannot give: they belong to one job, or to another level of the file."""
 
 
-def filled_in(context: click.Context, options: Mapping[str, Any], profile: str) -> dict[str, Any]:
-    """Return the options of a line with those of the user's settings.
+def filled_in(
+    context: click.Context,
+    options: Mapping[str, Any],
+    profile: str,
+    commands: Callable[[], Iterable[click.Command]],
+) -> dict[str, Any]:
+    """Return the options of the command line, completed with the user's settings.
 
     Raises:
-        CommandError: a setting is no flag, or its value not one of that flag; names the key.
+        CommandError: a setting is not a flag, or its value is invalid; has the key.
     """
     profiles = read_profiles()
-    found = checked(profiles, profile)
+    found = checked(profiles, profile, commands)
     by_flag = dict(_flags(context.command))
     complete = dict(options)
     for flag, setting in found.items():
@@ -36,22 +41,28 @@ def filled_in(context: click.Context, options: Mapping[str, Any], profile: str) 
     return complete
 
 
-def checked(profiles: Profiles, profile: str) -> dict[str, Setting]:
-    """Return the settings of flags; each of them is one of some kind's.
+def checked(
+    profiles: Profiles, profile: str, commands: Callable[[], Iterable[click.Command]]
+) -> dict[str, Setting]:
+    """Return the settings for flags of ``submit KIND``.
+
+    Args:
+        profiles: the user's settings.
+        profile: the name of the profile in use, or an empty text.
+        commands: returns the commands whose flags may be set; called only if there are settings,
+            because building the commands is slow.
 
     Raises:
-        CommandError: one is not; names the key.
+        CommandError: a setting is not a flag of any of the commands; the message has its key.
     """
     found = submit_settings(profiles, profile)
     if found:
-        from gangline.cli.submit_kinds import commands  # noqa: PLC0415 - which imports this
-
-        known = {flag for _, command in commands() for flag, _ in _flags(command)} - OWN
+        known = {flag for command in commands() for flag, _ in _flags(command)} - OWN
         for flag, setting in found.items():
             if flag not in known:
                 near = get_close_matches(flag, known, n=1)
                 advice = f"; did you mean {near[0]}?" if near else ""
-                raise _wrong(profiles, setting, f"no job takes this from the settings{advice}")
+                raise _wrong(profiles, setting, f"not a flag that settings can give{advice}")
     return found
 
 
@@ -71,18 +82,18 @@ def _value(
     options: Mapping[str, Any],
     profiles: Profiles,
 ) -> Any:
-    """What an option is to be, of what the line and the settings say."""
+    """Return the value of an option, from the command line and the settings."""
     name, value = str(option.name), setting.value
-    said = options[name]
+    given = options[name]
     if option.multiple:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise _wrong(profiles, setting, "a list of texts is expected, such as [a, b]")
-        return (*(each for each in value if each not in said), *said)
+        return (*(each for each in value if each not in given), *given)
     if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-        return said
+        return given
     if option.is_flag != isinstance(value, bool):
-        wanted = "true or false is" if option.is_flag else "a text or a number is"
-        raise _wrong(profiles, setting, f"{wanted} expected, not {value!r}")
+        expected = "true or false is" if option.is_flag else "a text or a number is"
+        raise _wrong(profiles, setting, f"{expected} expected, not {value!r}")
     if isinstance(value, list | dict):
         raise _wrong(profiles, setting, "a text or a number is expected")
     try:

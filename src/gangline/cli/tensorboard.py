@@ -1,4 +1,4 @@
-"""``tensorboard``: the TensorBoard of a job, started when there is none, opened in a browser."""
+"""``tensorboard``: open the TensorBoard of a job in a browser; start one if there is none."""
 
 import asyncio
 import sys
@@ -10,8 +10,9 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.options import job_errors, namespace_options, type_option
 from gangline.cli.output import say
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -22,11 +23,13 @@ _LOOK_S = 0.5
 @click.command("tensorboard")
 @click.argument("job", shell_complete=completing.jobs)
 @type_option
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port here; 0: a free one.")
-@click.option("--logdir", default="", help="Folder of the events, where none is started yet.")
-@click.option("--image", default="", help="Image of TensorBoard, where none is started yet.")
-@click.option("--no-open", is_flag=True, help="Open no browser.")
-@click.option("--stop", is_flag=True, help="Take the job's TensorBoard away.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 selects a free port."
+)
+@click.option("--logdir", default="", help="Folder of event files, for a new TensorBoard.")
+@click.option("--image", default="", help="Image, for a new TensorBoard.")
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@click.option("--stop", is_flag=True, help="Delete the job's TensorBoard.")
 @namespace_options
 def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
@@ -38,7 +41,7 @@ def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
     stop: bool,
     target: Target,
 ) -> None:
-    """Open the TensorBoard of a job; start one if it has none."""
+    """Open the TensorBoard of a job; start one if there is none."""
 
     async def work() -> None:
         async with target.connect() as client:
@@ -66,7 +69,7 @@ async def _stop(client: "Client", namespace: str, job: str) -> None:
 async def _ensure(
     client: "Client", namespace: str, name: str, kind: str, logdir: str, image: str
 ) -> None:
-    """Start a TensorBoard beside a job that has none."""
+    """Start a TensorBoard for a job without one."""
     from gangline.api.resources import SERVICES  # noqa: PLC0415
     from gangline.cli.jobs.tensorboard import service_name, tensorboard  # noqa: PLC0415
     from gangline.cli.submission import belonging  # noqa: PLC0415
@@ -84,7 +87,7 @@ async def _ensure(
     if not logdir:
         raise CommandError(
             f"job {name} has no TensorBoard yet",
-            hint="Start one with --logdir FOLDER, the folder that the job writes its events to.",
+            hint="Start one with --logdir FOLDER, the folder of the job's event files.",
             code=ExitCode.USAGE,
         )
     mounts = mounts_of(stored, logdir)
@@ -94,10 +97,10 @@ async def _ensure(
 
 
 def mounts_of(job: dict[str, Any], logdir: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the volume of a job that holds a folder, and where it is mounted.
+    """Return the volume of a job that contains a folder, and its mount.
 
     Raises:
-        CommandError: no volume that others could mount holds it.
+        CommandError: no volume that other pods can mount contains it.
     """
     from gangline.sdk.written import roles  # noqa: PLC0415
 
@@ -110,32 +113,32 @@ def mounts_of(job: dict[str, Any], logdir: str) -> list[tuple[dict[str, Any], di
             if shared and f"{logdir}/".startswith(f"{folder}/"):
                 return [(volume, mount)]
     raise CommandError(
-        f"{logdir} lies on no claim or folder of the node that the job mounts",
-        hint="TensorBoard can only read what others can mount: write events to a --data claim.",
+        f"{logdir} is not in a claim or node folder that the job mounts",
+        hint="TensorBoard reads volumes that several pods can mount: write to a --data claim.",
         code=ExitCode.USAGE,
     )
 
 
 async def _show(client: "Client", namespace: str, job: str, port: int, *, browser: bool) -> None:
-    """Forward a port to it, once it runs, and open it."""
+    """Wait until the TensorBoard runs, forward a port to it, and open it."""
     from gangline.cli.jobs.tensorboard import PORT, service_name  # noqa: PLC0415
     from gangline.kube.port_forward import forwarded_port  # noqa: PLC0415
     from gangline.sdk.client import JobError  # noqa: PLC0415
     from gangline.sdk.places import Place, find_place  # noqa: PLC0415
 
-    place = Place(namespace, f"svc/{service_name(job)}")
+    service = Place(namespace, f"svc/{service_name(job)}")
 
     async def target() -> tuple[str, int]:
-        return await find_place(client, place, PORT)
+        return await find_place(client, service, PORT)
 
-    told = False
+    reported = False
     while True:
         try:
             await target()
         except JobError as error:
-            if not told:
+            if not reported:
                 say(f"Waiting for TensorBoard: {error}; Ctrl-C gives up.")
-            told = True
+            reported = True
             await asyncio.sleep(_LOOK_S)
         else:
             break

@@ -1,4 +1,4 @@
-"""A command in a container, with our terminal (or pipe) as its own."""
+"""Runs a command in a container, connected to the local terminal or pipe."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ async def interact(
     """Run a command to its end, and return its exit code.
 
     Raises:
-        ApiError: it could not be run, or the connection broke.
+        ApiError: the command could not be run, or the connection broke.
     """
     from gangline.kube.execute import STDERR, open_session  # noqa: PLC0415
 
@@ -53,14 +53,14 @@ async def interact(
 
 
 async def _type(session: "Session") -> None:
-    """Send what is typed, or what comes out of a pipe until its end."""
+    """Send terminal input, or the content of a pipe until its end."""
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
     while True:
         ready = asyncio.Event()
         try:
             loop.add_reader(descriptor, ready.set)
-        except PermissionError:  # a file: it is always ready
+        except PermissionError:  # epoll refuses regular files, which are always readable
             content = await asyncio.to_thread(os.read, descriptor, _CHUNK)
         else:
             try:
@@ -81,14 +81,14 @@ def _as_it_is() -> Iterator[None]:
 
 @contextmanager
 def _raw_terminal(session: "Session") -> Iterator[None]:
-    """Pass every key on as it is pressed, and tell the size of the window when it changes."""
+    """Send every key immediately, and the size of the window when it changes."""
     import termios  # noqa: PLC0415
     import tty  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
     sizes: set[asyncio.Task[None]] = set()
 
-    def tell_size() -> None:
+    def send_size() -> None:
         columns, rows = terminal_size()
         task = loop.create_task(session.resize(columns, rows))
         sizes.add(task)
@@ -96,8 +96,8 @@ def _raw_terminal(session: "Session") -> Iterator[None]:
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    loop.add_signal_handler(signal.SIGWINCH, tell_size)
-    tell_size()
+    loop.add_signal_handler(signal.SIGWINCH, send_size)
+    send_size()
     try:
         tty.setraw(descriptor)
         yield

@@ -1,4 +1,4 @@
-"""``top node`` and ``top job``: what nodes have, what is given to pods, what they use of it."""
+"""``top node`` and the group ``top``: capacity, allocation and usage of nodes."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,9 +14,10 @@ from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.node_details import NodeDetails, details_blocks, details_data, read_details
 from gangline.cli.node_views import GPU, GpuMode, footer, node_data, node_table, read_nodes
-from gangline.cli.options import Target, cluster_options, output_option
+from gangline.cli.options import cluster_options, output_option
 from gangline.cli.output import draws_curves, say, tell
 from gangline.cli.sparkline import History
+from gangline.cli.target import Target
 from gangline.cli.top_job import REFRESH_S, job_command, rule
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.group("top")
 def top_command() -> None:
-    """Show what nodes and jobs have, and what of it is in use."""
+    """Show capacity, allocation and usage of nodes and jobs."""
 
 
 top_command.add_command(job_command)
@@ -39,7 +40,7 @@ def _mode(_: click.Context, __: click.Parameter, value: str | None) -> GpuMode |
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What is to be shown of which nodes."""
+    """Which nodes to show, and how."""
 
     names: tuple[str, ...]
     mode: GpuMode | None
@@ -50,23 +51,21 @@ class _Look:
 
 @top_command.command("node")
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=completing.nodes)
-@click.option(
-    "-d", "--details", is_flag=True, help="Show which pods have its GPUs, and each GPU by itself."
-)
+@click.option("-d", "--details", is_flag=True, help="Show the pods of each node, and each GPU.")
 @click.option(
     "-m",
     "--gpu-mode",
     "mode",
     type=click.Choice([*_MODES, *(mode.value for mode in GpuMode)]),
     callback=_mode,
-    help="Only nodes that hand out their GPUs so: n(one), e(xclusive), t(opology), s(hare).",
+    help="Only nodes with this GPU mode: n(one), e(xclusive), t(opology), s(hare).",
 )
 @click.option(
     "--metric",
     "--metrics",
     "metric",
     is_flag=True,
-    help="Say so where nothing measures GPUs; where something does, what it tells is shown anyway.",
+    help="Report nodes whose GPUs are not measured; measurements are always shown.",
 )
 @refresh_option
 @selector_option("nodes")
@@ -82,10 +81,10 @@ def node_command(  # noqa: PLR0913, PLR0917 - one for each flag
     target: Target,
     output: str,
 ) -> None:
-    """Show each node's GPUs, CPU and memory, and how much is given to pods."""
+    """Show GPUs, CPU and memory of each node, and how much is allocated."""
     if names and selector:
-        words = f"node {names[0]!r} and --selector {selector!r} choose twice: give one"
-        raise CommandError(words, code=ExitCode.USAGE)
+        message = f"node {names[0]!r} and --selector {selector!r} exclude each other"
+        raise CommandError(message, code=ExitCode.USAGE)
     look = _Look(names, mode, details, output, selector)
 
     async def show() -> None:
@@ -110,10 +109,10 @@ def _say_what_is_missing(nodes: Sequence[NodeDetails]) -> None:
     having = [each for each in nodes if each.view.total.get(GPU)]
     silent = [each.view.name for each in having if not each.devices]
     if not having:
-        say("No GPUs to measure: none of these nodes has any.")
+        say("None of these nodes has GPUs.")
     elif silent:
         few = ", ".join(silent[:5]) + (", ..." if len(silent) > 5 else "")
-        say(f"Nothing measures the GPUs of {few}: no DCGM exporter there answers.")
+        say(f"No measurements of GPUs on {few}: no DCGM exporter answers there.")
 
 
 def _tell(nodes: Sequence[NodeDetails], look: _Look, history: History) -> None:

@@ -1,4 +1,4 @@
-"""``top job``: what jobs ask for, what they were given, and what they use of it."""
+"""``top job``: requests, allocation and usage of jobs."""
 
 import asyncio
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,7 +15,6 @@ from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, with_gpu_metrics
 from gangline.cli.job_views import duration, job_data, now
 from gangline.cli.node_views import worth
 from gangline.cli.options import (
-    Target,
     job_errors,
     namespace_options,
     output_option,
@@ -24,6 +23,7 @@ from gangline.cli.options import (
 )
 from gangline.cli.output import draws_curves, table, tell
 from gangline.cli.sparkline import CURVE, NOTHING, History
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.gpu_usage import GpuUsage
@@ -42,7 +42,7 @@ _MI = 2**20
 @type_option
 @choosing_options
 @click.option(
-    "-i", "--instance", default="", shell_complete=completing.instances, help="One replica only."
+    "-i", "--instance", default="", shell_complete=completing.instances, help="Only this replica."
 )
 @refresh_option
 @output_option("table", "wide", "json", "yaml", "name")
@@ -56,7 +56,7 @@ def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
     refresh: bool,
     output: str,
 ) -> None:
-    """Show the GPUs, CPU and memory of jobs, or of the replicas of one."""
+    """Show GPUs, CPU and memory of jobs, or of the replicas of one job."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -91,7 +91,7 @@ def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
 
 
 def rule() -> str:
-    """Return the line between two looks."""
+    """Return the line between two refreshes."""
     return f"{'-' * 30} {now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}"
 
 
@@ -114,7 +114,7 @@ def _tell(
 
 
 def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
-    """Processors that jobs and their replicas use, for their curves."""
+    """Return used cores by job and by pod, for the sparklines."""
     found: dict[Hashable, float] = {pod: used.cpu for pod, used in usage.items()}
     for job in jobs:
         if (used := used_by(job, usage)) is not None:
@@ -123,7 +123,7 @@ def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
 
 
 def with_gpus(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
-    """Add how busy the GPUs of pods are, where something measures it."""
+    """Add the GPU utilization of pods, if an exporter measures it."""
     from gangline.sdk.usage import Usage  # noqa: PLC0415
 
     if busy is None:
@@ -135,7 +135,7 @@ def with_gpus(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
 
 
 def used_by(job: "Job", usage: "UsageByPod") -> "Usage | None":
-    """Return what all replicas of a job use; None where nothing was measured."""
+    """Return the usage of all replicas of a job; None without measurements."""
     found = [
         usage[job.namespace, replica.name]
         for replica in job.replicas
@@ -157,7 +157,7 @@ def usage_table(
     namespaces: bool,
     history: History = NOTHING,
 ) -> str:
-    """Return jobs under Arena's head with ours to the right, and the sums of running ones."""
+    """Return jobs under Arena's header, and the sum over running jobs."""
     head = ["NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE"]
     head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
@@ -185,7 +185,7 @@ def replica_usage(
     history: History = NOTHING,
     busy: "GpuUsage | None" = None,
 ) -> str:
-    """Return the replicas of a job with what each uses."""
+    """Return the replicas of a job with their usage."""
     head = ["NAME", "STATUS", "GPU(Requested)", "NODE"]
     head += DEVICE_HEAD if busy else ()
     head += ["CPU(Used)", "MEMORY(Used)"]
@@ -226,7 +226,6 @@ def _amounts(used: "Usage | None") -> tuple[object, object]:
 
 
 def usage_data(job: "Job", usage: "UsageByPod", at: datetime) -> dict[str, Any]:
-    """Return a job as plain data, with what it uses."""
     used = used_by(job, usage)
     return job_data(job, at) | {
         "usedCPU": None if used is None else used.cpu,

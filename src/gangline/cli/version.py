@@ -1,4 +1,4 @@
-"""``gangline version``: which gangline this is."""
+"""``gangline version``."""
 
 import platform
 from importlib.metadata import version as package_version

@@ -1,4 +1,4 @@
-"""``wait``: until jobs have ended, or are as one wants them."""
+"""``wait``: wait until jobs have ended, or reach another state."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -12,15 +12,10 @@ from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.job_flags import seconds
 from gangline.cli.job_views import job_data, now
-from gangline.cli.options import (
-    Target,
-    job_errors,
-    namespace_options,
-    output_option,
-    type_option,
-)
+from gangline.cli.options import job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import say, tell
 from gangline.cli.show import FORMATS, full_name
+from gangline.cli.target import Target
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -39,8 +34,8 @@ _LOOK_S = 0.5
     "--for", "goal", type=click.Choice(GOALS), default="finished", show_default=True,
     help="What to wait for.",
 )  # fmt: skip
-@click.option("--timeout", default="0", help="Give up after so long, such as 30m; 0: never.")
-@watch_option("each job's pods as they come and go, too")
+@click.option("--timeout", default="0", help="Time limit, such as 30m; 0: none.")
+@watch_option("changes of each job's pods too")
 @output_option(*FORMATS)
 def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
     jobs: tuple[str, ...],
@@ -53,7 +48,7 @@ def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
     watch: bool,
     output: str,
 ) -> None:
-    """Wait for jobs. Exit status 6 if one has failed that should not have."""
+    """Wait for jobs. Exit with status 6 if a job has failed unexpectedly."""
     limit = seconds("--timeout", timeout) or None
 
     async def waited() -> None:
@@ -87,14 +82,14 @@ def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
 async def _chosen(
     jobs: "JobClient", names: tuple[str, ...], namespace: str, everywhere: bool, selector: str
 ) -> list[tuple[str, str]]:
-    """The names and namespaces of the jobs that are there now."""
+    """Return name and namespace of the jobs that exist now."""
     found = [
         job
         for name in names or ("",)
         for job in await Choice(name, namespace, everywhere, selector).found(jobs)
     ]
     if not found:
-        raise CommandError("no job is chosen: there is nothing to wait for")
+        raise CommandError("no job matches the selection")
     return [(full_name(job), job.namespace) for job in found]
 
 
@@ -110,10 +105,10 @@ def _tell(job: "Job", name: str, output: str) -> None:
 async def _until(
     jobs: "JobClient", name: str, namespace: str, goal: str, *, pods: bool
 ) -> "Job | None":
-    """Wait for one job; None when it has gone, as was wanted."""
+    """Wait for one job; return None if it was deleted as requested."""
     from gangline.sdk.client import NoSuchJob  # noqa: PLC0415
 
-    told = ""
+    reported = ""
     while True:
         try:
             job = await jobs.get(name, namespace)
@@ -123,20 +118,20 @@ async def _until(
             raise
         if reached(job, goal):
             return job
-        news = f"{name}: {job.state}" + (f", {job.reason}" if job.reason else "")
+        status = f"{name}: {job.state}" + (f", {job.reason}" if job.reason else "")
         if pods:
-            news += f" ({', '.join(f'{each.short_name} {each.status}' for each in job.replicas)})"
-        if news != told:
-            say(news)
-        told = news
+            status += f" ({', '.join(f'{each.short_name} {each.status}' for each in job.replicas)})"
+        if status != reported:
+            say(status)
+        reported = status
         await asyncio.sleep(_LOOK_S)
 
 
 def reached(job: "Job", goal: str) -> bool:
-    """Say whether a job is as it was waited for.
+    """Return whether a job has reached the goal.
 
     Raises:
-        CommandError: it never will be.
+        CommandError: it can never reach the goal.
     """
     if goal == "finished" and job.state == "FAILED":
         raise _never(job, ExitCode.JOB_FAILED)

@@ -1,4 +1,4 @@
-"""The flags of ``gangline operator`` that are about its admission webhook."""
+"""The flags of ``gangline operator`` for its admission webhook."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,16 +16,16 @@ _setting = partial(setting, "GANGLINE_OPERATOR")
 
 
 def _checked_url(_: click.Context, __: click.Parameter, value: str) -> str:
-    """Refuse what no API server would call."""
+    """Refuse URLs that no API server would call."""
     try:
         parts = urlsplit(value)
         plain = not (parts.query or parts.fragment or parts.username or parts.password)
-        parts.port  # noqa: B018 - raises where it is no port
+        parts.port  # noqa: B018 - raises ValueError for an invalid port
         fits = parts.scheme == "https" and parts.hostname and plain
     except ValueError:
         fits = False
     if value and not fits:
-        raise click.BadParameter(f"{value!r} is no https address; write https://10.0.0.5:9443")
+        raise click.BadParameter(f"{value!r} is not an https URL; write https://10.0.0.5:9443")
     return value
 
 
@@ -35,50 +35,50 @@ WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
         type=click.Choice(["on", "off"]),
         default="off",
         show_default=True,
-        help="Have the API server ask before it stores a job, so that mistakes are refused.",
+        help="Serve an admission webhook that refuses invalid jobs.",
     ),
     _setting(
         "--webhook-bind-address",
         type=BindAddress(),
         default=":9443",
         show_default=True,
-        help="Serve the webhook here.",
+        help="Address of the webhook server.",
     ),
     _setting(
         "--webhook-service",
         default="gangline-operator",
         show_default=True,
-        help="Service that leads the API server to the webhook, from its port 443.",
+        help="Service of the webhook, with port 443.",
     ),
     _setting(
         "--webhook-url",
         default="",
         callback=_checked_url,
-        help="Instead of a service: https address of an operator outside of the cluster.",
+        help="Instead of a service: https URL of an operator outside the cluster.",
     ),
     _setting(
         "--webhook-namespace",
         default="",
-        help="Namespace of service and secret; the operator's own (MY_POD_NAMESPACE) by default.",
+        help="Namespace of service and secret; default: the operator's own (MY_POD_NAMESPACE).",
     ),
     _setting(
         "--webhook-secret",
         default="gangline-operator-webhook",
         show_default=True,
-        help="Secret by which copies share a certificate; it is made and renewed.",
+        help="Secret with the certificate that replicas share; it is created and renewed.",
     ),
     _setting(
         "--webhook-configuration",
         default="gangline-operator",
         show_default=True,
-        help="Name of both webhook configurations, which are written.",
+        help="Name of both webhook configurations, which are created.",
     ),
     _setting(
         "--webhook-failure-policy",
         type=click.Choice(["Ignore", "Fail"], case_sensitive=False),
         default="Ignore",
         show_default=True,
-        help="While no copy answers: store jobs unchecked, or refuse them.",
+        help="While no replica answers: accept jobs unchecked, or refuse them.",
     ),
 )
 
@@ -86,10 +86,10 @@ WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
 def webhook_from(
     flags: dict[str, Any], namespaces: tuple[str, ...], own_namespace: str
 ) -> "WebhookSettings | None":
-    """Take the webhook's flags out of ``flags``; None if it is off.
+    """Remove the webhook's flags from ``flags`` and build its settings; None if it is off.
 
     Raises:
-        click.BadParameter: a value cannot be; the message names the flag.
+        click.BadParameter: a value is invalid; the message names the flag.
     """
     from gangline.kube.probes import Address  # noqa: PLC0415 - not for --help
     from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings  # noqa: PLC0415
@@ -111,5 +111,5 @@ def webhook_from(
         return None
     if not settings.address.port and not url:
         hint = "'--webhook-bind-address'"
-        raise click.BadParameter("a service needs a port to send to", param_hint=hint)
+        raise click.BadParameter("a service requires a port", param_hint=hint)
     return settings

@@ -1,4 +1,4 @@
-"""Jobs from Python: submit them, look at them, wait for them, read their logs, delete them.
+"""Python API for jobs: submit, inspect, wait, read logs, delete.
 
     from gangline.sdk import Client
 
@@ -8,9 +8,9 @@
             print(line.replica, line.text)
         job = client.wait("digits")
 
-``AsyncClient`` has the same methods as coroutines. ``jobs`` says what a job is and how it is doing,
-``client`` talks to the cluster, ``logs`` merges what the replicas write, ``diagnosis`` finds out
-why a job failed. The command line is a thin layer over these.
+``AsyncClient`` has the same methods as coroutines. ``jobs`` models jobs and their state, ``client``
+reads and writes them, ``logs`` merges the logs of replicas, ``diagnosis`` finds the cause of a
+failure. The command line is a thin layer over these modules.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ __all__ = ["AsyncClient", "Client"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: whoever wants to know what a job is need not import what talks to clusters.
+    # Late: the model of a job is usable without importing the API client.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from gangline.sdk import session  # noqa: PLC0415

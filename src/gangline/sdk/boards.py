@@ -1,4 +1,4 @@
-"""Where the TensorBoard of a job can be reached."""
+"""Address of the TensorBoard of a job."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from gangline.kube.errors import Forbidden, NotFound
 
 
 async def board_address(client: Client, namespace: str, job: str) -> str:
-    """Return the address of a job's TensorBoard; nothing if it has none."""
+    """Return the address of a job's TensorBoard; empty if it has none."""
     try:
         service = await client.get(SERVICES, f"{job}-tensorboard", namespace)
     except (NotFound, Forbidden):
@@ -25,7 +25,10 @@ async def board_address(client: Client, namespace: str, job: str) -> str:
 
 
 def address_of(service: Service, nodes: Sequence[Node]) -> str:
-    """Return the address that reaches furthest: a balancer's, a node's, the cluster's own."""
+    """Return the address with the widest reach: that of a node if the service has a node port.
+
+    Otherwise it is the cluster IP; empty for a headless service.
+    """
     if not service.spec.ports:
         return ""
     port = service.spec.ports[0]

@@ -1,4 +1,4 @@
-"""Changing jobs that are there: suspend, resume, scale, restart, copy."""
+"""Changes of existing jobs: suspend, resume, scale, restart, copy."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,11 +29,14 @@ class Changes:
         self.jobs = jobs
 
     async def suspend(self, name: str, namespace: str, *, suspended: bool = True) -> bool:
-        """Take a job's pods away and hold it, or let it go on; False if it was so already.
+        """Suspend a job, which deletes its pods, or resume it.
+
+        Returns:
+            False if the job was in this state already.
 
         Raises:
-            NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
-            JobError: it has ended.
+            NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
+            JobError: the job has ended.
         """
         job = await self.jobs.get(name, namespace)
         if job.state.finished:
@@ -48,11 +51,20 @@ class Changes:
     async def scale(
         self, name: str, namespace: str, replicas: Callable[[int], int], role: str = "worker"
     ) -> tuple[int, int]:
-        """Change how many replicas a role has; returns the number before and after.
+        """Change the number of replicas of a role.
+
+        Args:
+            name: the job.
+            namespace: its namespace.
+            replicas: returns the new number for the current number.
+            role: the role.
+
+        Returns:
+            The number before and after.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``suspend``.
-            JobError: it has no such role, has ended, or would have less than none.
+            JobError: the job has ended or has no such role, or the new number is negative.
         """
         stored = await self.jobs.manifest(name, namespace)
         if (job := await self.jobs.get(name, namespace)).state.finished:
@@ -69,7 +81,7 @@ class Changes:
         return before, after
 
     async def collect(self, name: str, namespace: str) -> list[Manifest]:
-        """Return a job and what belongs to it, as they were written.
+        """Return a job and the objects that it owns, without fields that the server has set.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``suspend``.
@@ -82,7 +94,9 @@ class Changes:
         return found
 
     async def restart(self, name: str, namespace: str) -> Job:
-        """Run a job from its beginning: by new pods while it runs, anew once it has ended.
+        """Start a job from its beginning.
+
+        A running job gets new pods; a job that has ended is deleted and submitted again.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``suspend``.
@@ -100,7 +114,7 @@ class Changes:
         return await self.jobs.get(name, namespace)
 
     async def copy(self, name: str, new: str, namespace: str) -> list[Manifest]:
-        """Return what to submit for a job like this one with another name.
+        """Return manifests for a copy of a job with another name.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``suspend``.
@@ -108,7 +122,7 @@ class Changes:
         return renamed(await self.collect(name, namespace), name.rpartition("/")[2], new)
 
     async def create(self, objects: list[Manifest], namespace: str) -> dict[str, Any]:
-        """Create a job and, with an owner reference to it, what belongs to it."""
+        """Create a job, then the objects that it owns with an owner reference to it."""
         job, *belongings = objects
         created = await self.jobs.submit(job, namespace)
         owner = {
@@ -123,7 +137,7 @@ class Changes:
         return created
 
     async def _patch(self, stored: Manifest, patch: Manifest) -> None:
-        """Change an object, if it is still the one that was read."""
+        """Patch an object; the UID makes the server refuse the patch if the object was replaced."""
         metadata = stored["metadata"]
         path = await self.jobs.path_of(stored)
         body = {"metadata": {"uid": metadata["uid"]}, **patch}
@@ -139,7 +153,7 @@ class Changes:
             await asyncio.sleep(_LOOK_S)
 
     async def _until_gone(self, old: Job) -> None:
-        """Wait for a deleted job, and for what was called after it, to free their names."""
+        """Wait until the names of a deleted job and of its owned objects are free."""
         while True:
             try:
                 if (await self.jobs.get(old.name, old.namespace)).uid != old.uid:
@@ -150,7 +164,7 @@ class Changes:
             await asyncio.sleep(_LOOK_S)
 
     async def _belongings(self, name: str, namespace: str, uid: str) -> list[Manifest]:
-        """Return what somebody submitted together with a job."""
+        """Return the objects that were submitted together with a job."""
         found: list[Manifest] = []
         for resource in _BELONGINGS:
             params = {"labelSelector": f"release={name}"}
@@ -166,7 +180,7 @@ class Changes:
 
 
 def _is_owned(stored: Manifest, uid: str) -> bool:
-    """Whether somebody submitted it with the job; what the operator makes it makes again."""
+    """True if an object was submitted with the job; objects of the operator are recreated by it."""
     metadata = stored["metadata"]
     owners = metadata.get("ownerReferences") or []
     marked = BELONGS_ANNOTATION in (metadata.get("annotations") or {})

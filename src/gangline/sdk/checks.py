@@ -1,4 +1,4 @@
-"""What usually breaks in a cluster: each check is a function of what the cluster answered. Pure."""
+"""Checks of a cluster for common problems. Each check is a function of the facts that were read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 class Verdict(StrEnum):
-    """How a check came out."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The right to look is missing, or there is nothing to judge by."""
+    """The user lacks the right to read the facts, or there is nothing to judge."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome of one check."""
+    """Outcome of one check."""
 
     name: str
     verdict: Verdict
@@ -44,14 +44,14 @@ class Check:
 
 @dataclass(slots=True)
 class Facts:
-    """What the cluster answered; None where it did not let us look."""
+    """What was read from the cluster; None for facts that the user may not read."""
 
     now: datetime
     version: str = ""
     missing_kinds: Sequence[str] | None = None
     """Kinds of ours that the server does not serve."""
     denied: Sequence[str] | None = None
-    """What we may not do of what submitting takes, such as ``create pytorchjobs``."""
+    """Rights for submitting jobs that the user lacks, such as ``create pytorchjobs``."""
     nodes: Sequence[Node] | None = None
     pods: Sequence[Pod] | None = None
     jobs: Sequence[Job] = ()
@@ -59,13 +59,13 @@ class Facts:
     leases: Sequence[Lease] | None = None
     events: Sequence[Happening] | None = None
     services: Sequence[str] | None = None
-    """Names of the services of kube-system."""
+    """Names of the services in kube-system."""
     metrics: bool = False
     queues: Sequence[Any] = field(default_factory=tuple)
 
 
 def check_all(facts: Facts) -> list[Check]:
-    """Judge everything."""
+    """Run all checks."""
     checks = (
         _definitions, _rights, _nodes, _gpus, _operator, _scheduler, _storage, _dns, _clock,
         _images, _metrics,
@@ -76,20 +76,20 @@ def check_all(facts: Facts) -> list[Check]:
 def _definitions(facts: Facts) -> Check:
     name = "Job kinds"
     if facts.missing_kinds is None:
-        return Check(name, Verdict.UNKNOWN, "discovery is not allowed")
+        return Check(name, Verdict.UNKNOWN, "you may not read the discovery API")
     if facts.missing_kinds:
         missing = ", ".join(facts.missing_kinds)
         remedy = "kubectl apply --server-side -f deploy/crds"
-        return Check(name, Verdict.FAILED, f"the server does not know {missing}", remedy)
-    return Check(name, Verdict.OK, "all are served in the version that we write")
+        return Check(name, Verdict.FAILED, f"the server lacks {missing}", remedy)
+    return Check(name, Verdict.OK, "the server has all of them, in our version")
 
 
 def _rights(facts: Facts) -> Check:
     name = "Rights"
     if facts.denied is None:
-        return Check(name, Verdict.UNKNOWN, "the server does not say")
+        return Check(name, Verdict.UNKNOWN, "the server does not report them")
     if facts.denied:
-        remedy = "ask who runs the cluster for a role with these rights"
+        remedy = "ask the administrator of the cluster for a role with these rights"
         return Check(name, Verdict.FAILED, f"you may not {', '.join(facts.denied)}", remedy)
     return Check(name, Verdict.OK, "you may submit jobs, read their logs and delete them")
 
@@ -102,11 +102,11 @@ def _nodes(facts: Facts) -> Check:
     silent = [node.metadata.name for node in facts.nodes if node not in ready]
     usable = [node for node in ready if not node.spec.unschedulable]
     if not usable:
-        return Check(name, Verdict.FAILED, "no node is ready", "'kubectl describe node' says why")
+        return Check(name, Verdict.FAILED, "no node is ready", "'kubectl describe node' shows why")
     if silent:
         found = f"{len(ready)} of {len(facts.nodes)} are ready; not {', '.join(silent[:5])}"
         return Check(name, Verdict.WARNING, found, f"kubectl describe node {silent[0]}")
-    return Check(name, Verdict.OK, f"{len(usable)} take pods")
+    return Check(name, Verdict.OK, f"{len(usable)} accept pods")
 
 
 def _gpus(facts: Facts) -> Check:
@@ -118,8 +118,8 @@ def _gpus(facts: Facts) -> Check:
     if offering:
         return Check(name, Verdict.OK, f"{len(offering)} of {len(facts.nodes)} nodes offer {GPU}")
     if labelled:
-        remedy = "look at the pods of the NVIDIA device plugin on these nodes"
-        found = f"{len(labelled)} nodes are labelled as having some, none offers {GPU}"
+        remedy = "check the pods of the NVIDIA device plugin on these nodes"
+        found = f"{len(labelled)} nodes have GPU labels, but none offers {GPU}"
         return Check(name, Verdict.FAILED, found, remedy)
     return Check(name, Verdict.WARNING, f"no node offers {GPU}: only jobs without --gpus can run")
 
@@ -132,11 +132,11 @@ def _operator(facts: Facts) -> Check:
         if not job.noticed and facts.now - job.created > _NOTICED_WITHIN
     ]
     if ignored:
-        found = f"nobody has taken up {', '.join(ignored[:3])}"
+        found = f"no operator has reacted to {', '.join(ignored[:3])}"
         return Check(name, Verdict.FAILED, found, "start one: 'gangline operator'")
     if any(job.noticed for job in facts.jobs) or _fresh(facts, ("operator",)):
-        return Check(name, Verdict.OK, "takes up jobs")
-    return Check(name, Verdict.UNKNOWN, "there is no job to judge by")
+        return Check(name, Verdict.OK, "reacts to jobs")
+    return Check(name, Verdict.UNKNOWN, "there is no job to check")
 
 
 def _scheduler(facts: Facts) -> Check:
@@ -151,19 +151,19 @@ def _scheduler(facts: Facts) -> Check:
     ]  # fmt: skip
     if waiting:
         asked = ", ".join(sorted({pod.spec.scheduler_name or "default" for pod in waiting}))
-        found = f"{len(waiting)} pods wait, and no scheduler {asked!r} has looked at them"
+        found = f"{len(waiting)} pods are pending without a decision of scheduler {asked!r}"
         return Check(name, Verdict.FAILED, found, "start ours with 'gangline scheduler'")
     if any(pod.spec.node_name for pod in facts.pods) or _fresh(facts, ("scheduler",)):
-        return Check(name, Verdict.OK, "places pods")
-    return Check(name, Verdict.UNKNOWN, "there is no pod to judge by")
+        return Check(name, Verdict.OK, "schedules pods")
+    return Check(name, Verdict.UNKNOWN, "there is no pod to check")
 
 
-def _fresh(facts: Facts, words: Sequence[str]) -> bool:
-    """Whether somebody renews a lease with such a name."""
+def _fresh(facts: Facts, names: Sequence[str]) -> bool:
+    """True if a lease whose name contains one of the texts was renewed recently."""
     return any(
         lease.spec.renew_time and facts.now - lease.spec.renew_time < _NODE_SILENCE
         for lease in facts.leases or ()
-        if any(word in lease.metadata.name for word in words)
+        if any(name in lease.metadata.name for name in names)
     )
 
 
@@ -177,11 +177,11 @@ def _storage(facts: Facts) -> Check:
         if each.metadata.annotations.get(_DEFAULT_CLASS) == "true"
     ]
     if len(default) == 1:
-        return Check(name, Verdict.OK, f"claims are served by {default[0]}")
+        return Check(name, Verdict.OK, f"the default class is {default[0]}")
     if default:
         found = f"several classes are the default: {', '.join(default)}"
-        return Check(name, Verdict.WARNING, found, "leave the mark on one of them")
-    remedy = "name a class in each claim, or mark one as the default"
+        return Check(name, Verdict.WARNING, found, "keep the annotation on one of them")
+    remedy = "set a class in each claim, or annotate one as the default"
     return Check(name, Verdict.WARNING, "claims without a class get no volume", remedy)
 
 
@@ -192,15 +192,15 @@ def _dns(facts: Facts) -> Check:
         if "DNS" in each.reason or "name resolution" in each.message
     ]  # fmt: skip
     if failing:
-        return Check(name, Verdict.WARNING, failing[-1].message, "look at CoreDNS in kube-system")
+        return Check(name, Verdict.WARNING, failing[-1].message, "check CoreDNS in kube-system")
     if facts.services is None:
-        return Check(name, Verdict.UNKNOWN, "you may not look into kube-system")
+        return Check(name, Verdict.UNKNOWN, "you may not read kube-system")
     if not facts.services:
-        return Check(name, Verdict.UNKNOWN, "no service in kube-system: the nodes may do it")
+        return Check(name, Verdict.UNKNOWN, "no service in kube-system: nodes may provide DNS")
     if not any("dns" in service for service in facts.services):
-        remedy = "install CoreDNS: replicas find each other by name"
+        remedy = "install CoreDNS: replicas find each other by DNS"
         return Check(name, Verdict.FAILED, "there is no DNS service in kube-system", remedy)
-    return Check(name, Verdict.OK, "a DNS service is there")
+    return Check(name, Verdict.OK, "there is a DNS service")
 
 
 def _clock(facts: Facts) -> Check:
@@ -211,16 +211,16 @@ def _clock(facts: Facts) -> Check:
         if lease.metadata.namespace == "kube-node-lease" and lease.spec.renew_time
     ]
     if not times:
-        return Check(name, Verdict.UNKNOWN, "no node has told its time")
+        return Check(name, Verdict.UNKNOWN, "no node has renewed a lease")
     newest = max(times)
     if newest - facts.now > _SKEW:
         ahead = (newest - facts.now).total_seconds()
         found = f"a node's clock is {ahead:.0f} s ahead of this machine's"
-        return Check(name, Verdict.WARNING, found, "let both be set by NTP")
+        return Check(name, Verdict.WARNING, found, "synchronise both with NTP")
     if facts.now - newest > _NODE_SILENCE:
         behind = (facts.now - newest).total_seconds()
-        found = f"the newest sign of a node is {behind:.0f} s old"
-        return Check(name, Verdict.WARNING, found, "set the clocks by NTP; see whether nodes live")
+        found = f"the newest heartbeat of a node is {behind:.0f} s old"
+        return Check(name, Verdict.WARNING, found, "synchronise clocks with NTP; check the nodes")
     return Check(name, Verdict.OK, "nodes and this machine agree")
 
 
@@ -236,11 +236,11 @@ def _images(facts: Facts) -> Check:
     if failed:
         remedy = "check the image's name, the registry, and --image-pull-secret"
         return Check(name, Verdict.WARNING, failed[-1].message, remedy)
-    return Check(name, Verdict.OK, "none failed to be pulled in the last hour")
+    return Check(name, Verdict.OK, "no pull has failed in the last hour")
 
 
 def _metrics(facts: Facts) -> Check:
     if facts.metrics:
-        return Check("Metrics", Verdict.OK, "pods are measured")
-    remedy = "install metrics-server, to see CPU and memory in 'gangline top'"
-    return Check("Metrics", Verdict.WARNING, "nobody measures what pods use", remedy)
+        return Check("Metrics", Verdict.OK, "there is a metrics API")
+    remedy = "install metrics-server to see CPU and memory in 'gangline top'"
+    return Check("Metrics", Verdict.WARNING, "there is no metrics API", remedy)

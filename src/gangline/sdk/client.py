@@ -18,7 +18,7 @@ Manifest = Mapping[str, Any]
 
 
 class JobError(Exception):
-    """What was asked of a job cannot be done; the message says why."""
+    """An operation on a job is not possible; the message has the reason."""
 
 
 class NoSuchJob(JobError):
@@ -30,14 +30,14 @@ class AmbiguousJob(JobError):
 
 
 class UnknownKind(JobError):
-    """The cluster does not know a kind."""
+    """The cluster, or this library, does not know a kind of job."""
 
 
 class JobClient:
     """Works with the training jobs of one cluster."""
 
     def __init__(self, client: Client, kind: str = "") -> None:
-        """Look at jobs of one kind (in any of its words, such as ``pytorch``) or of all.
+        """Work with jobs of one kind (by any of its names, such as ``pytorch``), or of all kinds.
 
         Raises:
             UnknownKind: there is no such kind.
@@ -45,21 +45,21 @@ class JobClient:
         self.client = client
         self.kinds = kinds_called(kind)
         self.unseen: set[str] = set()
-        """Resources that were left out so far, as the user may not read them."""
+        """Resources that results lack so far, because the user may not read them."""
 
     async def submit(
         self, manifest: Manifest, namespace: str | None = None, *, dry_run: bool = False
     ) -> dict[str, Any]:
-        """Create an object and return it as the server has it; unknown fields are refused.
+        """Create an object and return it as stored; the server refuses unknown fields.
 
         Args:
             manifest: the object, with ``apiVersion`` and ``kind``.
-            namespace: where, unless the object says so itself.
-            dry_run: let the server check it only.
+            namespace: the namespace, unless the object has one.
+            dry_run: let the server validate the object only.
 
         Raises:
-            AlreadyExists: there is one of this name.
-            Invalid, BadRequest: it breaks rules of its kind.
+            AlreadyExists: an object of this name exists.
+            Invalid, BadRequest: the object is invalid.
             UnknownKind: the cluster has no such kind.
         """
         path = await self._collection(manifest, namespace)
@@ -77,12 +77,12 @@ class JobClient:
     async def list(self, namespace: str | None = None, labels: str = "") -> list[Job]:
         """Return the jobs of a namespace (None: of all), the newest first.
 
-        Kinds that the user may not list are left out, and noted as ``unseen``.
+        Kinds that the user may not list are skipped, and added to ``unseen``.
 
         Raises:
-            Forbidden: they may list no kind.
+            Forbidden: the user may not list any kind.
         """
-        # All at once: while we read an answer, the server makes the next.
+        # Concurrently: the server builds one response while the client decodes another.
         kinds, pods, groups = await asyncio.gather(
             asyncio.gather(*(self._jobs(kind, namespace, labels) for kind in self.kinds)),
             self._pods(namespace),
@@ -99,9 +99,9 @@ class JobClient:
         """Return one job.
 
         Raises:
-            NoSuchJob: there is none of this name.
-            AmbiguousJob: there are several, of different kinds.
-            Forbidden: there is none in the kinds that the user may read, and some they may not.
+            NoSuchJob: no job has this name.
+            AmbiguousJob: several jobs of different kinds have this name.
+            Forbidden: no readable kind has it, and some kinds are not readable.
         """
         kind, job = await self._find(name, namespace)
         own = job.metadata.name
@@ -110,7 +110,7 @@ class JobClient:
         return describe(kind, job, pods.get(uid, []), groups.get(uid, []))
 
     async def manifest(self, name: str, namespace: str) -> dict[str, Any]:
-        """Return a job as the server has it.
+        """Return a job as the server has stored it.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``get``.
@@ -122,7 +122,7 @@ class JobClient:
         return found
 
     async def delete(self, name: str, namespace: str) -> None:
-        """Delete a job; its pods and services follow.
+        """Delete a job; the garbage collector deletes its pods and services.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``get``.
@@ -136,15 +136,17 @@ class JobClient:
     async def wait(
         self, name: str, namespace: str, progress: Callable[[Job], None] | None = None
     ) -> Job:
-        """Wait until a job has ended, and return it. Interruptions of the connection are survived.
+        """Wait until a job has ended, and return it. Broken connections are reopened.
 
-        ``progress`` is called with the job at first and whenever it has got further.
+        ``progress`` is called with the job at the start, and whenever its state, its reason or the
+        number
+        of running replicas changes.
 
         Raises:
-            NoSuchJob: there is none of this name, or it was deleted meanwhile.
+            NoSuchJob: no job has this name, or it was deleted meanwhile.
             AmbiguousJob: as ``get``.
         """
-        from gangline.kube.informer import Informer  # noqa: PLC0415 - only who waits follows
+        from gangline.kube.informer import Informer  # noqa: PLC0415 - only wait() needs it
 
         kind, known = await self._find(name, namespace)
         own = known.metadata.name
@@ -154,26 +156,26 @@ class JobClient:
         changed = asyncio.Event()
         informer.add_listener(lambda _old, _new: changed.set())
         following = asyncio.create_task(informer.run())
-        told = _Told(progress)
+        reporter = _Told(progress)
         try:
             await informer.synced()
             while True:
                 changed.clear()
                 job = informer.get(namespace, own)
                 if job is None:
-                    raise NoSuchJob(f"job {own!r} was deleted while it was waited for")
+                    raise NoSuchJob(f"job {own!r} was deleted meanwhile")
                 if describe(kind, job, [], []).state.finished:
-                    return told.of(await self.get(name, namespace))
+                    return reporter.of(await self.get(name, namespace))
                 if progress:
-                    with suppress(Unreachable):  # the next change tells what this one was
-                        told.of(await self.get(name, namespace))
+                    with suppress(Unreachable):  # the next change includes this one
+                        reporter.of(await self.get(name, namespace))
                 await changed.wait()
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
     async def _find(self, name: str, namespace: str) -> tuple[JobKind, TrainingJob]:
-        """Find a job by its name, or by its full name such as ``pytorchjob/digits``."""
+        """Find a job by its name, or by kind and name such as ``pytorchjob/digits``."""
         kind_word, _, name = name.rpartition("/")
         kinds = kinds_called(kind_word) if kind_word else self.kinds
         answers = await asyncio.gather(*(self._look(kind, name, namespace) for kind in kinds))
@@ -186,11 +188,11 @@ class JobClient:
             for refused in answers:
                 if isinstance(refused, Forbidden):
                     raise refused
-            raise NoSuchJob(f"there is no job {name!r} in namespace {namespace!r}")
+            raise NoSuchJob(f"no job {name!r} in namespace {namespace!r}")
         if len(found) > 1:
             several = ", ".join(kind.trainer for kind, _ in found)
             raise AmbiguousJob(
-                f"jobs of several kinds are named {name!r}: {several}; say which by -T"
+                f"jobs of several kinds are named {name!r}: {several}; select one with -T"
             )
         return found[0]
 
@@ -211,7 +213,7 @@ class JobClient:
         try:
             return (await self.client.list(kind.resource, namespace, labels=labels)).items
         except NotFound:
-            # The kind is not installed: there are no jobs of it.
+            # The CRD of this kind is not installed.
             return []
         except Forbidden as refused:
             self.unseen.add(kind.resource.plural)
@@ -220,7 +222,7 @@ class JobClient:
     async def _pods(
         self, namespace: str | None, name: str = ""
     ) -> Mapping[str, Sequence[ListedPod]]:
-        """Return the pods of jobs by the job's uid; those of former jobs of the name stay out."""
+        """Return pods by the UID of their job, which excludes pods of an earlier job."""
         labels = f"{JOB_NAME_LABEL}={name}" if name else JOB_NAME_LABEL
         by_owner: defaultdict[str, deque[ListedPod]] = defaultdict(deque)
         try:
@@ -248,14 +250,14 @@ class JobClient:
         return by_owner
 
     async def path_of(self, stored: Manifest) -> str:
-        """Return the path of an object that the server has."""
+        """Return the URL path of a stored object."""
         metadata = stored["metadata"]
         collection = await self._collection(stored, metadata.get("namespace"))
         return f"{collection}/{metadata['name']}"
 
     async def _collection(self, manifest: Manifest, namespace: str | None) -> str:
-        """Return the path to create an object at."""
-        from gangline.api.resources import BUILT_IN, CUSTOM  # noqa: PLC0415 - most do not write
+        """Return the URL path at which an object is created."""
+        from gangline.api.resources import BUILT_IN, CUSTOM  # noqa: PLC0415 - reads do not need it
 
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         metadata = manifest.get("metadata") or {}
@@ -284,10 +286,10 @@ class JobClient:
 def _readable(
     answers: Sequence[Sequence[TrainingJob] | Forbidden],
 ) -> Sequence[Sequence[TrainingJob]]:
-    """Return the jobs of each kind, none of a kind that may not be listed.
+    """Return the jobs of each kind; none for a kind that may not be listed.
 
     Raises:
-        Forbidden: that is so of all kinds.
+        Forbidden: no kind may be listed.
     """
     refused = [answer for answer in answers if isinstance(answer, Forbidden)]
     if refused and len(refused) == len(answers):
@@ -296,14 +298,13 @@ def _readable(
 
 
 class _Told:
-    """Passes on how far a job is, each state of things once."""
+    """Reports the progress of a job, and skips reports without a change."""
 
     def __init__(self, progress: Callable[[Job], None] | None) -> None:
         self._progress = progress
         self._last: tuple[object, ...] = ()
 
     def of(self, job: Job) -> Job:
-        """Tell of a job if it has got further; returns it."""
         point = (job.state, job.reason, job.running)
         if self._progress is not None and point != self._last:
             self._progress(job)
@@ -312,7 +313,7 @@ class _Told:
 
 
 def kinds_called(word: str) -> tuple[JobKind, ...]:
-    """Return the kinds that a word means; all for an empty one.
+    """Return the kinds with a name or alias; all kinds for an empty one.
 
     Raises:
         UnknownKind: there is no such kind.
@@ -323,13 +324,13 @@ def kinds_called(word: str) -> tuple[JobKind, ...]:
     found = tuple(kind for kind in JOB_KINDS if meant in kind.words)
     if not found:
         known = ", ".join(kind.trainer for kind in JOB_KINDS)
-        raise UnknownKind(f"there is no kind of job {word!r}; there are {known}")
+        raise UnknownKind(f"unknown kind of job {word!r}; known kinds: {known}")
     return found
 
 
 def _unknown(manifest: Manifest) -> UnknownKind:
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     return UnknownKind(
-        f"the cluster knows no kind {kind!r} in apiVersion {version!r}; "
-        "'kubectl api-resources' lists those it knows, the definitions of ours are in deploy/crds"
+        f"the cluster has no kind {kind!r} in apiVersion {version!r}; "
+        "'kubectl api-resources' lists its kinds; the CRDs of gangline are in deploy/crds"
     )

@@ -1,8 +1,10 @@
-"""Why a job failed or waits: the replica that failed first, what happened to it, what to do.
+"""Why a job failed or is pending: the replica that failed first, its cause, and the remedy.
 
-Pure: from what the cluster holds (status, pods, events) and the ends of the replicas' logs. What
-the cluster did to a pod comes before what the program wrote in its fall; what a program wrote is
-more precise than its exit code; the earliest failure that is no consequence of another counts.
+The input is what the cluster stores (status, pods, events) and the ends of the replicas' logs.
+
+1. The cluster's reason for ending a pod precedes what its program wrote while it ended.
+2. A known line in a log is more precise than an exit code.
+3. The root is the earliest failure that is not a consequence of another one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,23 +16,23 @@ from gangline.api.failure import Blame, Failure
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
 from gangline.sdk.events import Happening
-from gangline.sdk.jobs import Job, State
-from gangline.sdk.logs import short_name
+from gangline.sdk.jobs import Job, State, short_name
 from gangline.sdk.symptoms import Symptom, find_symptom
 from gangline.sdk.waiting import waiting_cause
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _OWN_DOING = frozenset(("Error", "Aborted", "Unknown", "Signalled", "UsageError", "CrashLoop"))
-"""Causes that say only that the program ended badly: its log says more."""
+"""Causes that only state a bad exit of the program; its log is more precise."""
 _TOLD_TO_GO = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
 _SHARED = frozenset(("BusError", "BrokenPipe", "CannotStart"))
-"""Causes that a program's own end looks like: git ends with 128, as what cannot be started does."""
+"""Exit codes that a program may use itself: git exits with 128, as a container that cannot start.
+"""
 _LAST_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What happened to one replica."""
+    """The failure of one replica."""
 
     replica: str
     cause: str
@@ -38,7 +40,7 @@ class Finding:
     meaning: str
     remedy: str
     evidence: str = ""
-    """The line or message that shows it."""
+    """The line or message that shows the failure."""
     node: str = ""
     exit_code: int | None = None
     at: datetime | None = None
@@ -47,22 +49,35 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is the matter with a job."""
+    """The root cause of a job's state, with consequences and next steps."""
 
     job: str
     state: str
     root: Finding | None
-    """None: nothing is wrong, or nothing is known."""
+    """None if no failure is known."""
     consequences: tuple[Finding, ...] = ()
     summary: str = ""
     next_steps: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
-    """Of the replica that failed first."""
+    """Last log lines of the replica that failed first."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk.notebook import diagnosis_html  # noqa: PLC0415 - for notebooks alone
+        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        return diagnosis_html(self)
+        title = notebook.heading(self.job, self.state)
+        shown = notebook.lines([title, notebook.paragraph(self.summary)])
+        if self.root:
+            head = ("Replica", "Cause", "Evidence", "What helps")
+            findings = (self.root, *self.consequences)
+            shown += notebook.table(head, map(_row, findings))
+        if self.last_lines:
+            shown += notebook.preformatted("\n".join(self.last_lines))
+        return shown + notebook.bullets(self.next_steps)
+
+
+def _row(finding: Finding) -> tuple[object, ...]:
+    cause = f"{finding.cause} (a consequence)" if finding.consequence else finding.cause
+    return finding.replica, cause, finding.evidence, finding.remedy
 
 
 def diagnose(
@@ -75,14 +90,14 @@ def diagnose(
 
     Args:
         job: the job.
-        pods: its pods, those that have failed among them.
-        events: what happened to it and its pods.
-        tails: the ends of the logs of its pods, by pod name.
+        pods: its pods, including failed ones.
+        events: events of the job and its pods.
+        tails: the ends of the logs, by pod name.
     """
     logs = tails or {}
     found = [each for pod in pods if (each := _of_pod(pod, logs.get(pod.metadata.name, "")))]
     found += _of_the_gone(events, {pod.metadata.name for pod in pods})
-    # A replica that only noticed that another has gone, or was told to go, is never the root.
+    # A replica that only lost a peer, or that was terminated from outside, is never the root.
     found.sort(key=lambda each: (each.consequence, each.at or _LATEST, each.replica))
     if found:
         return _failed(job, found, logs)
@@ -113,7 +128,7 @@ def _failed(job: Job, found: Sequence[Finding], logs: Mapping[str, str]) -> Diag
 
 
 def _of_pod(pod: Pod, tail: str) -> Finding | None:
-    """What went wrong with a pod, now or before its last restart."""
+    """Return the failure of a pod, now or before its last restart."""
     happened = failure.of_pod(pod)
     ended = _first_end(pod)
     if happened is None and ended is not None:
@@ -121,7 +136,7 @@ def _of_pod(pod: Pod, tail: str) -> Finding | None:
     if happened is None:
         return None
     if happened.blame is Blame.USER and happened.cause in {"ImagePullFailed", "ConfigMissing"}:
-        return None  # it has never run: told with what waits
+        return None  # the container never ran: see ``waiting``
     shown = find_symptom(tail) if _may_be_told_by_log(happened) else None
     if shown is not None:
         return _by_log(pod, happened, ended, *shown)
@@ -150,8 +165,8 @@ def _by_log(
     symptom: Symptom,
     line: str,
 ) -> Finding:
-    # Who was told to go may have written much before; it went because it was told to.
-    told_to_go = happened.cause in _TOLD_TO_GO
+    # The log of a terminated replica may have earlier errors; the signal ended it.
+    was_terminated = happened.cause in _TOLD_TO_GO
     return Finding(
         replica=short_name(pod),
         cause=symptom.cause,
@@ -162,12 +177,12 @@ def _by_log(
         node=pod.spec.node_name,
         exit_code=happened.exit_code,
         at=ended.finished_at if ended else None,
-        consequence=symptom.consequence or told_to_go,
+        consequence=symptom.consequence or was_terminated,
     )
 
 
 def _first_end(pod: Pod) -> ContainerStateTerminated | None:
-    """The end that a container of the pod came to, the present one before earlier ones."""
+    """Return the earliest failed termination of the pod's containers."""
     ends = [
         end
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -192,7 +207,7 @@ _GONE = {
 
 
 def _of_the_gone(events: Sequence[Happening], there: set[str]) -> Iterable[Finding]:
-    """What happened to pods that are not there any more."""
+    """Yield failures of deleted pods, from events."""
     for event in events:
         kind, _, name = event.subject.partition("/")
         cause = _GONE.get(event.reason)
@@ -212,28 +227,28 @@ _MEANINGS = {
     "Evicted": "The node ran short of memory or disk and evicted the pod.",
     "Preempted": "The pod was preempted by one of higher priority.",
     "NodeTainted": "The node got a taint that the pod does not tolerate.",
-    "NodeLost": "The node no longer reports.",
+    "NodeLost": "The node sends no heartbeats any more.",
     "OutOfMemory": "The container used more memory than its limit.",
 }
 _REMEDIES = {
-    "OutOfMemory": "Raise --memory, or use less.",
-    "Evicted": "Ask for the memory and disk that the job uses, so that nodes are not overbooked.",
-    "Preempted": "Give a higher --priority, or let it run again: nothing is wrong with the job.",
+    "OutOfMemory": "Raise --memory, or use less memory.",
+    "Evicted": "Request the memory and disk that the job uses; nodes are then not overcommitted.",
+    "Preempted": "Use a higher --priority, or let it run again: nothing is wrong with the job.",
     "NodeTainted": "Add --toleration, or have the node checked.",
-    "NodeLost": "Have the node checked; with --retry the job goes on elsewhere.",
-    "NodeShutdown": "With --retry the job goes on elsewhere.",
-    "Drained": "With --retry the job goes on elsewhere.",
-    "NodeFull": "With --retry the job is placed anew.",
-    "DeviceUnavailable": "Have the node's devices checked; with --retry the job goes on elsewhere.",
-    "CommandNotFound": "Correct the command, or use an image that has it.",
+    "NodeLost": "Have the node checked; with --retry the job continues on another node.",
+    "NodeShutdown": "With --retry the job continues on another node.",
+    "Drained": "With --retry the job continues on another node.",
+    "NodeFull": "With --retry the job is scheduled again.",
+    "DeviceUnavailable": "Have the node's devices checked; with --retry the job moves elsewhere.",
+    "CommandNotFound": "Correct the command, or use an image that contains it.",
     "NotExecutable": "Make the file executable, or name its interpreter.",
     "CannotStart": "Correct the command, the working folder or the mounts.",
-    "DeadlineExceeded": "Raise --running-timeout, or let the job write checkpoints and resume.",
-    "SegmentationFault": "Look for a broken native library; faulthandler says where.",
+    "DeadlineExceeded": "Raise --running-timeout, or write checkpoints and resume.",
+    "SegmentationFault": "Look for a broken native library; faulthandler shows the location.",
     "IllegalInstruction": "Use an image built for the nodes' processors, or other nodes.",
-    "BusError": "Give more shared memory with --share-memory.",
-    "Killed": "Somebody killed the process; when it was the kernel, raise --memory.",
-    "Error": "The log says why.",
+    "BusError": "Increase the shared memory with --share-memory.",
+    "Killed": "If the kernel killed the process for lack of memory, raise --memory.",
+    "Error": "See the log.",
 }
 
 
@@ -250,8 +265,8 @@ def _nothing(job: Job) -> str:
         case State.RUNNING:
             return "The job runs, and nothing has failed."
         case State.FAILED:
-            return f"The job has failed, and nothing is left of its replicas. {job.reason}".strip()
-    return job.reason or "Nothing has happened yet that says why the job does not run."
+            return f"The job has failed, and its replicas are deleted. {job.reason}".strip()
+    return job.reason or "There is no event yet that explains why the job does not run."
 
 
 def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Asks a cluster what the checks need to know; what may not be asked stays open."""
+"""Reads the facts for the checks from a cluster; facts that may not be read are None."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -31,11 +31,11 @@ _NEEDED = (
     ("list", "", "events", ""),
     ("create", "", "secrets", ""),
 )
-"""Verb, group, resource and subresource of what submitting and looking takes."""
+"""Verb, group, resource and subresource of each right that submitting and reading jobs needs."""
 
 
 async def examine(client: Client, namespace: str) -> list[Check]:
-    """Check a cluster.
+    """Read the facts and run all checks.
 
     Raises:
         Unreachable: no server answers.
@@ -72,7 +72,7 @@ async def examine(client: Client, namespace: str) -> list[Check]:
 
 
 async def _allowed(question: Coroutine[Any, Any, T]) -> T | None:
-    """Return an answer; None where the server gives none."""
+    """Return the answer of the server; None if it returns an error."""
     try:
         return await question
     except Unreachable:
@@ -90,7 +90,7 @@ def _names(listing: Any) -> Sequence[str] | None:
 
 
 async def _missing_kinds(client: Client) -> list[str]:
-    """Return the kinds of ours that the server does not serve in our version."""
+    """Return kinds of ours that the server does not serve in our version."""
     served: set[tuple[str, str]] = set()
     for version in sorted({resource.api_version for resource in CUSTOM}):
         answer = await _allowed(client.request_json("GET", f"/apis/{version}"))

@@ -1,4 +1,4 @@
-"""What happened to a job, its pods and what belongs to it."""
+"""Events of a job, its pods and its owned objects."""
 
 import re
 from collections.abc import Iterable
@@ -16,13 +16,13 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One event, or several that are alike."""
+    """One event, or several equal events."""
 
     last: datetime
     type: str
     """Normal or Warning."""
     subject: str
-    """What it happened to, such as ``pod/digits-worker-1``."""
+    """Kind and name of the involved object, such as ``pod/digits-worker-1``."""
     reason: str
     message: str
     count: int
@@ -30,13 +30,13 @@ class Happening:
 
 
 async def job_events(client: Client, namespace: str | None, job: str = "") -> list[Happening]:
-    """Return the events of a job (empty: of everything), the oldest first."""
+    """Return the events of a job (empty name: all events), the oldest first."""
     listing = await client.list(EVENTS, namespace)
     return happenings(listing.items, job)
 
 
 def happenings(events: Iterable[Event], job: str = "") -> list[Happening]:
-    """Read events, and leave out those of others than the job and what is called after it."""
+    """Convert events, without those of objects that do not belong to the job."""
     found = [
         _happening(event)
         for event in events
@@ -46,7 +46,7 @@ def happenings(events: Iterable[Event], job: str = "") -> list[Happening]:
 
 
 def is_called_after(name: str, job: str) -> bool:
-    """Say whether something is the job, one of its replicas, its master or its TensorBoard."""
+    """Return whether a name is that of the job, a replica, its master or its TensorBoard."""
     return _called_after(job).fullmatch(name) is not None
 
 

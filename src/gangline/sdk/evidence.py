@@ -1,4 +1,4 @@
-"""Gathers what a diagnosis needs: status, pods, events, and the ends of logs."""
+"""Reads the input of a diagnosis: status, pods, events, and the ends of logs."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from gangline.sdk.logs import gone_pods
 
 TAIL_LINES = 200
 MOST_LOGS = 64
-"""Of so many replicas logs are read: those of a large gang say the same again and again."""
+"""Limit of replicas whose logs are read: the logs of a large gang repeat each other."""
 
 
 async def diagnosed(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
-    """Find out what is the matter with a job.
+    """Diagnose a job.
 
     Raises:
-        NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+        NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
     """
     client = jobs.client
     job = await jobs.get(name, namespace)
@@ -30,19 +30,19 @@ async def diagnosed(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
     pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
     events = await _events(client, namespace, name)
-    gone = await _gone(client, job, pods) if job.state is State.FAILED else []
-    pods += gone
-    left = {pod.metadata.uid for pod in gone}
-    fallen = [pod for pod in pods if _has_fallen(pod)][:MOST_LOGS]
+    deleted = await _gone(client, job, pods) if job.state is State.FAILED else []
+    pods += deleted
+    deleted_uids = {pod.metadata.uid for pod in deleted}
+    failed = [pod for pod in pods if _has_fallen(pod)][:MOST_LOGS]
     tails = await asyncio.gather(
-        *(_tail(client, pod, job.uid if pod.metadata.uid in left else "") for pod in fallen)
+        *(_tail(client, pod, job.uid if pod.metadata.uid in deleted_uids else "") for pod in failed)
     )
-    logs = dict(zip((pod.metadata.name for pod in fallen), tails, strict=True))
+    logs = dict(zip((pod.metadata.name for pod in failed), tails, strict=True))
     return diagnose(job, pods, events, logs)
 
 
 async def _gone(client: Client, job: Job, present: Sequence[Pod]) -> list[Pod]:
-    """The last pods of a job that bore their names, where the cluster has kept what they wrote."""
+    """Return the last deleted pod of each name whose log the cluster has stored."""
     names = {pod.metadata.name for pod in present}
     last = {pod.metadata.name: pod for pod in await gone_pods(client, job) or ()}
     return [pod for name, pod in last.items() if name not in names]
@@ -56,7 +56,7 @@ async def _events(client: Client, namespace: str, name: str) -> Sequence[Happeni
 
 
 def _has_fallen(pod: Pod) -> bool:
-    """Whether a container of the pod has ended badly, now or before."""
+    """True if a container of the pod has failed, now or before."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     ends = [
         end
@@ -68,7 +68,7 @@ def _has_fallen(pod: Pod) -> bool:
 
 
 async def _tail(client: Client, pod: Pod, kept_for: str) -> str:
-    """The end of what the container wrote that failed; ``kept_for`` as in ``Client.logs``."""
+    """Return the end of the log of the failed container; ``kept_for`` as in ``Client.logs``."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         now, before = status.state.terminated, status.last_state.terminated
         if now is not None and now.exit_code:

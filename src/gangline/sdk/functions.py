@@ -1,4 +1,4 @@
-"""A Python function as a job: its source travels along and is called in every replica. Pure."""
+"""A Python function as a job: every replica runs its source."""
 
 import inspect
 import textwrap
@@ -12,16 +12,16 @@ from gangline.api.resourcelist import GPU
 from gangline.api.resources import PYTORCH_JOBS
 
 MAX_SOURCE = 100_000
-"""Bytes of a command that every kernel takes as one argument."""
+"""Limit in bytes: every kernel accepts a command argument of this length."""
 
 
 class NotShippable(ValueError):
-    """A function that cannot be sent; the message says why."""
+    """The function cannot be sent as source; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the replicas of a function look like."""
+    """Image, resources and policies of the replicas of a function."""
 
     image: str
     workers: int = 1
@@ -39,7 +39,7 @@ def function_job(
     """Return a PyTorchJob that calls a function in each of its pods, one of them the master.
 
     Raises:
-        NotShippable: the function is no function of a file, or needs what is around it.
+        NotShippable: the function has no source, or uses variables of its surroundings.
     """
     amounts: dict[str, Any] = {"cpu": shape.cpu, "memory": shape.memory, GPU: shape.gpus}
     amounts = {key: value for key, value in amounts.items() if value}
@@ -73,14 +73,14 @@ def script_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> 
     """Return a program that defines a function and calls it.
 
     Raises:
-        NotShippable: there is no source, it uses variables around it, or is too large.
+        NotShippable: the source is missing or too large, or uses variables of an outer function.
     """
     called = getattr(function, "__name__", "")
     if not called.isidentifier() or inspect.ismethod(function):
-        raise NotShippable(f"{function!r} has no name of its own: define it with 'def'")
+        raise NotShippable(f"{function!r} is not a named function: define it with 'def'")
     if getattr(function, "__closure__", None):
         names = ", ".join(function.__code__.co_freevars)
-        raise NotShippable(f"{called} uses {names} of the function around it: pass it as argument")
+        raise NotShippable(f"{called} uses {names} of an outer function: pass it as argument")
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
@@ -91,5 +91,5 @@ def script_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> 
         raise NotShippable(f"arguments of {called} must be plain data: {error}") from error
     script = f"import json\n\n{source}\n\n{called}(**json.loads({written!r}))\n"
     if len(script.encode()) > MAX_SOURCE:
-        raise NotShippable(f"{called} is too large to be sent as source: put it into the image")
+        raise NotShippable(f"{called} is too large to be sent as source: add it to the image")
     return script

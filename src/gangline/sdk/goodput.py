@@ -1,4 +1,4 @@
-"""What became of an elastic job's time: what its master keeps beside its state."""
+"""Goodput of an elastic job, from the ConfigMap in which its master stores its state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,40 +15,40 @@ _TRAINER = "elasticjob"
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The account, as it stood up to half a minute ago."""
+    """Goodput of a job, at most half a minute old."""
 
     share: float
-    """The productive share of the wall time, between 0 and 1."""
+    """Productive fraction of the wall time, between 0 and 1."""
     wall_s: float
     productive_s: float
     unproductive: str = ""
-    """What the rest went into, such as ``restarting 4.2 s, starting 7.0 s``."""
+    """Summary of the other time, such as ``restarting 4.2 s, starting 7.0 s``."""
     step: int | None = None
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
-    """The last step that checkpoints hold."""
+    """The last step in a checkpoint."""
     saves_skipped: int = 0
-    """Checkpoints for which no memory was free, since the workers' last start."""
+    """Checkpoints that were skipped for lack of memory, since the last start of the workers."""
     saves_overtaken: int = 0
-    """Checkpoints that newer ones kept from storage, since then."""
+    """Checkpoints that newer ones replaced before they reached storage, since the last start."""
     saves_failed: int = 0
-    """Times that storage did not take a checkpoint, since then."""
+    """Failed uploads of checkpoints, since the last start."""
     steps_lost: int = 0
-    """Steps that were made a second time."""
+    """Steps that were repeated."""
     restarts: int = 0
     failures: int = 0
 
     @property
     def words(self) -> str:
-        """The account in one line."""
-        told = f"{self.share:.1%} of {self.wall_s:.0f} s"
+        """Goodput in one line."""
+        text = f"{self.share:.1%} of {self.wall_s:.0f} s"
         if self.unproductive:
-            told += f"; the rest: {self.unproductive}"
-        return told
+            text += f"; the rest: {self.unproductive}"
+        return text
 
     @property
     def pace(self) -> str:
-        """How far the job is, in one line; empty when its script does not say."""
+        """Progress in one line; empty if the script does not report steps."""
         if self.step is None:
             return ""
         saved = "" if self.checkpoint_step is None else f", checkpoint of {self.checkpoint_step}"
@@ -63,24 +63,24 @@ class Goodput:
 
 
 async def goodput_of(client: Client, job: Job) -> Goodput | None:
-    """Return an elastic job's account; None when it has none that we may read."""
+    """Return the goodput of an elastic job; None if it is missing or may not be read."""
     if job.kind.trainer != _TRAINER:
         return None
     try:
-        kept = await client.get(CONFIG_MAPS, master_name(job.name), job.namespace)
+        stored = await client.get(CONFIG_MAPS, master_name(job.name), job.namespace)
     except (NotFound, Forbidden):
         return None
-    return goodput(kept.data)
+    return goodput(stored.data)
 
 
-def goodput(words: Mapping[str, str]) -> Goodput | None:
-    """Read what a master wrote; None when it has written nothing yet."""
-    if "goodput" not in words:
+def goodput(data: Mapping[str, str]) -> Goodput | None:
+    """Parse the data of the ConfigMap; None before the first report."""
+    if "goodput" not in data:
         return None
 
     def number(name: str) -> float:
         try:
-            return float(words.get(name, "") or 0)
+            return float(data.get(name, "") or 0)
         except ValueError:
             return 0.0
 
@@ -88,10 +88,10 @@ def goodput(words: Mapping[str, str]) -> Goodput | None:
         share=number("goodput"),
         wall_s=number("wallSeconds"),
         productive_s=number("productiveSeconds"),
-        unproductive=words.get("unproductive", ""),
-        step=int(number("step")) if words.get("step") else None,
+        unproductive=data.get("unproductive", ""),
+        step=int(number("step")) if data.get("step") else None,
         steps_per_s=number("stepsPerSecond"),
-        checkpoint_step=int(number("checkpointStep")) if words.get("checkpointStep") else None,
+        checkpoint_step=int(number("checkpointStep")) if data.get("checkpointStep") else None,
         saves_skipped=int(number("savesSkipped")),
         saves_overtaken=int(number("savesOvertaken")),
         saves_failed=int(number("savesFailed")),
@@ -102,7 +102,6 @@ def goodput(words: Mapping[str, str]) -> Goodput | None:
 
 
 def goodput_data(account: Goodput) -> dict[str, Any]:
-    """Return an account as plain data."""
     return {
         "share": account.share,
         "wallSeconds": account.wall_s,

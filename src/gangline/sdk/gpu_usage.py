@@ -1,7 +1,8 @@
-"""How busy GPUs are, from NVIDIA's DCGM exporter where a cluster runs it.
+"""GPU utilization from NVIDIA's DCGM exporter.
 
-Its pods are found by their labels and asked through the API server, so that nothing but the right
-to proxy to pods is needed. Each says of every GPU of its node how busy it is, and which pod has it.
+The pods of the exporter are found by their labels and read through the API server's pod proxy, so
+only the right to proxy to pods is needed. Each exporter reports every GPU of its node with its
+utilization and its pod.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from gangline.kube.request import Request
 
 PORT = 9400
 BUSY = "DCGM_FI_DEV_GPU_UTIL"
-"""Percent of the last second in which something ran on the GPU."""
+"""Percent of the last second in which a kernel ran on the GPU."""
 MEMORY_USED = "DCGM_FI_DEV_FB_USED"
-"""MiB, as all memory."""
+"""MiB, as all memory metrics."""
 MEMORY_PARTS = (MEMORY_USED, "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
-"""What adds up to a GPU's memory."""
+"""Metrics whose sum is the memory of a GPU."""
 READ = (BUSY, *MEMORY_PARTS)
 _Key = tuple[int, int, str, str]
 SELECTORS = (
@@ -32,37 +33,37 @@ SELECTORS = (
     "app.kubernetes.io/name=dcgm-exporter",
 )
 PATIENCE_S = 5.0
-"""For all exporters together: a table must not wait for a node that is silent."""
+"""Timeout for all exporters together: a table must not wait for an unresponsive node."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """A GPU of a node, or a slice of one."""
+    """A GPU of a node, or a MIG slice of one."""
 
     index: str
-    """Its number on the node, such as ``0``; of a slice ``0/3``."""
+    """Index on the node, such as ``0``; ``0/3`` for a slice."""
     namespace: str = ""
     pod: str = ""
-    """Who has it; empty while nobody has."""
+    """The pod that has the GPU; empty for a free GPU."""
     busy: float | None = None
-    """Which part of the time something runs on it; None where it is not told, as of slices."""
+    """Fraction of time in which a kernel runs; None if not reported, as for slices."""
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """GPUs' worth of work: two GPUs that are half busy are one."""
+    """Utilization summed over GPUs: two GPUs that are half busy count as one."""
 
     pods: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """By namespace and name."""
     nodes: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, tuple[GpuDevice, ...]] = field(default_factory=dict)
-    """By node, in order of their numbers."""
+    """By node, in order of their indexes."""
 
     @cached_property
     def by_pod(self) -> Mapping[tuple[str, str], tuple[GpuDevice, ...]]:
-        """The GPUs that pods have, by namespace and name."""
+        """GPUs by namespace and name of their pod."""
         found: defaultdict[tuple[str, str], list[GpuDevice]] = defaultdict(list)
         for each in chain.from_iterable(self.devices.values()):
             if each.pod:
@@ -71,23 +72,23 @@ class GpuUsage:
 
 
 async def gpu_usage(client: Client) -> GpuUsage | None:
-    """Ask all exporters; None where there are none, or none that may be asked."""
+    """Read all exporters; None if there are none, or none is readable."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             listings = await asyncio.gather(*(client.list(PODS, labels=s) for s in SELECTORS))
             found = {pod.metadata.uid: pod for listing in listings for pod in listing.items}
             running = [pod for pod in found.values() if pod.status.phase == "Running"]
-            told = await asyncio.gather(*(_ask(client, pod) for pod in running))
+            texts = await asyncio.gather(*(_ask(client, pod) for pod in running))
     except (ApiError, TimeoutError):
         return None
-    answers = [(pod.spec.node_name, text) for pod, text in zip(running, told, strict=True) if text]
+    answers = [(pod.spec.node_name, text) for pod, text in zip(running, texts, strict=True) if text]
     return read_exporters(answers) if answers else None
 
 
 async def _ask(client: Client, pod: Pod) -> str:
-    """What an exporter says; nothing from one that cannot be reached."""
-    place = f"{pod.metadata.name}:{PORT}"
-    path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{place}/proxy/metrics"
+    """Return the metrics of an exporter; empty if it cannot be reached."""
+    address = f"{pod.metadata.name}:{PORT}"
+    path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{address}/proxy/metrics"
     try:
         return (await client.transport.send(Request("GET", path))).decode(errors="replace")
     except ApiError:
@@ -95,7 +96,7 @@ async def _ask(client: Client, pod: Pod) -> str:
 
 
 def read_exporters(answers: Iterable[tuple[str, str]]) -> GpuUsage:
-    """Add up what the exporters of nodes say.
+    """Sum up the metrics of all exporters.
 
     Args:
         answers: names of nodes, and the metrics of their exporters as text.
@@ -117,22 +118,22 @@ def read_exporters(answers: Iterable[tuple[str, str]]) -> GpuUsage:
 
 
 def read_devices(text: str) -> tuple[GpuDevice, ...]:
-    """Return the GPUs that one exporter tells of, in order of their numbers; of junk none."""
-    told: dict[_Key, dict[str, float]] = {}
+    """Return the GPUs of one exporter in order of their indexes; none for invalid text."""
+    metrics: dict[_Key, dict[str, float]] = {}
     holders: dict[_Key, tuple[str, str]] = {}
     for labels, metric, value in _samples(text):
         key = _key(labels)
-        told.setdefault(key, {})[metric] = value
+        metrics.setdefault(key, {})[metric] = value
         pod = labels.get("exported_pod") or labels.get("pod", "")
         namespace = labels.get("exported_namespace") or labels.get("namespace", "")
         holders[key] = (namespace, pod) if pod else ("", "")
-    return tuple(_device(key, told[key], *holders[key]) for key in sorted(told))
+    return tuple(_device(key, metrics[key], *holders[key]) for key in sorted(metrics))
 
 
 def _samples(text: str) -> list[tuple[Mapping[str, str], str, float]]:
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
-    # A few metrics of some forty are read: the rest need not be understood.
+    # Only four of about forty metrics are parsed; the others may have any form.
     lines = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(READ))
     try:
         families = list(text_string_to_metric_families(lines))
@@ -147,7 +148,9 @@ def _samples(text: str) -> list[tuple[Mapping[str, str], str, float]]:
 
 
 def _key(labels: Mapping[str, str]) -> _Key:
-    """What tells a GPU from others: a slice has a number of its own, a shared one is told often."""
+    """Return the identity of a GPU: slices have their own index; a shared GPU is reported several
+    times.
+    """
     return (
         _number(labels.get("gpu", "")),
         _number(labels.get("GPU_I_ID", "")),
@@ -160,15 +163,15 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() else -1
 
 
-def _device(key: _Key, told: Mapping[str, float], namespace: str, pod: str) -> GpuDevice:
+def _device(key: _Key, metrics: Mapping[str, float], namespace: str, pod: str) -> GpuDevice:
     gpu, part = (str(number) if number >= 0 else "" for number in key[:2])
-    memory = [told[metric] for metric in MEMORY_PARTS if metric in told]
+    memory = [metrics[name] for name in MEMORY_PARTS if name in metrics]
     return GpuDevice(
         index=f"{gpu}/{part}" if part else gpu,
         namespace=namespace,
         pod=pod,
-        busy=told[BUSY] / 100 if BUSY in told else None,
-        memory_used_bytes=_bytes(told[MEMORY_USED]) if MEMORY_USED in told else None,
+        busy=metrics[BUSY] / 100 if BUSY in metrics else None,
+        memory_used_bytes=_bytes(metrics[MEMORY_USED]) if MEMORY_USED in metrics else None,
         memory_total_bytes=_bytes(sum(memory)) if len(memory) > 1 else None,
     )
 

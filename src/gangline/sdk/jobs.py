@@ -1,6 +1,6 @@
-"""What a job is to a person: its state in one word, its replicas, and why it waits or failed.
+"""The model of a job for users: state, replicas, and why it is pending or failed.
 
-Made from what the cluster holds: the job's conditions, its pods, its pod group. Pure.
+It is computed from stored objects: the conditions of the job, its pods, its pod group.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from gangline.sdk.kinds import JobKind, ReplicaSpecLike, TrainingJob
 from gangline.sdk.listed import ListedCondition, ListedContainerStatus, ListedPod
 
 SomePod = Pod | ListedPod
-"""A pod, whole or as lists read it."""
+"""A complete pod, or one with the fields that lists read."""
 _SomeStatus = ContainerStatus | ListedContainerStatus
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
@@ -28,11 +28,11 @@ INDEX_LABEL = "training.kubeflow.org/replica-index"
 
 
 class State(StrEnum):
-    """Where a job is in its life, in the words of job lists."""
+    """State of a job, with the names that job lists show."""
 
     PENDING = "PENDING"
     QUEUING = "QUEUING"
-    """Its gang waits for room."""
+    """The gang waits for resources."""
     RUNNING = "RUNNING"
     RESTARTING = "RESTARTING"
     SUSPENDED = "SUSPENDED"
@@ -41,7 +41,7 @@ class State(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """The job has ended, for good."""
+        """True if the job has ended."""
         return self in {State.SUCCEEDED, State.FAILED}
 
 
@@ -53,7 +53,7 @@ class Replica:
     role: str
     index: int
     status: str
-    """In kubectl's words: Running, ContainerCreating, Error, ..."""
+    """Status text as in kubectl: Running, ContainerCreating, Error, ..."""
     chief: bool
     node: str = ""
     ip: str = ""
@@ -63,11 +63,11 @@ class Replica:
     gpus: int = 0
     created: datetime | None = None
     message: str = ""
-    """Why it is not running, where somebody has said so."""
+    """Why the pod is not running, if a component has reported it."""
 
     @property
     def short_name(self) -> str:
-        """Its role and number, such as ``worker-3``."""
+        """Role and index, such as ``worker-3``."""
         return f"{self.role}-{self.index}" if self.role else self.name
 
 
@@ -81,10 +81,10 @@ class Job:
     uid: str
     state: State
     reason: str
-    """Why it waits, or why it failed; empty when there is nothing to explain."""
+    """Why the job is pending or failed; empty if there is no such reason."""
     replicas: tuple[Replica, ...]
     wanted: int
-    """How many pods it asks for."""
+    """Number of pods that the job requests."""
     requested_gpus: int
     created: datetime
     started: datetime | None = None
@@ -92,47 +92,82 @@ class Job:
     priority: str = ""
     queue: str = ""
     roles: tuple[tuple[str, int], ...] = ()
-    """Its roles and how many replicas each asks for, the leading one first."""
+    """Roles with their number of replicas, the leading role first."""
     noticed: bool = False
-    """An operator has taken it up."""
+    """True if an operator has set conditions on the job."""
 
     @property
     def ranks(self) -> tuple[str, ...]:
-        """The replicas that it asks for in order of rank, such as ``master-0``, ``worker-0``."""
+        """Requested replicas in order of rank, such as ``master-0``, ``worker-0``."""
         return tuple(f"{role}-{index}" for role, count in self.roles for index in range(count))
 
     @property
     def running(self) -> int:
-        """How many of its replicas run."""
         return sum(replica.status == "Running" for replica in self.replicas)
 
     @property
     def restarts(self) -> int:
-        """How often its containers were restarted in place, over all replicas."""
+        """Number of restarts in place, over all replicas."""
         return sum(replica.restarts for replica in self.replicas)
 
     @property
     def allocated_gpus(self) -> int:
-        """GPUs of the replicas that have a node and have not ended."""
+        """GPUs of replicas that are bound to a node, while the job has not ended."""
         if self.state.finished:
             return 0
         return sum(replica.gpus for replica in self.replicas if replica.node)
 
     @property
     def chief(self) -> Replica | None:
-        """The replica that leads: the master, or else the first worker."""
+        """The leading replica: the master, or else the first worker."""
         return next((replica for replica in self.replicas if replica.chief), None)
 
     def _repr_html_(self) -> str:
-        from gangline.sdk.notebook import job_html  # noqa: PLC0415 - for notebooks alone
+        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        return job_html(self)
+        facts = [f"{self.running} of {self.wanted} replicas run", run_time(self)]
+        if self.requested_gpus:
+            facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
+        if self.queue:
+            facts.append(f"queue {self.queue}")
+        title = notebook.heading(f"{self.kind.trainer}/{self.name}", self.state, facts)
+        shown = notebook.lines([title, notebook.note(self.reason) if self.reason else ""])
+        head = ("Replica", "Status", "Node", "GPUs", "Restarts", "Exit", "Message")
+        rows = [
+            (
+                replica.short_name,
+                replica.status,
+                replica.node,
+                replica.gpus,
+                replica.restarts,
+                "" if replica.exit_code is None else replica.exit_code,
+                replica.message,
+            )
+            for replica in self.replicas
+        ]
+        return shown + (notebook.table(head, rows) if rows else "")
+
+
+def run_time(job: Job) -> str:
+    """Return how long a job has run, as ``H:MM:SS``; an empty text before it starts."""
+    if job.started is None:
+        return ""
+    until = job.finished or datetime.now(UTC)
+    seconds = max(0, int((until - job.started).total_seconds()))
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def short_name(pod: Pod) -> str:
+    """Return the role and index of a pod, such as ``worker-3``; its name if it has no role."""
+    labels = pod.metadata.labels
+    role = labels.get(ROLE_LABEL, "")
+    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name
 
 
 def describe(
     kind: JobKind, job: TrainingJob, pods: Sequence[SomePod], groups: Sequence[PodGroup]
 ) -> Job:
-    """Put together what the cluster holds about a job."""
+    """Build a job from its stored objects."""
     specs = kind.replica_specs(job)
     leader = next(iter(specs), "").lower()
     replicas = sorted(
@@ -162,7 +197,7 @@ def describe(
 
 
 def read_replica(pod: SomePod, leader: str) -> Replica:
-    """Read one pod of a job; ``leader`` is the role whose first replica leads."""
+    """Convert one pod of a job; ``leader`` is the role whose first replica leads."""
     labels, statuses = pod.metadata.labels, pod.status.container_statuses
     role, index = labels.get(ROLE_LABEL, ""), int(labels.get(INDEX_LABEL, "0") or 0)
     ended = [status.state.terminated for status in statuses if status.state.terminated]
@@ -184,13 +219,13 @@ def read_replica(pod: SomePod, leader: str) -> Replica:
 
 
 def status_word(pod: SomePod) -> str:
-    """Say how a pod is, as ``kubectl get pods`` does."""
+    """Return the status text of a pod, as ``kubectl get pods`` prints it."""
     word = pod.status.reason or pod.status.phase or "Pending"
     for status in pod.status.init_container_statuses:
         if status.state.terminated and status.state.terminated.exit_code == 0:
             continue
         if status.started and status.state.running:
-            continue  # a sidecar: it stays
+            continue  # a sidecar container keeps running
         return f"Init:{_container_word(status) or 'Running'}"
     statuses: Sequence[_SomeStatus] = pod.status.container_statuses
     for status in reversed(statuses):
@@ -231,7 +266,7 @@ def _reason(
     groups: Sequence[PodGroup],
     replicas: Sequence[Replica],
 ) -> str:
-    """The one sentence that says most about why a job does not run."""
+    """Return the message that best explains why a job does not run."""
     conditions = job.status.conditions
     if state is State.SUCCEEDED:
         return ""
@@ -254,7 +289,7 @@ def _waits(group: PodGroup) -> str:
 
 
 def _trouble(pod: SomePod) -> str:
-    """Why a pod does not run, from whoever has said so: scheduler, kubelet, container."""
+    """Return why a pod does not run: from the scheduler, the kubelet, or a container."""
     conditions: Sequence[Condition | ListedCondition] = pod.status.conditions
     scheduled = find_condition(conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
@@ -282,7 +317,7 @@ def _count(spec: ReplicaSpecLike) -> int:
 
 
 def _gpus(spec: ReplicaSpecLike) -> int:
-    """GPUs of one replica, from the template as the user wrote it."""
+    """Return the GPUs of one replica, from the template in the job."""
     containers: list[dict[str, Any]] = (spec.template.get("spec") or {}).get("containers") or []
     total = 0
     for container in containers:

@@ -1,4 +1,4 @@
-"""The kinds of training jobs, and where each keeps its roles."""
+"""The kinds of training jobs, and where each stores its roles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,37 +20,33 @@ from gangline.api.resource import Resource
 
 
 class ReplicaSpecLike(Protocol):
-    """The pods of one role, of whatever kind of job."""
+    """Replica spec of one role, of any kind of job."""
 
     @property
     def replicas(self) -> int | None:
-        """How many; 1 when not given."""
+        """Number of pods; None means 1."""
 
     @property
     def template(self) -> Mapping[str, Any]:
-        """What they look like."""
+        """Pod template."""
 
 
 class _Spec(Protocol):
     @property
-    def run_policy(self) -> RunPolicy:
-        """How the job runs and ends."""
+    def run_policy(self) -> RunPolicy: ...
 
 
 class TrainingJob(Protocol):
-    """A job of any kind, as it is stored."""
+    """A stored job of any kind."""
 
     @property
-    def metadata(self) -> ObjectMeta:
-        """Its metadata."""
+    def metadata(self) -> ObjectMeta: ...
 
     @property
-    def spec(self) -> _Spec:
-        """Its specification."""
+    def spec(self) -> _Spec: ...
 
     @property
-    def status(self) -> JobStatus:
-        """Where it is in its life."""
+    def status(self) -> JobStatus: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +55,20 @@ class JobKind:
 
     resource: Resource[Any]
     trainer: str
-    """Its word in lists and flags."""
+    """Its name in lists and flags."""
     roles: tuple[str, ...]
-    """Its roles, the leading one first."""
+    """Its roles, the leading role first."""
     specs: str = ""
-    """The attribute of the specification that holds the roles; empty: each is one of its own."""
+    """Attribute of the spec with the roles; empty if each role has an attribute of its own."""
 
     @property
     def words(self) -> frozenset[str]:
-        """What people call it, in lower case: ``pytorchjob``, ``pytorch``, ``py``."""
+        """Names and aliases in lower case: ``pytorchjob``, ``pytorch``, ``py``."""
         short = self.trainer.removesuffix("job")
         return frozenset((self.trainer, short, *_FURTHER_WORDS.get(self.trainer, ())))
 
     def replica_specs(self, job: TrainingJob) -> Mapping[str, ReplicaSpecLike]:
-        """Return the job's roles by their right spelling, the leading one first."""
+        """Return replica specs by the canonical name of the role, the leading role first."""
         if self.specs:
             written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.specs)
         else:

@@ -1,6 +1,6 @@
-"""Lines on their way from many readers to one taker, who takes all at once that have come.
+"""A queue of log lines from many readers to one consumer, which takes all queued lines together.
 
-When it is full, readers wait: memory stays flat however slow the taker is.
+Readers wait while the queue is full, so memory is bounded for any speed of the consumer.
 """
 
 import asyncio
@@ -11,32 +11,33 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 QUEUED_LINES = 10_000
-"""Lines read but not taken yet."""
+"""Limit of lines that were read but not consumed."""
 
 
 class LineQueue(Generic[T]):
-    """A queue that ends."""
+    """An asyncio queue that can be closed, and that returns batches."""
 
     def __init__(self, most: int = QUEUED_LINES) -> None:
         self._lines: asyncio.Queue[T | None] = asyncio.Queue(most)
         self._ended = False
 
     def __len__(self) -> int:
-        """How many lines wait."""
         return self._lines.qsize()
 
     async def put(self, line: T) -> None:
-        """Add a line, as soon as there is room."""
+        """Add a line; wait while the queue is full."""
         await self._lines.put(line)
 
     def end(self) -> None:
-        """Say that no line follows. It never waits: perhaps nobody takes lines any more."""
+        """Close the queue. This never waits, because the consumer may have stopped."""
         self._ended = True
-        with contextlib.suppress(asyncio.QueueFull):  # a taker who waits is woken; else none waits
+        with contextlib.suppress(asyncio.QueueFull):  # a waiting consumer implies an empty queue
             self._lines.put_nowait(None)
 
     async def taken(self) -> AsyncIterator[list[T]]:
-        """Yield what has come since the last time, at least a line each time, until the end."""
+        """Yield all lines that arrived since the last batch, at least one, until the queue is
+        closed.
+        """
         while not (self._ended and self._lines.empty()):
             if (line := await self._lines.get()) is None:
                 return

@@ -1,6 +1,6 @@
-"""Pods as far as lists of jobs look at them: of thousands, what nobody reads is not decoded.
+"""Pods with only the fields that job lists read, so that other fields are not decoded.
 
-The fields are those of ``gangline.api.pod``, fewer of them.
+The fields are a subset of those of ``gangline.api.pod``.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from gangline.api.resource import Resource
 
 
 class ListedMeta(Wire):
-    """Which pod it is, and whose."""
+    """Name, labels and owners of a pod."""
 
     name: str = ""
     creation_timestamp: datetime | None = None
@@ -24,27 +24,20 @@ class ListedMeta(Wire):
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages the pod, if one does."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class ListedRequirements(Wire):
-    """What is asked for."""
-
     requests: ResourceList = msgspec.field(default_factory=dict)
     limits: ResourceList = msgspec.field(default_factory=dict)
 
 
 class ListedContainer(Wire):
-    """A container, as far as its resources go."""
-
     resources: ListedRequirements = ListedRequirements()
     restart_policy: str = ""
 
 
 class ListedSpec(Wire):
-    """What a pod asks for, and its node."""
-
     containers: tuple[ListedContainer, ...] = ()
     init_containers: tuple[ListedContainer, ...] = ()
     node_name: str = ""
@@ -53,8 +46,6 @@ class ListedSpec(Wire):
 
 
 class ListedCondition(Wire):
-    """One aspect of how a pod is."""
-
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -62,8 +53,6 @@ class ListedCondition(Wire):
 
 
 class ListedWaiting(Wire):
-    """Why a container does not run yet."""
-
     reason: str = ""
     message: str = ""
 
@@ -73,8 +62,6 @@ class ListedRunning(Wire):
 
 
 class ListedTerminated(Wire):
-    """How a container ended."""
-
     exit_code: int = 0
     signal: int = 0
     reason: str = ""
@@ -82,24 +69,18 @@ class ListedTerminated(Wire):
 
 
 class ListedState(Wire):
-    """How a container is."""
-
     waiting: ListedWaiting | None = None
     running: ListedRunning | None = None
     terminated: ListedTerminated | None = None
 
 
 class ListedContainerStatus(Wire):
-    """What became of a container."""
-
     state: ListedState = ListedState()
     restart_count: int = 0
     started: bool | None = None
 
 
 class ListedStatus(Wire):
-    """What became of a pod."""
-
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -111,8 +92,6 @@ class ListedStatus(Wire):
 
 
 class ListedPod(Wire):
-    """A pod."""
-
     metadata: ListedMeta = ListedMeta()
     spec: ListedSpec = ListedSpec()
     status: ListedStatus = ListedStatus()

@@ -1,9 +1,10 @@
-"""What the replicas of a job write, as one stream.
+"""Logs of the replicas of a job as one stream.
 
-Without following, the lines that are there are merged by time. With following, each replica is
-read as it writes; pods that are not there yet are waited for, restarted and replaced ones are
-picked up, and a broken connection is resumed where it stopped: the kubelet's timestamps say which
-lines have been seen.
+``read_logs`` merges existing lines by time. ``following_logs`` reads each replica while it writes:
+
+1. Pods that do not exist yet are awaited; restarted and replaced pods are picked up.
+2. A broken stream is reopened at the last timestamp. Timestamps of the kubelet show which lines
+   were delivered, so no line is lost or repeated.
 """
 
 import asyncio
@@ -21,45 +22,45 @@ from gangline.api.resources import PODS
 from gangline.kube.client import Client
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informer import Informer
-from gangline.sdk.jobs import INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, Job, describe
+from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, describe, short_name
 from gangline.sdk.line_queue import LineQueue
 
 RESUME_S = 0.5
-"""How soon a stream that ended early is opened again."""
+"""Delay before a stream that ended early is reopened."""
 LAST_LINES_S = 3.0
-"""How long after a job's end its replicas' last lines are waited for, where replicas still run."""
+"""Time limit after the end of a job for the last lines of replicas that still run."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogLine:
-    """A line that a replica wrote."""
+    """A line of a replica."""
 
     time: str
-    """When, as the kubelet has it (RFC 3339, nanoseconds): sorts as text."""
+    """Timestamp of the kubelet (RFC 3339 with nanoseconds); sorts as text."""
     replica: str
-    """Which replica, such as ``worker-3``."""
+    """Role and index, such as ``worker-3``."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Which lines are wanted."""
+    """Which lines to read."""
 
     tail: int | None = None
-    """Only so many of the last lines of each replica."""
+    """Limit of last lines of each replica."""
     since_seconds: int | None = None
     previous: bool = False
-    """Those of the containers before the last restart; not to be followed."""
+    """Lines of the containers before their last restart; cannot be followed."""
     replica: str = ""
-    """Only of the replica of this name (``worker-3``, or the pod's name)."""
+    """Only the replica of this name (``worker-3``, or the pod's name)."""
     replicas: frozenset[str] = frozenset()
-    """Only of replicas of these names; of all when empty."""
+    """Only replicas of these names; empty for all."""
     role: str = ""
-    """Only of replicas of this role."""
+    """Only replicas of this role."""
     since_time: str = ""
-    """Only lines that are not older (RFC 3339)."""
+    """Only lines since this time (RFC 3339)."""
     container: str = ""
-    """Which container; the first when not given."""
+    """The container; empty for the first."""
 
 
 EVERYTHING = LogOptions()
@@ -68,7 +69,7 @@ EVERYTHING = LogOptions()
 async def read_logs(
     client: Client, job: Job, options: LogOptions = EVERYTHING
 ) -> AsyncIterator[LogLine]:
-    """Yield the lines that are there, of all replicas, in order of time."""
+    """Yield the existing lines of all replicas, in order of time."""
     readers = await _readers(client, job, options)
     heads: list[tuple[LogLine, int]] = []
     for number, reader in enumerate(readers):
@@ -85,10 +86,11 @@ async def read_logs(
 
 
 async def _readers(client: Client, job: Job, options: LogOptions) -> list[AsyncIterator[LogLine]]:
-    """Return what reads each replica: from its pod, or from what was kept of one that is gone.
+    """Return a reader for each replica: of its pod, or of the stored log of a deleted pod.
 
-    What a replica wrote before its last restart is what its pod wrote before; where the pod has
-    not been restarted, it is what the pod wrote that it replaced.
+    With ``previous``, the lines are those of the containers before their last restart. If the pod
+    was
+    not restarted, they are those of the pod that it replaced.
     """
     label = f"{JOB_NAME_LABEL}={job.name}"
     listing = await client.list(PODS, job.namespace, labels=label)
@@ -108,15 +110,15 @@ async def _readers(client: Client, job: Job, options: LogOptions) -> list[AsyncI
 
 
 async def gone_pods(client: Client, job: Job) -> list[Pod] | None:
-    """Return the pods of a job that are gone and whose logs were kept.
+    """Return the deleted pods of a job whose logs are stored.
 
-    None where the cluster keeps none: only embedded ones do.
+    Only embedded clusters store logs of deleted pods; None for other clusters.
     """
     lines = client.logs("-", job.namespace, kept_for=job.uid)
     try:
         return [msgspec.json.decode(line, type=Pod) async for line in lines]
     except NotFound:
-        return None  # other clusters know no pod of this name
+        return None  # other clusters have no pod named "-"
     except (ApiError, msgspec.DecodeError):
         return []
 
@@ -124,21 +126,22 @@ async def gone_pods(client: Client, job: Job) -> list[Pod] | None:
 async def kept_lines(
     client: Client, job: Job, pod: Pod, options: LogOptions
 ) -> AsyncIterator[LogLine]:
-    """Yield the lines that were kept of a pod that is gone."""
+    """Yield the stored lines of a deleted pod."""
     try:
         async for line in stamped(client, pod, options, kept_for=job.uid):
             yield line
     except NotFound:
-        return  # the container never ran, or has made room meanwhile
+        return  # the container never ran, or its log was deleted meanwhile
 
 
 @asynccontextmanager
 async def following_logs(
     client: Client, job: Job, options: LogOptions = EVERYTHING
 ) -> AsyncIterator[AsyncIterator[LogLine]]:
-    """Open a stream of lines as they are written; it ends when the job has ended and all is read.
+    """Open a stream of lines as they are written; it ends when the job has ended and all lines are
+    read.
 
-    A job that is deleted meanwhile ends the stream as well.
+    The stream ends also when the job is deleted.
     """
     async with following_batches(client, job, options) as batches:
         yield (line async for batch in batches for line in batch)
@@ -148,7 +151,7 @@ async def following_logs(
 async def following_batches(
     client: Client, job: Job, options: LogOptions = EVERYTHING
 ) -> AsyncIterator[AsyncIterator[list[LogLine]]]:
-    """Open such a stream of all lines that have come since the last were taken: never of none."""
+    """Open a stream of batches: all lines since the last batch, and never an empty batch."""
     follower = Follower(client, job, options)
     work = asyncio.create_task(follower.run(), name=f"logs of {job.name}")
     try:
@@ -161,7 +164,7 @@ async def following_batches(
 
 
 class Follower:
-    """Reads all replicas of a job as they write, each in a task of its own."""
+    """Reads all replicas of a job while they write, each in its own task."""
 
     def __init__(self, client: Client, job: Job, options: LogOptions) -> None:
         self._client = client
@@ -169,7 +172,7 @@ class Follower:
         self._options = options
         self.lines: LineQueue[LogLine] = LineQueue()
         self._tick = asyncio.Event()
-        """Set by the next change, and replaced: take it before looking, wait for it after."""
+        """Set at the next change, then replaced: read it before the state, await it afterwards."""
         labels = f"{JOB_NAME_LABEL}={job.name}"
         self._pods: Informer[Pod] = Informer(client, PODS, job.namespace, labels=labels)
         self._jobs: Informer[Any] = Informer(
@@ -180,7 +183,7 @@ class Follower:
         self._readers: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Read until the job has ended and every replica has been read to its end."""
+        """Read until the job has ended and every replica was read to its end."""
         informers = [asyncio.create_task(each.run()) for each in (self._pods, self._jobs)]
         try:
             await self._pods.synced()
@@ -202,25 +205,27 @@ class Follower:
         self._tick = asyncio.Event()
 
     async def _finish(self) -> bool:
-        """Start reading new pods; say whether everything has come to its end."""
+        """Start readers for new pods; return whether the job has ended and all is read."""
         for pod in self._pods.items():
             uid = pod.metadata.uid
             if uid not in self._readers and is_meant(pod, self._job.uid, self._options):
                 reading = self._read(pod.metadata.name, uid)
                 self._readers[uid] = asyncio.create_task(reading, name=f"log of {uid}")
         job = self._jobs.get(self._job.namespace, self._job.name)
-        goes_on = (
+        is_active = (
             job is not None
             and job.metadata.uid == self._job.uid
             and not describe(self._job.kind, job, [], []).state.finished
         )
-        if goes_on:
+        if is_active:
             return False
         await self._drain()
         return True
 
     async def _drain(self) -> None:
-        """Read replicas that have ended to their end; others get a moment for their last lines."""
+        """Read ended replicas to their end; running replicas get a limited time for their last
+        lines.
+        """
         while pending := {task for task in self._readers.values() if not task.done()}:
             running = any(
                 not self._has_ended(uid) for uid, t in self._readers.items() if t in pending
@@ -240,7 +245,7 @@ class Follower:
         return next((pod for pod in self._pods.items() if pod.metadata.uid == uid), None)
 
     async def _read(self, name: str, uid: str) -> None:
-        """Read one pod from start to end, over restarts and broken connections."""
+        """Read one pod from start to end, across restarts and broken connections."""
         seen = Seen()
         options = self._options
         while (pod := self._pod(uid)) is not None:
@@ -259,12 +264,12 @@ class Follower:
                 continue
             if self._has_ended(uid):
                 return
-            # Only at first is a part of what was written skipped.
+            # The limits apply to the first stream only; later streams resume at the position.
             options = replace(options, tail=None, since_seconds=None, since_time="")
             await asyncio.sleep(RESUME_S)
 
     async def _pause(self, uid: str, known: Pod) -> None:
-        """Wait until a pod is not any more as it was."""
+        """Wait until a pod has changed."""
         while True:
             tick = self._tick
             if self._pod(uid) is not known:
@@ -274,19 +279,22 @@ class Follower:
 
 @dataclass(slots=True)
 class Seen:
-    """Which lines of a replica have been passed on: those before a time, and some of that time."""
+    """Position in the log of a replica: the last timestamp, and the lines with this timestamp.
+
+    The kubelet resumes at whole seconds, so lines before and at the position arrive again.
+    """
 
     last: str = ""
     at_last: list[str] = field(default_factory=list)
-    """Texts passed on with exactly that time; how often each matters."""
+    """Texts that were delivered with exactly this timestamp, including repetitions."""
     _again: list[str] = field(default_factory=list)
 
     def resume(self) -> None:
-        """Expect lines of the last time to come once more."""
+        """Expect the lines of the last timestamp to arrive again."""
         self._again = list(self.at_last)
 
     def is_new(self, line: LogLine) -> bool:
-        """Say whether a line has not been passed on yet, and note it."""
+        """Return whether a line was not delivered yet, and advance the position."""
         if line.time < self.last:
             return False
         if line.time > self.last:
@@ -308,9 +316,10 @@ async def stamped(
     since: str = "",
     kept_for: str = "",
 ) -> AsyncIterator[LogLine]:
-    """Yield the lines of one pod with their times.
+    """Yield the lines of one pod with their timestamps.
 
-    ``since`` resumes after a broken connection, ``kept_for`` is the job of a pod that is gone.
+    ``since`` resumes after a broken connection; ``kept_for`` is the UID of the job of a deleted
+    pod.
     """
     replica = short_name(pod)
     lines = client.logs(
@@ -332,26 +341,26 @@ async def stamped(
 
 
 def has_started(pod: Pod, container: str) -> bool:
-    """Say whether a container has written, or could have."""
-    wanted = container or pod.spec.containers[0].name
+    """Return whether a container has run, so that it may have a log."""
+    name = container or pod.spec.containers[0].name
     return any(
-        status.name == wanted
+        status.name == name
         and (status.state.running or status.state.terminated or status.restart_count)
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )
 
 
 def was_restarted(pod: Pod, container: str) -> bool:
-    """Say whether a container of this pod has run before."""
-    wanted = container or pod.spec.containers[0].name
+    """Return whether a container of this pod has run before."""
+    name = container or pod.spec.containers[0].name
     return any(
-        status.name == wanted and status.last_state.terminated is not None
+        status.name == name and status.last_state.terminated is not None
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )
 
 
 def is_meant(pod: Pod, job_uid: str, options: LogOptions) -> bool:
-    """Say whether a pod belongs to the job and is one of those asked for."""
+    """Return whether a pod belongs to the job and matches the options."""
     owner = pod.metadata.controller
     if owner is None or owner.uid != job_uid:
         return False
@@ -362,10 +371,3 @@ def is_meant(pod: Pod, job_uid: str, options: LogOptions) -> bool:
     if options.replicas and not names & options.replicas:
         return False
     return not options.replica or options.replica in names
-
-
-def short_name(pod: Pod) -> str:
-    """The role and number of a pod, such as ``worker-3``."""
-    labels = pod.metadata.labels
-    role = labels.get(ROLE_LABEL, "")
-    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name

@@ -1,4 +1,4 @@
-"""Which pod, and which of its ports, is meant by a job, a service or a pod."""
+"""Resolves the target of a port forwarding: a job, a service or a pod."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from gangline.sdk.client import JobClient, JobError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a user names."""
+    """A target as the user writes it."""
 
     namespace: str
     what: str
@@ -20,10 +20,10 @@ class Place:
 
 
 async def find_place(client: Client, place: Place, port: int) -> tuple[str, int]:
-    """Return the pod and the port in it.
+    """Return the pod and its port.
 
     Raises:
-        JobError: there is none now.
+        JobError: there is no such pod now.
         NotFound: there is no such service or pod.
     """
     prefix, slash, name = place.what.partition("/")

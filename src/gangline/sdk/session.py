@@ -1,6 +1,6 @@
-"""One cluster, from Python: ``AsyncClient``, and ``Client`` for code without an event loop.
+"""Access to one cluster: ``AsyncClient``, and ``Client`` for code without an event loop.
 
-``Client`` has an event loop in a thread of its own, so it also works where one is running already,
+``Client`` runs an event loop in a thread of its own, so it works inside a running event loop too,
 as in notebooks.
 """
 
@@ -21,24 +21,39 @@ from gangline.sdk.diagnosis import Diagnosis
 from gangline.sdk.events import Happening, job_events
 from gangline.sdk.evidence import diagnosed
 from gangline.sdk.functions import Shape, function_job
-from gangline.sdk.jobs import Job
+from gangline.sdk.jobs import Job, run_time
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import EVERYTHING, LogLine, LogOptions, following_logs, read_logs
 
 T = TypeVar("T")
 Happenings = list[Happening]
 Progress = Callable[[Job], None]
-"""Told of a job each time that it has got further."""
+"""Callback that receives a job whenever its state has changed."""
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
 
 
 class Jobs(list[Job]):
-    """Jobs, the newest first; a table in notebooks."""
+    """Jobs, the newest first; notebooks show a table."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk.notebook import jobs_html  # noqa: PLC0415 - for notebooks alone
+        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        return jobs_html(self)
+        if not self:
+            return notebook.note("No jobs.")
+        head = ("Job", "Kind", "State", "Replicas", "GPUs", "Duration", "Reason")
+        rows = [
+            (
+                job.name,
+                job.kind.trainer,
+                job.state,
+                f"{job.running}/{job.wanted}",
+                job.requested_gpus,
+                run_time(job),
+                job.reason,
+            )
+            for job in self
+        ]
+        return notebook.table(head, rows)
 
 
 class AsyncClient:
@@ -51,7 +66,7 @@ class AsyncClient:
         kubeconfig: str | None = None,
         context: str | None = None,
     ) -> None:
-        """Read the configuration; without arguments as ``kubectl`` does.
+        """Load the configuration; without arguments as ``kubectl`` does.
 
         Raises:
             ConfigError: there is none, or it is broken.
@@ -68,11 +83,11 @@ class AsyncClient:
         await self._kube.__aexit__(*error)
 
     async def submit(self, job: Object | Mapping[str, Any]) -> Job:
-        """Create a job: a struct such as ``PyTorchJob(...)``, or a manifest.
+        """Create a job from a struct such as ``PyTorchJob(...)``, or from a manifest.
 
         Raises:
-            AlreadyExists: there is one of this name.
-            Invalid, BadRequest: it breaks rules of its kind.
+            AlreadyExists: an object of this name exists.
+            Invalid, BadRequest: the job is invalid.
             UnknownKind: the cluster has no such kind.
         """
         created = await self.jobs.submit(_manifest(job), self.namespace)
@@ -88,11 +103,11 @@ class AsyncClient:
         arguments: Mapping[str, Any] | None = None,
         **shape: Any,
     ) -> Job:
-        """Call a function in each replica of a new job; see ``Shape`` for its further arguments.
+        """Call a function in each replica of a new job; ``Shape`` has the further arguments.
 
         Raises:
             NotShippable: the function cannot be sent as source.
-            AlreadyExists: there is a job of this name.
+            AlreadyExists: a job of this name exists.
         """
         called = name or function.__name__.replace("_", "-").strip("-").lower()
         job = function_job(called, function, arguments or {}, Shape(image=image, **shape))
@@ -102,7 +117,7 @@ class AsyncClient:
         """Return a job.
 
         Raises:
-            NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+            NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
         """
         return await self.jobs.get(name, self.namespace)
 
@@ -115,18 +130,20 @@ class AsyncClient:
 
         Args:
             name: the job.
-            progress: called with the job at first, and whenever its state, the reason for it or
-                the number of running replicas has changed.
+            progress: called with the job at the start, and whenever its state, its reason or the
+                number of running replicas changes.
 
         Raises:
-            NoSuchJob: there is none, or it was deleted meanwhile.
+            NoSuchJob: no job has this name, or it was deleted meanwhile.
         """
         return await self.jobs.wait(name, self.namespace, progress)
 
     async def logs(
         self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
     ) -> AsyncGenerator[LogLine, None]:
-        """Yield what the replicas write, merged by time; until the job's end with ``follow``."""
+        """Yield the lines of all replicas, merged by time; with ``follow`` until the end of the
+        job.
+        """
         job = await self.get(name)
         if not follow:
             async for line in read_logs(self._kube, job, options):
@@ -137,11 +154,11 @@ class AsyncClient:
                 yield line
 
     async def events(self, name: str = "") -> Happenings:
-        """Return what happened to a job, or to everything."""
+        """Return the events of a job; of all objects for an empty name."""
         return await job_events(self._kube, self.namespace, name)
 
     async def scale(self, name: str, replicas: int, role: str = "worker") -> Job:
-        """Give a role so many replicas.
+        """Set the number of replicas of a role.
 
         Raises:
             JobError: the job has no such role, or has ended.
@@ -150,22 +167,22 @@ class AsyncClient:
         return await self.get(name)
 
     async def suspend(self, name: str) -> None:
-        """Take a job's pods away and hold it."""
+        """Delete the pods of a job and suspend it."""
         await Changes(self.jobs).suspend(name, self.namespace)
 
     async def resume(self, name: str) -> None:
-        """Let a suspended job go on."""
+        """Resume a suspended job."""
         await Changes(self.jobs).suspend(name, self.namespace, suspended=False)
 
     async def diagnose(self, name: str) -> Diagnosis:
-        """Find out why a job failed or waits."""
+        """Find out why a job failed or is pending."""
         return await diagnosed(self.jobs, name, self.namespace)
 
     async def delete(self, name: str) -> None:
-        """Delete a job with all that belongs to it.
+        """Delete a job with all objects that it owns.
 
         Raises:
-            NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+            NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
         """
         await self.jobs.delete(name, self.namespace)
 
@@ -220,33 +237,33 @@ class Client:
         return self._do(self._client.wait(name, progress))
 
     def events(self, name: str = "") -> Happenings:
-        """Return what happened to a job, or to everything."""
+        """Return the events of a job; see ``AsyncClient.events``."""
         return self._do(self._client.events(name))
 
     def scale(self, name: str, replicas: int, role: str = "worker") -> Job:
-        """Give a role so many replicas."""
+        """Set the number of replicas of a role; see ``AsyncClient.scale``."""
         return self._do(self._client.scale(name, replicas, role))
 
     def suspend(self, name: str) -> None:
-        """Take a job's pods away and hold it."""
+        """Delete the pods of a job and suspend it."""
         self._do(self._client.suspend(name))
 
     def resume(self, name: str) -> None:
-        """Let a suspended job go on."""
+        """Resume a suspended job."""
         self._do(self._client.resume(name))
 
     def diagnose(self, name: str) -> Diagnosis:
-        """Find out why a job failed or waits."""
+        """Find out why a job failed or is pending."""
         return self._do(self._client.diagnose(name))
 
     def delete(self, name: str) -> None:
-        """Delete a job with all that belongs to it."""
+        """Delete a job with all objects that it owns."""
         self._do(self._client.delete(name))
 
     def logs(
         self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
     ) -> Iterator[LogLine]:
-        """Yield what the replicas write; see ``AsyncClient.logs``."""
+        """Yield the lines of all replicas; see ``AsyncClient.logs``."""
         lines = self._client.logs(name, follow=follow, options=options)
         try:
             while (line := self._do(_next(lines))) is not None:
@@ -264,12 +281,12 @@ async def _close(lines: AsyncGenerator[LogLine, None]) -> None:
 
 
 def _manifest(job: Object | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a job as plain data, without the defaults of a struct."""
+    """Convert a job to plain data, without default values of a struct."""
     if isinstance(job, Mapping):
         return job
     resource = _RESOURCES.get(type(job))
     if resource is None:
-        raise TypeError(f"{type(job).__name__} is no kind of job")
+        raise TypeError(f"{type(job).__name__} is not a kind of job")
     found: dict[str, Any] = msgspec.json.decode(encode(resource, job))
     found.pop("status", None)
     return found

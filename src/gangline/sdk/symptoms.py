@@ -1,7 +1,8 @@
-"""What programs write when they fail, and what it means: one table, which the docs list.
+"""Known failures by their lines in logs, with meaning and remedy. The documentation lists this
+table.
 
-The first pattern that is found counts, so what is more precise stands further up. What only says
-that somebody else has gone is a consequence: the cause is looked for at another replica first.
+The first pattern that matches counts, so precise patterns come first. A line that only reports the
+loss of another replica is a consequence: the cause is searched at other replicas first.
 """
 
 import re
@@ -15,7 +16,7 @@ _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATF
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """A kind of failure that a log shows."""
+    """A kind of failure that a log line shows."""
 
     cause: str
     """One CamelCase word; stable, for programs."""
@@ -24,7 +25,7 @@ class Symptom:
     meaning: str
     remedy: str
     consequence: bool = False
-    """It says that another replica has failed before."""
+    """The line reports that another replica failed before."""
 
 
 def _symptom(
@@ -39,7 +40,7 @@ SYMPTOMS: Sequence[Symptom] = (
         r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
         r"|RESOURCE_EXHAUSTED.*(GPU|HBM)",
         _CODE,
-        "The GPU's memory did not suffice.",
+        "The GPU has too little memory.",
         "Use a smaller batch, gradient checkpointing or sharding, or a larger GPU.",
     ),
     _symptom(
@@ -47,8 +48,8 @@ SYMPTOMS: Sequence[Symptom] = (
         r"insufficient shared memory|DataLoader worker .* killed by signal: Bus error"
         r"|unable to (write to|open|resize) (file|shared memory)[^\n]*/torch_",
         _USER,
-        "/dev/shm is too small for what data loaders pass on.",
-        "Give more with --share-memory, such as 16Gi, or use fewer data loader workers.",
+        "/dev/shm is too small for the batches of the data loaders.",
+        "Increase --share-memory, such as 16Gi, or use fewer data loader workers.",
     ),
     _symptom(
         "DiskFull",
@@ -68,7 +69,7 @@ SYMPTOMS: Sequence[Symptom] = (
         "ReadOnlyVolume",
         r"Read-only file system",
         _USER,
-        "The program writes to where only reading is allowed.",
+        "The program writes to a read-only file system.",
         "Write to a --data claim or to /tmp.",
     ),
     _symptom(
@@ -76,13 +77,13 @@ SYMPTOMS: Sequence[Symptom] = (
         r"uncorrectable ECC|fallen off the bus|NVRM: Xid|unspecified launch failure",
         _NODE,
         "The GPU itself has failed.",
-        "Have the node checked and cordoned ('kubectl cordon NODE'); the job can run elsewhere.",
+        "Have the node checked and cordoned ('kubectl cordon NODE'); other nodes can run the job.",
     ),
     _symptom(
         "DriverTooOld",
         r"CUDA driver version is insufficient|NVIDIA driver on your system is too old",
         _NODE,
-        "The node's GPU driver is older than what the image needs.",
+        "The GPU driver of the node is too old for the image.",
         "Use an image with an older CUDA, or nodes with a newer driver (--selector).",
     ),
     _symptom(
@@ -90,23 +91,23 @@ SYMPTOMS: Sequence[Symptom] = (
         r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver"
         r"|Torch not compiled with CUDA enabled",
         _USER,
-        "The program wants a GPU and sees none.",
-        "Ask for one with --gpus, and use an image that is built for GPUs.",
+        "The program needs a GPU and finds none.",
+        "Request one with --gpus, and use an image that is built for GPUs.",
     ),
     _symptom(
         "GpuProgramError",
         r"device-side assert triggered|an illegal memory access was encountered",
         _CODE,
-        "A kernel on the GPU did what it may not, often an index out of range.",
-        "Run with CUDA_LAUNCH_BLOCKING=1 to see which call it was.",
+        "A kernel on the GPU made an invalid access, often an index out of range.",
+        "Run with CUDA_LAUNCH_BLOCKING=1 to find the call.",
     ),
     _symptom(
         "CollectiveTimeout",
         r"Watchdog caught collective operation timeout|NCCL[^\n]*(timed out|timeout)"
         r"|Timed out waiting \d+ms for (recv|send)",
         _CODE,
-        "A collective operation was not joined by all ranks in time.",
-        "Look at the rank that is behind or waits elsewhere: ranks must make the same calls.",
+        "Not all ranks joined a collective operation in time.",
+        "Check the rank that is behind or waits elsewhere: ranks must make the same calls.",
         consequence=True,
     ),
     _symptom(
@@ -114,8 +115,8 @@ SYMPTOMS: Sequence[Symptom] = (
         r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by peer"
         r"|(gloo|Gloo)[^\n]*(reset|closed)|Broken pipe|Socket closed|heartbeat timeout",
         _PLATFORM,
-        "Another replica went away in the middle of the work.",
-        "Look at the replica that failed first.",
+        "The connection to another replica was lost.",
+        "Check the replica that failed first.",
         consequence=True,
     ),
     _symptom(
@@ -129,8 +130,8 @@ SYMPTOMS: Sequence[Symptom] = (
         "GitServerUnreachable",
         r"fatal: unable to access '[^']*': (Failed|Could not|Couldn't|Recv|Operation|Empty)",
         _USER,
-        "The git server cannot be reached from the cluster.",
-        "Check --sync-source: it must be an address that pods can reach.",
+        "The git server is unreachable from the cluster.",
+        "Check --sync-source: pods must be able to reach the address.",
     ),
     _symptom(
         "NameNotResolved",
@@ -144,8 +145,8 @@ SYMPTOMS: Sequence[Symptom] = (
         "PortInUse",
         r"Address already in use|EADDRINUSE",
         _USER,
-        "A port is taken already.",
-        "Use another one; with --hostNetwork all pods of a node share its ports.",
+        "A port is already in use.",
+        "Use another port; with --hostNetwork all pods of a node share its ports.",
     ),
     _symptom(
         "RendezvousTimeout",
@@ -153,30 +154,30 @@ SYMPTOMS: Sequence[Symptom] = (
         r"|wait timeout after \d+ms",
         _PLATFORM,
         "The replicas did not find each other in time.",
-        "See whether all of them run ('gangline get JOB'), and use the job's MASTER_ADDR.",
+        "Check that all of them run ('gangline get JOB'), and use the job's MASTER_ADDR.",
         consequence=True,
     ),
     _symptom(
         "ConnectionRefused",
         r"Connection refused|ECONNREFUSED",
         _PLATFORM,
-        "Nobody listened where the program connected to.",
-        "See whether the other side runs, and whether the port is right.",
+        "No process listened at the address.",
+        "Check that the other side runs, and that the port is right.",
         consequence=True,
     ),
     _symptom(
         "GitAccessDenied",
         r"Authentication failed for|could not read Username|Permission denied \(publickey\)",
         _USER,
-        "The git server did not accept user name and password.",
-        "Give GIT_SYNC_USERNAME and GIT_SYNC_PASSWORD with --env; they are kept in a Secret.",
+        "The git server refused user name and password.",
+        "Give GIT_SYNC_USERNAME and GIT_SYNC_PASSWORD with --env; they are stored in a Secret.",
     ),
     _symptom(
         "GitRepositoryMissing",
         r"repository '[^']*' not found|does not appear to be a git repository"
         r"|fatal: repository '[^']*' does not exist",
         _USER,
-        "There is no such git repository.",
+        "The git repository does not exist.",
         "Check --sync-source.",
     ),
     _symptom(
@@ -191,7 +192,7 @@ SYMPTOMS: Sequence[Symptom] = (
         r"certificate verify failed|SSL certificate problem|x509: certificate",
         _USER,
         "The certificate of a server is not trusted.",
-        "Put its authority into the image, or mount it with --config-file.",
+        "Add its CA to the image, or mount the CA with --config-file.",
     ),
     _symptom(
         "AccessDenied",
@@ -204,28 +205,28 @@ SYMPTOMS: Sequence[Symptom] = (
         "LibraryMismatch",
         r"undefined symbol|GLIBC\S* not found|cannot open shared object file|DLL load failed",
         _USER,
-        "A library of the image is missing, or does not fit another one.",
-        "Install versions that belong together; build the image from a framework's own.",
+        "A library is missing in the image, or incompatible with another one.",
+        "Install compatible versions; build the image from a framework's own image.",
     ),
     _symptom(
         "ModuleMissing",
         r"ModuleNotFoundError: [^\n]*|ImportError: [^\n]*",
         _USER,
-        "A Python module is not installed in the image, or not where Python looks.",
+        "A Python module is not installed in the image, or not on the import path.",
         "Install it in the image, or set PYTHONPATH with --env.",
     ),
     _symptom(
         "SyntaxError",
         r"(SyntaxError|IndentationError|TabError): [^\n]*",
         _CODE,
-        "The program is no valid Python.",
-        "Correct the line that is shown.",
+        "The program is not valid Python.",
+        "Correct this line.",
     ),
     _symptom(
         "ArgumentsRefused",
         r"error: (unrecognized arguments|the following arguments are required|argument )[^\n]*",
         _USER,
-        "The program did not understand its arguments.",
+        "The program refused its arguments.",
         "Correct the command.",
     ),
     _symptom(
@@ -233,15 +234,15 @@ SYMPTOMS: Sequence[Symptom] = (
         r"Error\(s\) in loading state_dict|size mismatch for [^\n]*",
         _USER,
         "The checkpoint belongs to another model.",
-        "Load one of this model, or start in an empty folder.",
+        "Load a checkpoint of this model, or start in an empty folder.",
     ),
     _symptom(
         "CheckpointBroken",
         r"PytorchStreamReader failed|failed finding central directory|invalid load key"
         r"|unexpected EOF, expected",
         _PLATFORM,
-        "A checkpoint is incomplete, as after a crash while it was written.",
-        "Go on from the one before; write to a temporary name and rename when it is complete.",
+        "A checkpoint is incomplete, as after a crash during the write.",
+        "Resume from the previous one; write to a temporary name and rename the complete file.",
     ),
     _symptom(
         "TooManyOpenFiles",
@@ -254,7 +255,7 @@ SYMPTOMS: Sequence[Symptom] = (
         "ThreadsExhausted",
         r"can't start new thread|pthread_create failed|fork: [^\n]*unavailable",
         _NODE,
-        "No more threads or processes could be started.",
+        "The limit of threads or processes is reached.",
         "Set OMP_NUM_THREADS, use fewer data loader workers, or raise the pod's process limit.",
     ),
     _symptom(
@@ -262,14 +263,14 @@ SYMPTOMS: Sequence[Symptom] = (
         r"\bMemoryError\b|Cannot allocate memory|std::bad_alloc"
         r"|DefaultCPUAllocator: (can't|not enough)[^\n]*",
         _USER,
-        "The memory of the pod did not suffice.",
-        "Raise --memory, or use less.",
+        "The pod has too little memory.",
+        "Raise --memory, or use less memory.",
     ),
     _symptom(
         "MpiSlotsMissing",
         r"not enough slots available",
         _USER,
-        "mpirun was asked for more processes than the workers have slots.",
+        "mpirun was started with more processes than the workers have slots.",
         "Raise --workers or --slots-per-worker, or lower -n.",
     ),
     _symptom(
@@ -277,7 +278,7 @@ SYMPTOMS: Sequence[Symptom] = (
         r"ORTE (was unable|does not know)|PRTE has lost|unable to reliably start one or more",
         _PLATFORM,
         "mpirun could not start its processes on the workers.",
-        "See whether all workers run, and whether the image has the same Open MPI everywhere.",
+        "Check that all workers run, and that all images have the same Open MPI.",
     ),
     _symptom(
         "LossNotANumber",
@@ -290,21 +291,21 @@ SYMPTOMS: Sequence[Symptom] = (
         "PermissionDenied",
         r"PermissionError: [^\n]*|Permission denied",
         _USER,
-        "A file may not be read or written by the user of the container.",
-        "Check who owns it, or run as that user.",
+        "The user of the container may not read or write a file.",
+        "Check its owner, or run as that user.",
     ),
     _symptom(
         "FileMissing",
         r"FileNotFoundError: [^\n]*|can't open file '[^']*'|No such file or directory[^\n]*",
         _USER,
-        "A file is not where the program looks for it.",
+        "A file does not exist.",
         "Check the path, the mounts (--data) and the working folder (--working-dir).",
     ),
     _symptom(
         "ShapeMismatch",
         r"shapes cannot be multiplied|size of tensor [^\n]* must match|Expected input batch_size",
         _CODE,
-        "Tensors do not fit together.",
+        "The shapes of tensors do not match.",
         "Check the model against the data.",
     ),
     _symptom(
@@ -318,10 +319,11 @@ SYMPTOMS: Sequence[Symptom] = (
 
 
 def find_symptom(text: str) -> tuple[Symptom, str] | None:
-    """Return what the end of a log shows and the line that shows it; None if nothing known does.
+    """Return the symptom at the end of a log, and its line; None if no pattern matches.
 
-    A cause goes before a consequence. An error that says no more than that another replica is gone
-    is a consequence, whatever it is called.
+    Causes come before consequences. An error whose line only reports the loss of another replica is
+    a
+    consequence, whatever its name.
     """
     found = list(_found(text))
     lines = {line for symptom, line in found if symptom.consequence}

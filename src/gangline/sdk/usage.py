@@ -1,4 +1,4 @@
-"""What pods use now, from the cluster's metrics API."""
+"""Current usage of pods and nodes, from the cluster's metrics API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ _PATH = "/apis/metrics.k8s.io/v1beta1"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Processor and memory in use."""
+    """Used processors, memory and GPUs."""
 
     cpu: float = 0.0
     """Cores."""
     memory: float = 0.0
     """Bytes."""
     gpus: float | None = None
-    """GPUs' worth of work; None where nothing measures it."""
+    """Sum of GPU utilization; None if no exporter measures it."""
 
     def __add__(self, other: "Usage") -> "Usage":
         known = [each.gpus for each in (self, other) if each.gpus is not None]
@@ -29,13 +29,13 @@ class Usage:
 
 
 async def pod_usage(client: Client, namespace: str | None) -> Mapping[tuple[str, str], Usage]:
-    """Return what pods use by namespace and name; nothing where the cluster does not measure."""
+    """Return usage by namespace and name of pods; empty if the cluster has no metrics API."""
     where = f"/namespaces/{namespace}" if namespace else ""
     return await _read(client, f"{_PATH}{where}/pods")
 
 
 async def node_usage(client: Client) -> Mapping[tuple[str, str], Usage]:
-    """Return what nodes use, likewise; their namespace is empty."""
+    """Return usage of nodes by name, with an empty namespace in the key."""
     return await _read(client, f"{_PATH}/nodes")
 
 
@@ -51,7 +51,7 @@ async def _read(client: Client, path: str) -> Mapping[tuple[str, str], Usage]:
 
 
 def read_usage(item: Mapping[str, Any]) -> Usage:
-    """Add up the containers of a pod, or read what a node uses."""
+    """Sum up the containers of a pod, or convert the usage of a node."""
     parts = [part["usage"] for part in item.get("containers", [])] or [item.get("usage", {})]
     return sum((_usage(part) for part in parts), Usage())
 

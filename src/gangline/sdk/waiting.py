@@ -1,4 +1,4 @@
-"""Why a job has not begun, or holds: from its conditions, its pods and events. Pure."""
+"""Why a job has not started, from its conditions, its pods and events."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _USER, _NODE, _PLATFORM = Blame.USER, Blame.NODE, Blame.PLATFORM
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a job waits for."""
+    """The reason why a job is pending."""
 
     cause: str
     blame: Blame
@@ -28,9 +28,9 @@ _PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
      _USER, "The registry has no such image.", "Correct --image."),
     ("ImageAccessDenied", r"(?i)(pull|image|registry)[^\n]*(unauthorized|denied|authentication)",
      _USER, "The registry refuses access to the image.",
-     "Give the name of a Secret with --image-pull-secret."),
+     "Give a Secret with --image-pull-secret."),
     ("ImageRateLimited", r"toomanyrequests|pull rate limit",
-     _PLATFORM, "The registry has had too many requests.",
+     _PLATFORM, "The registry limits the rate of requests.",
      "Wait, or pull with an account (--image-pull-secret) or from a mirror."),
     ("RegistryUnreachable", r"(?i)(pull|image|registry)[^\n]*(no such host|i/o timeout|dial tcp)",
      _PLATFORM, "The registry cannot be reached.", "Check its name and the node's network."),
@@ -39,81 +39,82 @@ _PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
     ("ImagePullFailed", r"ErrImagePull|ImagePullBackOff|ErrImageNeverPull|Failed to pull image",
      _USER, "The image could not be pulled.", "Check --image and --image-pull-secret."),
     ("SecretMissing", r"(?i)secret \S+ not found|references non-existent secret key",
-     _USER, "A Secret that the job names does not exist.", "Create it; the job then goes on."),
+     _USER, "A Secret of the job does not exist.", "Create it; the job then continues."),
     ("ConfigMapMissing", r"(?i)configmap \S+ not found|non-existent config key",
-     _USER, "A ConfigMap that the job names does not exist.", "Create it; the job then goes on."),
+     _USER, "A ConfigMap of the job does not exist.", "Create it; the job then continues."),
     ("ClaimMissing", r"(?i)persistentvolumeclaim \S+ not found",
      _USER, "A claim that the job mounts does not exist.",
-     "Create it; 'gangline data list' shows those that are there."),
+     "Create it; 'gangline data list' shows existing claims."),
     ("ClaimUnbound", r"(?i)unbound (immediate )?persistentvolumeclaims|waiting for a volume",
      _PLATFORM, "A claim has no volume yet.",
-     "'kubectl describe pvc' says why; 'gangline doctor' checks the default storage class."),
+     "'kubectl describe pvc' shows why; 'gangline doctor' checks the default storage class."),
     ("MountFailed", r"FailedMount|FailedAttachVolume|MountVolume|Unable to attach or mount",
      _NODE, "A volume cannot be mounted.", "Check the storage system and the folder's name."),
     ("QuotaExceeded", r"exceeded quota|[Qq]uota",
      _USER, "The namespace's or the queue's quota is used up.",
-     "Ask for less, wait, or have the quota raised."),
+     "Request less, wait, or have the quota raised."),
     ("ServiceAccountMissing", r"(?i)serviceaccount \S+ not found",
      _USER, "The job's service account does not exist.", "Create it."),
     ("PolicyRefused", r"violates PodSecurity|admission webhook \S+ denied|is forbidden",
      _USER, "A policy of the cluster refuses the pods.",
-     "Leave out what it names, such as --hostNetwork or --data-dir."),
+     "Remove the refused options, such as --hostNetwork or --data-dir."),
     ("GpuShortage", r"(?i)insufficient nvidia\.com/gpu|insufficient \S*gpu",
      _PLATFORM, "There are not enough free GPUs.",
-     "'gangline explain' says how many and where; ask for fewer, or wait."),
+     "'gangline explain' shows how many and where; request fewer, or wait."),
     ("MemoryShortage", r"(?i)insufficient memory",
-     _PLATFORM, "No node has so much memory free.", "Lower --memory, or wait."),
+     _PLATFORM, "No node has enough free memory.", "Lower --memory, or wait."),
     ("CpuShortage", r"(?i)insufficient cpu",
-     _PLATFORM, "No node has so much CPU free.", "Lower --cpu, or wait."),
+     _PLATFORM, "No node has enough free CPU.", "Lower --cpu, or wait."),
     ("TaintNotTolerated", r"untolerated taint|taint[^\n]*(didn't|not) tolerate",
      _USER, "The nodes have a taint that the job does not tolerate.", "Add --toleration."),
     ("NoNodeMatches", r"node\(s\) didn't match|node affinity|node selector|matched no node",
-     _USER, "No node has the labels that the job asks for.",
+     _USER, "No node has the labels that the job selects.",
      "Correct --selector; 'kubectl get nodes --show-labels' shows them."),
     ("QueueClosed", r"(?i)queue \S* ?is (closed|not open|closing)",
      _USER, "The job's queue is closed.", "'gangline queue open' opens it."),
     ("QueueMissing", r"(?i)(no queue|queue \S+ (does not exist|not found|is missing))",
      _USER, "The job's queue does not exist.", "'gangline queue list' shows the queues."),
     ("NoRoom", r"Unschedulable|0/\d+ nodes are available|FailedScheduling",
-     _PLATFORM, "There is no room for the whole gang.", "'gangline explain' says what is short."),
+     _PLATFORM, "The cluster lacks free resources for the complete gang.",
+     "'gangline explain' shows what is short."),
 )  # fmt: skip
 _COMPILED = tuple((row[0], re.compile(row[1]), *row[2:]) for row in _PATTERNS)
 
 
 def waiting_cause(job: Job, pods: Sequence[Pod], events: Sequence[Happening]) -> Cause | None:
-    """Return what a job waits for; None if it waits for nothing that is known."""
+    """Return why a job is pending; None if no known reason applies."""
     if job.state.finished or job.state is State.RUNNING:
         return _deadline(job) if job.state is State.FAILED else None
     if job.state is State.SUSPENDED:
-        remedy = f"'gangline resume {job.name} -n {job.namespace}' lets it go on."
+        remedy = f"'gangline resume {job.name} -n {job.namespace}' resumes it."
         return Cause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
     for text in _texts(job, pods, events):
         if found := _read(text):
             return found
     if not pods and not job.reason and not events:
         return Cause(
-            "NotNoticed", _PLATFORM, "No operator has taken the job up.",
-            "'gangline doctor' says whether one runs.",
+            "NotNoticed", _PLATFORM, "No operator has reacted to the job.",
+            "'gangline doctor' shows whether one runs.",
         )  # fmt: skip
     if job.reason:
-        return Cause("Waiting", _PLATFORM, "The job waits.", "", job.reason)
+        return Cause("Waiting", _PLATFORM, "The job is pending.", "", job.reason)
     return None
 
 
 def _deadline(job: Job) -> Cause | None:
-    """A job that was ended as a whole leaves no replica that failed."""
+    """Return the cause of a failure that ended the complete job and left no failed replica."""
     if re.search(r"(?i)active longer than|deadline", job.reason):
         return Cause(
-            "DeadlineExceeded", _USER, "The job ran longer than it may.",
-            "Raise --running-timeout, or let it write checkpoints and resume.", job.reason,
+            "DeadlineExceeded", _USER, "The job exceeded its time limit.",
+            "Raise --running-timeout, or write checkpoints and resume.", job.reason,
         )  # fmt: skip
     if re.search(r"(?i)InvalidSpec|not valid|mistake", job.reason):
-        return Cause("InvalidSpec", _USER, "The job has mistakes.", "Correct them.", job.reason)
+        return Cause("InvalidSpec", _USER, "The job is invalid.", "Correct it.", job.reason)
     return None
 
 
 def _texts(job: Job, pods: Sequence[Pod], events: Sequence[Happening]) -> Iterator[str]:
-    """What has been said about the job, the most telling first, the newest of events first."""
+    """Yield messages about the job: the most specific first, of events the newest first."""
     for pod in pods:
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
             if waiting := status.state.waiting:

@@ -1,6 +1,5 @@
-"""Jobs as they were written: what to submit to get the same again. Pure.
-
-A server adds to what it stores; this takes away what only it may say, and renames for a copy.
+"""Manifests for resubmission: stored jobs without what the server has set, copies under another
+name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +18,14 @@ _ANNOTATIONS_OF_OTHERS = (
 
 
 def as_written(stored: Mapping[str, Any]) -> Manifest:
-    """Return an object without what the server has added."""
+    """Return a stored object without fields that the server has set."""
     found = {key: value for key, value in stored.items() if key != "status"}
     metadata = {key: v for key, v in stored["metadata"].items() if key not in _OF_THE_SERVER}
     annotations = metadata.get("annotations") or {}
-    kept = {key: v for key, v in annotations.items() if key not in _ANNOTATIONS_OF_OTHERS}
+    own = {key: v for key, v in annotations.items() if key not in _ANNOTATIONS_OF_OTHERS}
     metadata.pop("annotations", None)
-    if kept:
-        metadata["annotations"] = kept
+    if own:
+        metadata["annotations"] = own
     found["metadata"] = metadata
     if stored.get("kind") == "Service":
         found["spec"] = _service_spec(stored["spec"])
@@ -34,7 +33,7 @@ def as_written(stored: Mapping[str, Any]) -> Manifest:
 
 
 def _service_spec(spec: Mapping[str, Any]) -> Manifest:
-    """The addresses and ports that a service was given are its own."""
+    """Drop the addresses and ports that the server has allocated."""
     found = {key: value for key, value in spec.items() if key not in {"clusterIP", "clusterIPs"}}
     found["ports"] = [
         {key: value for key, value in port.items() if key != "nodePort"}
@@ -44,7 +43,7 @@ def _service_spec(spec: Mapping[str, Any]) -> Manifest:
 
 
 def renamed(objects: Sequence[Manifest], old: str, new: str) -> list[Manifest]:
-    """Return a job and what belongs to it under another name."""
+    """Return a job and the objects that it owns under another name."""
     names = {
         each["metadata"]["name"]: _named(each["metadata"]["name"], old, new) for each in objects
     }
@@ -57,7 +56,7 @@ def _named(name: str, old: str, new: str) -> str:
 
 
 def _replaced(node: Any, names: Mapping[str, str]) -> Any:
-    """Put new names where a text is one of the old, in references, labels and selectors alike."""
+    """Replace texts that equal an old name, in references, labels and selectors."""
     if isinstance(node, dict):
         return {key: _replaced(value, names) for key, value in node.items()}
     if isinstance(node, list):
@@ -66,7 +65,7 @@ def _replaced(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """Yield where each role stands in a job of whatever kind, and what it says."""
+    """Yield path and replica spec of each role, for any kind of job."""
     spec = job.get("spec") or {}
     for key, value in spec.items():
         if not isinstance(value, dict):
@@ -79,10 +78,10 @@ def roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]
 
 
 def scale_patch(job: Mapping[str, Any], role: str, replicas: int) -> Manifest:
-    """Return the merge patch that gives a role so many replicas.
+    """Return the merge patch that sets the number of replicas of a role.
 
     Raises:
-        KeyError: the job has no such role; its argument names those that there are.
+        KeyError: the job has no such role; the argument lists its roles.
     """
     for path, _ in roles(job):
         if path[-1].lower() == role.lower():
@@ -94,7 +93,7 @@ def scale_patch(job: Mapping[str, Any], role: str, replicas: int) -> Manifest:
 
 
 def replicas_of(job: Mapping[str, Any], role: str) -> int:
-    """Return how many replicas a role asks for; 0 if there is none of it."""
+    """Return the requested number of replicas of a role; 0 if the job has no such role."""
     for path, spec in roles(job):
         if path[-1].lower() == role.lower():
             count = spec.get("replicas")

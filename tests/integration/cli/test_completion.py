@@ -1,4 +1,4 @@
-"""What shells are offered when a key is pressed, through the protocol that their scripts speak."""
+"""Shell completion through the protocol of the completion scripts."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ async def fill(client: Client) -> None:
     await install(client)
     for name in ("team-a", "team-b"):
         await client.create(NAMESPACES, {"metadata": {"name": name}})
-    for name, namespace in (("digits", "default"), ("dates", "default"), ("words", "team-a")):
+    for name, namespace in (("digits", "default"), ("dates", "default"), ("args", "team-a")):
         body = {"metadata": {"name": name}, "spec": {"pytorchReplicaSpecs": WORKERS}}
         await client.create(PYTORCH_JOBS, body, namespace)
     replicas = {"Worker": {"replicas": 1, "template": TF_TEMPLATE}}
@@ -61,11 +61,11 @@ async def fill(client: Client) -> None:
 
 async def offered(environment: dict[str, str], line: str) -> list[str]:
     """What bash is offered for the last word of a line; nothing may be written besides."""
-    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    args = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
     asked = {
         "_GANGLINE_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
-        "COMP_CWORD": str(len(words) - 1),
+        "COMP_CWORD": str(len(args) - 1),
     }
     done = await asyncio.to_thread(
         subprocess.run,
@@ -105,7 +105,7 @@ async def test_names_that_the_cluster_knows_are_offered(
     cases = [
         ("gangline get d", ["dates", "digits", "dunes"]),
         ("gangline get -T tf ", ["dunes"]),
-        ("gangline logs -n team-a ", ["words"]),
+        ("gangline logs -n team-a ", ["args"]),
         ("gangline delete digits d", ["dates", "dunes"]),
         ("gangline logs digits -i ", ["worker-0"]),
         ("gangline exec digits -c ", ["pytorch"]),
@@ -119,7 +119,7 @@ async def test_names_that_the_cluster_knows_are_offered(
     await _expect(environment, cases)
 
 
-async def test_without_a_cluster_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:
+async def test_completion_without_cluster_offers_nothing_silently(tmp_path: Path) -> None:
     broken = tmp_path / "kubeconfig"
     broken.write_text("clusters: 7\n")
     settings = tmp_path / "config.yaml"
@@ -135,7 +135,7 @@ async def test_without_a_cluster_nothing_is_offered_and_nothing_said(tmp_path: P
     await _expect(environment, cases)
 
 
-async def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
+async def test_completion_times_out_on_unresponsive_server(tmp_path: Path) -> None:
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -162,10 +162,10 @@ def at_a_shell(api_server: ApiServer, folder: Path) -> dict[str, str]:
     return environment | {"PATH": f"{folder}:{environment['PATH']}", "TERM": "xterm"}
 
 
-async def run_shell(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+async def run_shell(environment: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(
         subprocess.run,
-        words,
+        args,
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -202,9 +202,9 @@ zpty typed zsh -f -i
 zpty -w typed 'autoload -Uz compinit; compinit -u -D; eval "$(gangline completion zsh)"'
 zpty -w typed 'show() { print -rn -- $BUFFER > $HOME/part; mv $HOME/part $HOME/line }'
 zpty -w typed 'zle -N show; bindkey "^X" show; print rea""dy'
-zpty -r typed said '*ready*'
+zpty -r typed fragment '*ready*'
 zpty -n -w typed $'gangline get di\t\x18'
-until [[ -e $HOME/line ]]; do zpty -r -t typed said; sleep 0.1; done
+until [[ -e $HOME/line ]]; do zpty -r -t typed fragment; sleep 0.1; done
 """
 """Keys pressed in an interactive shell on a terminal; the last one writes down the line so far."""
 

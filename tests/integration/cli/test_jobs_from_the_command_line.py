@@ -1,4 +1,4 @@
-"""Jobs from the command line on a complete cluster: what is printed, and the exit status."""
+"""Submitting, listing, logs, waiting and deleting on a complete cluster: output and exit status."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SUBMIT = ("submit", "pytorch", "--image", "any", "--cpu", "50m", "--share-memory", "0")
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
+def report(done: subprocess.CompletedProcess[str]) -> str:
     return f"{done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
@@ -21,7 +21,7 @@ async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedClust
     gangline = embedded_cluster.run
     script = "for i in 1 2 3; do echo line $i of $RANK; done"
     done = gangline(*SUBMIT, "--name", "hello", "--workers", "2", "--wait", script)
-    assert done.returncode == ExitCode.DONE, told(done)
+    assert done.returncode == ExitCode.DONE, report(done)
     assert done.stdout == "pytorchjob/hello created\n"
     assert "succeeded" in done.stderr
 
@@ -49,7 +49,7 @@ async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedClust
     assert gangline("logs", "hello", "-i", "master-0", "--tail", "1").stdout == "line 3 of 0\n"
 
     again = gangline(*SUBMIT, "--name", "hello", "true")
-    assert again.returncode == ExitCode.EXISTS, told(again)
+    assert again.returncode == ExitCode.EXISTS, report(again)
     assert "gangline delete" in again.stderr
 
     for known, code in (("pytorchjob/hello", ExitCode.DONE), ("tfjob/hello", ExitCode.NOT_FOUND)):
@@ -57,15 +57,15 @@ async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedClust
     assert gangline("delete", "pytorchjob/hello").returncode == ExitCode.DONE
     for command in ("get", "logs", "delete"):
         gone = gangline(command, "hello")
-        assert gone.returncode == ExitCode.NOT_FOUND, told(gone)
+        assert gone.returncode == ExitCode.NOT_FOUND, report(gone)
         assert not gone.stdout
 
 
-async def test_a_job_that_fails_is_told_by_the_exit_status(
+async def test_failed_job_sets_exit_status(
     embedded_cluster: EmbeddedCluster,
 ) -> None:
     done = embedded_cluster.run(*SUBMIT, "--name", "broken", "--wait", "echo no; exit 3")
-    assert done.returncode == ExitCode.JOB_FAILED, told(done)
+    assert done.returncode == ExitCode.JOB_FAILED, report(done)
     assert "gangline logs broken" in done.stderr
     assert embedded_cluster.run("logs", "broken").stdout == "no\n"
 
@@ -73,7 +73,7 @@ async def test_a_job_that_fails_is_told_by_the_exit_status(
 async def test_a_job_that_waits_says_why(embedded_cluster: EmbeddedCluster) -> None:
     gangline = embedded_cluster.run
     done = gangline(*SUBMIT, "--name", "huge", "--gpus", "99", "true")
-    assert done.returncode == ExitCode.DONE, told(done)
+    assert done.returncode == ExitCode.DONE, report(done)
     follow = gangline("logs", "huge")
     assert not follow.stdout
     for _ in range(100):
@@ -111,5 +111,5 @@ async def test_nodes_and_the_cluster_are_shown(embedded_cluster: EmbeddedCluster
     details = embedded_cluster.run("top", "node", "-d").stdout
     assert details.count("Name: ") == details.count("Type: ") == 2, details
     status = embedded_cluster.run("status")
-    assert status.returncode == ExitCode.DONE, told(status)
+    assert status.returncode == ExitCode.DONE, report(status)
     assert "API server:" in status.stdout

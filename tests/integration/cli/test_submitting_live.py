@@ -1,4 +1,4 @@
-"""Kinds and ways of submitting that only a live cluster proves: code by rsync, elastic jobs."""
+"""Kinds and options of ``submit`` that need a live cluster: code by rsync, elastic jobs."""
 
 import asyncio
 import json
@@ -65,10 +65,10 @@ while True:
 """
 
 
-def typed(cluster: EmbeddedCluster, *words: str) -> str:
+def typed(cluster: EmbeddedCluster, *args: str) -> str:
     """What a command prints that goes well."""
-    done = cluster.run(*words)
-    assert done.returncode == ExitCode.DONE, f"{words}: {done.stdout}\n{done.stderr}"
+    done = cluster.run(*args)
+    assert done.returncode == ExitCode.DONE, f"{args}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -92,12 +92,12 @@ async def test_an_elastic_job_trains_with_code_that_came_by_rsync(
             return state if state in {"SUCCEEDED", "FAILED"} else ""
 
         state = await until(ended, 400.0)
-    told = await asyncio.to_thread(typed, cluster, "logs", "elastic", "--all", "--no-prefix")
-    assert state == "SUCCEEDED", told + typed(cluster, "diagnose", "elastic")
-    said = sorted(line for line in told.splitlines() if "is elastic" in line)
-    assert len(said) == 2, told
-    assert "rank 0 of 2 is elastic" in said[0]
-    assert "rank 1 of 2 is elastic" in said[1]
+    result = await asyncio.to_thread(typed, cluster, "logs", "elastic", "--all", "--no-prefix")
+    assert state == "SUCCEEDED", result + typed(cluster, "diagnose", "elastic")
+    fragment = sorted(line for line in result.splitlines() if "is elastic" in line)
+    assert len(fragment) == 2, result
+    assert "rank 0 of 2 is elastic" in fragment[0]
+    assert "rank 1 of 2 is elastic" in fragment[1]
     copied = typed(cluster, "logs", "elastic", "-i", "worker-0", "-c", "init-code")
     assert "train.py" in copied
     assert "elasticjob/elastic" in typed(cluster, "list", "-T", "elastic", "-o", "name")

@@ -92,7 +92,7 @@ def test_after_a_kill_no_process_lives_and_the_next_demo_removes_the_rest(tmp_pa
         assert left == []
         assert killed.folder.exists()
         with demo(tmp_path) as following:
-            following.until(f"Removed what {killed.folder.name} had left")
+            following.until(f"Removed the remains of {killed.folder.name}")
             following.signal_all(signal.SIGINT)
             assert following.ended() == ExitCode.INTERRUPTED, following.said
         assert killed.left_behind(processes) == []

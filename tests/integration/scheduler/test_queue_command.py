@@ -60,7 +60,7 @@ async def test_a_queue_is_listed_closed_emptied_and_opened_again(
     ]
     shown = await queue("get", "team")
     assert "Capability:  cpu=2" in shown
-    assert "entitled to cpu 1" in shown
+    assert "fair share cpu 1" in shown
 
     assert await queue("close", "team") == "queue/team closed\n"
     await until(lambda status: status.get("state") == "Closing")

@@ -1,4 +1,4 @@
-"""What a job has written can be read when its pods are gone, on the embedded cluster."""
+"""Logs of deleted pods remain readable on the embedded cluster."""
 
 import json
 from pathlib import Path
@@ -17,9 +17,9 @@ SUBMIT = (
 )  # fmt: skip
 
 
-def typed(cluster: EmbeddedCluster, *words: str) -> str:
-    done = cluster.run(*words)
-    assert done.returncode == ExitCode.DONE, f"{words}: {done.stdout}\n{done.stderr}"
+def typed(cluster: EmbeddedCluster, *args: str) -> str:
+    done = cluster.run(*args)
+    assert done.returncode == ExitCode.DONE, f"{args}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -31,7 +31,7 @@ async def without_pods(cluster: EmbeddedCluster, state: str = "SUCCEEDED") -> No
     await until(cleaned_up, 200.0)
 
 
-async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedCluster) -> None:
+async def test_logs_of_deleted_pods_are_readable(embedded_cluster: EmbeddedCluster) -> None:
     cluster = embedded_cluster
     typed(cluster, *SUBMIT, "echo first of $RANK; echo last of $RANK")
     await without_pods(cluster)
@@ -44,7 +44,7 @@ async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedC
         "[worker-0] last of 1",
     ]
     async with cluster.client() as client:
-        with pytest.raises(NotFound):  # who does not ask for kept ones is told as by Kubernetes
+        with pytest.raises(NotFound):  # without the parameter the response is that of Kubernetes
             await anext(client.logs("gone-master-0", "default"))
 
     # A later job of the name has written nothing yet.
@@ -53,15 +53,15 @@ async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedC
     await without_pods(cluster)
     assert typed(cluster, "logs", "gone", "--all") == ""
 
-    # Why a job has failed is told by what its pods have left.
+    # The diagnosis reads the stored logs of deleted pods.
     typed(cluster, "delete", "gone")
     full = "OSError: [Errno 28] No space left on device"
     wait = "trap exit TERM; while :; do sleep 0.1; done"
     typed(cluster, *SUBMIT, f"test $RANK = 1 || {{ {wait}; }}; echo '{full}' >&2; exit 3")
     await without_pods(cluster, "FAILED")
     root = json.loads(typed(cluster, "diagnose", "gone", "-o", "json"))["root"]
-    told = (root["replica"], root["cause"], root["exitCode"], root["evidence"])
-    assert told == ("worker-0", "DiskFull", 3, full)
+    result = (root["replica"], root["cause"], root["exitCode"], root["evidence"])
+    assert result == ("worker-0", "DiskFull", 3, full)
 
 
 def submit_counting(
@@ -74,7 +74,7 @@ def submit_counting(
     typed(cluster, *job, *mount, *flags, count)
 
 
-async def test_what_ran_before_is_read_of_pods_that_are_gone_or_were_replaced(
+async def test_previous_logs_of_deleted_or_replaced_pods(
     embedded_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     cluster = embedded_cluster
@@ -92,7 +92,7 @@ async def test_what_ran_before_is_read_of_pods_that_are_gone_or_were_replaced(
     await until(lambda: written("run 0\n"), 200.0)
     nothing = cluster.run("logs", "again", "--previous")
     assert nothing.returncode == ExitCode.UNEXPECTED
-    assert "no earlier pod's log is kept" in nothing.stderr
+    assert "no log of an earlier pod" in nothing.stderr
     typed(cluster, "restart", "again")
     await until(lambda: written("run 1\n"), 200.0)
     assert typed(cluster, "logs", "again", "--previous") == "run 0\n"

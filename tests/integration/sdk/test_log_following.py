@@ -1,4 +1,4 @@
-"""Logs of a job are followed to the end, each line once, whatever happens to the connections."""
+"""Followed logs deliver each line once, whatever happens to connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "i", "command":
 
 
 class Kubelet:
-    """Serves logs as a kubelet does, and breaks off when it is told to."""
+    """Serves logs as a kubelet does, and breaks connections on request."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""The Python client without an event loop of one's own, on a complete cluster."""
+"""The synchronous Python client, on a complete cluster."""
 
 import asyncio
 
@@ -33,9 +33,9 @@ def work(kubeconfig: str) -> None:
             for rank, replica in enumerate(("master-0", "worker-0"))
             for step in range(3)
         ]
-        told: list[State] = []
-        assert client.wait("train", lambda job: told.append(job.state)).state is State.SUCCEEDED
-        assert told[-1] is State.SUCCEEDED
+        result: list[State] = []
+        assert client.wait("train", lambda job: result.append(job.state)).state is State.SUCCEEDED
+        assert result[-1] is State.SUCCEEDED
         assert "pytorchjob/train" in client.get("train")._repr_html_()
         again = list(client.logs("train"))
         assert len(again) == 6

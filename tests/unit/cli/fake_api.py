@@ -1,7 +1,7 @@
-"""An API server of a few dozen lines, for commands whose mistakes are tested: objects by path.
+"""A small fake API server for tests of the command line: objects by path.
 
-It knows no rules: what is created is there, what is not there is not found, and what a test
-forbids or has not installed is answered as an API server would.
+It validates nothing: created objects exist, other objects are not found, and kinds that a test
+forbids or removes give the responses of a real API server.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class FakeApi:
 
 
 async def _nothing_changes(request: web.Request) -> web.StreamResponse:
-    """A watch that never sees anything, until whoever watches goes."""
+    """A watch without events, until the client disconnects."""
     response = web.StreamResponse()
     await response.prepare(request)
     await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Commands that look at jobs choose them by name, by labels and in all namespaces."""
+"""Job selection by name, by labels and over all namespaces."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ ENDED = {"type": "Succeeded", "status": "True", "reason": "JobSucceeded", "messa
 
 @pytest.fixture
 async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
-    """Three jobs: two of a team, one of them in another namespace, and one of nobody."""
+    """Three jobs: two of a team, one of them in another namespace, and one without team."""
     async with serving(tmp_path) as (api, kubeconfig):
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -42,17 +42,17 @@ async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @pytest.fixture
 def typed(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> Typed:
-    async def run(*words: str, ends: ExitCode = ExitCode.DONE) -> str:
-        code = await asyncio.to_thread(main.run, list(words))
-        said = capsys.readouterr()
-        assert code == ends, said.err
-        return said.err if ends else said.out
+    async def run(*args: str, ends: ExitCode = ExitCode.DONE) -> str:
+        code = await asyncio.to_thread(main.run, list(args))
+        captured = capsys.readouterr()
+        assert code == ends, captured.err
+        return captured.err if ends else captured.out
 
     return run
 
 
-def names(said: str) -> list[tuple[str, str]]:
-    found: list[dict[str, Any]] = json.loads(said)
+def names(fragment: str) -> list[tuple[str, str]]:
+    found: list[dict[str, Any]] = json.loads(fragment)
     return sorted((each["namespace"], each["name"]) for each in found)
 
 
@@ -79,18 +79,18 @@ async def test_each_form_of_output_is_to_be_had(typed: Typed, command: str) -> N
 
 @pytest.mark.parametrize("command", ["get", "describe", "wait"])
 async def test_a_choice_of_nothing_or_of_two_kinds_is_refused(typed: Typed, command: str) -> None:
-    said = await typed(command, ends=ExitCode.USAGE)
-    assert "--selector" in said
-    said = await typed(command, "digits", "-l", "team=a", ends=ExitCode.USAGE)
-    assert "choose twice" in said
-    said = await typed(command, "nobody", "-A", ends=ExitCode.NOT_FOUND)
-    assert "'nobody'" in said
+    fragment = await typed(command, ends=ExitCode.USAGE)
+    assert "--selector" in fragment
+    fragment = await typed(command, "digits", "-l", "team=a", ends=ExitCode.USAGE)
+    assert "exclude each other" in fragment
+    fragment = await typed(command, "nobody", "-A", ends=ExitCode.NOT_FOUND)
+    assert "'nobody'" in fragment
 
 
 async def test_several_jobs_are_waited_for_and_named_in_full(typed: Typed) -> None:
-    said = await typed("wait", "-A", "-l", "team=a")
-    assert said == "pytorchjob/digits SUCCEEDED\n" * 2
-    assert "nothing to wait for" in await typed("wait", "-l", "team=b", ends=ExitCode.UNEXPECTED)
+    fragment = await typed("wait", "-A", "-l", "team=a")
+    assert fragment == "pytorchjob/digits SUCCEEDED\n" * 2
+    assert "no job matches" in await typed("wait", "-l", "team=b", ends=ExitCode.UNEXPECTED)
 
 
 async def test_a_page_holds_conditions_specification_and_events(typed: Typed) -> None:
@@ -134,7 +134,9 @@ async def test_nodes_claims_and_queues_are_chosen_by_labels(api: FakeApi, typed:
         "persistentvolumeclaim/two\n"
     )
     assert await typed("queue", "list", "-l", "team=a", "-o", "name") == "queue/one\n"
-    assert "choose twice" in await typed("top", "node", "one", "-l", "a=b", ends=ExitCode.USAGE)
+    assert "exclude each other" in await typed(
+        "top", "node", "one", "-l", "a=b", ends=ExitCode.USAGE
+    )
 
 
 async def test_what_is_watched_is_printed_again_when_it_has_changed(

@@ -1,4 +1,4 @@
-"""The edge of the command line: help, exit codes, errors that say what to do next."""
+"""The command line as a program: help, start-up imports, exit statuses, error messages."""
 
 import os
 import subprocess
@@ -55,10 +55,10 @@ def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
         "print(*sorted(set(sys.modules) & {'gangline.cli.submit_kinds', 'shutil', 'json',"
         " 'gangline.cli.jobs.options', 'dataclasses', 'pathlib'}))"
     )
-    words = {"COMP_WORDS": "gangline submit p", "COMP_CWORD": "2"}
+    args = {"COMP_WORDS": "gangline submit p", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env=os.environ | words | {"_GANGLINE_COMPLETE": "zsh_complete"},
+        env=os.environ | args | {"_GANGLINE_COMPLETE": "zsh_complete"},
         capture_output=True,
         text=True,
         check=True,
@@ -69,7 +69,7 @@ def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
     assert loaded == "gangline.cli.submit_kinds"
 
 
-def test_a_look_at_jobs_loads_nothing_for_streams_servers_or_figures(tmp_path: Path) -> None:
+def test_list_imports_no_streams_servers_or_metrics(tmp_path: Path) -> None:
     kubeconfig = without_cluster(tmp_path)
     script = (
         "import sys, gangline.cli.main as m;"
@@ -84,7 +84,7 @@ def test_a_look_at_jobs_loads_nothing_for_streams_servers_or_figures(tmp_path: P
 
 
 @pytest.mark.parametrize("name", list(main.COMMANDS))
-def test_every_command_has_help_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if name == "demo" and not (Path(main.__file__).parent / "demo.py").exists():
         pytest.skip("the demo comes with the examples")
     assert main.run([name, "--help"]) == ExitCode.DONE
@@ -110,9 +110,9 @@ def test_a_mistyped_command_is_answered_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main.run(["sumbit"]) == ExitCode.USAGE
-    told = capsys.readouterr()
-    assert "Did you mean 'submit'?" in told.err
-    assert not told.out
+    result = capsys.readouterr()
+    assert "Did you mean 'submit'?" in result.err
+    assert not result.out
 
 
 def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +135,7 @@ def test_the_reference_names_every_command_and_its_options(
         assert f"\n## gangline {name}\n" in f"\n{shown}"
     for heading in ("gangline submit pytorch", "gangline top node", "gangline queue close"):
         assert f"## {heading}\n" in shown
-    assert "| `--workers INTEGER RANGE` | Pods in all" in shown
+    assert "| `--workers INTEGER RANGE` | Number of pods" in shown
     assert main.run(["reference", "list"]) == ExitCode.DONE
     assert "--watch" in capsys.readouterr().out
     assert main.run(["reference", "nothing"]) == ExitCode.USAGE
@@ -151,7 +151,7 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "fragment"),
     [
         (kube.Unreachable("no answer"), ExitCode.UNREACHABLE, "gangline up"),
         (kube.ConfigError("no configuration"), ExitCode.UNREACHABLE, "gangline up"),
@@ -173,14 +173,14 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_errors_become_a_message_and_an_exit_status(
-    error: BaseException, code: ExitCode, said: str
+    error: BaseException, code: ExitCode, fragment: str
 ) -> None:
-    told = explain(error)
-    assert told.code == code
-    assert said in f"{told.message} {told.hint}"
+    result = explain(error)
+    assert result.code == code
+    assert fragment in f"{result.message} {result.hint}"
 
 
-def test_one_error_of_many_tasks_is_explained_as_itself() -> None:
+def test_single_error_of_task_group_is_explained() -> None:
     group = BaseExceptionGroup("tasks", [CommandError("why", code=ExitCode.EXISTS)])
     assert explain(group).code == ExitCode.EXISTS
 
@@ -188,9 +188,9 @@ def test_one_error_of_many_tasks_is_explained_as_itself() -> None:
 def test_every_mistake_of_a_refused_object_is_named() -> None:
     causes = [StatusCause(field=f"spec.f{index}", message=f"bad {index}") for index in range(40)]
     error = kube.Invalid(status("Invalid", kind="PyTorchJob", name="x", causes=causes))
-    told = explain(error).message
-    assert "40 mistakes" in told
-    assert all(f"spec.f{index}: bad {index}" in told for index in range(40))
+    result = explain(error).message
+    assert "40 errors" in result
+    assert all(f"spec.f{index}: bad {index}" in result for index in range(40))
 
 
 def test_a_traceback_is_shown_with_debug_only(

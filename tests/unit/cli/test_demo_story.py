@@ -1,4 +1,4 @@
-"""What the demo tells from the lines of its replicas, and how it shows it."""
+"""The timeline of the demo, from lines of replicas, and its display."""
 
 import io
 
@@ -20,85 +20,85 @@ class Clock:
         return self.now
 
 
-def told(*, kill: bool = True, recovers: bool = True, accuracy: float = 0.97) -> Story:
+def observed(*, kill: bool = True, recovers: bool = True, accuracy: float = 0.97) -> Story:
     """A demo of 100 steps whose worker is killed after step 40 of a checkpoint at 30."""
     clock = Clock()
-    story = Story(100, kill_wanted=kill, clock=clock)
+    timeline = Story(100, kill_wanted=kill, clock=clock)
     clock.now = 101.0
-    story.cluster_answers()
+    timeline.cluster_answers()
     clock.now = 102.0
-    story.submitted()
-    story.line("master-0", "rank 0 of 3 on digits-master-0: starts at step 0")
+    timeline.submitted()
+    timeline.line("master-0", "rank 0 of 3 on digits-master-0: starts at step 0")
     clock.now = 106.0
-    story.line("master-0", "step 1/100 loss 2.3")
-    story.line("worker-0", "step 40/100 loss 1.0")
+    timeline.line("master-0", "step 1/100 loss 2.3")
+    timeline.line("worker-0", "step 40/100 loss 1.0")
     if kill:
         clock.now = 110.0
-        story.kill(VICTIM)
-        story.line("worker-0", "step 41/100 loss 1.0")
-        story.line("worker-0", "rank 1 lost another rank in step 43: reset by peer")
+        timeline.kill(VICTIM)
+        timeline.line("worker-0", "step 41/100 loss 1.0")
+        timeline.line("worker-0", "rank 1 lost another rank in step 43: reset by peer")
     if kill and recovers:
-        story.line("worker-1", "rank 2 of 3 on digits-worker-1: starts at step 30")
+        timeline.line("worker-1", "rank 2 of 3 on digits-worker-1: starts at step 30")
         clock.now = 117.5
-        story.line("worker-0", "step 31/100 loss 1.0")
+        timeline.line("worker-0", "step 31/100 loss 1.0")
     clock.now = 120.0
-    story.line("master-0", f"test accuracy {accuracy}")
-    story.ended("SUCCEEDED", 3)
-    return story
+    timeline.line("master-0", f"test accuracy {accuracy}")
+    timeline.ended("SUCCEEDED", 3)
+    return timeline
 
 
 def test_phases_are_measured_from_what_began_them() -> None:
-    story = told()
-    times = (story.cluster_start, story.first_step, story.recovery, story.total)
+    timeline = observed()
+    times = (timeline.cluster_start, timeline.first_step, timeline.recovery, timeline.total)
     assert times == (1.0, 4.0, 7.5, 20.0)
 
 
 def test_the_steps_between_checkpoint_and_kill_are_lost() -> None:
-    story = told()
-    assert (story.last_before_kill, story.resumed_at, story.lost_steps) == (42, 30, 12)
+    timeline = observed()
+    assert (timeline.last_before_kill, timeline.resumed_at, timeline.lost_steps) == (42, 30, 12)
 
 
 def test_lines_written_before_the_kill_do_not_count_as_recovery() -> None:
-    assert told(recovers=False).recovery < 0
+    assert observed(recovers=False).recovery < 0
 
 
 def test_the_worker_is_killed_once_and_not_before_its_time() -> None:
-    story = Story(100)
-    story.line("master-0", "step 39/100 loss 1.0")
-    early = story.kill_is_due
-    story.line("master-0", "step 40/100 loss 1.0")
-    due = story.kill_is_due
-    story.kill(VICTIM)
-    assert (early, due, story.kill_is_due) == (False, True, False)
+    timeline = Story(100)
+    timeline.line("master-0", "step 39/100 loss 1.0")
+    early = timeline.kill_is_due
+    timeline.line("master-0", "step 40/100 loss 1.0")
+    due = timeline.kill_is_due
+    timeline.kill(VICTIM)
+    assert (early, due, timeline.kill_is_due) == (False, True, False)
 
 
 def test_only_a_good_network_that_recovered_is_a_success() -> None:
-    stories = [told(), told(recovers=False), told(accuracy=0.9), told(kill=False)]
-    assert [story.succeeded for story in stories] == [True, False, False, True]
+    stories = [observed(), observed(recovers=False), observed(accuracy=0.9), observed(kill=False)]
+    assert [timeline.succeeded for timeline in stories] == [True, False, False, True]
 
 
 def test_a_worker_that_could_not_be_killed_is_no_success() -> None:
-    story = told(kill=False)
-    story.kill_wanted = True
-    assert not story.succeeded
-    assert "no worker was found" in headline(story)
+    timeline = observed(kill=False)
+    timeline.kill_wanted = True
+    assert not timeline.succeeded
+    assert "no worker was found" in headline(timeline)
 
 
 def test_the_headline_says_what_is_wrong() -> None:
-    assert "0.9700" in headline(told())
-    assert "not seen to recover" in headline(told(recovers=False))
-    assert "below 0.95" in headline(told(accuracy=0.9))
+    assert "0.9700" in headline(observed())
+    assert "no recovery" in headline(observed(recovers=False))
+    assert "expected 0.95" in headline(observed(accuracy=0.9))
     assert "without a test accuracy" in headline(Story(100))
 
 
 def test_the_table_names_loss_and_phases() -> None:
-    table = dict(rows(told()))
+    table = dict(rows(observed()))
     assert table["killed"] == "worker-1, after step 42 of 100"
-    assert table["lost"] == "12 steps since the checkpoint of step 30; 3 restarts in all"
+    assert table["lost"] == "12 steps since the checkpoint of step 30; 3 restarts in total"
     assert table["recovery, kill to the next step"] == "7.5 s"
 
 
-def test_what_never_happened_is_said_so() -> None:
+def test_milestones_that_never_happened_are_reported() -> None:
     assert dict(rows(Story(100)))["submission to the first step"] == "never"
 
 
@@ -109,7 +109,7 @@ def test_without_a_terminal_the_view_prints_lines_only() -> None:
         for step in range(1, 101):
             view.line("worker-1", f"step {step}/100 loss 0.5")
         view.line("worker-1", "x" * 500)
-    view.report(told())
+    view.report(observed())
     lines = out.getvalue().splitlines()
     assert [line for line in lines if "step " in line and "|" in line] == [
         " worker-1 | step 50/100 loss 0.5",
@@ -126,10 +126,10 @@ def test_on_a_terminal_bars_and_colours_are_shown() -> None:
         view.line("worker-1", "step 50/100 loss 0.5")
         view.killed(VICTIM)
     assert "━" in out.getvalue()
-    assert "killed, starts again" in out.getvalue()
+    assert "killed, restarting" in out.getvalue()
 
 
-def test_the_example_is_submitted_as_it_stands_with_its_script() -> None:
+def test_example_is_submitted_unchanged_with_its_script() -> None:
     configuration, *objects = manifests(example_folder(), 7)
     assert "DistributedDataParallel" in configuration["data"]["digits.py"]
     job = objects[-1]

@@ -1,4 +1,4 @@
-"""``diagnose`` of a job that failed and whose pods are gone: what was kept of them is read."""
+"""``diagnose`` of a failed job whose pods are deleted reads their stored logs."""
 
 import asyncio
 import json
@@ -68,13 +68,13 @@ def keep(api: FakeApi, *pods: dict[str, Any]) -> None:
 
 async def diagnosis(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     code = await asyncio.to_thread(main.run, ["diagnose", "digits", "-o", "json"])
-    said = capsys.readouterr()
-    assert code == ExitCode.DONE, said.err
-    found: dict[str, Any] = json.loads(said.out)
+    captured = capsys.readouterr()
+    assert code == ExitCode.DONE, captured.err
+    found: dict[str, Any] = json.loads(captured.out)
     return found
 
 
-async def test_the_kept_log_of_the_replica_that_fell_first_names_the_cause(
+async def test_stored_log_of_first_failed_replica_gives_cause(
     api: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_job(api, "Failed")
@@ -100,7 +100,7 @@ async def test_of_pods_of_one_name_the_last_counts_and_one_that_is_there_most(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_where_nothing_is_kept_or_the_job_goes_on_nothing_is_read(
+async def test_no_stored_logs_are_read_if_missing_or_job_is_active(
     api: FakeApi, capsys: pytest.CaptureFixture[str], kept: bool
 ) -> None:
     add_job(api, "Running" if kept else "Failed")

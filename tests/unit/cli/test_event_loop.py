@@ -1,4 +1,4 @@
-"""Short work runs without looking for garbage, and leaves the process as it was."""
+"""Short coroutines run without garbage collection, which is enabled again afterwards."""
 
 import gc
 
@@ -15,7 +15,7 @@ async def fails() -> None:
     raise ValueError("as expected")
 
 
-def test_garbage_is_looked_for_again_behind_short_work() -> None:
+def test_garbage_collection_is_enabled_after_short_work() -> None:
     assert gc.isenabled()
     assert run_briefly(collects()) is False
     assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""``get -g``: each GPU of each replica, in Arena's columns and keys, as DCGM tells of them."""
+"""``get -g``: each GPU of each replica in Arena's columns and keys, from DCGM metrics."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from unit.cli.fake_api import FakeApi, serving
 JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 PODS = "/api/v1/namespaces/default/pods"
 EXPORTER = "/api/v1/namespaces/gpu-operator/pods/exporter"
-TOLD = "".join(
+METRICS = "".join(
     f'DCGM_FI_DEV_{metric}{{gpu="{n}",UUID="G{n}",namespace="default",pod="digits-master-0"}} {v}\n'
     for n, values in ((0, (98, 15641, 635)), (3, (0, 4, 16272)))
     for metric, v in zip(("GPU_UTIL", "FB_USED", "FB_FREE"), values, strict=True)
@@ -56,8 +56,8 @@ def add_pod(api: FakeApi, role: str, phase: str, containers: list[dict[str, Any]
     )
 
 
-async def typed(*words: str) -> int:
-    return await asyncio.to_thread(main.run, list(words))
+async def typed(*args: str) -> int:
+    return await asyncio.to_thread(main.run, list(args))
 
 
 def rows_of(shown: str) -> list[list[str]]:
@@ -67,7 +67,7 @@ def rows_of(shown: str) -> list[list[str]]:
 async def test_each_gpu_of_a_replica_has_a_row(
     api: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = TOLD
+    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = METRICS
     assert await typed("get", "-g", "digits") == ExitCode.DONE
     head, *rows = rows_of(capsys.readouterr().out)
     assert head == [
@@ -85,7 +85,7 @@ async def test_each_gpu_of_a_replica_has_a_row(
 async def test_plain_data_has_the_gpus_of_each_replica_by_their_numbers(
     api: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = TOLD
+    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = METRICS
     assert await typed("get", "-g", "digits", "-o", "json") == ExitCode.DONE
     master, worker = json.loads(capsys.readouterr().out)["instances"]
     assert master["gpuMetrics"]["0"] == {
@@ -111,13 +111,13 @@ async def test_the_nodes_command_asks_the_same_source(
     status = {"allocatable": {"nvidia.com/gpu": "4"}, "capacity": {"nvidia.com/gpu": "4"}}
     api.add("/api/v1/nodes/n1", status=status)
     assert await typed("top", "node", "-d", "--metric", "-o", "json") == ExitCode.DONE
-    told = capsys.readouterr()
-    assert "Nothing measures the GPUs of n1" in told.err
-    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = TOLD
+    result = capsys.readouterr()
+    assert "GPUs on n1" in result.err
+    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = METRICS
     assert await typed("top", "node", "-d", "--metric", "-m", "e", "-o", "json") == ExitCode.DONE
-    told = capsys.readouterr()
-    assert not told.err
-    (node,) = json.loads(told.out)
+    result = capsys.readouterr()
+    assert not result.err
+    (node,) = json.loads(result.out)
     assert node["usedGPUs"] == 0.98
     assert [each["index"] for each in node["gpus"]] == ["0", "3"]
     assert node["instances"][0]["gpuIndexes"] == ["0", "3"]
@@ -130,7 +130,7 @@ async def test_the_gpus_of_a_replica_stand_in_its_row_beside_what_it_uses(
 ) -> None:
     assert await typed("top", "job", "digits") == ExitCode.DONE
     assert "DeviceIndex" not in capsys.readouterr().out
-    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = TOLD
+    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = METRICS
     assert await typed("top", "job", "digits") == ExitCode.DONE
     shown = capsys.readouterr().out
     head, master, worker = [

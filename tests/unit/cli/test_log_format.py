@@ -1,4 +1,4 @@
-"""Log lines: text for people, JSON for programs, both with the fields of what they are about."""
+"""Log lines as text and as JSON, with the fields of their context."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What the commands that look at jobs print, and how their flags are read."""
+"""Output of the commands that inspect jobs, and parsing of their flags."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -90,7 +90,7 @@ def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
     assert usage_data(a_job(), usage, NOW)["usedGPUs"] == 0.75
 
 
-def test_curves_show_how_figures_have_gone() -> None:
+def test_sparklines_show_recent_values() -> None:
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert sparkline([0, 0, -1]) == "▁▁▁"
     history = History()
@@ -212,9 +212,9 @@ def test_a_goal_is_reached_or_never_will_be(
     if isinstance(expected, bool):
         assert reached(a_job(state=state), goal) is expected
         return
-    with pytest.raises(CommandError) as told:
+    with pytest.raises(CommandError) as result:
         reached(a_job(state=state), goal)
-    assert told.value.code == expected
+    assert result.value.code == expected
 
 
 def test_ports_are_read_as_kubectl_does() -> None:

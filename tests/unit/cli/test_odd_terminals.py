@@ -1,4 +1,4 @@
-"""Terminals that are narrow, know few signs, or want no colours: nothing breaks or is lost."""
+"""Terminals that are narrow, have a limited encoding, or disable colours."""
 
 import asyncio
 import os
@@ -50,10 +50,10 @@ async def world(tmp_path: Path) -> AsyncIterator[tuple[FakeApi, dict[str, str]]]
         yield api, environment | {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
 
 
-async def typed(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+async def typed(environment: dict[str, str], *args: str) -> subprocess.CompletedProcess[bytes]:
     return await asyncio.to_thread(
         subprocess.run,
-        [*GANGLINE, *words],
+        [*GANGLINE, *args],
         env=environment,
         capture_output=True,
         check=True,
@@ -78,11 +78,11 @@ async def test_what_an_encoding_cannot_write_is_written_by_its_numbers(
     assert (await typed(environment, "logs", "digits")).stdout == line
 
 
-def on_a_terminal(environment: dict[str, str], *words: str) -> bytes:
+def on_a_terminal(environment: dict[str, str], *args: str) -> bytes:
     """What a command writes to a terminal."""
     ours, theirs = pty.openpty()
     try:
-        process = subprocess.Popen([*GANGLINE, *words], env=environment, stdout=theirs)
+        process = subprocess.Popen([*GANGLINE, *args], env=environment, stdout=theirs)
         assert process.wait(PATIENCE_S) == 0  # it writes less than a terminal takes in
         return os.read(ours, 1 << 16)
     finally:
@@ -93,15 +93,15 @@ def on_a_terminal(environment: dict[str, str], *words: str) -> bytes:
 async def test_colours_are_for_terminals_that_want_them(
     world: tuple[FakeApi, dict[str, str]],
 ) -> None:
-    words, environment = ("logs", "digits", "--prefix"), world[1] | {"PYTHONIOENCODING": "utf-8"}
-    coloured = await asyncio.to_thread(on_a_terminal, environment, *words)
+    args, environment = ("logs", "digits", "--prefix"), world[1] | {"PYTHONIOENCODING": "utf-8"}
+    coloured = await asyncio.to_thread(on_a_terminal, environment, *args)
     assert b"\x1b[36m[master-0]" in coloured
-    plain = await asyncio.to_thread(on_a_terminal, environment | {"NO_COLOR": "1"}, *words)
+    plain = await asyncio.to_thread(on_a_terminal, environment | {"NO_COLOR": "1"}, *args)
     assert plain == "[master-0] 损失 0.5\r\n".encode()
-    assert (await typed(environment, *words)).stdout == "[master-0] 损失 0.5\n".encode()
+    assert (await typed(environment, *args)).stdout == "[master-0] 损失 0.5\n".encode()
 
 
-async def test_rows_are_whole_on_a_narrow_terminal(
+async def test_rows_are_complete_on_narrow_terminal(
     world: tuple[FakeApi, dict[str, str]],
 ) -> None:
     environment = world[1] | {"PYTHONIOENCODING": "utf-8", "COLUMNS": "40"}

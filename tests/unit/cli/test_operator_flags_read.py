@@ -1,4 +1,4 @@
-"""What the operator's flags and variables become; what is wrong is told by the flag's name."""
+"""The operator's settings from flags and environment variables; errors name the flag."""
 
 from typing import Any
 
@@ -139,18 +139,18 @@ def test_a_flag_comes_before_a_variable() -> None:
         "--gang-scheduling=perhaps",
     ],
 )
-def test_a_bad_value_is_told_by_the_name_of_its_flag(argument: str) -> None:
+def test_invalid_value_names_its_flag(argument: str) -> None:
     flag = argument.partition("=")[0]
     with pytest.raises(ValueError, match=rf"Invalid value for .*{flag}"):
         settings(argument)
 
 
-def test_a_bad_value_from_the_environment_is_told_by_both_names() -> None:
+def test_invalid_value_from_environment_names_flag_and_variable() -> None:
     with pytest.raises(ValueError, match=r"--kube-api-qps.*GANGLINE_OPERATOR_KUBE_API_QPS"):
         settings(GANGLINE_OPERATOR_KUBE_API_QPS="fast")
 
 
-async def test_the_rate_is_a_bucket_of_half_as_many_again_unless_told() -> None:
+async def test_default_burst_is_one_and_a_half_times_rate() -> None:
     def room(bucket: Any) -> int:
         taken = 0
         while bucket.try_take():

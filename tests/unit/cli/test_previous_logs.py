@@ -1,6 +1,6 @@
-"""``logs --previous``: before the last restart, of pods that are gone, and where nothing is kept.
+"""``logs --previous``: restarted containers, replaced pods, and clusters without stored logs.
 
-The command speaks to a server that has one job and whatever logs a test gives it.
+The command talks to a server with one job and the logs of the test.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class World:
 
     pods: list[dict[str, Any]] = field(default_factory=list)
     gone: list[dict[str, Any]] | None = None
-    """None: it keeps no logs of pods that are gone, as Kubernetes."""
+    """None: it does not store logs of pods that are gone, as Kubernetes."""
     logs: dict[tuple[str, bool, bool], str] = field(default_factory=dict)
     """By the pod's name, whether what ran before is meant, and whether the pod is gone."""
     finished: bool = False
@@ -137,7 +137,7 @@ async def test_before_a_pod_that_was_not_restarted_comes_the_one_that_it_replace
     assert capsys.readouterr().out == "the last of the pod before\n"
 
 
-async def test_of_a_pod_that_is_gone_what_ran_before_its_last_run_is_read(
+async def test_previous_log_of_deleted_pod_is_read(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.gone, world.finished = [pod("master-0"), pod("worker-0")], True
@@ -148,7 +148,7 @@ async def test_of_a_pod_that_is_gone_what_ran_before_its_last_run_is_read(
 
 
 @pytest.mark.parametrize(
-    ("gone", "why"), [(None, "this cluster keeps no logs"), ([], "no earlier pod's log is kept")]
+    ("gone", "why"), [(None, "does not store logs"), ([], "no log of an earlier pod")]
 )
 async def test_where_nothing_ran_before_the_answer_says_what_the_cluster_keeps(
     world: World,
@@ -158,20 +158,20 @@ async def test_where_nothing_ran_before_the_answer_says_what_the_cluster_keeps(
 ) -> None:
     world.pods, world.gone = [pod("master-0")], gone
     assert await logs("--previous") == ExitCode.UNEXPECTED
-    told = capsys.readouterr()
-    assert not told.out
-    assert "no container was restarted" in told.err
-    assert why in told.err
+    result = capsys.readouterr()
+    assert not result.out
+    assert "no container was restarted" in result.err
+    assert why in result.err
     # Lines of the last minute may well be none: that is no mistake.
     assert await logs("--previous", "--since", "1m") == ExitCode.DONE
 
 
-async def test_pods_that_are_gone_without_a_trace_are_said_to_be(
+async def test_deleted_pods_without_logs_are_reported(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.finished = True
     assert await logs() == ExitCode.DONE
-    assert "this cluster keeps no logs of pods that are gone" in capsys.readouterr().err
+    assert "does not store logs of deleted pods" in capsys.readouterr().err
     world.gone = []
     assert await logs() == ExitCode.DONE
-    assert "keeps no logs" not in capsys.readouterr().err
+    assert "does not store logs" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The user's settings: what counts more, what mistakes are called, how profiles are switched."""
+"""The user's settings: precedence, error messages, switching of profiles."""
 
 import json
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from gangline.cli import main
 from gangline.cli.config import with_profile
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import target_of
 from gangline.cli.profiles import Profiles, cluster_settings, parse
+from gangline.cli.target import target_of
 
 FILE = Path("/home/me/.config/gangline/config.yaml")
 TEXT = """\
@@ -107,12 +107,12 @@ def test_without_a_file_nothing_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
-        ("namespac: x", "namespac: there is no such key; did you mean namespace?"),
+        ("namespac: x", "namespac: unknown key; did you mean namespace?"),
         ("namespace: 7", "namespace: a text is expected, not 7"),
         ("profiles: {a: {context: [b]}}", "profiles.a.context: a text is expected, not a list"),
-        ("profiles: {a: {colour: b}}", "profiles.a.colour: there is no such key; known are"),
+        ("profiles: {a: {colour: b}}", "profiles.a.colour: unknown key; known keys"),
         ("profiles: {a: b}", "profiles.a: names with values are expected, not 'b'"),
         ("submit: [a]", "submit: names with values are expected, not a list"),
         ("a: [", "line 2"),
@@ -121,16 +121,16 @@ def test_without_a_file_nothing_is_set() -> None:
         ("context: a\ncontext: b", "context"),
     ],
 )
-def test_a_mistake_names_the_key(text: str, said: str) -> None:
+def test_a_mistake_names_the_key(text: str, fragment: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse(text, FILE)
-    assert said in caught.value.message
+    assert fragment in caught.value.message
     assert str(FILE) in caught.value.message
     assert caught.value.code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("source", ["flag", "environment", "file"])
-def test_a_profile_that_does_not_exist_is_told_with_who_named_it(source: str) -> None:
+def test_unknown_profile_is_reported_with_origin(source: str) -> None:
     profiles = parse(TEXT.replace("research", "lab") if source == "file" else TEXT, FILE)
     profiles = Profiles(FILE, profiles.rest, {}, "gone") if source == "file" else profiles
     flag = "gone" if source == "flag" else None
@@ -170,12 +170,12 @@ def test_config_view_says_where_each_value_comes_from(
     assert found["namespace"] == "flag --namespace"
     assert found["context"] == found["submit.image"] == "profile research"
     assert main.run(["config", "view", "--profile", "home"]) == ExitCode.DONE
-    told = capsys.readouterr()
-    assert told.out.splitlines()[0].split() == ["KEY", "VALUE", "FROM"]
-    assert "no cluster is configured" in told.err
+    result = capsys.readouterr()
+    assert result.out.splitlines()[0].split() == ["KEY", "VALUE", "FROM"]
+    assert "no cluster is configured" in result.err
 
 
-def test_the_kubeconfig_says_what_nobody_else_does(
+def test_kubeconfig_gives_remaining_values(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.write_text("")
@@ -189,7 +189,7 @@ def test_the_kubeconfig_says_what_nobody_else_does(
     assert found["server"]["value"] == "http://127.0.0.1:9"
 
 
-def test_config_use_switches_and_leaves_the_rest_as_it_is(
+def test_config_use_changes_only_active_profile(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.chmod(0o600)
@@ -220,9 +220,9 @@ def test_a_file_that_cannot_be_changed_safely_is_left_alone() -> None:
         with_profile("{profile: b, profiles: {a: {}}}\n", "a", FILE)
 
 
-def dry(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+def dry(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, object]:
     """The container of what ``submit`` would create."""
-    assert main.run(["submit", *words, "--name", "x", "true"]) == ExitCode.DONE
+    assert main.run(["submit", *args, "--name", "x", "true"]) == ExitCode.DONE
     job = next(iter(yaml.safe_load_all(capsys.readouterr().out)))
     (role,) = job["spec"]["pytorchReplicaSpecs"].values()
     container: dict[str, object] = role["template"]["spec"]["containers"][0]
@@ -251,10 +251,10 @@ def test_what_stands_before_the_kind_holds_for_it(
 
 
 @pytest.mark.parametrize(
-    ("submit", "said"),
+    ("submit", "fragment"),
     [
-        ("{imag: x}", "profiles.a.submit.imag: no job takes this from the settings; did you mean"),
-        ("{name: x}", "profiles.a.submit.name: no job takes this"),
+        ("{imag: x}", "profiles.a.submit.imag: not a flag that settings can give; did you mean"),
+        ("{name: x}", "profiles.a.submit.name: not a flag"),
         ("{env: A=b}", "profiles.a.submit.env: a list of texts is expected"),
         ("{gpus: many}", "profiles.a.submit.gpus: 'many' is not a valid integer"),
         ("{tensorboard: 'yes'}", "profiles.a.submit.tensorboard: true or false is expected"),
@@ -263,9 +263,9 @@ def test_what_stands_before_the_kind_holds_for_it(
     ],
 )
 def test_a_setting_of_submit_that_is_wrong_is_named(
-    settings: Path, capsys: pytest.CaptureFixture[str], submit: str, said: str
+    settings: Path, capsys: pytest.CaptureFixture[str], submit: str, fragment: str
 ) -> None:
     settings.write_text(f"profile: a\nprofiles: {{a: {{submit: {submit}}}}}\n")
     arguments = ["submit", "pytorch", "--name", "x", "--dry-run", "true"]
     assert main.run(arguments) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err

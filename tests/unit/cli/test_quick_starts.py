@@ -1,4 +1,4 @@
-"""The two quick starts say the same: every command of one is in the other, in the same order."""
+"""Both quick starts have the same commands in the same order."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From flags and files to manifests; every usual mistake is named with its remedy."""
+"""From flags and files to manifests; common errors and their remedies."""
 
 import io
 import json
@@ -53,7 +53,7 @@ def test_one_worker_is_a_master_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert set(dry(capsys)["spec"]["pytorchReplicaSpecs"]) == {"Master"}
 
 
-def test_the_words_of_the_command_are_run_by_the_shell(
+def test_command_is_run_by_shell(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert container(dry(capsys))["command"] == ["sh", "-c", "python x.py --lr 1"]
@@ -103,15 +103,15 @@ def test_both_names_of_the_kind_are_understood(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "fragment"),
     [
         (["--workers", "0"], "--workers"),
         (["--env", "NOVALUE"], "'NOVALUE': write KEY=VALUE"),
         (["--env", "1A=x"], "1A"),
         (["--data", "claim"], "PVC:/folder"),
-        (["--data", "claim:data"], "must begin with /"),
-        (["--data", "claim:/"], "must begin with /"),
-        (["--data", "c:/a", "--data", "c:/b"], "mounted already"),
+        (["--data", "claim:data"], "absolute path"),
+        (["--data", "claim:/"], "absolute path"),
+        (["--data", "c:/a", "--data", "c:/b"], "already mounted"),
         (["--cpu", "2x"], "2x"),
         (["--memory", "8GB"], "Gi"),
         (["--device", "nvidia.com/gpu=1"], "use --gpus"),
@@ -124,27 +124,27 @@ def test_both_names_of_the_kind_are_understood(capsys: pytest.CaptureFixture[str
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
 def test_a_wrong_flag_is_named_with_the_remedy(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["submit", "pytorch", "--name", "x", "--image", "i", *flags, "--dry-run", "true"]
     assert main.run(arguments) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "fragment"),
     [
-        (["--name", "x", "--image", "i"], "what is to run"),
-        (["--name", "x", "true"], "--image must be given"),
+        (["--name", "x", "--image", "i"], "no command"),
+        (["--name", "x", "true"], "--image is required"),
         (["--image", "i", "true"], "--name"),
     ],
     ids=["no command", "no image", "no name"],
 )
 def test_what_is_missing_is_named(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["submit", "pytorch", *arguments]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
 def test_a_file_may_hold_several_objects_and_lists(
@@ -168,9 +168,9 @@ def test_objects_are_read_from_standard_input(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fragment"),
     [
-        ("", "holds no object"),
+        ("", "has no object"),
         ("a: b: c", "line 1"),
         ("just text", "not a str"),
         ("- 1", "not a list"),
@@ -179,7 +179,7 @@ def test_objects_are_read_from_standard_input(
         ("apiVersion: v1\nkind: Pod", "no metadata"),
         ("apiVersion: kubeflow.org/v1\nkind: PytorchJob\nmetadata: {name: x}", "PyTorchJob?"),
         ("apiVersion: kubeflow.org/v2\nkind: PyTorchJob\nmetadata: {name: x}", "kubeflow.org/v1"),
-        ("\x00\x01", "not YAML"),
+        ("\x00\x01", "not valid YAML"),
     ],
     ids=[
         "empty", "broken", "text", "list", "no version", "no kind", "no metadata",
@@ -187,19 +187,19 @@ def test_objects_are_read_from_standard_input(
     ],
 )  # fmt: skip
 def test_a_file_that_holds_no_job_says_where(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, fragment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     assert main.run(["submit", "-f", str(path)]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
-def test_a_missing_file_and_a_folder_are_told_apart(
+def test_missing_file_and_folder_have_distinct_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["submit", "-f", str(tmp_path / "none")]) == ExitCode.USAGE
-    assert "there is no file" in capsys.readouterr().err
+    assert "no file" in capsys.readouterr().err
     assert main.run(["submit", "-f", str(tmp_path)]) == ExitCode.USAGE
     assert "Is a directory" in capsys.readouterr().err
 
@@ -214,8 +214,8 @@ def test_all_mistakes_of_a_job_are_named_before_anything_is_sent(
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job))
     assert main.run(["submit", "-f", str(path)]) == ExitCode.USAGE
-    told = capsys.readouterr().err
-    assert all(part in told for part in ("metadata.name", "replicas", "cleanPodPolicy"))
+    result = capsys.readouterr().err
+    assert all(part in result for part in ("metadata.name", "replicas", "cleanPodPolicy"))
 
 
 def test_submit_alone_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,4 +249,4 @@ def test_an_option_behind_a_quoted_command_is_not_swallowed(
 ) -> None:
     arguments = ["submit", "pytorch", "--name", "digits", "--image", "torch:2", "python x.py"]
     assert main.run([*arguments, "--wait"]) == ExitCode.USAGE
-    assert "--wait stands behind the command" in capsys.readouterr().err
+    assert "--wait is behind the command" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What ``submit KIND`` makes of Arena's flags: roles, images, ports, code, TensorBoard, files."""
+"""Objects that ``submit KIND`` builds from Arena's flags: roles, images, ports, code, files."""
 
 import base64
 import io
@@ -231,10 +231,10 @@ def test_host_and_device_flags_reach_the_pod(capsys: pytest.CaptureFixture[str])
 def test_old_spellings_are_taken_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["submit", "pytorch", "--name=x", "--image=i", "--workingDir=/w", "--dry-run"]
     assert main.run([*arguments, "python x.py --workingDir=/y"]) == ExitCode.DONE
-    told = capsys.readouterr()
-    assert "workingDir: /w" in told.out
-    assert "python x.py --workingDir=/y" in told.out
-    assert told.err == "Note: --workingDir is deprecated; write --working-dir.\n"
+    result = capsys.readouterr()
+    assert "workingDir: /w" in result.out
+    assert "python x.py --workingDir=/y" in result.out
+    assert result.err == "Note: --workingDir is deprecated; write --working-dir.\n"
 
 
 def test_what_a_dry_run_prints_can_be_submitted(
@@ -270,7 +270,7 @@ def test_fields_are_set_from_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "fragment"),
     [
         (["--sync-mode", "git"], "--sync-source"),
         (["--sync-source", "x"], "--sync-mode"),
@@ -284,14 +284,14 @@ def test_fields_are_set_from_the_command_line(
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_mistakes_in_further_flags_name_the_remedy(
-    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    flags: list[str], fragment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["submit", "tf", "--name", "x", "--image", "i", *flags, "--dry-run", "run"]
     assert main.run(arguments) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert fragment in capsys.readouterr().err
 
 
-def test_what_a_job_names_and_does_not_bring_is_looked_for(
+def test_references_that_are_not_included_are_checked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = objects(

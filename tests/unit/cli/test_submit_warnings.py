@@ -1,4 +1,4 @@
-"""What ``submit`` warns of, and that it submits all the same."""
+"""``submit`` prints warnings and submits."""
 
 from pathlib import Path
 
@@ -28,10 +28,12 @@ def test_a_restart_policy_in_two_places_is_a_warning(
     file = tmp_path / "job.yaml"
     file.write_text(JOB)
     assert main.run(["submit", "-f", str(file), "--dry-run"]) == ExitCode.DONE
-    told = capsys.readouterr()
-    assert "kind: TFJob" in told.out
-    assert told.err.startswith("Warning: TFJob 'digits': spec.tfReplicaSpecs.Worker.template.spec.")
-    assert "'Always' does not count" in told.err
+    result = capsys.readouterr()
+    assert "kind: TFJob" in result.out
+    assert result.err.startswith(
+        "Warning: TFJob 'digits': spec.tfReplicaSpecs.Worker.template.spec."
+    )
+    assert "'Always' does not count" in result.err
 
 
 def test_a_job_that_means_what_it_says_is_no_reason_to_warn(

@@ -1,4 +1,4 @@
-"""``top node``: modes of GPUs, sick GPUs, and with ``-d`` who has which GPU of a node."""
+"""``top node``: GPU modes, unhealthy GPUs, and with ``-d`` the pod of each GPU."""
 
 import json
 import re
@@ -44,7 +44,7 @@ PODS = [
     pod("coredns", 0),
     pod("notebook", 1),
     pod("digits-worker-0", 2, job="digits"),
-    pod("words-worker-0", 0, job="words"),
+    pod("args-worker-0", 0, job="args"),
     pod("digits-worker-1", 2, job="digits", phase="Succeeded"),
     pod("elsewhere", 1, on="n2"),
 ]
@@ -99,7 +99,7 @@ def test_sick_gpus_and_modes_have_columns_where_they_are_to_be_seen() -> None:
 def test_the_pods_that_have_the_gpus_of_a_node_are_shown_with_their_jobs() -> None:
     (details,) = read_details(views(), PODS, None)
     assert [each.name for each in details.instances] == [
-        "digits-worker-0", "notebook", "words-worker-0",
+        "digits-worker-0", "notebook", "args-worker-0",
     ]  # fmt: skip
     shown = details_block(details)
     lines = [line.split() for line in shown.splitlines()]
@@ -165,6 +165,6 @@ def test_an_unknown_mode_is_answered_with_those_that_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main.run(["top", "node", "-m", "x"]) == ExitCode.USAGE
-    told = capsys.readouterr().err
-    assert "exclusive" in told
-    assert "--gpu-mode" in told
+    result = capsys.readouterr().err
+    assert "exclusive" in result
+    assert "--gpu-mode" in result

@@ -1,4 +1,4 @@
-"""The mistakes that people make: each is told with what to do next, and has its exit status."""
+"""Common errors of users: exit status and advice of each."""
 
 import asyncio
 import json
@@ -20,15 +20,15 @@ SUBMIT = ("submit", "pytorch", "--name", "digits", "--image", "i")
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a command said."""
+class CommandResult:
+    """Exit status and output of a command."""
 
     code: int
     out: str
     err: str
 
 
-Typed = Callable[..., Awaitable[Told]]
+Typed = Callable[..., Awaitable[CommandResult]]
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @pytest.fixture
 def typed(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> Typed:
-    async def type_in(*words: str) -> Told:
-        code = await asyncio.to_thread(main.run, list(words))
-        said = capsys.readouterr()
-        return Told(code, said.out, said.err)
+    async def type_in(*args: str) -> CommandResult:
+        code = await asyncio.to_thread(main.run, list(args))
+        captured = capsys.readouterr()
+        return CommandResult(code, captured.out, captured.err)
 
     return type_in
 
@@ -76,7 +76,7 @@ def add_pod(api: FakeApi, job: str, waiting: str = "") -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ("get", "none"), ("describe", "none"), ("logs", "none"), ("logs", "-f", "none"),
         ("top", "job", "none"), ("attach", "none"), ("exec", "none", "--", "true"),
@@ -87,23 +87,21 @@ def add_pod(api: FakeApi, job: str, waiting: str = "") -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-async def test_a_job_that_is_not_there_is_told_with_where_to_look(
-    typed: Typed, words: tuple[str, ...]
-) -> None:
-    told = await typed(*words)
-    assert told.code == ExitCode.NOT_FOUND, told
-    assert "'none'" in told.err
-    assert "'default'" in told.err
-    assert "gangline list -A" in told.err
-    assert not told.out
+async def test_missing_job_is_reported_with_hint(typed: Typed, args: tuple[str, ...]) -> None:
+    result = await typed(*args)
+    assert result.code == ExitCode.NOT_FOUND, result
+    assert "'none'" in result.err
+    assert "'default'" in result.err
+    assert "gangline list -A" in result.err
+    assert not result.out
 
 
 async def test_a_job_that_is_there_already_is_not_touched(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
-    told = await typed(*SUBMIT, "true")
-    assert told.code == ExitCode.EXISTS
-    assert "'digits' already exists" in told.err
-    assert "gangline delete" in told.err
+    result = await typed(*SUBMIT, "true")
+    assert result.code == ExitCode.EXISTS
+    assert "'digits' already exists" in result.err
+    assert "gangline delete" in result.err
     assert f"{KUBEFLOW}/pytorchjobs/digits" in api.objects
 
 
@@ -112,53 +110,53 @@ async def test_a_leftover_config_map_takes_the_new_job_away_again(
 ) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("a: 1")
-    words = (*SUBMIT, "--config-file", f"{settings}:/etc/train/settings.yaml", "true")
-    assert (await typed(*words)).code == ExitCode.DONE
+    args = (*SUBMIT, "--config-file", f"{settings}:/etc/train/settings.yaml", "true")
+    assert (await typed(*args)).code == ExitCode.DONE
     del api.objects[f"{KUBEFLOW}/pytorchjobs/digits"]
     left = [path for path in api.objects if "/configmaps/" in path]
     assert left
-    told = await typed(*words)
-    assert told.code == ExitCode.EXISTS
-    assert "already exists" in told.err
-    assert "digits deleted" in told.err
+    result = await typed(*args)
+    assert result.code == ExitCode.EXISTS
+    assert "already exists" in result.err
+    assert "digits deleted" in result.err
     assert list(api.objects) == left
 
 
 async def test_one_job_that_is_missing_does_not_keep_the_others(api: FakeApi, typed: Typed) -> None:
     add_job(api, "first")
     add_job(api, "last")
-    told = await typed("delete", "first", "none", "last")
-    assert told.code == ExitCode.NOT_FOUND
-    assert told.out == "first deleted\nlast deleted\n"
-    assert "(2 of 3 deleted)" in told.err
+    result = await typed("delete", "first", "none", "last")
+    assert result.code == ExitCode.NOT_FOUND
+    assert result.out == "first deleted\nlast deleted\n"
+    assert "(2 of 3 deleted)" in result.err
     assert not api.objects
 
 
-@pytest.mark.parametrize("words", [("get",), ("logs",), ("delete",), ("top", "job"), ("suspend",)])
-async def test_a_name_of_two_kinds_has_to_be_told_apart(
-    api: FakeApi, typed: Typed, words: tuple[str, ...]
+@pytest.mark.parametrize("args", [("get",), ("logs",), ("delete",), ("top", "job"), ("suspend",)])
+async def test_name_of_two_kinds_requires_type(
+    api: FakeApi, typed: Typed, args: tuple[str, ...]
 ) -> None:
     add_job(api, "digits")
     add_job(api, "digits", "TFJob", "Worker")
-    told = await typed(*words, "digits")
-    assert told.code == ExitCode.USAGE
-    assert "pytorchjob" in told.err
-    assert "tfjob" in told.err
-    assert "-T" in told.err
+    result = await typed(*args, "digits")
+    assert result.code == ExitCode.USAGE
+    assert "pytorchjob" in result.err
+    assert "tfjob" in result.err
+    assert "-T" in result.err
     assert len(api.objects) == 2
 
 
 async def test_a_name_of_two_kinds_is_found_by_its_kind(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
     add_job(api, "digits", "TFJob", "Worker")
-    for words in (("get", "-T", "TF", "digits"), ("get", "tfjob/digits")):
-        assert (await typed(*words, "-o", "name")).out == "tfjob/digits\n"
+    for args in (("get", "-T", "TF", "digits"), ("get", "tfjob/digits")):
+        assert (await typed(*args, "-o", "name")).out == "tfjob/digits\n"
     assert (await typed("delete", "-T", "pytorch", "digits")).code == ExitCode.DONE
     assert [path.split("/")[-2] for path in api.objects] == ["tfjobs"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "fragment"),
     [
         (("list", "-o", "xml"), ("'xml'", "json", "yaml", "wide")),
         (("get", "x", "-o", "csv"), ("'csv'", "json")),
@@ -175,19 +173,19 @@ async def test_a_name_of_two_kinds_is_found_by_its_kind(api: FakeApi, typed: Typ
     ids=lambda value: " ".join(value) if value[0].isalpha() else None,
 )
 async def test_a_wrong_word_is_named_with_the_right_ones(
-    api: FakeApi, typed: Typed, words: tuple[str, ...], said: tuple[str, ...]
+    api: FakeApi, typed: Typed, args: tuple[str, ...], fragment: tuple[str, ...]
 ) -> None:
     add_job(api, "digits")
     add_pod(api, "digits")
-    told = await typed(*words)
-    assert told.code == ExitCode.USAGE, told
-    assert [part for part in said if part not in told.err] == [], told.err
-    assert not told.out
+    result = await typed(*args)
+    assert result.code == ExitCode.USAGE, result
+    assert [part for part in fragment if part not in result.err] == [], result.err
+    assert not result.out
     assert not api.written
 
 
 @pytest.mark.parametrize(
-    "words",
+    "args",
     [
         ("list",), ("get", "x"), ("describe", "x"), ("logs", "x"), ("top", "job"), ("attach", "x"),
         ("exec", "x", "--", "true"), ("tensorboard", "x"), ("diagnose", "x"), ("wait", "x"),
@@ -195,14 +193,12 @@ async def test_a_wrong_word_is_named_with_the_right_ones(
     ],
     ids=" ".join,
 )  # fmt: skip
-async def test_a_kind_that_is_none_is_answered_with_all_kinds(
-    typed: Typed, words: tuple[str, ...]
-) -> None:
-    at = 2 if words[0] == "top" else 1  # what stands behind a command's words may be its own
-    told = await typed(*words[:at], "-T", "keras", *words[at:])
-    assert told.code == ExitCode.USAGE, told
-    assert "'keras'" in told.err
-    assert "pytorchjob" in told.err
+async def test_unknown_kind_lists_all_kinds(typed: Typed, args: tuple[str, ...]) -> None:
+    at = 2 if args[0] == "top" else 1  # later arguments may belong to the command that is run
+    result = await typed(*args[:at], "-T", "keras", *args[at:])
+    assert result.code == ExitCode.USAGE, result
+    assert "'keras'" in result.err
+    assert "pytorchjob" in result.err
 
 
 KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elastic")
@@ -210,11 +206,11 @@ KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elasti
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("args", "fragment"),
     [
         (("--image", "i", "true"), ("--name",)),
         (("--name", "x", "true"), ("--image",)),
-        (("--name", "x", "--image", "i"), ("what is to run", "python train.py")),
+        (("--name", "x", "--image", "i"), ("no command", "python train.py")),
         (("--name", "X_y", "--image", "i", "true"), ("'X_y'", "x-y")),
         (("--name", "x", "--image", "i", "--workers", "0", "true"), ("--workers", "0")),
         (("--name", "x", "--image", "i", "--gpus", "-1", "true"), ("--gpus", "-1")),
@@ -227,15 +223,15 @@ KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elasti
         "name",
         "no workers",
         "gpus below 0",
-        "gpus in words",
+        "gpus as text",
     ],
 )
 async def test_every_kind_says_what_is_missing_or_wrong(
-    api: FakeApi, typed: Typed, kind: str, words: tuple[str, ...], said: tuple[str, ...]
+    api: FakeApi, typed: Typed, kind: str, args: tuple[str, ...], fragment: tuple[str, ...]
 ) -> None:
-    told = await typed("submit", kind, *words)
-    assert told.code == ExitCode.USAGE, told
-    assert [part for part in said if part not in told.err] == [], told.err
+    result = await typed("submit", kind, *args)
+    assert result.code == ExitCode.USAGE, result
+    assert [part for part in fragment if part not in result.err] == [], result.err
     assert not api.written
 
 
@@ -247,23 +243,21 @@ MISSING = ("PersistentVolumeClaim 'pictures'", "PriorityClass 'urgent'", "Queue 
            "Secret 'vault'", "Secret 'registry'")  # fmt: skip
 
 
-async def test_what_a_job_names_and_is_not_there_is_told_before_anything_is_made(
+async def test_missing_references_are_reported_before_submission(
     api: FakeApi, typed: Typed
 ) -> None:
-    told = await typed(*SUBMIT, *NAMED, "true")
-    assert told.code == ExitCode.NOT_FOUND
-    assert [each for each in MISSING if f"there is no {each}" not in told.err] == []
+    result = await typed(*SUBMIT, *NAMED, "true")
+    assert result.code == ExitCode.NOT_FOUND
+    assert [each for each in MISSING if f"there is no {each}" not in result.err] == []
     for remedy in ("gangline data list", "kubectl get priorityclasses", "gangline queue list",
                    "kubectl create secret generic vault", "--no-check"):  # fmt: skip
-        assert remedy in told.err
+        assert remedy in result.err
     assert not api.written
     assert (await typed(*SUBMIT, *NAMED, "--no-check", "true")).code == ExitCode.DONE
     assert api.written == [f"POST {KUBEFLOW}/pytorchjobs"]
 
 
-async def test_what_may_not_be_looked_at_keeps_no_job_from_being_submitted(
-    api: FakeApi, typed: Typed
-) -> None:
+async def test_unreadable_references_do_not_block_submission(api: FakeApi, typed: Typed) -> None:
     api.forbidden = {"persistentvolumeclaims", "priorityclasses", "queues", "secrets"}
     assert (await typed(*SUBMIT, *NAMED, "true")).code == ExitCode.DONE
 
@@ -272,62 +266,60 @@ async def test_a_cluster_without_the_kind_says_where_its_definition_is(
     api: FakeApi, typed: Typed
 ) -> None:
     api.absent = {"pytorchjobs", "tfjobs", "podgroups"}
-    told = await typed(*SUBMIT, "true")
-    assert told.code == ExitCode.USAGE
-    assert "'PyTorchJob'" in told.err
-    assert "deploy/crds" in told.err
-    told = await typed("list", "-o", "json")
-    assert (told.code, json.loads(told.out)) == (ExitCode.DONE, [])
+    result = await typed(*SUBMIT, "true")
+    assert result.code == ExitCode.USAGE
+    assert "'PyTorchJob'" in result.err
+    assert "deploy/crds" in result.err
+    result = await typed("list", "-o", "json")
+    assert (result.code, json.loads(result.out)) == (ExitCode.DONE, [])
 
 
-async def test_a_namespace_that_is_not_there_is_told_with_how_to_make_it(
-    api: FakeApi, typed: Typed
-) -> None:
-    told = await typed(*SUBMIT, "-n", "nowhere", "true")
-    assert told.code == ExitCode.NOT_FOUND
-    assert "'nowhere'" in told.err
-    assert "kubectl create namespace nowhere" in told.err
+async def test_missing_namespace_is_reported_with_command(api: FakeApi, typed: Typed) -> None:
+    result = await typed(*SUBMIT, "-n", "nowhere", "true")
+    assert result.code == ExitCode.NOT_FOUND
+    assert "'nowhere'" in result.err
+    assert "kubectl create namespace nowhere" in result.err
 
 
 async def test_a_replica_that_has_not_begun_is_no_mistake(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
     add_pod(api, "digits", waiting="ImagePullBackOff")
-    told = await typed("logs", "digits")
-    assert told.code == ExitCode.DONE
-    assert not told.out
-    assert "Nothing is written yet" in told.err
-    assert "ImagePullBackOff no such image" in told.err
+    result = await typed("logs", "digits")
+    assert result.code == ExitCode.DONE
+    assert not result.out
+    assert "No lines yet" in result.err
+    assert "ImagePullBackOff no such image" in result.err
 
 
-async def test_what_the_user_may_not_see_is_left_out_and_said(api: FakeApi, typed: Typed) -> None:
+async def test_unreadable_kinds_are_skipped_and_reported(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
     add_pod(api, "digits")
     api.forbidden = {"tfjobs", "mpijobs", "podgroups", "pods"}
-    told = await typed("list", "-o", "name")
-    assert (told.code, told.out) == (ExitCode.DONE, "pytorchjob/digits\n")
-    assert "mpijobs, podgroups, pods, tfjobs" in told.err
-    told = await typed("get", "digits")
-    assert told.code == ExitCode.DONE
-    assert "podgroups, pods" in told.err
+    result = await typed("list", "-o", "name")
+    assert (result.code, result.out) == (ExitCode.DONE, "pytorchjob/digits\n")
+    assert "mpijobs, podgroups, pods, tfjobs" in result.err
+    result = await typed("get", "digits")
+    assert result.code == ExitCode.DONE
+    assert "podgroups, pods" in result.err
     assert (await typed("delete", "digits")).code == ExitCode.DONE
 
 
-async def test_a_user_who_may_see_no_job_is_told_so(api: FakeApi, typed: Typed) -> None:
+async def test_user_without_any_readable_kind_is_refused(api: FakeApi, typed: Typed) -> None:
     add_job(api, "digits")
     api.forbidden = {
         "pytorchjobs", "tfjobs", "mpijobs", "xgboostjobs", "jaxjobs", "paddlejobs", "msjobs",
         "elasticjobs",
     }  # fmt: skip
-    for words in (("list",), ("get", "digits"), ("delete", "digits"), (*SUBMIT, "true")):
-        told = await typed(*words)
-        assert told.code == ExitCode.UNEXPECTED, (words, told)
-        assert "forbidden" in told.err
-        assert "kubectl auth can-i" in told.err
-        assert not told.out
+    for args in (("list",), ("get", "digits"), ("delete", "digits"), (*SUBMIT, "true")):
+        result = await typed(*args)
+        assert result.code == ExitCode.UNEXPECTED, (args, result)
+        assert "forbidden" in result.err
+        assert "kubectl auth can-i" in result.err
+        assert not result.out
 
 
-async def test_a_job_may_hide_where_the_user_may_not_look(api: FakeApi, typed: Typed) -> None:
+async def test_missing_job_in_unreadable_kind_is_forbidden(api: FakeApi, typed: Typed) -> None:
     api.forbidden = {"tfjobs"}
-    told = await typed("get", "digits")
-    assert told.code == ExitCode.UNEXPECTED
-    assert "tfjobs is forbidden" in told.err
+    result = await typed("get", "digits")
+    assert result.code == ExitCode.UNEXPECTED
+    assert "tfjobs is forbidden" in result.err

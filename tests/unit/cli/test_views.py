@@ -1,4 +1,4 @@
-"""What is printed: tables, blocks, plain data, log lines."""
+"""Tables, blocks, plain data and log lines."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -100,7 +100,7 @@ def test_a_job_is_shown_with_its_replicas_and_its_reason() -> None:
 
 
 def test_the_account_of_an_elastic_job_is_shown_with_it() -> None:
-    assert goodput({"other": "words"}) is None
+    assert goodput({"other": "args"}) is None
     account = goodput({
         "goodput": "0.9125", "wallSeconds": "400.0", "productiveSeconds": "365.0",
         "unproductive": "restarting 35.0 s", "step": "120", "stepsPerSecond": "2.5",

@@ -1,4 +1,4 @@
-"""The flags of the operator's webhook, and what they set."""
+"""The flags of the operator's webhook and the resulting settings."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_service_and_secret_lie_beside_the_operator() -> None:
     }
 
 
-def test_it_looks_at_the_namespaces_that_the_operator_works_in() -> None:
+def test_webhook_covers_operator_namespaces() -> None:
     settings, _ = parsed("--webhook=on", "-n", "a,b")
     assert settings is not None
     assert settings.namespaces == ("a", "b")
@@ -98,14 +98,14 @@ def test_a_certificate_is_good_for_the_address(url: str, names: set[str]) -> Non
     ],
 )
 def test_an_address_that_no_api_server_calls_is_refused_by_name(url: str) -> None:
-    _, said = parsed("--webhook=on", "--webhook-url", url)
-    assert "--webhook-url" in said
-    assert "https" in said
+    _, fragment = parsed("--webhook=on", "--webhook-url", url)
+    assert "--webhook-url" in fragment
+    assert "https" in fragment
 
 
 def test_a_service_cannot_send_to_a_port_that_is_not_known() -> None:
-    _, said = parsed("--webhook=on", "--webhook-bind-address", ":0")
-    assert "--webhook-bind-address" in said
+    _, fragment = parsed("--webhook=on", "--webhook-bind-address", ":0")
+    assert "--webhook-bind-address" in fragment
     settings, _ = parsed(
         "--webhook=on", "--webhook-bind-address", "127.0.0.1:0", "--webhook-url", "https://h:1"
     )

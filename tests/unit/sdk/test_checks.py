@@ -1,4 +1,4 @@
-"""What ``doctor`` makes of what a cluster answers."""
+"""Checks of ``doctor`` for given facts of a cluster."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -86,30 +86,35 @@ PULL = Happening(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: not
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "verdict", "said"),
+    ("name", "changed", "verdict", "fragment"),
     [
         ("Job kinds", {"missing_kinds": ["TFJob"]}, "failed", "TFJob"),
         ("Rights", {"denied": ["create secrets"]}, "failed", "create secrets"),
         ("Nodes", {"nodes": []}, "failed", "no node"),
         ("Nodes", {"nodes": [a_node(), a_node("n2", "Unknown")]}, "warning", "n2"),
         ("GPUs", {"nodes": [a_node()]}, "warning", "no node offers"),
-        ("GPUs", {"nodes": [a_node(**{"nvidia.com/gpu.present": "true"})]}, "failed", "labelled"),
+        (
+            "GPUs",
+            {"nodes": [a_node(**{"nvidia.com/gpu.present": "true"})]},
+            "failed",
+            "1 nodes have GPU labels",
+        ),
         ("Operator", {"jobs": [a_job(noticed=False)]}, "failed", "j"),
-        ("Scheduler", {"pods": [a_pod()]}, "failed", "1 pods wait"),
+        ("Scheduler", {"pods": [a_pod()]}, "failed", "1 pods are pending"),
         ("Storage", {"storage_classes": []}, "warning", "no volume"),
         ("Storage", {"storage_classes": [a_class("a"), a_class("b")]}, "warning", "a, b"),
         ("DNS", {"services": ["metrics"]}, "failed", "no DNS"),
         ("Clocks", {"leases": [a_lease("n1", 60)]}, "warning", "60 s ahead"),
         ("Clocks", {"leases": [a_lease("n1", -600)]}, "warning", "600 s old"),
         ("Images", {"events": [PULL]}, "warning", "not found"),
-        ("Metrics", {"metrics": False}, "warning", "nobody measures"),
+        ("Metrics", {"metrics": False}, "warning", "no metrics API"),
     ],
 )
 def test_each_fault_is_found_and_has_a_remedy(
-    name: str, changed: dict[str, Any], verdict: str, said: str
+    name: str, changed: dict[str, Any], verdict: str, fragment: str
 ) -> None:
     found = outcome(name, **changed)
-    assert (found.verdict, said in found.finding) == (verdict, True)
+    assert (found.verdict, fragment in found.finding) == (verdict, True)
     assert found.remedy or name == "GPUs"
 
 
@@ -121,7 +126,7 @@ def test_each_fault_is_found_and_has_a_remedy(
         ("DNS", "services"), ("Clocks", "leases"), ("Images", "events"),
     ],
 )  # fmt: skip
-def test_what_may_not_be_looked_at_stays_open(name: str, field: str) -> None:
+def test_unreadable_facts_are_unknown(name: str, field: str) -> None:
     assert outcome(name, **{field: None}).verdict is Verdict.UNKNOWN
 
 

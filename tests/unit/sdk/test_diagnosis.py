@@ -1,4 +1,4 @@
-"""Injected failures, each told apart from all the others, and the root from what followed."""
+"""Diagnosis of injected failures: each cause is recognised, and the root is not a consequence."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -245,7 +245,7 @@ WAITS: dict[str, Diagnosis] = {
 
 
 @pytest.mark.parametrize("cause", WAITS)
-def test_what_a_job_waits_for_is_told_apart(cause: str) -> None:
+def test_pending_causes_are_distinguished(cause: str) -> None:
     root = WAITS[cause].root
     assert root is not None
     assert root.cause == cause
@@ -261,7 +261,7 @@ def test_the_replica_that_failed_first_is_the_root() -> None:
     assert [each.replica for each in found.consequences] == ["master-0", "worker-0"]
 
 
-def test_who_only_noticed_that_a_peer_has_gone_is_never_the_root() -> None:
+def test_replica_that_lost_peer_is_never_root() -> None:
     pods = [
         ended("master-0", 1, at=1), ended("worker-0", 143, at=2),
         ended("worker-1", 137, "OOMKilled", at=8), ended("worker-2", 134, at=3),
@@ -293,7 +293,7 @@ def test_the_end_before_the_last_restart_counts() -> None:
     assert found.root.cause == "OutOfMemory"
 
 
-def test_pods_that_are_gone_are_known_from_events() -> None:
+def test_deleted_pods_are_known_from_events() -> None:
     events = [warned("Evicted", "low on memory", "pod/j-worker-2")]
     found = diagnose(FAILED, [], events)
     assert found.root is not None
@@ -304,7 +304,7 @@ def test_a_job_that_is_well_is_left_alone() -> None:
     running = a_pod("master-0", {"phase": "Running"})
     assert diagnose(a_job(("Running", "")), [running]).root is None
     assert "succeeded" in diagnose(a_job(("Succeeded", "")), []).summary
-    assert "nothing is left" in diagnose(FAILED, []).summary
+    assert "replicas are deleted" in diagnose(FAILED, []).summary
 
 
 def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -> None:

@@ -1,4 +1,4 @@
-"""Replicas that write more than is taken at once are read whole, and left when nobody listens."""
+"""Followed logs: every line of fast replicas arrives, and readers stop with their consumer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ async def test_every_line_of_every_replica_is_read_in_its_order(client: Client) 
         assert texts == [f"line {number}" for number in range(LINES)]
 
 
-async def test_whoever_stops_listening_is_not_kept_by_lines_that_wait(client: Client) -> None:
+async def test_consumer_can_stop_while_lines_are_queued(client: Client) -> None:
     follower = Follower(client, await JobClient(client).get("digits", "default"), EVERYTHING)
     async with asyncio.timeout(PATIENCE_S):
         work = asyncio.create_task(follower.run())

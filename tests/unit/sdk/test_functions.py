@@ -1,4 +1,4 @@
-"""Functions that travel as source, and those that cannot."""
+"""Functions that can be sent as source, and functions that cannot."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def closure() -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("function", "arguments", "said"),
+    ("function", "arguments", "fragment"),
     [
         (lambda: None, {}, "define it with 'def'"),
         (closure(), {}, "secret"),
@@ -54,10 +54,10 @@ def closure() -> Callable[[], None]:
     ],
     ids=["lambda", "closure", "built in", "object", "large"],
 )
-def test_what_cannot_be_sent_is_said(
-    function: Callable[..., object], arguments: dict[str, object], said: str
+def test_unsupported_functions_are_reported(
+    function: Callable[..., object], arguments: dict[str, object], fragment: str
 ) -> None:
-    with pytest.raises(NotShippable, match=said):
+    with pytest.raises(NotShippable, match=fragment):
         script_of(function, arguments)
 
 

@@ -1,4 +1,4 @@
-"""GPUs in use, as NVIDIA's exporter says it: by node and by pod; what is no metric is nothing."""
+"""GPU utilization by node and by pod from DCGM metrics; invalid metrics are ignored."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gangline.kube.config import ClusterConfig
 from gangline.sdk.gpu_usage import GpuDevice, GpuUsage, gpu_usage, read_devices, read_exporters
 from gangline.sdk.usage import Usage
 
-TOLD = """\
+METRICS = """\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
 # TYPE DCGM_FI_DEV_SM_CLOCK gauge
 DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",Hostname="n1"} 1980
@@ -47,7 +47,7 @@ DCGM_FI_DEV_FB_USED{gpu="9",GPU_I_ID="3",UUID="GPU-j",namespace="team",pod="slic
 
 
 def test_what_exporters_say_is_added_up_by_node_and_pod() -> None:
-    assert read_exporters([("n1", TOLD), ("n2", RENAMED)]) == EXPECTED
+    assert read_exporters([("n1", METRICS), ("n2", RENAMED)]) == EXPECTED
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "DCGM_FI_DEV_GPU_UTIL{", "DCGM_FI_DEV_GPU_UTIL x"])
@@ -55,7 +55,7 @@ def test_what_is_no_metric_is_passed_over(text: str) -> None:
     assert read_exporters([("n1", text), ("n2", RENAMED)]).nodes == {"n2": 0.25}
 
 
-def test_each_gpu_is_told_of_with_its_memory_and_its_pod() -> None:
+def test_each_gpu_has_memory_and_pod() -> None:
     assert read_devices(MEMORY) == (
         GpuDevice("9/3", "team", "slice", memory_used_bytes=5 << 20),
         GpuDevice("10", memory_used_bytes=1 << 30, memory_total_bytes=4 << 30),
@@ -63,7 +63,7 @@ def test_each_gpu_is_told_of_with_its_memory_and_its_pod() -> None:
     assert read_exporters([("n1", MEMORY)]).nodes == {}  # memory in use says not how busy it is
 
 
-def test_all_pods_that_share_a_gpu_are_told_of() -> None:
+def test_all_pods_of_shared_gpu_are_reported() -> None:
     shared = [
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="G",vgpu="{n}",namespace="team",pod="p{n}"}} 40\n'
         for n in range(2)
@@ -119,7 +119,7 @@ async def asked(answers: dict[str, str], pods: list[dict[str, Any]]) -> GpuUsage
 async def test_exporters_are_asked_through_the_api_server() -> None:
     pods = [exporter("a", "n1"), exporter("b", "n2"), exporter("c", "n3"),
             exporter("d", "n4", "Pending")]  # fmt: skip
-    assert await asked({"a": TOLD, "b": RENAMED}, pods) == EXPECTED
+    assert await asked({"a": METRICS, "b": RENAMED}, pods) == EXPECTED
 
 
 async def test_a_cluster_without_exporters_measures_nothing() -> None:

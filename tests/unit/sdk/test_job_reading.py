@@ -1,4 +1,4 @@
-"""What a job is to a person, from what the cluster holds about it."""
+"""The model of a job, from its stored objects."""
 
 from typing import Any
 

@@ -1,11 +1,11 @@
-"""Lines reach their taker in order, many at once, and readers wait for one who is slow."""
+"""The line queue: order, batches, and back-pressure on readers."""
 
 import asyncio
 
 from gangline.sdk.line_queue import LineQueue
 
 
-async def test_all_lines_that_have_come_are_taken_at_once() -> None:
+async def test_all_queued_lines_form_one_batch() -> None:
     queue: LineQueue[str] = LineQueue()
     batches = queue.taken()
     for line in ("a", "b", "c"):
@@ -47,7 +47,7 @@ async def test_readers_wait_for_a_slow_taker_and_nothing_is_lost() -> None:
         assert [number for of, number in taken if of == reader] == list(range(100))
 
 
-async def test_the_end_of_a_full_queue_waits_for_nobody() -> None:
+async def test_closing_full_queue_does_not_wait() -> None:
     queue: LineQueue[int] = LineQueue(2)
     for number in range(2):
         await queue.put(number)
@@ -55,7 +55,7 @@ async def test_the_end_of_a_full_queue_waits_for_nobody() -> None:
     assert [batch async for batch in queue.taken()] == [[0, 1]]
 
 
-async def test_a_taker_who_waits_hears_of_the_end() -> None:
+async def test_waiting_consumer_is_woken_by_close() -> None:
     queue: LineQueue[int] = LineQueue()
 
     async def take() -> list[list[int]]:

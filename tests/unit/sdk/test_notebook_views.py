@@ -1,4 +1,4 @@
-"""What notebooks show of jobs: state, replicas, reasons, and nothing that a message smuggles in."""
+"""HTML of jobs in notebooks: state, replicas, reasons; markup in messages is escaped."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -61,7 +61,7 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.parametrize(
-    ("shown", "words"),
+    ("shown", "args"),
     [
         (JOB, ["pytorchjob/digits", "FAILED", "1:02:03", "worker-0", "queue research", EVIL]),
         (Jobs([JOB]), ["digits", "pytorchjob", "FAILED", "0/2", EVIL]),
@@ -69,11 +69,11 @@ class Tags(HTMLParser):
     ],
     ids=["a job", "jobs", "a diagnosis"],
 )
-def test_a_view_says_what_there_is_and_escapes_it(shown: Job, words: list[str]) -> None:
+def test_a_view_says_what_there_is_and_escapes_it(shown: Job, args: list[str]) -> None:
     found = Tags(shown._repr_html_())
     assert not found.open
     assert "script" not in found.seen
-    assert all(word in found.text for word in words), found.text
+    assert all(word in found.text for word in args), found.text
 
 
 def test_no_jobs_are_shown_as_none() -> None:

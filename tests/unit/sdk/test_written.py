@@ -1,4 +1,4 @@
-"""Jobs as they were written: taken from a server, copied, scaled."""
+"""Manifests of stored jobs: server-set fields removed, copies renamed, roles scaled."""
 
 from typing import Any
 

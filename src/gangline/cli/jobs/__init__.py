@@ -1,1 +1,1 @@
-"""From flags to objects: what ``gangline submit KIND`` makes. Pure but for reading local files."""
+"""From flags to objects: the manifests that ``gangline submit KIND`` creates."""

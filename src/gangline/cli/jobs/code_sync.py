@@ -1,7 +1,8 @@
 """Code that pods fetch before they start: from git, by rsync, or uploaded from this machine.
 
-An init container puts it into a volume that the main container sees at ``WORKING_DIR/code``.
-User names and passwords go into a Secret of the job, and from there to the init container alone.
+An init container writes it to a volume that the main container mounts at ``WORKING_DIR/code``.
+Invariant: user names and passwords are in a Secret of the job, and only the init container reads
+it.
 """
 
 import base64
@@ -41,7 +42,7 @@ cat /uploaded/part-* | tar -xzf - -C "/code/$CODE_NAME"
 
 @dataclass(frozen=True, slots=True)
 class CodeSync:
-    """Where the code comes from."""
+    """The source of the code."""
 
     mode: str
     """git, rsync or local; empty for none."""
@@ -50,7 +51,7 @@ class CodeSync:
 
 
 def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
-    """Return the job with an init container that clones, and the Secret if it needs one."""
+    """Return the job with an init container that clones, and a Secret if the clone needs one."""
     source, from_source = _without_credentials(sync.source)
     variables = {each["name"]: each for each in flags.pod.environment}
     secret = from_source | {
@@ -67,14 +68,14 @@ def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]
     secret_name = f"{flags.name}-code-sync"
     environment += [_from_secret(name, secret_name) for name in secret]
     init = _init(flags, sync.image or GIT_IMAGE, _GIT, environment)
-    # The main container has no use for what only the clone needs.
-    kept = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
-    job = replace(flags, pod=replace(flags.pod, environment=tuple(kept)))
+    # The main container does not need the variables of the clone.
+    others = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
+    job = replace(flags, pod=replace(flags.pod, environment=tuple(others)))
     return _with_code(job, init), [_secret(flags, secret_name, secret)] if secret else []
 
 
 def with_rsync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
-    """Return the job with an init container that copies."""
+    """Return the job with an init container that copies by rsync."""
     environment = [*flags.pod.environment, {"name": "RSYNC_SOURCE", "value": sync.source}]
     return _with_code(flags, _init(flags, sync.image or RSYNC_IMAGE, _RSYNC, environment)), []
 
@@ -105,13 +106,13 @@ def with_upload(
 
 
 def repository_name(source: str) -> str:
-    """Return the folder that a clone of ``source`` is put into."""
+    """Return the folder that a clone of ``source`` creates."""
     path = urlsplit(source).path if "://" in source else source.rpartition(":")[2]
     return path.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
 
 
 def _without_credentials(source: str) -> tuple[str, dict[str, str]]:
-    """Take user name and password out of an address."""
+    """Remove user name and password from a URL; return both separately."""
     parts = urlsplit(source)
     if parts.scheme not in {"http", "https"} or parts.username is None:
         return source, {}
@@ -136,7 +137,7 @@ def _init(flags: JobFlags, image: str, script: str, environment: list[Manifest])
     amounts = {
         name: flags.pod.amounts[name] for name in ("cpu", "memory") if name in flags.pod.amounts
     }
-    made: Manifest = {
+    container: Manifest = {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": flags.pod.pull_policy,
@@ -145,8 +146,8 @@ def _init(flags: JobFlags, image: str, script: str, environment: list[Manifest])
         "volumeMounts": [{"name": VOLUME, "mountPath": INSIDE}],
     }
     if amounts:
-        made["resources"] = {"requests": amounts, "limits": dict(amounts)}
-    return {key: value for key, value in made.items() if value}
+        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    return {key: value for key, value in container.items() if value}
 
 
 def _with_code(flags: JobFlags, init: Manifest) -> JobFlags:

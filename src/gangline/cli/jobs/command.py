@@ -1,8 +1,8 @@
-"""The click command of ``submit KIND``: it takes Arena's older spellings, and says so.
+"""The click command of ``submit KIND``: accepts Arena's older spellings with a note.
 
-Options come before the words that are to run. ``--flag=true`` and ``--flag=false`` are understood
-for flags. Behind ``--hostNetwork`` and its like, whose help used to show it so, a word ``true`` of
-its own is the flag's as well, unless it is all that there is to run.
+Options come before the command to run. ``--flag=true`` and ``--flag=false`` work for flags.
+``--hostNetwork true`` works too, because Arena's help showed this form, unless ``true`` is the
+complete command to run.
 """
 
 import click
@@ -37,10 +37,10 @@ _SHOWN_WITH_A_WORD = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
 
 
 class JobCommand(click.Command):
-    """A command whose options are read as Arena reads them."""
+    """A command that accepts options in Arena's forms."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Bring the options into today's form before click sees them."""
+        """Normalize the options before click parses them."""
         return super().parse_args(ctx, self._modern(args))
 
     def _modern(self, args: list[str]) -> list[str]:
@@ -74,16 +74,16 @@ def _renamed(name: str, options: dict[str, click.Option]) -> str:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether the value is a word of its own, and not behind a short name as in ``-eA=1``."""
+    """True if the value is a separate argument, not attached to a short name as in ``-eA=1``."""
     return name.startswith("--") or len(name) == 2
 
 
 def _wanted(name: str, equals: str, value: str, rest: list[str]) -> bool:
-    """Whether a flag is switched on; takes a lone word behind it away."""
+    """Return whether a flag is switched on; remove a separate value behind it."""
     if equals:
         return _WORDS.get(value.lower(), True)
     if name in _SHOWN_WITH_A_WORD and len(rest) > 1 and rest[0] in _WORDS:
         word = rest.pop(0)
-        click.echo(f"Note: write {name}={word}, with '=': it was taken for the flag.", err=True)
+        click.echo(f"Note: write {name}={word} with '='; it was read as the flag.", err=True)
         return _WORDS[word]
     return True

@@ -1,4 +1,4 @@
-"""``--config-file``: files of this machine that pods see, through a ConfigMap for each folder."""
+"""``--config-file``: local files that pods mount from a ConfigMap for each target folder."""
 
 import hashlib
 from collections import defaultdict
@@ -17,7 +17,7 @@ _NAME_DIGITS = 15
 
 
 def with_files(flags: JobFlags, items: Sequence[str]) -> tuple[JobFlags, list[Manifest]]:
-    """Return the job with the files mounted, and the ConfigMaps that hold them."""
+    """Return the job with the files mounted, and the ConfigMaps that contain them."""
     folders: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for item in items:
         local, _, inside = item.partition(":")

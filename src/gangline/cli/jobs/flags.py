@@ -1,4 +1,4 @@
-"""What the flags of ``submit`` say once they are read and checked; kinds of jobs are made of it."""
+"""Values of the flags of ``submit`` after parsing and checking; the input of the job builders."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,16 +7,16 @@ from gangline.api.resourcelist import GPU
 
 Manifest = dict[str, Any]
 Mount = tuple[Manifest, Manifest]
-"""A volume of the pod, and where its container mounts it."""
+"""A volume of the pod, and the volume mount of its container."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFlags:
-    """One role's pods. Roles of a job differ in a few of these only."""
+    """The pods of one role. Roles of a job differ in few of these fields."""
 
     image: str
     command: tuple[str, ...] = ()
-    """Empty: what the image says."""
+    """Empty: the image's own command."""
     gpus: int = 0
     devices: dict[str, str] = field(default_factory=dict)
     cpu: str = ""
@@ -29,7 +29,7 @@ class PodFlags:
     environment: tuple[Manifest, ...] = ()
     mounts: tuple[Mount, ...] = ()
     code: tuple[Mount, ...] = ()
-    """Where the code lies that init containers fetch."""
+    """Volumes with code that init containers fetch."""
     init_containers: tuple[Manifest, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class PodFlags:
 
     @property
     def amounts(self) -> dict[str, Any]:
-        """Resources of one pod, as limits."""
+        """Resource limits of one pod."""
         amounts: dict[str, Any] = {
             "cpu": self.cpu_limit or self.cpu,
             "memory": self.memory_limit or self.memory,
@@ -61,7 +61,7 @@ class PodFlags:
 
 @dataclass(frozen=True, slots=True)
 class JobFlags:
-    """A whole job."""
+    """A job with the flags of its pods."""
 
     name: str
     pod: PodFlags
@@ -73,9 +73,9 @@ class JobFlags:
     ttl_after_finished_s: int = 0
     gang: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
-    """All flags by their names with underscores: a kind takes those that only it knows."""
+    """All flags by parameter name, for flags that only one kind has."""
 
 
 def given(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what was not given."""
+    """Return the fields without empty values."""
     return {name: value for name, value in fields.items() if value}

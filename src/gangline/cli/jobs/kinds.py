@@ -1,4 +1,4 @@
-"""One builder for each kind of job: which roles it has, and what each of them runs."""
+"""One builder for each kind of job: its roles and their pods."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ ELASTIC_VERSION, ELASTIC_KIND = "elastic.iml.github.io/v1alpha1", "ElasticJob"
 
 
 def pytorch_job(flags: JobFlags) -> Manifest:
-    """One master and ``workers - 1`` workers, all alike."""
+    """Build a PyTorchJob with one master and ``workers - 1`` equal workers."""
     roles = {"Master": (1, flags.pod), "Worker": (flags.workers - 1, flags.pod)}
     spec = _kubeflow(flags, "pytorchReplicaSpecs", roles, "pytorch")
     processes = flags.extra.get("nproc_per_node", "")
@@ -30,9 +30,9 @@ def pytorch_job(flags: JobFlags) -> Manifest:
 
 
 def tf_job(flags: JobFlags) -> Manifest:
-    """Workers, parameter servers, perhaps a chief and an evaluator.
+    """Build a TFJob with workers, parameter servers, and optionally a chief and an evaluator.
 
-    A single worker without anybody else is a chief: it needs no description of a cluster.
+    A single worker without other roles becomes the chief, which needs no TF_CONFIG.
     """
     extra = flags.extra
     alone = flags.workers == 1 and not extra["ps"] and not extra["chief"]
@@ -59,7 +59,7 @@ def tf_job(flags: JobFlags) -> Manifest:
 
 
 def mpi_job(flags: JobFlags) -> Manifest:
-    """A launcher that runs the command, and workers that wait for its processes."""
+    """Build an MPIJob: a launcher that runs the command, and workers that host its processes."""
     pod, extra = flags.pod, flags.extra
     if extra["gputopology"]:
         pod = replace(pod, host_network=True)
@@ -72,7 +72,7 @@ def mpi_job(flags: JobFlags) -> Manifest:
 
 
 def ms_job(flags: JobFlags) -> Manifest:
-    """Workers, and for several of them a scheduler that makes them known to each other."""
+    """Build an MSJob with workers; several workers need a scheduler for their rendezvous."""
     quiet = replace(flags.pod, gpus=0, devices={}, rdma=False)
     servers = flags.extra["ps"]
     meets = flags.workers > 1 or servers
@@ -86,7 +86,7 @@ def ms_job(flags: JobFlags) -> Manifest:
 
 
 def jax_job(flags: JobFlags) -> Manifest:
-    """Processes that are all equal."""
+    """Build a JAXJob with equal processes."""
     roles = {"Worker": (flags.workers, flags.pod)}
     return _job(JAX_JOBS, flags, _kubeflow(flags, "jaxReplicaSpecs", roles, "jax"))
 
@@ -95,7 +95,7 @@ _PADDLE_CLEAN = {"None": "Never", "Running": "OnCompletion", "All": "Always"}
 
 
 def paddle_job(flags: JobFlags) -> Manifest:
-    """Trainers, and parameter servers where they are asked for."""
+    """Build a PaddleJob with workers, and parameter servers if requested."""
     policy = _run_policy(flags)
     scheduling = policy.pop("schedulingPolicy", {})
     policy.pop("cleanPodPolicy")
@@ -113,7 +113,7 @@ def paddle_job(flags: JobFlags) -> Manifest:
 
 
 def elastic_job(flags: JobFlags) -> Manifest:
-    """Workers whose number may change while they train, and perhaps parameter servers."""
+    """Build an ElasticJob: its number of workers may change; optionally parameter servers."""
     extra = flags.extra
     template = pod_template(flags.pod, "main")
     template["spec"]["restartPolicy"] = "Never"
@@ -124,7 +124,7 @@ def elastic_job(flags: JobFlags) -> Manifest:
         for role in roles.values():
             role["restartCount"] = flags.retry
     policy = _run_policy(flags)
-    del policy["backoffLimit"]  # counted for each rank, as restartCount
+    del policy["backoffLimit"]  # the operator counts restarts for each rank, as restartCount
     job = _manifest(ELASTIC_VERSION, ELASTIC_KIND, flags)
     bounds = f"{extra['min_workers']}:{max(extra['max_workers'], flags.workers)}"
     job["metadata"].setdefault("annotations", {})["gangline.dev/nodes"] = bounds
@@ -134,7 +134,7 @@ def elastic_job(flags: JobFlags) -> Manifest:
 
 
 def _tf_pod(flags: JobFlags, role: str) -> PodFlags:
-    """The pods of one role: what its own flags say, else what those of the whole job say."""
+    """Return the pods of one role: its own flags, or else the flags of the job."""
     extra, name = flags.extra, role.lower()
     image = extra["ps_image"] if role == "PS" else extra["worker_image"]
     return replace(
@@ -152,7 +152,7 @@ def _tf_pod(flags: JobFlags, role: str) -> PodFlags:
 
 
 def _worker_of_one(flags: JobFlags) -> PodFlags:
-    """A worker alone becomes the chief, and keeps what was asked for it as a worker."""
+    """Return the pod of a single worker that becomes the chief, with the resources of a worker."""
     chief, worker = _tf_pod(flags, "Chief"), _tf_pod(flags, "Worker")
     given_to_chief = {
         name: getattr(chief, name) for name in ("cpu", "memory", "cpu_limit", "memory_limit")
@@ -161,7 +161,7 @@ def _worker_of_one(flags: JobFlags) -> PodFlags:
 
 
 def _affinity(flags: JobFlags, role: str) -> Manifest:
-    """Spread the pods of a role over nodes, or pack them onto few."""
+    """Spread the pods of a role over nodes, or pack them on few nodes."""
     policy = flags.extra.get(f"{role.lower()}_affinity_policy", "none")
     if policy == "none":
         return {}
@@ -200,7 +200,7 @@ def _kubeflow(
 
 
 def _restart(flags: JobFlags) -> str:
-    # Where no restart is allowed anyway, Never says so to whoever reads the job.
+    # backoffLimit 0 forbids restarts already; Never makes this visible in the job.
     return "OnFailure" if flags.retry else "Never"
 
 
@@ -244,4 +244,4 @@ BUILDERS: Mapping[str, Builder] = {
     "jax": jax_job,
     "elastic": elastic_job,
 }
-"""By the word behind ``submit``."""
+"""Builders by the name of the ``submit`` subcommand."""

@@ -1,4 +1,4 @@
-"""The flags of ``submit KIND``, in groups: what every kind takes, and what only some do."""
+"""The flags of ``submit KIND`` in groups: common to all kinds, or of some kinds only."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ _RUNNING = (
         "--secret",
         multiple=True,
         metavar="VARIABLE=SECRET/KEY",
-        help="Environment variable whose value a Secret holds.",
+        help="Environment variable with a value from a Secret.",
     ),
     click.option(
         "-d",
@@ -49,7 +49,7 @@ _RUNNING = (
         multiple=True,
         metavar="PVC:/DIR",
         shell_complete=completing.claims,
-        help="Claim to mount at a folder.",
+        help="Persistent volume claim to mount.",
     ),
     click.option(
         "--data-dir",
@@ -61,13 +61,13 @@ _RUNNING = (
         "--config-file",
         multiple=True,
         metavar="FILE[:/DIR/NAME]",
-        help="File of this machine that the pods get through a ConfigMap.",
+        help="Local file that pods mount from a ConfigMap.",
     ),
     _text(
         "--working-dir",
         default="/root",
         show_default=True,
-        help="Folder that the command runs in; code lands in its folder code.",
+        help="Working folder of the command; code is in its subfolder code.",
     ),
     _text("--shell", default="sh", show_default=True, help="Shell that runs the command."),
 )
@@ -76,14 +76,12 @@ _PLACING = (
     click.option("-l", "--label", **_PAIRS, help="Label of job and pods."),
     click.option("-a", "--annotation", **_PAIRS, help="Annotation of job and pods."),
     click.option("--selector", **_PAIRS, help="Label that the nodes must have."),
-    click.option(
-        "--toleration", multiple=True, metavar="KEY", help="Taint to put up with; or all."
-    ),
+    click.option("--toleration", multiple=True, metavar="KEY", help="Taint to tolerate, or all."),
     _text("-p", "--priority", shell_complete=completing.priority_classes, help="Priority class."),
-    _text("--queue", shell_complete=completing.queues, help="Queue that pays for the job."),
+    _text("--queue", shell_complete=completing.queues, help="Queue of the job."),
     _text("--scheduler", help="Scheduler of the pods."),
-    _flag("--gang", help="Mark the pods as a group for other gang schedulers; ours always does."),
-    _flag("--rdma", help="One RDMA device for each pod, and the right to pin memory."),
+    _flag("--gang", help="Label the pods as a group for other gang schedulers."),
+    _flag("--rdma", help="One RDMA device for each pod, and the right to lock memory."),
     _flag("--hostNetwork", "--host-network", "host_network", help="Use the network of the node."),
     _flag("--hostIPC", "--host-ipc", "host_ipc", help="Share memory with the node."),
     _flag("--hostPID", "--host-pid", "host_pid", help="See the processes of the node."),
@@ -92,7 +90,7 @@ _PLACING = (
         "pull_secrets",
         multiple=True,
         metavar="SECRET",
-        help="Secret to pull the image with.",
+        help="Secret for pulling the image.",
     ),
     click.option(
         "--image-pull-policy",
@@ -108,35 +106,39 @@ _CODE = (
     click.option(
         "--sync-mode",
         type=click.Choice(["git", "rsync", "local"]),
-        help="Bring code to WORKING_DIR/code: from git, by rsync, or from this machine.",
+        help="Copy code to WORKING_DIR/code: from git, by rsync, or from this machine.",
     ),
-    _text("--sync-source", help="Address of the repository, rsync source, or local folder."),
+    _text("--sync-source", help="URL of the repository, rsync source, or local folder."),
     _text("--sync-image", help="Image that fetches the code."),
 )
 
 _TENSORBOARD = (
     _flag("--tensorboard", help="Start a TensorBoard for the job."),
     _text("--tensorboard-image", help="Image of TensorBoard."),
-    _flag("--tensorboard-node-port", help="Open TensorBoard on a port of the nodes."),
-    _text("--logdir", default="/training_logs", show_default=True, help="Folder of its events."),
+    _flag("--tensorboard-node-port", help="Expose TensorBoard on a port of the nodes."),
+    _text("--logdir", default="/training_logs", show_default=True, help="Folder of event files."),
 )
 
 _POLICY = (
-    _count("--retry", 0, "Restarts allowed."),
-    click.option("--running-timeout", default="0", help="Fail the job after so long, such as 2h."),
-    click.option("--ttl-after-finished", default="0", help="Delete the job so long after its end."),
+    _count("--retry", 0, "Number of restarts."),
+    click.option(
+        "--running-timeout", default="0", help="Fail the job after this time, such as 2h."
+    ),
+    click.option(
+        "--ttl-after-finished", default="0", help="Delete the job this long after its end."
+    ),
 )
 
 _MODEL = (
-    _text("--model-name", help="Name of the model that the job makes; noted on job and pods."),
-    _text("--model-source", help="Where the model will lie; noted on the job."),
+    _text("--model-name", help="Name of the trained model; a label of job and pods."),
+    _text("--model-source", help="Location of the trained model; an annotation of the job."),
 )
 
 _SENDING = (
-    _flag("--dry-run", help="Print what would be created, create nothing."),
-    _flag("--no-check", help="Do not look first whether claims, secrets, queues exist."),
+    _flag("--dry-run", help="Print the objects, create nothing."),
+    _flag("--no-check", help="Do not check that claims, secrets and queues exist."),
     _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),
-    _flag("--logs", "logs", help="Print what the replicas write until the job ends."),
+    _flag("--logs", "logs", help="Print the replicas' logs until the job ends."),
 )
 
 AMOUNTS = (
@@ -145,24 +147,21 @@ AMOUNTS = (
 )
 
 
-def workers(text: str = "Pods that train.") -> Option:
-    """``--workers``."""
+def workers(text: str = "Number of workers.") -> Option:
     return _count("--workers", 1, text, least=1)
 
 
 def servers() -> Option:
-    """``--ps``."""
     return _count("--ps", 0, "Parameter servers.")
 
 
 def clean_policy(default: str) -> Option:
-    """``--clean-task-policy``."""
     return click.option(
         "--clean-task-policy",
         type=click.Choice(["None", "Running", "All"]),
         default=default,
         show_default=True,
-        help="Which pods go when the job ends.",
+        help="Which pods to delete when the job ends.",
     )
 
 
@@ -172,10 +171,10 @@ COMMON = (*_IDENTITY, *_RUNNING, *_PLACING, *_CODE, *_TENSORBOARD, *_POLICY, *_M
 def _tf_role(role: str) -> tuple[Option, ...]:
     name = f"--{role}"
     return (
-        _text(f"{name}-cpu", help=f"CPU asked for each {role}."),
-        _text(f"{name}-memory", help=f"Memory asked for each {role}."),
-        _text(f"{name}-cpu-limit", help=f"Most CPU of each {role}; as asked for if not given."),
-        _text(f"{name}-memory-limit", help=f"Most memory of each {role}; likewise."),
+        _text(f"{name}-cpu", help=f"CPU request of each {role}."),
+        _text(f"{name}-memory", help=f"Memory request of each {role}."),
+        _text(f"{name}-cpu-limit", help=f"CPU limit of each {role}; default: its request."),
+        _text(f"{name}-memory-limit", help=f"Memory limit of each {role}; default: its request."),
         click.option(f"{name}-selector", **_PAIRS, help=f"Label of the nodes of each {role}."),
     )
 
@@ -187,14 +186,14 @@ def _tf_near(role: str) -> tuple[Option, ...]:
             type=click.Choice(["none", "spread", "binpack"]),
             default="none",
             show_default=True,
-            help=f"Put each {role} on nodes apart, or together.",
+            help=f"Spread the {role} pods over nodes, or pack them.",
         ),
         click.option(
             f"--{role}-affinity-constraint",
             type=click.Choice(["preferred", "required"]),
             default="preferred",
             show_default=True,
-            help="How strictly.",
+            help="Strictness of the affinity policy.",
         ),
     )
 
@@ -213,37 +212,37 @@ TENSORFLOW = (
     _flag("--evaluator", help="Add an evaluator."),
     *_tf_near("worker"),
     *_tf_near("ps"),
-    _text("--role-sequence", help="Order of the roles, such as w,p,c,e; noted on the job."),
+    _text("--role-sequence", help="Order of the roles, such as w,p,c,e; an annotation."),
     click.option(
         "--success-policy",
         type=click.Choice(["ChiefWorker", "AllWorkers"]),
         default="ChiefWorker",
         show_default=True,
-        help="Whose success is the job's.",
+        help="Replicas that must succeed.",
     ),
     click.option(
         "--starting-timeout",
         default="0",
-        help="Time in which the gang must be placed, such as 30m.",
+        help="Time limit for placing the gang, such as 30m.",
     ),
 )
 
 MPI = (
-    _flag("--gputopology", help="Keep the pods on the network of their nodes."),
-    _flag("--mounts-on-launcher", help="Mount the data in the launcher as well."),
-    _count("--slots-per-worker", 0, "Processes that fit on a worker; its GPUs, or 1, if 0."),
+    _flag("--gputopology", help="Use the network of the nodes."),
+    _flag("--mounts-on-launcher", help="Mount the data in the launcher too."),
+    _count("--slots-per-worker", 0, "Processes on a worker; 0: one for each GPU, at least 1."),
 )
 
 ELASTIC = (
     servers(),
-    _count("--min-workers", 1, "Fewest workers that train.", least=1),
-    _count("--max-workers", 1000, "Most workers.", least=1),
+    _count("--min-workers", 1, "Minimum number of workers.", least=1),
+    _count("--max-workers", 1000, "Maximum number of workers.", least=1),
     click.option(
         "--strategy",
         type=click.Choice(["AllreduceStrategy", "ParameterServerStrategy", "Local"]),
         default="AllreduceStrategy",
         show_default=True,
-        help="How the workers share what they learn.",
+        help="How the workers combine gradients.",
     ),
 )
 
@@ -251,28 +250,28 @@ PYTORCH = (_text("--nproc-per-node", help="Processes in each pod: auto, cpu, gpu
 
 
 _OF_KIND: dict[str, tuple[Option, ...]] = {
-    "pytorch": (workers("Pods in all: one master, the rest workers."), *AMOUNTS, *PYTORCH),
+    "pytorch": (workers("Number of pods: one master, the rest workers."), *AMOUNTS, *PYTORCH),
     "tf": (workers(), *TENSORFLOW),
-    "mpi": (workers("Pods that processes are started in."), *AMOUNTS, *MPI),
+    "mpi": (workers("Number of pods that run processes."), *AMOUNTS, *MPI),
     "mindspore": (workers(), *AMOUNTS, servers()),
     "paddle": (workers(), *AMOUNTS, servers()),
     "jax": (workers(), *AMOUNTS),
-    "elastic": (workers("Workers to begin with."), *AMOUNTS, *ELASTIC),
+    "elastic": (workers("Initial number of workers."), *AMOUNTS, *ELASTIC),
 }
 
 
 def of_kind(word: str, clean: str) -> tuple[Option, ...]:
-    """The options of a kind, as it is called behind ``submit``.
+    """Return the options of a kind.
 
     Args:
-        word: the kind.
-        clean: which of its pods go when a job ends, where it is not said.
+        word: the name of the ``submit`` subcommand.
+        clean: the default of ``--clean-task-policy``.
     """
     return (*COMMON, *_OF_KIND[word], clean_policy(clean))
 
 
 def with_options(command: F, options: Iterable[Option]) -> F:
-    """Add options to a command's function, shown in this order."""
+    """Add options to a command function, in this order of the help."""
     for option in reversed(tuple(options)):
         command = option(command)
     return command

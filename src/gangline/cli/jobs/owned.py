@@ -1,13 +1,13 @@
-"""Objects that belong to a job: named after it, created behind it, and gone with it."""
+"""Objects that a job owns: named after it, created after it, deleted with it."""
 
 from gangline.cli.jobs.flags import Manifest
 
 OWNER_ANNOTATION = "gangline.dev/belongs-to"
-"""On an object in a manifest: the name of the job in the same submission that owns it."""
+"""Annotation of an object in a submission: the name of the job that owns it."""
 
 
 def owned(job: str, head: Manifest, name: str, labels: dict[str, str] | None = None) -> Manifest:
-    """Return the beginning of an object that belongs to the job."""
+    """Return kind and metadata of an object that the job owns."""
     return head | {
         "metadata": {
             "name": name,

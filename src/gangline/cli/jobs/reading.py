@@ -1,4 +1,4 @@
-"""From what click has read to ``JobFlags``: every mistake names the flag, the value, the remedy."""
+"""From parsed options to ``JobFlags`` and objects; errors have flag, value and remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ _AMOUNT_SUFFIXES = ("cpu", "memory", "cpu_limit", "memory_limit")
 
 
 def read_objects(kind: str, trainer: str, command: str, options: dict[str, Any]) -> list[Manifest]:
-    """Return the job and everything that belongs to it; the job comes first."""
+    """Return the job, followed by the objects that it owns."""
     flags = _job_flags(kind, trainer, command, dict(options))
     belongings: list[Manifest] = []
     flags, found = with_files(flags, options["config_file"])
@@ -99,7 +99,7 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
 
 
 def _labels(trainer: str, options: dict[str, Any]) -> dict[str, str]:
-    """The labels by which other tools know such jobs, then the user's."""
+    """Return labels that other tools use to find such jobs, and the user's labels."""
     ours = {"app": trainer, "release": options["name"]}
     ours |= given({"modelName": options["model_name"]})
     if options["gang"]:
@@ -114,7 +114,7 @@ def _labels(trainer: str, options: dict[str, Any]) -> dict[str, str]:
 def _annotations(options: dict[str, Any]) -> dict[str, str]:
     if options["model_name"] and not options["model_source"]:
         raise click.BadParameter(
-            "--model-name needs to know where the model will lie", param_hint="--model-source"
+            "--model-name requires the location of the model", param_hint="--model-source"
         )
     total = options["workers"] * options["gpus"]
     ours = given({"modelSource": options["model_source"]})
@@ -126,18 +126,18 @@ def _with_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list
     mode, source = options["sync_mode"], options["sync_source"]
     if not mode:
         if source:
-            hint = f"{source!r} is of no use without --sync-mode git, rsync or local"
+            hint = f"{source!r} has no effect without --sync-mode git, rsync or local"
             raise click.BadParameter(hint, param_hint="--sync-source")
         return flags, []
     if mode != "local" and not source:
-        raise click.BadParameter(f"--sync-mode {mode} needs one", param_hint="--sync-source")
+        raise click.BadParameter(f"--sync-mode {mode} requires it", param_hint="--sync-source")
     sync = CodeSync(mode, source, options["sync_image"])
     match mode:
         case "git":
             return with_git(flags, sync)
         case "rsync":
             return with_rsync(flags, sync)
-    from gangline.cli.jobs.upload import pack  # noqa: PLC0415 - tar and gzip, for few
+    from gangline.cli.jobs.upload import pack  # noqa: PLC0415 - imports tarfile and gzip
 
     packed = pack(Path(source or "."))
     flags.pod.annotations.update(packed.annotations())

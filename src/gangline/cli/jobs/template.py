@@ -6,7 +6,7 @@ from gangline.cli.jobs.flags import Manifest, Mount, PodFlags, given
 
 
 def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest:
-    """Return the template of pods whose main container has this name."""
+    """Return a pod template whose main container is named ``container``."""
     mounts = [*pod.mounts, *pod.code, *_shared_memory(pod.share_memory)]
     main = given(
         {
@@ -44,7 +44,7 @@ def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest
 
 
 def _environment(pod: PodFlags) -> list[Manifest]:
-    """The user's variables; without GPUs, a runtime that hands out all by default is told so."""
+    """Return the user's variables; pods without GPUs opt out of a runtime that exposes all GPUs."""
     known = {each["name"] for each in pod.environment}
     silent = "NVIDIA_VISIBLE_DEVICES"
     none = [{"name": silent, "value": "void"}]
@@ -52,7 +52,7 @@ def _environment(pod: PodFlags) -> list[Manifest]:
 
 
 def _resources(pod: PodFlags) -> dict[str, Any]:
-    """The same as request and limit unless told otherwise: what is asked for is there."""
+    """Return requests and limits; they are equal unless the flags give limits."""
     limits = pod.amounts
     requests = limits | given({"cpu": pod.cpu, "memory": pod.memory})
     return {"requests": requests, "limits": dict(limits)} if limits else {}
@@ -63,7 +63,7 @@ def _security(pod: PodFlags) -> Manifest:
 
 
 def _shared_memory(size: str) -> list[Mount]:
-    """Room in /dev/shm: data loaders pass batches through it, and 64 MiB are soon used up."""
+    """Mount a larger /dev/shm: data loaders pass batches through it, and 64 MiB are too little."""
     if not size:
         return []
     volume = {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
@@ -71,5 +71,5 @@ def _shared_memory(size: str) -> list[Mount]:
 
 
 def _distinct(volumes: list[Manifest]) -> list[Manifest]:
-    """One volume may be mounted at several places."""
+    """Remove duplicates: one volume may have several mounts."""
     return list({volume["name"]: volume for volume in volumes}.values())

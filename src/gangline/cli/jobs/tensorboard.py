@@ -1,4 +1,4 @@
-"""TensorBoard for a job: a Deployment and a Service that belong to it."""
+"""TensorBoard of a job: a Deployment and a Service that the job owns."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,17 +12,18 @@ VOLUME = "training-logs-volume"
 
 
 def service_name(job: str) -> str:
-    """Return the name of the service (and the deployment) of a job's TensorBoard."""
+    """Return the name of the service and of the deployment."""
     return f"{job}-tensorboard"
 
 
 def with_tensorboard(
     flags: JobFlags, image: str, logdir: str, *, node_port: bool
 ) -> tuple[JobFlags, list[Manifest]]:
-    """Return the job and what serves its events.
+    """Return the job, and the objects that serve its event files.
 
-    What lies under a claim of ``--data`` is read there; for another folder, job and TensorBoard
-    share one of the node, and so TensorBoard has to run where the leading replica does.
+    A folder inside a ``--data`` claim is read from the claim. For any other folder, job and
+    TensorBoard
+    share a folder of the node, so TensorBoard must run on the node of the leading replica.
     """
     claims = [mount for mount in flags.pod.mounts if "persistentVolumeClaim" in mount[0]]
     if not logdir.startswith("/") or any(_is_under(logdir, mount) for mount in claims):

@@ -1,4 +1,4 @@
-"""Packing a folder of this machine, so that a job can take it along: ``--sync-mode local``."""
+"""Packs a local folder for upload with a job: ``--sync-mode local``."""
 
 import fnmatch
 import gzip
@@ -17,26 +17,26 @@ from gangline.cli.exit_codes import ExitCode
 IGNORE_FILES = (".ganglineignore", ".arenaignore")
 ALWAYS_IGNORED = (".git", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache", "*.pyc")
 PART_BYTES = 700_000
-"""Of one ConfigMap: in base64 it stays below the 1 MiB that one may have."""
+"""Size of one ConfigMap's part: base64 keeps it below the limit of 1 MiB for an object."""
 MAX_BYTES = 7_000_000
-"""Packed. What is larger belongs into an image, a repository or a volume."""
+"""Limit of the packed size. Larger code belongs in an image, a repository or a volume."""
 MAX_UNPACKED_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCode:
-    """A folder as it is sent."""
+    """A packed folder."""
 
     name: str
     parts: list[bytes]
     sha256: str
     files: int
     commit: str = ""
-    """Of the git repository that the folder is in; empty when there is none."""
+    """Commit of the git repository that contains the folder; empty without a repository."""
     dirty: bool = False
 
     def annotations(self) -> dict[str, str]:
-        """What is written on the job, so that a result can be traced to its code."""
+        """Return annotations of the job that identify its code."""
         found = {"gangline.dev/code-sha256": self.sha256}
         if self.commit:
             found |= {
@@ -47,13 +47,13 @@ class PackedCode:
 
 
 def pack(folder: Path) -> PackedCode:
-    """Pack a folder; the same files make the same bytes.
+    """Pack a folder; equal files give equal bytes.
 
     Raises:
-        CommandError: it cannot be read, or is too large to be sent.
+        CommandError: the folder cannot be read, or is too large to be sent.
     """
     if not folder.is_dir():
-        raise _refused(f"--sync-source {str(folder)!r} is no folder", "Name one that is there.")
+        raise _refused(f"--sync-source {str(folder)!r} is not a folder", "Give an existing folder.")
     ignored = _ignored(folder)
     found = list(_files(folder, ignored))
     size = sum(path.stat().st_size for path in found)
@@ -75,7 +75,7 @@ def pack(folder: Path) -> PackedCode:
 
 def _tar(folder: Path, files: Sequence[Path]) -> bytes:
     raw = io.BytesIO()
-    # Neither times nor owners: they would make equal code look different.
+    # No times and no owners: equal code must give equal bytes.
     with (
         gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
@@ -126,7 +126,7 @@ def _is_ignored(path: Path, folder: Path, patterns: Sequence[str]) -> bool:
 
 
 def _git_state(folder: Path) -> tuple[str, bool]:
-    """The commit that the folder is at, and whether it has other changes; nothing without git."""
+    """Return the folder's commit, and whether it has uncommitted changes; empty without git."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         return commit, bool(_git(folder, "status", "--porcelain", "--", "."))
@@ -143,8 +143,8 @@ def _git(folder: Path, *arguments: str) -> str:
 def _too_large(folder: Path, size: int) -> CommandError:
     return _refused(
         f"the code in {folder} has {size / 1e6:.1f} MB; at most {MAX_BYTES / 1e6:.0f} MB packed "
-        "can be sent along",
-        f"Name what is not needed in {folder / IGNORE_FILES[0]}, or use --sync-mode git.",
+        "can be uploaded",
+        f"List files to leave out in {folder / IGNORE_FILES[0]}, or use --sync-mode git.",
     )
 
 

@@ -85,7 +85,7 @@ def ours(gigabytes: float, folder: Path, limit: float, overlap: bool) -> None:
     state = state_of(parameters, optimizer)
     with Checkpointer(folder, overlap=overlap) as checkpointer:
         checkpointer.prepare(state)
-        checkpointer.buffers.settle()
+        checkpointer.buffers.wait_for_memory()
         blocked, steps, plain = [], [], []
         for step in range(1, TURNS + 1):
             train(parameters, optimizer)
@@ -95,7 +95,7 @@ def ours(gigabytes: float, folder: Path, limit: float, overlap: bool) -> None:
             train(parameters, optimizer)
             torch.cuda.synchronize()
             steps.append(time.perf_counter() - begin)
-        checkpointer.buffers.arrive()
+        checkpointer.buffers.wait_for_transfers()
         found = [tensor.clone() for tensor in state["model"].values()]
         checkpointer.save(TURNS + 1, state)
         train(parameters, optimizer)

@@ -51,7 +51,7 @@ def saving(checkpointer: Checkpointer, rank: int, memory: Path) -> dict[str, Any
     """Save, and measure the time until the peer has the copy."""
     state, copied = a_part(rank), []
     checkpointer.load(state)
-    checkpointer.buffers.settle()
+    checkpointer.buffers.wait_for_memory()
     for step in range(1, SAVES + 1):
         dist.barrier()
         begin = time.perf_counter()
@@ -66,9 +66,9 @@ def saving(checkpointer: Checkpointer, rank: int, memory: Path) -> dict[str, Any
 
 def has_copy(memory: Path, rank: int, step: int) -> bool:
     return any(
-        not held.own and (held.rank, held.step) == (rank, step)
+        not held.is_local and (held.rank, held.step) == (rank, step)
         for home in node(memory, 1 - rank).glob("gangline-*")
-        for held in pending.survey(home)
+        for held in pending.list_snapshots(home)
     )
 
 

@@ -87,7 +87,7 @@ def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
     model = state["model"]
     other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
     checkpointer.prepare(state)
-    checkpointer.buffers.settle()
+    checkpointer.buffers.wait_for_memory()
     first = timed(lambda: checkpointer.save(1, state))
     bare, ours = [], []
     for step in range(2, 2 + ROUNDS):
@@ -129,7 +129,7 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
     os.sync()  # what was written before goes to the disk, beside which neither would be fast
     warm, copies = [], []
     for _ in range(TURNS):
-        checkpointer.buffers.settle()  # memory that is still being had would slow the bare copy
+        checkpointer.buffers.wait_for_memory()  # memory that is still being had would slow the bare copy
         copies.append(timed(lambda: copy_to(model, other)))
         warm.append(timed(lambda: checkpointer.load(state)))
     copy = statistics.median(copies)
@@ -267,7 +267,7 @@ def main() -> None:
     finally:
         checkpointer.close()
         shutil.rmtree(folder)
-        homes.reclaim(homes.SHARED_MEMORY, homes.wall_clock())
+        homes.remove_abandoned(homes.SHARED_MEMORY, homes.wall_clock())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from gangline.api.meta import Object, Wire
 from gangline.api.pod import Pod
 from gangline.api.resource import Resource
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
 from gangline.kube.informer import Informer
 
@@ -157,13 +157,13 @@ def _at_revision(pod: dict[str, Any], revision: int) -> dict[str, Any]:
 
 
 async def ours_list(url: str, kind: Resource[Any]) -> int:
-    async with Client(ClusterConfig(url)) as client:
+    async with ApiClient(ClusterConfig(url)) as client:
         return len(await client.list(kind, limit=PAGE))
 
 
 async def ours_follow(url: str, kind: Resource[Any]) -> int:
     """List everything, then process all events of a watch."""
-    async with Client(ClusterConfig(url)) as client:
+    async with ApiClient(ClusterConfig(url)) as client:
         informer: Informer[Any] = Informer(client, kind)
         seen = 0
         enough = asyncio.Event()
@@ -184,7 +184,7 @@ async def ours_follow(url: str, kind: Resource[Any]) -> int:
 
 async def ours_requests(url: str, write: bool) -> int:
     body = msgspec.convert(a_pod(1), Pod)
-    async with Client(ClusterConfig(url)) as client:
+    async with ApiClient(ClusterConfig(url)) as client:
 
         async def some() -> None:
             for _ in range(REQUESTS // CONCURRENCY):

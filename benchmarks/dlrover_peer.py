@@ -32,7 +32,7 @@ class DLRover:
         ended = subprocess.run(
             [
                 self.python,
-                Path(__file__).with_name("checkpoint_dlrover.py"),
+                Path(__file__).with_name("dlrover.py"),
                 what,
                 self.place,
                 self._figures,

@@ -34,7 +34,7 @@ LAUNCHERS = {
 WARM = "spare interpreters are warm"
 STEP_S = 0.1
 """Time between steps, as in the worker's script."""
-WORKER = Path(__file__).with_name("elastic_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 
 
 class Job:

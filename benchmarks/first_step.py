@@ -61,10 +61,10 @@ def job(name: str) -> dict[str, Any]:
 async def submitted(kubeconfig: Path, name: str) -> float:
     """Seconds from submission until the log reports the first step."""
     from gangline.api.resources import PODS, PYTORCH_JOBS  # noqa: PLC0415
-    from gangline.kube.client import Client  # noqa: PLC0415
+    from gangline.kube.client import ApiClient  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
 
-    async with Client(load_config(str(kubeconfig))) as client:
+    async with ApiClient(load_config(str(kubeconfig))) as client:
         begun = time.monotonic()
         await client.create(PYTORCH_JOBS, job(name), "default")
         selector = f"metadata.name={name}-master-0"

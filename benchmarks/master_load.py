@@ -20,9 +20,9 @@ import uvloop
 
 from gangline.elastic.data import dataset, events
 from gangline.elastic.protocol.blocking import BlockingClient
-from gangline.elastic.protocol.client import Client, ClientName
-from gangline.elastic.protocol.messages import Heartbeat, Join, ShardAnswer, ShardEvent, World
-from gangline.elastic.protocol.seal import Secret, new_secret
+from gangline.elastic.protocol.client import MasterClient, ClientIdentity
+from gangline.elastic.protocol.messages import Heartbeat, Join, ShardReply, ShardRequest, WorldInfo
+from gangline.elastic.protocol.seal import JobSecret, generate_secret
 
 AGENTS = 1000
 PAIRS_EACH = 30
@@ -69,14 +69,14 @@ def start_master(folder: Path, secret: str) -> tuple["subprocess.Popen[bytes]", 
     return master, int(port_file.read_text()), time.perf_counter() - began
 
 
-async def joins(clients: list[Client]) -> float:
+async def joins(clients: list[MasterClient]) -> float:
     """Seconds from the first Join until all agents have received the complete world."""
 
-    async def join(client: Client, wish: Join) -> None:
+    async def join(client: MasterClient, wish: Join) -> None:
         """Join and check the own rank; discard the world, as a thousand of them would fill the
         memory.
         """
-        world = await client.ask(wish, World, timeout_s=PATIENCE_S)
+        world = await client.ask(wish, WorldInfo, timeout_s=PATIENCE_S)
         place = next(each for each in world.members if each.node_id == wish.node_id)
         assert (place.group_rank, len(world.members)) == (wish.node_rank, AGENTS), place
 
@@ -92,11 +92,11 @@ async def joins(clients: list[Client]) -> float:
     return time.perf_counter() - began
 
 
-async def heartbeats(clients: list[Client]) -> list[float]:
+async def heartbeats(clients: list[MasterClient]) -> list[float]:
     """Durations of heartbeats, sent evenly over each second."""
     taken: list[float] = []
 
-    async def beat(node: int, client: Client) -> None:
+    async def beat(node: int, client: MasterClient) -> None:
         await asyncio.sleep(node / len(clients))
         for _ in range(HEARTBEAT_ROUNDS):
             began = time.perf_counter()
@@ -111,20 +111,20 @@ async def heartbeats(clients: list[Client]) -> list[float]:
     return taken
 
 
-async def pairs(clients: list[Client]) -> float:
+async def pairs(clients: list[MasterClient]) -> float:
     """Shards fetched and reported per second, with a request each."""
     size = len(clients) * PAIRS_EACH
     table = dataset.Table(name="many", size=size * 100, shard_size=100)
-    await clients[0].call(ShardEvent(event=events.Register(table)))
+    await clients[0].call(ShardRequest(event=events.RegisterDataset(table)))
 
-    async def work(node: int, client: Client) -> None:
+    async def work(node: int, client: MasterClient) -> None:
         worker = f"{node}/0"
         for request in range(1, PAIRS_EACH + 1):
-            take = events.Take("many", worker, request)
-            answer = (await client.ask(ShardEvent(event=take), ShardAnswer)).answer
-            assert isinstance(answer, events.Taken), answer
+            take = events.TakeShards("many", worker, request)
+            answer = (await client.ask(ShardRequest(event=take), ShardReply)).answer
+            assert isinstance(answer, events.TakenShards), answer
             leases = tuple(shard.lease for shard in answer.shards)
-            await client.call(ShardEvent(event=events.Report("many", worker, done=leases)))
+            await client.call(ShardRequest(event=events.ShardReport("many", worker, done=leases)))
 
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -133,38 +133,40 @@ async def pairs(clients: list[Client]) -> float:
     return size / (time.perf_counter() - began)
 
 
-def sequential_pairs(address: str, secret: Secret) -> float:
+def sequential_pairs(address: str, secret: JobSecret) -> float:
     """The same by one program without an event loop, one call after the other."""
     with BlockingClient(address, secret) as client:
         table = dataset.Table(name="one", size=SEQUENTIAL_PAIRS * 100, shard_size=100)
-        client.call(ShardEvent(event=events.Register(table)))
+        client.call(ShardRequest(event=events.RegisterDataset(table)))
         began = time.perf_counter()
         for request in range(1, SEQUENTIAL_PAIRS + 1):
-            take = events.Take("one", "w", request)
-            answer = client.ask(ShardEvent(event=take), ShardAnswer).answer
-            assert isinstance(answer, events.Taken), answer
+            take = events.TakeShards("one", "w", request)
+            answer = client.ask(ShardRequest(event=take), ShardReply).answer
+            assert isinstance(answer, events.TakenShards), answer
             lease = answer.shards[0].lease
-            client.call(ShardEvent(event=events.Report("one", "w", done=(lease,))))
+            client.call(ShardRequest(event=events.ShardReport("one", "w", done=(lease,))))
         return SEQUENTIAL_PAIRS / (time.perf_counter() - began)
 
 
 async def measure() -> Figures:
     with tempfile.TemporaryDirectory() as name:
-        text = new_secret()
-        secret = Secret(bytes.fromhex(text))
+        text = generate_secret()
+        secret = JobSecret(bytes.fromhex(text))
         master, port, start_s = start_master(Path(name), text)
         try:
             idle_mb = resident_mb(master.pid)
             address = f"127.0.0.1:{port}"
             sequential = await asyncio.to_thread(sequential_pairs, address, secret)
             clients = [
-                Client(address, secret, ClientName("bench", node_id=node, incarnation="a"))
+                MasterClient(
+                    address, secret, ClientIdentity("bench", node_id=node, incarnation="a")
+                )
                 for node in range(AGENTS)
             ]
             for client in clients:
                 await client.__aenter__()
             for client in clients:
-                await client.connected(PATIENCE_S)
+                await client.wait_connected(PATIENCE_S)
             joins_s = await joins(clients)
             beats = sorted(await heartbeats(clients))
             rate = await pairs(clients)

@@ -13,23 +13,23 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gangline.scheduler.decide import decide
+from gangline.scheduler.decide import run_cycle
 from gangline.scheduler.model import (
     EPOCH,
-    Constraints,
-    GroupFacts,
+    PlacementConstraints,
+    PodGroupInfo,
     GroupKey,
-    NodeFacts,
+    NodeInfo,
     NodeName,
-    PodFacts,
+    PodInfo,
     PodKey,
-    QueueFacts,
+    QueueInfo,
     Request,
     shape_of,
 )
-from gangline.scheduler.observe import pod_facts
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.wire import LeanPod, slim
+from gangline.scheduler.observe import pod_info
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.wire import LeanPod, slim_pod
 
 GANG = 8
 GIB = 2**30
@@ -41,29 +41,33 @@ def amounts(cpu: int, memory: int, gpu: int, pods: int) -> Request:
     return tuple(sorted(listed.items()))
 
 
-def empty_cluster(nodes: int) -> ClusterState:
-    state = ClusterState()
-    state.queues["default"] = QueueFacts("default")
+def empty_cluster(nodes: int) -> SchedulerCache:
+    state = SchedulerCache()
+    state.queues["default"] = QueueInfo("default")
     for index in range(nodes):
         labels = (("pool", "ab"[index % 2]),)
         has = amounts(96, 768, 8, 110)
-        state.set_node(NodeFacts(NodeName(f"node-{index:05d}"), has, labels))
+        state.set_node(NodeInfo(NodeName(f"node-{index:05d}"), has, labels))
     return state
 
 
-def add_gang(state: ClusterState, index: int, priority: int = 0) -> None:
+def add_gang(state: SchedulerCache, index: int, priority: int = 0) -> None:
     """Add a gang of 8; the pod shapes alternate."""
     key = GroupKey(f"bench/gang-{index}")
-    state.set_group(GroupFacts(key, min_member=GANG, created=EPOCH, priority=priority))
-    where = Constraints(selector=(("pool", "a"),)) if index % 4 == 0 else Constraints()
+    state.set_group(PodGroupInfo(key, min_member=GANG, created=EPOCH, priority=priority))
+    where = (
+        PlacementConstraints(selector=(("pool", "a"),))
+        if index % 4 == 0
+        else PlacementConstraints()
+    )
     shape = shape_of(amounts(4 * (index % 3 + 1), 32, (1, 2, 4)[index % 3], 1), where)
     for member in range(GANG):
         pod = PodKey(f"{key}-{member}")
-        state.set_pod(PodFacts(pod, pod, shape, group=key, priority=priority))
+        state.set_pod(PodInfo(pod, pod, shape, group=key, priority=priority))
 
 
-def carry_out(state: ClusterState) -> int:
-    decision = decide(state, NOW)
+def carry_out(state: SchedulerCache) -> int:
+    decision = run_cycle(state, NOW)
     for binding in decision.bindings:
         state.assume(binding.pod, binding.node)
     return len(decision.bindings)
@@ -87,7 +91,7 @@ def whole_batches() -> None:
               f"{10_000 / took:8,.0f} pods decided/s")  # fmt: skip
 
 
-def full_cluster(nodes: int = 5_000) -> tuple[ClusterState, int]:
+def full_cluster(nodes: int = 5_000) -> tuple[SchedulerCache, int]:
     """Return a cluster on which no further gang fits, and its number of gangs."""
     state = empty_cluster(nodes)
     index = 0
@@ -103,7 +107,7 @@ def single_gangs() -> None:
     state, count = full_cluster()
     running = [key for key, members in state.members.items() if next(iter(members.values())).node]
     print(
-        f"one gang ends on a full cluster of 5,000 nodes, {len(state.waiting_members)} gangs wait:"
+        f"one gang ends on a full cluster of 5,000 nodes, {len(state.pending_members)} gangs wait:"
     )
     times = []
     gc.freeze()  # as the scheduler does when it has read what there is
@@ -121,7 +125,7 @@ def single_gangs() -> None:
 
 def preemption() -> None:
     state, count = full_cluster(2_950)
-    waiting = list(state.waiting_members)
+    waiting = list(state.pending_members)
     for key in waiting:
         for pod in list(state.members[key]):
             state.remove_pod(pod)
@@ -129,7 +133,7 @@ def preemption() -> None:
     pods = sum(pod.node is not None for pod in state.pods.values())
     add_gang(state, count + 1, priority=9)
     evicted: list[int] = []
-    took = [timed(lambda: evicted.append(len(decide(state, NOW).evictions))) for _ in range(5)]
+    took = [timed(lambda: evicted.append(len(run_cycle(state, NOW).evictions))) for _ in range(5)]
     middle = float(np.median(took)) * 1000
     print(f"preemption among {pods:,} running pods: {middle:.0f} ms CPU, {evicted[0]} evicted")
 
@@ -161,8 +165,8 @@ def memory(nodes: int = 5_000, pods: int = 50_000) -> None:
             "containers": [{"name": "c", "image": "train:1", "resources": asks}],
         }
         text = json.dumps({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
-        read.append(slim(msgspec.json.decode(text, type=LeanPod)))
-        state.set_pod(pod_facts(read[-1], {}, frozenset({"gangline"})))
+        read.append(slim_pod(msgspec.json.decode(text, type=LeanPod)))
+        state.set_pod(pod_info(read[-1], {}, frozenset({"gangline"})))
     taken = resident_mib() - before
     print(f"{nodes:,} nodes and {pods:,} pods, as read and as facts: {taken:.0f} MiB")
 

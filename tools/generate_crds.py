@@ -25,7 +25,7 @@ def rendered() -> dict[Path, str]:
     return {
         FOLDER / f"{name}.yaml": HEADER
         + yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=160)
-        for name, manifest in crd.manifests().items()
+        for name, manifest in crd.crd_manifests().items()
     }
 
 

@@ -13,24 +13,24 @@ from typing import Any
 
 from gangline.api.meta import Object
 from gangline.api.resources import ENDPOINTS, SERVICES
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
-from gangline.kube.informer import Informer, key_of
+from gangline.kube.informer import Informer, object_key
 from gangline.local.network.dns import DnsServer
-from gangline.local.network.zone import Zone, service_records
+from gangline.local.network.zone import DnsZone, service_records
 
 AGAIN_S = 0.1
 
 
-async def follow(kubeconfig: Path, zone: Zone) -> None:
+async def follow(kubeconfig: Path, zone: DnsZone) -> None:
     """Keep the zone as the API server has it."""
-    async with Client(load_config(str(kubeconfig))) as client:
+    async with ApiClient(load_config(str(kubeconfig))) as client:
         services, endpoints = Informer(client, SERVICES), Informer(client, ENDPOINTS)
 
         def changed(old: Object | None, new: Object | None) -> None:
             subject = new or old
             assert subject
-            key = key_of(subject)
+            key = object_key(subject)
             service = services.get(key.namespace, key.name)
             there = endpoints.get(key.namespace, key.name)
             zone.set_service(key, service_records(service, there) if service else None)
@@ -40,7 +40,7 @@ async def follow(kubeconfig: Path, zone: Zone) -> None:
         await together(services.run(), endpoints.run())
 
 
-async def serve(zone: Zone, address: str) -> None:
+async def serve(zone: DnsZone, address: str) -> None:
     """Answer, as soon as the address is there: the first pod brings it."""
     server = DnsServer(zone, address)
     while True:
@@ -60,5 +60,5 @@ async def together(*work: Coroutine[Any, Any, None]) -> None:
 
 
 if __name__ == "__main__":
-    names = Zone()
+    names = DnsZone()
     asyncio.run(together(follow(Path(sys.argv[1]), names), serve(names, sys.argv[2])))

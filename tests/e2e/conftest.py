@@ -11,7 +11,7 @@ from e2e.kubernetes_cluster import Kubernetes
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.resources import NODES
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.config import load_config
 
 GPU = "/status/capacity/nvidia.com~1gpu"
@@ -61,7 +61,7 @@ async def scenario(
         capture = request.config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled():
             print(f"\nstarted again before {request.node.name}: {ended}")
-    async with Client(load_config(str(cluster.kubeconfig))) as client:
+    async with ApiClient(load_config(str(cluster.kubeconfig))) as client:
         scenario = Scenario(cluster, client, f"e2e-{uuid.uuid4().hex[:8]}", tmp_path / "shared")
         await scenario.open()
         try:

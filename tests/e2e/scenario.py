@@ -11,7 +11,7 @@ from gangline.api.pod import Pod
 from gangline.api.resource import Resource
 from gangline.api.resources import NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS
 from gangline.api.scheduling import PodGroup
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import NotFound
 
 JOB_LABEL = "training.kubeflow.org/job-name"
@@ -34,7 +34,7 @@ class Scenario:
     def __init__(
         self,
         cluster: ClusterUnderTest,
-        client: Client,
+        client: ApiClient,
         namespace: str,
         shared: Path,
         jobs: Resource[Any] = PYTORCH_JOBS,

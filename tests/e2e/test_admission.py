@@ -13,35 +13,39 @@ from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.resources import NAMESPACES, PYTORCH_JOBS, SECRETS
 from gangline.kube.errors import ApiError, Invalid
-from gangline.operator.main import frameworks
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.component import admission
-from gangline.operator.webhook.settings import FailurePolicy, Validity, WebhookSettings
+from gangline.operator.webhook.component import run_webhook
+from gangline.operator.webhook.settings import FailurePolicy, CertificateValidity, WebhookSettings
 
 EXCHANGES = 3
 
 
 @asynccontextmanager
-async def checked(scenario: Scenario, validity: Validity) -> AsyncIterator[WebhookSettings]:
+async def checked(
+    scenario: Scenario, validity: CertificateValidity
+) -> AsyncIterator[WebhookSettings]:
     """Check the jobs of this scenario's namespace, and refuse what cannot be checked."""
     name = scenario.namespace
     # Kubernetes gives each namespace this label from 1.21 on.
     label = {"metadata": {"labels": {"kubernetes.io/metadata.name": name}}}
     await scenario.client.patch(NAMESPACES, name, label)
     settings = replace(
-        WebhookSettings.beside_the_server(),
+        WebhookSettings.for_embedded_cluster(),
         namespace=name,
         configuration=name,
         namespaces=(name,),
         failure_policy=FailurePolicy.FAIL,
         validity=validity,
-        look_every_s=0.5,
+        resync_s=0.5,
     )
-    async with admission(scenario.client, settings, frameworks(OperatorSettings())) as webhook:
+    async with run_webhook(
+        scenario.client, settings, all_frameworks(OperatorSettings())
+    ) as webhook:
         assert webhook is not None
         async with asyncio.timeout(30):
-            await webhook.keeper.registered.wait()
+            await webhook.controller.registered.wait()
 
         async def asked() -> bool:
             """An API server learns of a webhook a moment after it was told."""
@@ -75,7 +79,7 @@ async def test_mistakes_are_refused_together_and_good_jobs_show_their_defaults(
     scenario: Scenario,
 ) -> None:
     await scenario.submit(spoilt("before"))
-    async with checked(scenario, Validity()):
+    async with checked(scenario, CertificateValidity()):
         with pytest.raises(Invalid) as refused:
             await scenario.submit(spoilt("bad"))
         fields = {cause.field for cause in refused.value.causes}
@@ -116,10 +120,10 @@ async def test_mistakes_are_refused_together_and_good_jobs_show_their_defaults(
 
 
 async def test_certificates_are_exchanged_and_no_call_fails(scenario: Scenario) -> None:
-    validity = Validity(
+    validity = CertificateValidity(
         lifetime=timedelta(seconds=60),
-        renewed_before=timedelta(seconds=58),
-        settle=timedelta(seconds=2),
+        renew_before=timedelta(seconds=58),
+        propagation=timedelta(seconds=2),
     )
     seen: set[str] = set()
     count = 0
@@ -134,7 +138,7 @@ async def test_certificates_are_exchanged_and_no_call_fails(scenario: Scenario) 
 
 
 async def test_jobs_pass_again_when_the_webhook_has_gone(scenario: Scenario) -> None:
-    async with checked(scenario, Validity()):
+    async with checked(scenario, CertificateValidity()):
         pass
 
     async def passes() -> bool:

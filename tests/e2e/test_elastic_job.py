@@ -10,7 +10,7 @@ from e2e.jobs import Manifest, until
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.pod import Pod
-from gangline.api.quantity import milli
+from gangline.api.quantity import parse_milli
 from gangline.api.resource import Resource
 from gangline.api.resources import (
     CONFIG_MAPS,
@@ -278,7 +278,7 @@ async def test_a_job_of_the_same_name_may_follow_at_once(scenario: Scenario) -> 
 @pytest.mark.embedded_only("fills the nodes of the cluster")
 async def test_as_many_workers_train_as_find_room(scenario: Scenario) -> None:
     nodes = await scenario.client.list(NODES)
-    cpu = milli(nodes.items[0].status.allocatable["cpu"])
+    cpu = parse_milli(nodes.items[0].status.allocatable["cpu"])
     elastic, name = scenario.of(ELASTIC_JOBS), "squeezed"
     count = len(nodes.items)
     # More than half of a node each: one for each node.

@@ -16,7 +16,7 @@ import aiohttp
 from e2e.git_server import git_server, make_repository
 from e2e.waiting import eventually
 from gangline.api.resources import DEPLOYMENTS, PODS, SECRETS, SERVICES
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
 
 HERE = Path(__file__).parent / "walkthrough"
@@ -103,9 +103,9 @@ class Walk:
         return going_on([sys.executable, "-m", "gangline", *words], self.environment)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self) -> AsyncIterator[ApiClient]:
         """A client of the cluster."""
-        async with Client(load_config(self.environment["KUBECONFIG"])) as client:
+        async with ApiClient(load_config(self.environment["KUBECONFIG"])) as client:
             yield client
 
 

@@ -27,9 +27,9 @@ from gangline.elastic.checkpoint import Checkpointer, StepTakenError, StorageErr
 from gangline.elastic.checkpoint.manifest import (
     MANIFEST,
     Manifest,
-    read_manifest,
-    step_name,
-    write_manifest,
+    decode_manifest,
+    step_folder,
+    encode_manifest,
 )
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target
@@ -170,7 +170,7 @@ def two_steps(target: RemoteTarget) -> list[str]:
     """The steps that are kept, once older ones are gone, which is soon after a commit."""
     deadline = time.monotonic() + 60
     while True:
-        found = [name for name in target.names("") if name.startswith("step-")]
+        found = [name for name in target.list_names("") if name.startswith("step-")]
         if len(found) <= 2 or time.monotonic() > deadline:
             return found
         time.sleep(0.05)
@@ -183,13 +183,13 @@ def contest(url: str, options: dict[str, str]) -> list[str]:
         if begins:
             target.begin(9, plan)
         try:
-            target.commit(9, plan, write_manifest(Manifest(9, plan, 0, [], 0)))
+            target.commit(9, plan, encode_manifest(Manifest(9, plan, 0, [], 0)))
             said = "committed"
         except StepTakenError:
             said = "too late"
-        owner = read_manifest(target.read(f"{step_name(9)}/{MANIFEST}")).plan
+        owner = decode_manifest(target.read(f"{step_folder(9)}/{MANIFEST}")).plan
         found.append(f"{plan} {said}: {owner}")
-    target.remove(step_name(9))
+    target.remove(step_folder(9))
     return found
 
 
@@ -197,7 +197,7 @@ def away(server: Any, url: str, options: dict[str, str]) -> bool:
     """Whether a store that is gone is an error of a kind that callers know."""
     server.stop()
     try:
-        open_target(url, options).names("")
+        open_target(url, options).list_names("")
     except (OSError, StorageError):
         return True
     return False

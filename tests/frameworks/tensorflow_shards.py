@@ -9,7 +9,7 @@ from collections import Counter
 import tensorflow as tf
 
 from gangline.elastic.data.client import IndexShardingClient
-from gangline.elastic.data.feed import accounted
+from gangline.elastic.data.feed import report_batches
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     numbers = tf.data.Dataset.from_generator(client.indices, output_signature=number)
     batches = numbers.map(lambda one: {"number": one, "square": one * one}).batch(7).prefetch(2)
     seen: list[int] = []
-    for batch in accounted(batches, client):
+    for batch in report_batches(batches, client):
         state = client.state()
         assert state is not None
         assert len(seen) - 14 < state.done_records <= len(seen)

@@ -20,7 +20,7 @@ import yaml
 from gangline.api.kubeflow import RESTART_ANNOTATION
 from gangline.api.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, EVENTS, PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from integration.cluster.embedded import EmbeddedCluster, embedded, until
 
@@ -50,7 +50,7 @@ def end_of(job: Manifest) -> str:
 class Training:
     """A cluster on which examples are run."""
 
-    def __init__(self, cluster: EmbeddedCluster, client: Client) -> None:
+    def __init__(self, cluster: EmbeddedCluster, client: ApiClient) -> None:
         self.cluster = cluster
         self.client = client
 

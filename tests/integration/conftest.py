@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline.kube.client import Client
-from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.kube.client import ApiClient
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from integration.cluster_fixtures import embedded_cluster
 
 __all__ = ["api_server", "client", "embedded_cluster"]
@@ -15,14 +15,14 @@ __all__ = ["api_server", "client", "embedded_cluster"]
 @pytest.fixture
 async def api_server(tmp_path: Path) -> AsyncIterator[ApiServer]:
     """An embedded API server on a free port; nothing else of a cluster runs."""
-    server = ApiServer(ServerSettings(data=tmp_path / "apiserver"))
+    server = ApiServer(ApiServerSettings(data=tmp_path / "apiserver"))
     await server.start()
     yield server
     await server.stop()
 
 
 @pytest.fixture
-async def client(api_server: ApiServer) -> AsyncIterator[Client]:
+async def client(api_server: ApiServer) -> AsyncIterator[ApiClient]:
     """A client of ``api_server`` with all rights."""
-    async with Client(api_server.config, user_agent="gangline-test") as connected:
+    async with ApiClient(api_server.config, user_agent="gangline-test") as connected:
         yield connected

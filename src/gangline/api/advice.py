@@ -19,25 +19,25 @@ from gangline.api.meta import Object
 from gangline.api.mindspore import MSJob
 from gangline.api.mpi import MPIJob
 from gangline.api.paddle import PaddleJob
-from gangline.api.shape import check_shape
+from gangline.api.shape import check_schema
 from gangline.api.tensorflow import TFJob
 from gangline.api.xgboost import XGBoostJob
 
 _KUBEFLOW = "kubeflow.org/v1"
 
 _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Callable[[Any], Iterable[FieldError]]]] = {
-    (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.advise),
-    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.advise),
-    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.advise),
-    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.advise),
-    (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.advise),
-    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.advise),
-    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.advise),
-    ("elastic.iml.github.io/v1alpha1", "ElasticJob"): (ElasticJob, elastic.advise),
+    (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.pytorch_job_warnings),
+    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.tf_job_warnings),
+    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.jax_job_warnings),
+    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.xgboost_job_warnings),
+    (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.mpi_job_warnings),
+    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.ms_job_warnings),
+    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.paddle_job_warnings),
+    ("elastic.iml.github.io/v1alpha1", "ElasticJob"): (ElasticJob, elastic.elastic_job_warnings),
 }
 
 
-def advise_manifest(manifest: Mapping[str, Any]) -> list[FieldError]:
+def manifest_warnings(manifest: Mapping[str, Any]) -> list[FieldError]:
     """Return the warnings for a manifest of a training job; none for objects of other kinds.
 
     Fields of the wrong type are skipped: ``validate_manifest`` reports them.
@@ -49,7 +49,7 @@ def advise_manifest(manifest: Mapping[str, Any]) -> list[FieldError]:
         return []
     type_, advise = known
     try:
-        job = msgspec.convert(check_shape(manifest, type_).sound, type_)
+        job = msgspec.convert(check_schema(manifest, type_).valid, type_)
     except msgspec.ValidationError:
         return []
     return list(advise(job))

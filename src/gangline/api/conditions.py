@@ -15,7 +15,7 @@ from gangline.api.meta import Condition
 TRUE = "True"
 FALSE = "False"
 UNKNOWN = "Unknown"
-LONGEST_MESSAGE = 32768
+MAX_MESSAGE_LENGTH = 32768
 
 
 class TypedCondition(Protocol):
@@ -40,7 +40,7 @@ def find_condition(conditions: Sequence[C], type_: str) -> C | None:
     return None
 
 
-def is_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
+def is_condition_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
     found = find_condition(conditions, type_)
     return found is not None and found.status == TRUE
 
@@ -55,13 +55,16 @@ def set_condition(
     condition = _with_short_message(condition)
     old = find_condition(conditions, condition.type)
     if old is None:
-        return [*conditions, _changed_at(condition, condition.last_transition_time or now)]
-    if _same(old, condition):
+        return [
+            *conditions,
+            _with_transition_time(condition, condition.last_transition_time or now),
+        ]
+    if _is_equal(old, condition):
         return list(conditions)
     since = old.last_transition_time
     if old.status != condition.status:
         since = condition.last_transition_time or now
-    new = _changed_at(condition, since)
+    new = _with_transition_time(condition, since)
     return [new if each is old else each for each in conditions]
 
 
@@ -69,7 +72,7 @@ def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condit
     return [each for each in conditions if each.type != type_]
 
 
-def _same(old: Condition, new: Condition) -> bool:
+def _is_equal(old: Condition, new: Condition) -> bool:
     return (old.status, old.reason, old.message, old.observed_generation) == (
         new.status,
         new.reason,
@@ -78,11 +81,11 @@ def _same(old: Condition, new: Condition) -> bool:
     )
 
 
-def _changed_at(condition: Condition, since: datetime | None) -> Condition:
+def _with_transition_time(condition: Condition, since: datetime | None) -> Condition:
     return msgspec.structs.replace(condition, last_transition_time=since)
 
 
 def _with_short_message(condition: Condition) -> Condition:
-    if len(condition.message) <= LONGEST_MESSAGE:
+    if len(condition.message) <= MAX_MESSAGE_LENGTH:
         return condition
-    return msgspec.structs.replace(condition, message=condition.message[:LONGEST_MESSAGE])
+    return msgspec.structs.replace(condition, message=condition.message[:MAX_MESSAGE_LENGTH])

@@ -31,7 +31,7 @@ from gangline.api.resources import (
     TF_JOBS,
     XGBOOST_JOBS,
 )
-from gangline.api.schema import Json, structural
+from gangline.api.schema import Json, structural_schema
 
 _AGE = CustomResourceColumnDefinition(
     name="Age", type="date", json_path=".metadata.creationTimestamp"
@@ -78,7 +78,7 @@ def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
     ]
 
 
-def _training(
+def _training_definition(
     resource: Resource[Any], short_name: str, roles_path: str, *, scale: bool = False
 ) -> _Definition:
     """Return the definition of a kind with replica specs; ``scale`` if workers can be scaled."""
@@ -98,12 +98,12 @@ def _training(
 
 
 _DEFINITIONS = (
-    _training(PYTORCH_JOBS, "ptj", ".spec.pytorchReplicaSpecs", scale=True),
-    _training(TF_JOBS, "tfj", ".spec.tfReplicaSpecs", scale=True),
-    _training(JAX_JOBS, "jaxj", ".spec.jaxReplicaSpecs", scale=True),
-    _training(XGBOOST_JOBS, "xgbj", ".spec.xgbReplicaSpecs"),
-    _training(MPI_JOBS, "mpij", ".spec.mpiReplicaSpecs"),
-    _training(MS_JOBS, "msj", ".spec.msReplicaSpecs", scale=True),
+    _training_definition(PYTORCH_JOBS, "ptj", ".spec.pytorchReplicaSpecs", scale=True),
+    _training_definition(TF_JOBS, "tfj", ".spec.tfReplicaSpecs", scale=True),
+    _training_definition(JAX_JOBS, "jaxj", ".spec.jaxReplicaSpecs", scale=True),
+    _training_definition(XGBOOST_JOBS, "xgbj", ".spec.xgbReplicaSpecs"),
+    _training_definition(MPI_JOBS, "mpij", ".spec.mpiReplicaSpecs"),
+    _training_definition(MS_JOBS, "msj", ".spec.msReplicaSpecs", scale=True),
     _Definition(
         PADDLE_JOBS,
         short_names=["pdj"],
@@ -182,7 +182,7 @@ _DEFINITIONS = (
 )
 
 
-def manifests() -> dict[str, Json]:
+def crd_manifests() -> dict[str, Json]:
     """Return the definitions as plain data, by file name without extension."""
     return {
         f"{each.resource.group}_{each.resource.plural}": _manifest(each) for each in _DEFINITIONS
@@ -209,7 +209,7 @@ def _manifest(definition: _Definition) -> Json:
                     "storage": True,
                     "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
                     "subresources": _subresources(definition),
-                    "schema": {"openAPIV3Schema": structural(resource.type)},
+                    "schema": {"openAPIV3Schema": structural_schema(resource.type)},
                 }
             ],
         },

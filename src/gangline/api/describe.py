@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 
-def about(
+def field_doc(
     description: str,
     *,
     required: bool = False,

@@ -9,7 +9,7 @@ number.
 from datetime import datetime
 from typing import Annotated
 
-from gangline.api.describe import FreeForm, ResourceList, about
+from gangline.api.describe import FreeForm, ResourceList, field_doc
 from gangline.api.kubeflow import JobStatus, RunPolicy
 from gangline.api.meta import Object, Wire
 from gangline.api.pod import PodTemplateSpec
@@ -18,11 +18,11 @@ GROUP = "elastic.iml.github.io"
 VERSION = "v1alpha1"
 CONTAINER = "main"
 
-MASTER, OLD_MASTER = "dlrover-master", "master"
+MASTER, LEGACY_MASTER = "dlrover-master", "master"
 WORKER, PS, CHIEF, EVALUATOR = "worker", "ps", "chief", "evaluator"
 TRAINING_ROLES = (CHIEF, WORKER, PS, EVALUATOR)
 """The roles that train; the leading role first."""
-ROLES = (MASTER, OLD_MASTER, *TRAINING_ROLES)
+ROLES = (MASTER, LEGACY_MASTER, *TRAINING_ROLES)
 
 ALLREDUCE, PARAMETER_SERVER = "AllreduceStrategy", "ParameterServerStrategy"
 CUSTOM, LOCAL = "CustomStrategy", "Local"
@@ -67,11 +67,11 @@ def master_name(job: str) -> str:
 class ElasticReplicaSpec(Wire):
     """The pods of one role."""
 
-    replicas: Annotated[int | None, about("How many pods; 1 when not given.", minimum=0)] = None
-    template: Annotated[FreeForm, about("Template of the pods.", shape=PodTemplateSpec)] = {}
+    replicas: Annotated[int | None, field_doc("How many pods; 1 when not given.", minimum=0)] = None
+    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
     restart_policy: Annotated[
         str | None,
-        about(
+        field_doc(
             "Failures after which a pod is recreated: all of them under Always and OnFailure, "
             "otherwise those that a restart can help. The template's policy is the default.",
             values=("Always", "OnFailure", "Never", "ExitCode"),
@@ -79,36 +79,38 @@ class ElasticReplicaSpec(Wire):
     ] = None
     restart_count: Annotated[
         int | None,
-        about("How often each rank may be recreated after a failure; 3 if not given.", minimum=0),
+        field_doc(
+            "How often each rank may be recreated after a failure; 3 if not given.", minimum=0
+        ),
     ] = None
     restart_timeout: Annotated[
         int | None,
-        about("Seconds a pod may be pending while too few others run.", minimum=0),
+        field_doc("Seconds a pod may be pending while too few others run.", minimum=0),
     ] = None
     auto_scale: Annotated[
         bool | None,
-        about("False excludes this role from plans of programs (scale-type: auto)."),
+        field_doc("False excludes this role from plans of programs (scale-type: auto)."),
     ] = None
     priority: Annotated[
         str | None,
-        about("A priority class; 0.5 gives half of the pods the class high, the others low."),
+        field_doc("A priority class; 0.5 gives half of the pods the class high, the others low."),
     ] = None
     critical_nodes: Annotated[
         str | None,
-        about(
+        field_doc(
             "Ranks without which the job fails: all, none, or RANK:RESTARTS,…; if not given, "
             "worker 0 of a job with parameter servers."
         ),
     ] = None
-    batch_scheduler: Annotated[str | None, about("Upstream's; not read.")] = None
+    batch_scheduler: Annotated[str | None, field_doc("Upstream's; not read.")] = None
 
 
 class EnvVariable(Wire):
     """An environment variable of all pods."""
 
-    name: Annotated[str, about("Name; the key of the map when not given.")] = ""
-    value: Annotated[str, about("Value.")] = ""
-    value_from: Annotated[FreeForm, about("Where the value comes from.")] = {}
+    name: Annotated[str, field_doc("Name; the key of the map when not given.")] = ""
+    value: Annotated[str, field_doc("Value.")] = ""
+    value_from: Annotated[FreeForm, field_doc("Where the value comes from.")] = {}
 
 
 class ElasticJobSpec(Wire):
@@ -116,7 +118,7 @@ class ElasticJobSpec(Wire):
 
     distribution_strategy: Annotated[
         str | None,
-        about(
+        field_doc(
             "How replicas train together: AllreduceStrategy, ParameterServerStrategy (when not "
             "given), CustomStrategy or Local.",
             values=("", *STRATEGIES),
@@ -124,96 +126,101 @@ class ElasticJobSpec(Wire):
     ] = None
     optimize_mode: Annotated[
         str | None,
-        about(
+        field_doc(
             "Whether programs may change the resources of the job: not under manual.",
             values=("", *MODES),
         ),
     ] = None
     replica_specs: Annotated[
         dict[str, ElasticReplicaSpec],
-        about(
+        field_doc(
             "Pods by role: worker, ps, chief, evaluator; dlrover-master for the master.",
             required=True,
         ),
     ] = {}
     resource_limits: Annotated[
         ResourceList,
-        about("Limit for the requests of all pods, also after plans and memory increases."),
+        field_doc("Limit for the requests of all pods, also after plans and memory increases."),
     ] = {}
-    envs: Annotated[dict[str, EnvVariable], about("Variables of all pods.")] = {}
+    envs: Annotated[dict[str, EnvVariable], field_doc("Variables of all pods.")] = {}
     suspend: Annotated[
-        bool | None, about("True deletes the pods and suspends the job until it is false again.")
+        bool | None,
+        field_doc("True deletes the pods and suspends the job until it is false again."),
     ] = None
-    suspended: Annotated[bool | None, about("Older spelling of suspend.")] = None
-    brain_service: Annotated[str, about("Passed to the master.")] = ""
-    enable_elastic_scheduling: Annotated[bool | None, about("Older; not read.")] = None
-    enable_dynamic_sharding: Annotated[bool | None, about("Older; not read.")] = None
+    suspended: Annotated[bool | None, field_doc("Older spelling of suspend.")] = None
+    brain_service: Annotated[str, field_doc("Passed to the master.")] = ""
+    enable_elastic_scheduling: Annotated[bool | None, field_doc("Older; not read.")] = None
+    enable_dynamic_sharding: Annotated[bool | None, field_doc("Older; not read.")] = None
     run_policy: Annotated[
         RunPolicy,
-        about("Run policy of the job. Its cleanPodPolicy is Running when not given."),
+        field_doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
     ] = RunPolicy()
 
 
 class NodeRecord(Wire):
     """The operator's record of one rank."""
 
-    id: Annotated[int, about("Number of its pod.")] = 0
-    relaunches: Annotated[int, about("How often it was recreated, for any reason.")] = 0
+    id: Annotated[int, field_doc("Number of its pod.")] = 0
+    relaunches: Annotated[int, field_doc("How often it was recreated, for any reason.")] = 0
     failures: Annotated[
-        int, about("How often it was recreated after a failure: limited by restartCount.")
+        int, field_doc("How often it was recreated after a failure: limited by restartCount.")
     ] = 0
-    memory: Annotated[str, about("Memory request since it ran out of memory.")] = ""
-    resources: Annotated[ResourceList, about("Resources set by a plan.")] = {}
+    memory: Annotated[str, field_doc("Memory request since it ran out of memory.")] = ""
+    resources: Annotated[ResourceList, field_doc("Resources set by a plan.")] = {}
 
 
 class RoleRecord(Wire):
     """The operator's record of one role."""
 
-    first: Annotated[int, about("Unlisted ranks below this one have their rank as number.")] = 0
-    next_id: Annotated[int, about("Number of the next pod.")] = 0
+    first: Annotated[int, field_doc("Unlisted ranks below this one have their rank as number.")] = 0
+    next_id: Annotated[int, field_doc("Number of the next pod.")] = 0
     nodes: Annotated[
-        dict[str, NodeRecord], about("Ranks that were recreated or changed, by rank.")
+        dict[str, NodeRecord], field_doc("Ranks that were recreated or changed, by rank.")
     ] = {}
-    made: Annotated[str, about("Ranks whose current pod has been observed, such as 0,2-4.")] = ""
-    replicas: Annotated[int | None, about("Replicas set by the last plan.")] = None
-    over: Annotated[int | None, about("Replicas in the specification at that time.")] = None
-    absent: Annotated[str, about("Ranks removed by a plan.")] = ""
+    made: Annotated[str, field_doc("Ranks whose current pod has been observed, such as 0,2-4.")] = (
+        ""
+    )
+    replicas: Annotated[int | None, field_doc("Replicas set by the last plan.")] = None
+    over: Annotated[int | None, field_doc("Replicas in the specification at that time.")] = None
+    absent: Annotated[str, field_doc("Ranks removed by a plan.")] = ""
     leaving: Annotated[
-        str, about("Ranks that still ran when the first had succeeded: they are not replaced.")
+        str, field_doc("Ranks that still ran when the first had succeeded: they are not replaced.")
     ] = ""
-    resources: Annotated[ResourceList, about("Resources of new pods, set by a plan.")] = {}
+    resources: Annotated[ResourceList, field_doc("Resources of new pods, set by a plan.")] = {}
 
 
 class NodeFaults(Wire):
     """Failures of the job's pods on one node of the cluster."""
 
-    failures: Annotated[int, about("Number of failures.")] = 0
-    faults: Annotated[int, about("Number of failures caused by the node.")] = 0
+    failures: Annotated[int, field_doc("Number of failures.")] = 0
+    faults: Annotated[int, field_doc("Number of failures caused by the node.")] = 0
 
 
-class ElasticMemory(JobStatus):
+class ElasticJobRecord(JobStatus):
     """The part of the status that the operator reads back."""
 
-    roles: Annotated[dict[str, RoleRecord], about("Numbers and sizes by role.")] = {}
+    roles: Annotated[dict[str, RoleRecord], field_doc("Numbers and sizes by role.")] = {}
     node_faults: Annotated[
-        dict[str, NodeFaults], about("Nodes of the cluster on which pods failed.")
+        dict[str, NodeFaults], field_doc("Nodes of the cluster on which pods failed.")
     ] = {}
-    scale_plan: Annotated[str, about("Plan that was executed last.")] = ""
-    scale_plan_uid: Annotated[str, about("Unique id of that plan.")] = ""
-    ps_hosts: Annotated[list[str], about("Addresses of parameter servers, set by a plan.")] = []
+    scale_plan: Annotated[str, field_doc("Plan that was executed last.")] = ""
+    scale_plan_uid: Annotated[str, field_doc("Unique id of that plan.")] = ""
+    ps_hosts: Annotated[list[str], field_doc("Addresses of parameter servers, set by a plan.")] = []
 
 
-class ElasticJobStatus(ElasticMemory):
+class ElasticJobStatus(ElasticJobRecord):
     """The observed state of an ElasticJob."""
 
-    phase: Annotated[str, about("Created, Pending, Running, Suspended, Succeeded or Failed.")] = ""
+    phase: Annotated[
+        str, field_doc("Created, Pending, Running, Suspended, Succeeded or Failed.")
+    ] = ""
 
 
 class ElasticJob(Object):
     """An elastic training job with a master."""
 
-    spec: Annotated[ElasticJobSpec, about("Desired state.", required=True)] = ElasticJobSpec()
-    status: Annotated[ElasticJobStatus, about("Observed state; written by the operator.")] = (
+    spec: Annotated[ElasticJobSpec, field_doc("Desired state.", required=True)] = ElasticJobSpec()
+    status: Annotated[ElasticJobStatus, field_doc("Observed state; written by the operator.")] = (
         ElasticJobStatus()
     )
 
@@ -221,49 +228,53 @@ class ElasticJob(Object):
 class RoleScale(Wire):
     """The size of a role."""
 
-    replicas: Annotated[int | None, about("How many pods.", minimum=0)] = None
-    resource: Annotated[ResourceList, about("Requests of each new pod.")] = {}
+    replicas: Annotated[int | None, field_doc("How many pods.", minimum=0)] = None
+    resource: Annotated[ResourceList, field_doc("Requests of each new pod.")] = {}
 
 
 class PodMeta(Wire):
     """One pod of a plan."""
 
-    name: Annotated[str, about("Its name.")] = ""
-    id: Annotated[int | None, about("Its number.", minimum=0)] = None
-    type: Annotated[str, about("Its role; worker when not given.")] = ""
-    rank_index: Annotated[int | None, about("Its rank.", minimum=0)] = None
-    service: Annotated[str, about("Upstream's; not read.")] = ""
-    resource: Annotated[ResourceList, about("Requests of the pod.")] = {}
+    name: Annotated[str, field_doc("Its name.")] = ""
+    id: Annotated[int | None, field_doc("Its number.", minimum=0)] = None
+    type: Annotated[str, field_doc("Its role; worker when not given.")] = ""
+    rank_index: Annotated[int | None, field_doc("Its rank.", minimum=0)] = None
+    service: Annotated[str, field_doc("Upstream's; not read.")] = ""
+    resource: Annotated[ResourceList, field_doc("Requests of the pod.")] = {}
 
 
 class ScalePlanSpec(Wire):
     """The changes to a running job."""
 
-    owner_job: Annotated[str, about("Name of the ElasticJob.", required=True)] = ""
+    owner_job: Annotated[str, field_doc("Name of the ElasticJob.", required=True)] = ""
     replica_resource_specs: Annotated[
-        dict[str, RoleScale], about("Number and resources of pods by role.")
+        dict[str, RoleScale], field_doc("Number and resources of pods by role.")
     ] = {}
-    create_pods: Annotated[list[PodMeta], about("Pods to add.")] = []
-    remove_pods: Annotated[list[PodMeta], about("Pods to remove.")] = []
+    create_pods: Annotated[list[PodMeta], field_doc("Pods to add.")] = []
+    remove_pods: Annotated[list[PodMeta], field_doc("Pods to remove.")] = []
     migrate_pods: Annotated[
-        list[PodMeta], about("Pods to replace by others, with these resources.")
+        list[PodMeta], field_doc("Pods to replace by others, with these resources.")
     ] = []
-    ps_hosts: Annotated[list[str], about("Addresses of parameter servers, in order.")] = []
+    ps_hosts: Annotated[list[str], field_doc("Addresses of parameter servers, in order.")] = []
 
 
 class ScalePlanStatus(Wire):
     """The progress of a plan."""
 
-    phase: Annotated[str, about("Pending, Scaling, Succeeded or Failed.")] = ""
-    create_time: Annotated[datetime | None, about("Time of the first attempt.")] = None
-    finish_time: Annotated[datetime | None, about("Time when it was executed or failed.")] = None
-    message: Annotated[str, about("Why it is pending or has failed.")] = ""
+    phase: Annotated[str, field_doc("Pending, Scaling, Succeeded or Failed.")] = ""
+    create_time: Annotated[datetime | None, field_doc("Time of the first attempt.")] = None
+    finish_time: Annotated[datetime | None, field_doc("Time when it was executed or failed.")] = (
+        None
+    )
+    message: Annotated[str, field_doc("Why it is pending or has failed.")] = ""
 
 
 class ScalePlan(Object):
     """A change of the size of an ElasticJob, executed once."""
 
-    spec: Annotated[ScalePlanSpec, about("Changes to the job.", required=True)] = ScalePlanSpec()
-    status: Annotated[ScalePlanStatus, about("Observed state; written by the operator.")] = (
+    spec: Annotated[ScalePlanSpec, field_doc("Changes to the job.", required=True)] = (
+        ScalePlanSpec()
+    )
+    status: Annotated[ScalePlanStatus, field_doc("Observed state; written by the operator.")] = (
         ScalePlanStatus()
     )

@@ -15,11 +15,11 @@ _VARIABLE = "PET_NNODES"
 class NodeRange(NamedTuple):
     """The minimum and maximum number of workers."""
 
-    least: int
-    most: int
+    min_nodes: int
+    max_nodes: int
 
 
-def node_range(text: str) -> NodeRange | None:
+def parse_node_range(text: str) -> NodeRange | None:
     """Parse ``"4"`` or ``"2:8"``. Returns None if the text is neither, or the bounds are not 1 <=
     MIN <= MAX.
     """
@@ -30,7 +30,7 @@ def node_range(text: str) -> NodeRange | None:
     return NodeRange(least, most) if 1 <= least <= most else None
 
 
-def flag_of(container: Mapping[str, Any]) -> str:
+def nnodes_flag(container: Mapping[str, Any]) -> str:
     """Return the value of ``--nnodes`` in a container's command or environment; empty if there is
     none.
     """
@@ -42,12 +42,14 @@ def flag_of(container: Mapping[str, Any]) -> str:
     return str(given.get(_VARIABLE) or "")
 
 
-def range_of(annotations: Mapping[str, str], container: Mapping[str, Any]) -> NodeRange | None:
+def job_node_range(
+    annotations: Mapping[str, str], container: Mapping[str, Any]
+) -> NodeRange | None:
     """Return the node range of a job: from its annotation, else from its command."""
-    return node_range(annotations.get(NODES_ANNOTATION) or flag_of(container))
+    return parse_node_range(annotations.get(NODES_ANNOTATION) or nnodes_flag(container))
 
 
-def fraction(priority: str) -> float | None:
+def parse_priority_fraction(priority: str) -> float | None:
     """Parse a priority that is a fraction from 0 to 1; None if it is the name of a class."""
     try:
         share = float(priority)
@@ -56,7 +58,7 @@ def fraction(priority: str) -> float | None:
     return share if 0 <= share <= 1 else None
 
 
-def looks_like_a_number(priority: str) -> bool:
+def is_number(priority: str) -> bool:
     try:
         float(priority)
     except ValueError:
@@ -66,7 +68,7 @@ def looks_like_a_number(priority: str) -> bool:
 
 def priority_class(priority: str, rank: int, replicas: int) -> str:
     """Return the priority class of one replica. With a fraction, the first ranks get ``high``."""
-    share = fraction(priority)
+    share = parse_priority_fraction(priority)
     if share is None:
         return priority
     return HIGH if rank < round(share * replicas) else LOW
@@ -75,14 +77,14 @@ def priority_class(priority: str, rank: int, replicas: int) -> str:
 class CriticalRanks(NamedTuple):
     """The ranks without which a job fails, and how many restarts each may have."""
 
-    everyone: bool
+    all_ranks: bool
     ranks: Mapping[int, int | None]
 
     def __contains__(self, rank: object) -> bool:
-        return self.everyone or rank in self.ranks
+        return self.all_ranks or rank in self.ranks
 
 
-def critical_ranks(text: str) -> CriticalRanks | None:
+def parse_critical_ranks(text: str) -> CriticalRanks | None:
     """Parse ``all``, ``none`` or ``0:2,3``; None if the text is none of these."""
     words = text.strip().lower()
     if words in ("all", "none", ""):

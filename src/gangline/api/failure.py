@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gangline.api.conditions import is_true
+from gangline.api.conditions import is_condition_true
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
 
-NODE_FAULT = 203
+NODE_FAULT_EXIT_CODE = 203
 """Exit code of an agent that gives up its node."""
 
 SIGNAL_BASE = 128
 """Exit codes above this one mean: killed by signal (code - 128)."""
 
-DISRUPTED = "DisruptionTarget"
+DISRUPTION_TARGET = "DisruptionTarget"
 """Type of the pod condition that is set when the cluster itself ends the pod."""
 
 
@@ -83,7 +83,7 @@ _BY_CODE: Mapping[int, Failure] = {
     126: Failure("NotExecutable", _USER, _STOP, "The command may not be executed."),
     127: Failure("CommandNotFound", _USER, _STOP, "The command does not exist in the image."),
     128: Failure("CannotStart", _USER, _STOP, "The container could not be started."),
-    NODE_FAULT: Failure(
+    NODE_FAULT_EXIT_CODE: Failure(
         "NodeFault", _NODE, _MOVE, "The agent found the node unfit; its log says why."
     ),
     255: Failure("Error", _CODE, _RETRY, "The program ended with -1; its log says why."),
@@ -175,7 +175,9 @@ _BY_POD_REASON: Mapping[str, Failure] = {
     "NodeAffinity": Failure("NodeChanged", _NODE, _MOVE, "The node no longer fits the pod."),
     "NodePorts": Failure("PortInUse", _NODE, _MOVE, "A host port is in use on the node."),
 }
-_OUT_OF = Failure("NodeFull", _NODE, _MOVE, "The node had no free resources when the pod arrived.")
+_NODE_FULL = Failure(
+    "NodeFull", _NODE, _MOVE, "The node had no free resources when the pod arrived."
+)
 
 _BY_DISRUPTION: Mapping[str, Failure] = {
     "PreemptionByScheduler": Failure(
@@ -193,7 +195,7 @@ _BY_DISRUPTION: Mapping[str, Failure] = {
 _UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
-def of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
+def failure_of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
     """Classify an exit code; None for success.
 
     Args:
@@ -204,25 +206,25 @@ def of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
     if code == 0 and reason not in _BY_CONTAINER_REASON:
         return None
     code = SIGNAL_BASE - code if code < 0 else code
-    found = _BY_CONTAINER_REASON.get(reason) or _BY_CODE.get(code) or _of_signal(code)
+    found = _BY_CONTAINER_REASON.get(reason) or _BY_CODE.get(code) or _signal_failure(code)
     return replace(found, exit_code=code, message=message.strip())
 
 
-def of_container(status: ContainerStatus) -> Failure | None:
+def failure_of_container(status: ContainerStatus) -> Failure | None:
     """Classify the failure of a container; None if it has not failed."""
     if status.state.terminated:
-        return _of_terminated(status.state.terminated)
+        return _terminated_failure(status.state.terminated)
     waiting = status.state.waiting
     found = _BY_WAITING_REASON.get(waiting.reason) if waiting else None
     if waiting is None or found is None:
         return None
     last = status.last_state.terminated
-    if waiting.reason == "CrashLoopBackOff" and last and (end := _of_terminated(last)):
+    if waiting.reason == "CrashLoopBackOff" and last and (end := _terminated_failure(last)):
         return replace(end, explanation=f"{found.explanation} {end.explanation}")
     return replace(found, message=waiting.message)
 
 
-def of_pod(pod: Pod, container: str = "") -> Failure | None:
+def failure_of_pod(pod: Pod, container: str = "") -> Failure | None:
     """Classify the failure of a pod; None if it has not failed.
 
     A disruption by the cluster takes precedence over the exit codes of the containers, which follow
@@ -232,45 +234,47 @@ def of_pod(pod: Pod, container: str = "") -> Failure | None:
         pod: the pod.
         container: the container that is looked at first; otherwise the first failed one counts.
     """
-    if found := _of_disruption(pod):
+    if found := _disruption_failure(pod):
         return found
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     statuses.sort(key=lambda status: status.name != container)  # stable: the others keep order
-    if found := next(filter(None, map(of_container, statuses)), None):
+    if found := next(filter(None, map(failure_of_container, statuses)), None):
         return found
     return _UNKNOWN if pod.status.phase == "Failed" else None
 
 
-def is_retryable_code(code: int | None) -> bool:
+def is_retryable_exit_code(code: int | None) -> bool:
     """Whether ``restartPolicy: ExitCode`` recreates a replica: from 128 on, or if the code is
     unknown.
     """
     return code is None or code >= SIGNAL_BASE
 
 
-def _of_disruption(pod: Pod) -> Failure | None:
+def _disruption_failure(pod: Pod) -> Failure | None:
     reason, message = pod.status.reason, pod.status.message
     if found := _BY_POD_REASON.get(reason):
         return replace(found, message=message)
     if reason.lower().startswith("outof"):
-        return replace(_OUT_OF, message=message)
-    if pod.status.phase != "Failed" or not is_true(pod.status.conditions, DISRUPTED):
+        return replace(_NODE_FULL, message=message)
+    if pod.status.phase != "Failed" or not is_condition_true(
+        pod.status.conditions, DISRUPTION_TARGET
+    ):
         return None
-    condition = _disruption(pod.status.conditions)
+    condition = _disruption_condition(pod.status.conditions)
     found = _BY_DISRUPTION.get(condition.reason)
     return replace(found, message=condition.message) if found else None
 
 
-def _disruption(conditions: list[Condition]) -> Condition:
-    return next(each for each in conditions if each.type == DISRUPTED)
+def _disruption_condition(conditions: list[Condition]) -> Condition:
+    return next(each for each in conditions if each.type == DISRUPTION_TARGET)
 
 
-def _of_terminated(state: ContainerStateTerminated) -> Failure | None:
+def _terminated_failure(state: ContainerStateTerminated) -> Failure | None:
     code = SIGNAL_BASE + state.signal if state.signal and not state.exit_code else state.exit_code
-    return of_exit(code, state.reason, state.message)
+    return failure_of_exit(code, state.reason, state.message)
 
 
-def _of_signal(code: int) -> Failure:
+def _signal_failure(code: int) -> Failure:
     number = code - SIGNAL_BASE
     if found := _BY_SIGNAL.get(number):
         return found

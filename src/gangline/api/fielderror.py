@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gangline.api.names import Complaint
+from gangline.api.names import NameProblem
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_LONGEST_SHOWN = 80
+_MAX_VALUE_LENGTH = 80
 
 Segments = tuple[str | int, ...]
 
@@ -27,23 +27,23 @@ class FieldError:
     """What would be right, as an imperative; empty if there is no advice."""
 
     def __str__(self) -> str:
-        value = "" if self.value is None else f" {shown(self.value)}"
+        value = "" if self.value is None else f" {format_value(self.value)}"
         remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{self.path}:{value} {self.problem}{remedy}"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return the repr of a value, truncated to 80 characters."""
     text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 1]}…"
 
 
-def child(path: str, name: str) -> str:
+def child_path(path: str, name: str) -> str:
     """Return the path of a field, or of an entry of a map, below ``path``."""
     return f"{path}.{name}" if path and _PLAIN.fullmatch(name) else f"{path}[{name}]"
 
 
-def path_of(segments: Iterable[str | int]) -> str:
+def format_path(segments: Iterable[str | int]) -> str:
     """Join segments to a path: names after dots, positions and unusual names in brackets."""
     text = ""
     for segment in segments:
@@ -54,6 +54,6 @@ def path_of(segments: Iterable[str | int]) -> str:
     return text
 
 
-def complaint_at(path: str, value: str, complaint: Complaint | None) -> list[FieldError]:
+def name_errors(path: str, value: str, complaint: NameProblem | None) -> list[FieldError]:
     """Convert the problem with a name, if there is one, to an error of its field."""
     return [FieldError(path, value, *complaint)] if complaint else []

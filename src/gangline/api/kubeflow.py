@@ -8,7 +8,7 @@ are made from that data, so that fields unknown to this version are not lost.
 from datetime import datetime
 from typing import Annotated
 
-from gangline.api.describe import FreeForm, ResourceList, about
+from gangline.api.describe import FreeForm, ResourceList, field_doc
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.pod import PodTemplateSpec
 
@@ -29,16 +29,16 @@ class SchedulingPolicy(Wire):
 
     min_available: Annotated[
         int | None,
-        about("Pods that must fit together; all of them when not given.", minimum=0),
+        field_doc("Pods that must fit together; all of them when not given.", minimum=0),
     ] = None
-    queue: Annotated[str, about("Queue of the job; default when not given.")] = ""
+    queue: Annotated[str, field_doc("Queue of the job; default when not given.")] = ""
     min_resources: Annotated[
         ResourceList | None,
-        about("Resources that must be free; computed from the pods when not given."),
+        field_doc("Resources that must be free; computed from the pods when not given."),
     ] = None
-    priority_class: Annotated[str, about("Priority class of the gang.")] = ""
+    priority_class: Annotated[str, field_doc("Priority class of the gang.")] = ""
     schedule_timeout_seconds: Annotated[
-        int | None, about("Maximum seconds until the gang is placed.", minimum=0)
+        int | None, field_doc("Maximum seconds until the gang is placed.", minimum=0)
     ] = None
 
 
@@ -47,7 +47,7 @@ class RunPolicy(Wire):
 
     clean_pod_policy: Annotated[
         str | None,
-        about(
+        field_doc(
             "Pods that are deleted when the job ends: None (when not given) of them, Running those "
             "that still run, All of them.",
             values=("All", "Running", "None"),
@@ -55,26 +55,28 @@ class RunPolicy(Wire):
     ] = None
     ttl_seconds_after_finished: Annotated[
         int | None,
-        about("Seconds after its end until the job is deleted; never if not given.", minimum=0),
+        field_doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
     ] = None
     active_deadline_seconds: Annotated[
         int | None,
-        about("Seconds from its start until an unfinished job fails.", minimum=1),
+        field_doc("Seconds from its start until an unfinished job fails.", minimum=1),
     ] = None
     backoff_limit: Annotated[
         int | None,
-        about("Restarts until the job fails; no limit when not given.", minimum=0),
+        field_doc("Restarts until the job fails; no limit when not given.", minimum=0),
     ] = None
     scheduling_policy: Annotated[
-        SchedulingPolicy | None, about("Settings for the gang scheduler.")
+        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
     ] = None
     suspend: Annotated[
         bool | None,
-        about("True deletes the pods and suspends the job until it is false again.", default=False),
+        field_doc(
+            "True deletes the pods and suspends the job until it is false again.", default=False
+        ),
     ] = None
     managed_by: Annotated[
         str | None,
-        about(
+        field_doc(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
         ),
@@ -84,11 +86,11 @@ class RunPolicy(Wire):
 class ReplicaSpec(Wire):
     """The pods of one role."""
 
-    replicas: Annotated[int | None, about("How many pods; 1 when not given.", minimum=0)] = None
-    template: Annotated[FreeForm, about("Template of the pods.", shape=PodTemplateSpec)] = {}
+    replicas: Annotated[int | None, field_doc("How many pods; 1 when not given.", minimum=0)] = None
+    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
     restart_policy: Annotated[
         str | None,
-        about(
+        field_doc(
             "When a failed pod is recreated. ExitCode: only after exit codes of 128 and above. "
             "Takes precedence over the template's.",
             values=("Always", "OnFailure", "Never", "ExitCode"),
@@ -99,30 +101,36 @@ class ReplicaSpec(Wire):
 class ReplicaStatus(Wire):
     """Numbers of pods of one role."""
 
-    active: Annotated[int, about("Pods that are pending or running.")] = 0
-    succeeded: Annotated[int, about("Pods that succeeded.")] = 0
-    failed: Annotated[int, about("Pods that failed.")] = 0
-    label_selector: Annotated[LabelSelector | None, about("Old form of selector.")] = None
-    selector: Annotated[str, about("Label selector of the pods, for the scale subresource.")] = ""
+    active: Annotated[int, field_doc("Pods that are pending or running.")] = 0
+    succeeded: Annotated[int, field_doc("Pods that succeeded.")] = 0
+    failed: Annotated[int, field_doc("Pods that failed.")] = 0
+    label_selector: Annotated[LabelSelector | None, field_doc("Old form of selector.")] = None
+    selector: Annotated[
+        str, field_doc("Label selector of the pods, for the scale subresource.")
+    ] = ""
     completed_indexes: Annotated[
-        str, about("Replicas that succeeded and are not recreated, such as 0,2-4.")
+        str, field_doc("Replicas that succeeded and are not recreated, such as 0,2-4.")
     ] = ""
 
 
 class RestartRecord(Wire):
     """The restarts of a job. The record outlives pods and operator, so limits keep counting."""
 
-    total: Annotated[int, about("Restarts so far, of containers and by new pods.", minimum=0)] = 0
+    total: Annotated[
+        int, field_doc("Restarts so far, of containers and by new pods.", minimum=0)
+    ] = 0
     pods: Annotated[
-        dict[str, int], about("Of these, restarts by pods that still exist, by their uid.")
+        dict[str, int], field_doc("Of these, restarts by pods that still exist, by their uid.")
     ] = {}
     generation: Annotated[
-        int, about("How often all replicas were restarted together.", minimum=0)
+        int, field_doc("How often all replicas were restarted together.", minimum=0)
     ] = 0
     bursts: Annotated[
-        int, about("Groups of failures in short succession; they delay replacement.", minimum=0)
+        int, field_doc("Groups of failures in short succession; they delay replacement.", minimum=0)
     ] = 0
-    burst_start: Annotated[datetime | None, about("Start of the latest of these groups.")] = None
+    burst_start: Annotated[datetime | None, field_doc("Start of the latest of these groups.")] = (
+        None
+    )
 
 
 class JobStatus(Wire):
@@ -130,25 +138,25 @@ class JobStatus(Wire):
 
     conditions: Annotated[
         list[Condition],
-        about(
+        field_doc(
             "Created, Running, Restarting, Suspended, Succeeded, Failed. The last entry changed "
             "last."
         ),
     ] = []
-    replica_statuses: Annotated[dict[str, ReplicaStatus], about("Pods counted by role.")] = {}
-    start_time: Annotated[datetime | None, about("When the job started (or resumed).")] = None
-    completion_time: Annotated[datetime | None, about("When the job ended.")] = None
-    last_reconcile_time: Annotated[datetime | None, about("Time of the last reconciliation.")] = (
-        None
-    )
-    restarts: Annotated[RestartRecord, about("Restarts of the job.")] = RestartRecord()
+    replica_statuses: Annotated[dict[str, ReplicaStatus], field_doc("Pods counted by role.")] = {}
+    start_time: Annotated[datetime | None, field_doc("When the job started (or resumed).")] = None
+    completion_time: Annotated[datetime | None, field_doc("When the job ended.")] = None
+    last_reconcile_time: Annotated[
+        datetime | None, field_doc("Time of the last reconciliation.")
+    ] = None
+    restarts: Annotated[RestartRecord, field_doc("Restarts of the job.")] = RestartRecord()
 
 
 class RendezvousSetting(Wire):
     """One setting of the rendezvous."""
 
-    key: Annotated[str, about("Name of the setting.")] = ""
-    value: Annotated[str, about("Value of the setting.")] = ""
+    key: Annotated[str, field_doc("Name of the setting.")] = ""
+    value: Annotated[str, field_doc("Value of the setting.")] = ""
 
 
 class ElasticPolicy(Wire):
@@ -156,50 +164,56 @@ class ElasticPolicy(Wire):
 
     min_replicas: Annotated[
         int | None,
-        about("Fewest workers; maxReplicas, else the number of workers, if not given.", minimum=1),
+        field_doc(
+            "Fewest workers; maxReplicas, else the number of workers, if not given.", minimum=1
+        ),
     ] = None
     max_replicas: Annotated[
         int | None,
-        about("Most workers; minReplicas, else the number of workers, if not given.", minimum=1),
+        field_doc(
+            "Most workers; minReplicas, else the number of workers, if not given.", minimum=1
+        ),
     ] = None
     rdzv_backend: Annotated[
         str | None,
-        about("Rendezvous backend; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
+        field_doc("Rendezvous backend; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
     ] = None
     rdzv_port: Annotated[
         int | None,
-        about("Port of the rendezvous; the worker's if not given.", minimum=1, maximum=65535),
+        field_doc("Port of the rendezvous; the worker's if not given.", minimum=1, maximum=65535),
     ] = None
-    rdzv_host: Annotated[str | None, about("Host of the rendezvous; else worker 0.")] = None
-    rdzv_id: Annotated[str | None, about("Id of the rendezvous.")] = None
-    rdzv_conf: Annotated[list[RendezvousSetting], about("Further settings.")] = []
-    standalone: Annotated[bool | None, about("Rendezvous within one pod.")] = None
-    n_proc_per_node: Annotated[int | None, about("Old form of nprocPerNode.", minimum=1)] = None
+    rdzv_host: Annotated[str | None, field_doc("Host of the rendezvous; else worker 0.")] = None
+    rdzv_id: Annotated[str | None, field_doc("Id of the rendezvous.")] = None
+    rdzv_conf: Annotated[list[RendezvousSetting], field_doc("Further settings.")] = []
+    standalone: Annotated[bool | None, field_doc("Rendezvous within one pod.")] = None
+    n_proc_per_node: Annotated[int | None, field_doc("Old form of nprocPerNode.", minimum=1)] = None
     max_restarts: Annotated[
-        int | None, about("Restarts of the workers within their pods.", minimum=0)
+        int | None, field_doc("Restarts of the workers within their pods.", minimum=0)
     ] = None
-    metrics: Annotated[list[FreeForm], about("Metrics to scale by (autoscaling/v2).")] = []
+    metrics: Annotated[list[FreeForm], field_doc("Metrics to scale by (autoscaling/v2).")] = []
 
 
 class PyTorchJobSpec(Wire):
     """The desired state of a PyTorchJob."""
 
-    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
     pytorch_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        about("Pods by role: Master (at most one pod) and Worker.", required=True),
+        field_doc("Pods by role: Master (at most one pod) and Worker.", required=True),
     ] = {}
     nproc_per_node: Annotated[
         str | None,
-        about("Processes in each pod: a number, auto (when not given), cpu or gpu."),
+        field_doc("Processes in each pod: a number, auto (when not given), cpu or gpu."),
     ] = None
     elastic_policy: Annotated[
-        ElasticPolicy | None, about("If given, the number of workers may change while it runs.")
+        ElasticPolicy | None, field_doc("If given, the number of workers may change while it runs.")
     ] = None
 
 
 class PyTorchJob(Object):
     """A distributed PyTorch training job."""
 
-    spec: Annotated[PyTorchJobSpec, about("Desired state.", required=True)] = PyTorchJobSpec()
-    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()
+    spec: Annotated[PyTorchJobSpec, field_doc("Desired state.", required=True)] = PyTorchJobSpec()
+    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
+        JobStatus()
+    )

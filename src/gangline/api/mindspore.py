@@ -6,7 +6,7 @@ Upstream's fields; its run policy is extended to that of the other kinds (``susp
 
 from typing import Annotated
 
-from gangline.api.describe import about
+from gangline.api.describe import field_doc
 from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
 from gangline.api.meta import Object, Wire
 
@@ -26,11 +26,11 @@ class MSJobSpec(Wire):
 
     run_policy: Annotated[
         RunPolicy,
-        about("Run policy of the job. Its cleanPodPolicy is Running when not given."),
+        field_doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
     ] = RunPolicy()
     success_policy: Annotated[
         str | None,
-        about(
+        field_doc(
             "When the job has succeeded: with worker 0 (empty, or not given), or with all workers "
             "(AllWorkers).",
             values=(WORKER_0, ALL_WORKERS),
@@ -38,7 +38,7 @@ class MSJobSpec(Wire):
     ] = None
     ms_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        about(
+        field_doc(
             "Pods by role: Worker, and for several of them one Scheduler; PS for parameter "
             "servers. In any capitalisation.",
             required=True,
@@ -46,12 +46,14 @@ class MSJobSpec(Wire):
     ] = {}
     enable_dynamic_worker: Annotated[
         bool,
-        about("True: the failure of a worker does not fail the job as long as others run."),
+        field_doc("True: the failure of a worker does not fail the job as long as others run."),
     ] = False
 
 
 class MSJob(Object):
     """A distributed MindSpore training job."""
 
-    spec: Annotated[MSJobSpec, about("Desired state.", required=True)] = MSJobSpec()
-    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()
+    spec: Annotated[MSJobSpec, field_doc("Desired state.", required=True)] = MSJobSpec()
+    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
+        JobStatus()
+    )

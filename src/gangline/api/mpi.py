@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from gangline.api.describe import about
+from gangline.api.describe import field_doc
 from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
 from gangline.api.meta import Object, Wire
 
@@ -17,34 +17,38 @@ class MPIJobSpec(Wire):
 
     slots_per_worker: Annotated[
         int | None,
-        about("MPI slots of each worker; 1 when not given.", minimum=1),
+        field_doc("MPI slots of each worker; 1 when not given.", minimum=1),
     ] = None
     clean_pod_policy: Annotated[
         str | None,
-        about(
+        field_doc(
             "Older field for runPolicy.cleanPodPolicy, which takes precedence.",
             values=("All", "Running", "None"),
         ),
     ] = None
     main_container: Annotated[
         str,
-        about("Container of a worker in which processes are started; the first when not given."),
+        field_doc(
+            "Container of a worker in which processes are started; the first when not given."
+        ),
     ] = ""
-    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
     mpi_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        about("Pods by role: Launcher (exactly one pod) and Worker.", required=True),
+        field_doc("Pods by role: Launcher (exactly one pod) and Worker.", required=True),
     ] = {}
 
 
 class MPIJob(Object):
     """A distributed job of MPI processes."""
 
-    spec: Annotated[MPIJobSpec, about("Desired state.", required=True)] = MPIJobSpec()
-    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()
+    spec: Annotated[MPIJobSpec, field_doc("Desired state.", required=True)] = MPIJobSpec()
+    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
+        JobStatus()
+    )
 
 
-def with_defaults(specs: Mapping[str, ReplicaSpec]) -> dict[str, ReplicaSpec]:
+def with_default_replicas(specs: Mapping[str, ReplicaSpec]) -> dict[str, ReplicaSpec]:
     """Set the number of workers to 0 if it is not given: other kinds default to 1."""
     return {
         role: replace(spec, replicas=0)

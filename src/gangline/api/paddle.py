@@ -7,7 +7,7 @@ group ``kubeflow.org`` is another kind.
 from collections.abc import Iterator
 from typing import Annotated
 
-from gangline.api.describe import FreeForm, about
+from gangline.api.describe import FreeForm, field_doc
 from gangline.api.kubeflow import (
     MANAGED_BY_MULTI_KUEUE,
     MANAGED_BY_US,
@@ -35,23 +35,25 @@ class PaddleRunPolicy(Wire):
 
     ttl_seconds_after_finished: Annotated[
         int | None,
-        about("Seconds after its end until the job is deleted; never if not given.", minimum=0),
+        field_doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
     ] = None
     active_deadline_seconds: Annotated[
         int | None,
-        about("Seconds from its start until an unfinished job fails.", minimum=1),
+        field_doc("Seconds from its start until an unfinished job fails.", minimum=1),
     ] = None
     backoff_limit: Annotated[
         int | None,
-        about("Restarts until the job fails; no limit when not given.", minimum=0),
+        field_doc("Restarts until the job fails; no limit when not given.", minimum=0),
     ] = None
     suspend: Annotated[
         bool | None,
-        about("True deletes the pods and suspends the job until it is false again.", default=False),
+        field_doc(
+            "True deletes the pods and suspends the job until it is false again.", default=False
+        ),
     ] = None
     managed_by: Annotated[
         str | None,
-        about(
+        field_doc(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
         ),
@@ -61,16 +63,16 @@ class PaddleRunPolicy(Wire):
 class ResourceSpec(Wire):
     """The pods of one role."""
 
-    replicas: Annotated[int | None, about("How many pods.", required=True, minimum=0)] = None
+    replicas: Annotated[int | None, field_doc("How many pods.", required=True, minimum=0)] = None
     requests: Annotated[
         int | None,
-        about("Minimum number of pods of an elastic job with etcd.", minimum=0),
+        field_doc("Minimum number of pods of an elastic job with etcd.", minimum=0),
     ] = None
     limits: Annotated[
         int | None,
-        about("Maximum number of pods of an elastic job with etcd.", minimum=0),
+        field_doc("Maximum number of pods of an elastic job with etcd.", minimum=0),
     ] = None
-    template: Annotated[FreeForm, about("Template of the pods.", shape=PodTemplateSpec)] = {}
+    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
 
     @property
     def count(self) -> int:
@@ -78,11 +80,11 @@ class ResourceSpec(Wire):
         return max(0, self.replicas or 0)
 
 
-class FurtherSpec(ResourceSpec):
+class SecondaryResourceSpec(ResourceSpec):
     """The pods of one role; their template has the fields of a worker's."""
 
     template: Annotated[
-        FreeForm, about("Template of the pods.", shape=PodTemplateSpec, brief=True)
+        FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec, brief=True)
     ] = {}
 
 
@@ -91,7 +93,7 @@ class PaddleJobSpec(Wire):
 
     clean_pod_policy: Annotated[
         str | None,
-        about(
+        field_doc(
             "Ended jobs whose pods are deleted: Always all, Never none, OnFailure failed ones, "
             "OnCompletion (when not given) succeeded ones. Pods that still run when the job has "
             "ended are deleted as well, except after a failure under Never."
@@ -99,7 +101,7 @@ class PaddleJobSpec(Wire):
     ] = None
     intranet: Annotated[
         str | None,
-        about(
+        field_doc(
             "How pods reach each other: by their addresses (PodIP, when not given), by the names "
             "of services (Service), or over the network of their nodes (Host).",
             values=("", POD_IP, SERVICE, HOST),
@@ -107,25 +109,25 @@ class PaddleJobSpec(Wire):
     ] = None
     with_gloo: Annotated[
         int | None,
-        about(
+        field_doc(
             "Barriers over Gloo in a job with servers: 0 none (when not given), 1 of workers, 2 of "
             "workers and servers.",
             minimum=0,
             maximum=2,
         ),
     ] = None
-    worker: Annotated[ResourceSpec | None, about("Trainers.")] = None
-    ps: Annotated[FurtherSpec | None, about("Parameter servers.")] = None
-    heter: Annotated[FurtherSpec | None, about("Trainers on other devices.")] = None
+    worker: Annotated[ResourceSpec | None, field_doc("Trainers.")] = None
+    ps: Annotated[SecondaryResourceSpec | None, field_doc("Parameter servers.")] = None
+    heter: Annotated[SecondaryResourceSpec | None, field_doc("Trainers on other devices.")] = None
     elastic: Annotated[
-        int | None, about("If given, with any value, the number of workers may change.")
+        int | None, field_doc("If given, with any value, the number of workers may change.")
     ] = None
     scheduling_policy: Annotated[
-        SchedulingPolicy | None, about("Settings for the gang scheduler.")
+        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
     ] = None
-    run_policy: Annotated[PaddleRunPolicy, about("Run policy of the job.")] = PaddleRunPolicy()
+    run_policy: Annotated[PaddleRunPolicy, field_doc("Run policy of the job.")] = PaddleRunPolicy()
 
-    def roles(self) -> Iterator[tuple[str, ResourceSpec]]:
+    def declared_roles(self) -> Iterator[tuple[str, ResourceSpec]]:
         """Return the declared roles and their names, in order."""
         specs: tuple[tuple[str, ResourceSpec | None], ...] = (
             (PS, self.ps),
@@ -138,33 +140,33 @@ class PaddleJobSpec(Wire):
 class ResourceStatus(Wire):
     """Numbers of pods of one role."""
 
-    pending: Annotated[int, about("Not placed or not started yet.")] = 0
-    starting: Annotated[int, about("On a node, but not ready.")] = 0
-    running: Annotated[int, about("Running.")] = 0
-    failed: Annotated[int, about("Failed.")] = 0
-    succeeded: Annotated[int, about("Succeeded.")] = 0
-    unknown: Annotated[int, about("On a node that does not report.")] = 0
-    refs: Annotated[list[ObjectReference], about("The pods.")] = []
+    pending: Annotated[int, field_doc("Not placed or not started yet.")] = 0
+    starting: Annotated[int, field_doc("On a node, but not ready.")] = 0
+    running: Annotated[int, field_doc("Running.")] = 0
+    failed: Annotated[int, field_doc("Failed.")] = 0
+    succeeded: Annotated[int, field_doc("Succeeded.")] = 0
+    unknown: Annotated[int, field_doc("On a node that does not report.")] = 0
+    refs: Annotated[list[ObjectReference], field_doc("The pods.")] = []
 
 
 class PaddleJobStatus(JobStatus):
     """The observed state of a PaddleJob."""
 
-    phase: Annotated[str, about("Pending, Starting, Running, Restarting, Completed or Failed.")] = (
-        ""
-    )
-    mode: Annotated[str, about("PS, Collective or Single.")] = ""
-    ps: Annotated[ResourceStatus | None, about("Its parameter servers.")] = None
-    worker: Annotated[ResourceStatus | None, about("Its trainers.")] = None
-    heter: Annotated[ResourceStatus | None, about("Its trainers on other devices.")] = None
-    elastic: Annotated[str, about("Upstream's; not written any more.")] = ""
-    observed_generation: Annotated[int, about("Generation that was observed.")] = 0
+    phase: Annotated[
+        str, field_doc("Pending, Starting, Running, Restarting, Completed or Failed.")
+    ] = ""
+    mode: Annotated[str, field_doc("PS, Collective or Single.")] = ""
+    ps: Annotated[ResourceStatus | None, field_doc("Its parameter servers.")] = None
+    worker: Annotated[ResourceStatus | None, field_doc("Its trainers.")] = None
+    heter: Annotated[ResourceStatus | None, field_doc("Its trainers on other devices.")] = None
+    elastic: Annotated[str, field_doc("Upstream's; not written any more.")] = ""
+    observed_generation: Annotated[int, field_doc("Generation that was observed.")] = 0
 
 
 class PaddleJob(Object):
     """A distributed PaddlePaddle training job."""
 
-    spec: Annotated[PaddleJobSpec, about("Desired state.", required=True)] = PaddleJobSpec()
-    status: Annotated[PaddleJobStatus, about("Observed state; written by the operator.")] = (
+    spec: Annotated[PaddleJobSpec, field_doc("Desired state.", required=True)] = PaddleJobSpec()
+    status: Annotated[PaddleJobStatus, field_doc("Observed state; written by the operator.")] = (
         PaddleJobStatus()
     )

@@ -5,21 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gangline.api import names
 from gangline.api.container import Container, EnvVar, ResourceRequirements
-from gangline.api.fielderror import FieldError, child, complaint_at
+from gangline.api.fielderror import FieldError, child_path, name_errors
 from gangline.api.meta import ObjectMeta, Wire
 from gangline.api.pod import PodSpec, PodTemplateSpec
 from gangline.api.probe import Probe
 from gangline.api.quantity import Quantity, QuantityError, parse_quantity
 from gangline.api.volumes import Volume
 
-MOST_ANNOTATION_BYTES = 256 * 1024
+MAX_ANNOTATION_BYTES = 256 * 1024
 """Limit for all keys and values together; an API server refuses more."""
 
-_WHOLE_PARTS = ("nvidia.com/", "amd.com/", "pods")
+_INTEGER_RESOURCES = ("nvidia.com/", "amd.com/", "pods")
 _PROBES = ("liveness", "readiness", "startup")
 
 
-def validate_template(template: PodTemplateSpec, path: str) -> Iterator[FieldError]:
+def validate_pod_template(template: PodTemplateSpec, path: str) -> Iterator[FieldError]:
     """Yield every error in a pod template; ``path`` is the template's."""
     yield from validate_metadata(template.metadata, f"{path}.metadata")
     yield from validate_pod_spec(template.spec, f"{path}.spec")
@@ -33,85 +33,93 @@ def validate_pod_spec(spec: PodSpec, path: str) -> Iterator[FieldError]:
     sets = (("initContainers", spec.init_containers), ("containers", spec.containers))
     for field, containers in sets:
         for index, container in enumerate(containers):
-            yield from _container(container, f"{path}.{field}[{index}]", volumes)
+            yield from _container_errors(container, f"{path}.{field}[{index}]", volumes)
     everyone = [
         (f"{path}.{field}[{index}].name", container.name)
         for field, containers in (sets[1], sets[0])
         for index, container in enumerate(containers)
     ]
-    yield from _repeated(everyone, "is the name of another container too", "give each its own name")
+    yield from _duplicate_errors(
+        everyone, "is the name of another container too", "give each its own name"
+    )
     for index, volume in enumerate(spec.volumes):
-        yield from _volume(volume, f"{path}.volumes[{index}]")
-    yield from _repeated(
+        yield from _volume_errors(volume, f"{path}.volumes[{index}]")
+    yield from _duplicate_errors(
         [(f"{path}.volumes[{i}].name", volume.name) for i, volume in enumerate(spec.volumes)],
         "is the name of another volume too",
         "give each its own name",
     )
-    yield from _amounts(spec.overhead, f"{path}.overhead")
+    yield from _quantity_errors(spec.overhead, f"{path}.overhead")
     if spec.resources:
-        yield from _resources(spec.resources, f"{path}.resources")
-    yield from _labels(spec.node_selector, f"{path}.nodeSelector")
+        yield from _resource_errors(spec.resources, f"{path}.resources")
+    yield from _label_errors(spec.node_selector, f"{path}.nodeSelector")
 
 
 def validate_metadata(meta: ObjectMeta, path: str) -> Iterator[FieldError]:
     """Yield every error in the labels and annotations of an object or template."""
-    yield from _labels(meta.labels, f"{path}.labels")
+    yield from _label_errors(meta.labels, f"{path}.labels")
     size = sum(len(key.encode()) + len(text.encode()) for key, text in meta.annotations.items())
-    if size > MOST_ANNOTATION_BYTES:
+    if size > MAX_ANNOTATION_BYTES:
         problem = f"have {size} bytes in total"
-        remedy = f"the limit is {MOST_ANNOTATION_BYTES}; put the rest into a ConfigMap"
+        remedy = f"the limit is {MAX_ANNOTATION_BYTES}; put the rest into a ConfigMap"
         yield FieldError(f"{path}.annotations", None, problem, remedy)
     for key in meta.annotations:
-        yield from complaint_at(child(f"{path}.annotations", key), key, names.label_key(key))
+        yield from name_errors(
+            child_path(f"{path}.annotations", key), key, names.validate_label_key(key)
+        )
 
 
-def _labels(labels: Mapping[str, str], path: str) -> Iterator[FieldError]:
+def _label_errors(labels: Mapping[str, str], path: str) -> Iterator[FieldError]:
     for key, value in labels.items():
-        yield from complaint_at(child(path, key), key, names.label_key(key))
-        yield from complaint_at(child(path, key), value, names.label_value(value))
+        yield from name_errors(child_path(path, key), key, names.validate_label_key(key))
+        yield from name_errors(child_path(path, key), value, names.validate_label_value(value))
 
 
-def _container(container: Container, path: str, volumes: set[str]) -> Iterator[FieldError]:
+def _container_errors(container: Container, path: str, volumes: set[str]) -> Iterator[FieldError]:
     if container.name:  # a missing name is reported by the schema
-        yield from complaint_at(f"{path}.name", container.name, names.dns_label(container.name))
+        yield from name_errors(
+            f"{path}.name", container.name, names.validate_dns_label(container.name)
+        )
     if not container.image.strip():
         yield FieldError(f"{path}.image", None, "is missing", "name the image to run")
     elif container.image != container.image.strip():
         yield FieldError(f"{path}.image", container.image, "has spaces around it", "remove them")
-    yield from _environment(container.env, f"{path}.env")
-    yield from _ports(container, f"{path}.ports")
-    yield from _resources(container.resources, f"{path}.resources")
-    yield from _mounts(container, path, volumes)
+    yield from _environment_errors(container.env, f"{path}.env")
+    yield from _port_errors(container, f"{path}.ports")
+    yield from _resource_errors(container.resources, f"{path}.resources")
+    yield from _mount_errors(container, path, volumes)
     for kind in _PROBES:
         probe: Probe | None = getattr(container, f"{kind}_probe")
         if probe:
-            yield from _probe(probe, f"{path}.{kind}Probe")
+            yield from _probe_errors(probe, f"{path}.{kind}Probe")
 
 
-def _environment(variables: Sequence[EnvVar], path: str) -> Iterator[FieldError]:
+def _environment_errors(variables: Sequence[EnvVar], path: str) -> Iterator[FieldError]:
     for index, variable in enumerate(variables):
         where = f"{path}[{index}]"
         if variable.name or not variable.value_from:
-            yield from complaint_at(f"{where}.name", variable.name, names.env_name(variable.name))
+            yield from name_errors(
+                f"{where}.name", variable.name, names.validate_env_name(variable.name)
+            )
         if variable.value_from is None:
             continue
         if variable.value:
             problem = "is given together with valueFrom"
             yield FieldError(f"{where}.value", variable.value, problem, "give one of the two")
-        yield from _exactly_one(variable.value_from, f"{where}.valueFrom", "source")
+        yield from _one_of_errors(variable.value_from, f"{where}.valueFrom", "source")
 
 
-def _ports(container: Container, path: str) -> Iterator[FieldError]:
+def _port_errors(container: Container, path: str) -> Iterator[FieldError]:
     for index, port in enumerate(container.ports):
         if port.name:
             where = f"{path}[{index}].name"
-            yield from complaint_at(where, port.name, names.port_name(port.name))
-    yield from _repeated(
+            yield from name_errors(where, port.name, names.validate_port_name(port.name))
+    yield from _duplicate_errors(
         [(f"{path}[{i}].name", port.name) for i, port in enumerate(container.ports) if port.name],
         "is the name of another port too",
         "give each its own name",
     )
-    yield from _repeated(
+    yield from _duplicate_errors(
         [
             (f"{path}[{i}].containerPort", f"{port.container_port}/{port.protocol or 'TCP'}")
             for i, port in enumerate(container.ports)
@@ -121,7 +129,7 @@ def _ports(container: Container, path: str) -> Iterator[FieldError]:
     )
 
 
-def _mounts(container: Container, path: str, volumes: set[str]) -> Iterator[FieldError]:
+def _mount_errors(container: Container, path: str, volumes: set[str]) -> Iterator[FieldError]:
     for index, mount in enumerate(container.volume_mounts):
         where = f"{path}.volumeMounts[{index}]"
         if mount.name and mount.name not in volumes:
@@ -133,7 +141,7 @@ def _mounts(container: Container, path: str, volumes: set[str]) -> Iterator[Fiel
             yield FieldError(f"{where}.subPath", mount.sub_path, problem, "give one of the two")
         if ":" in mount.mount_path:
             yield FieldError(f"{where}.mountPath", mount.mount_path, "has a colon", "remove it")
-    yield from _repeated(
+    yield from _duplicate_errors(
         [
             (f"{path}.volumeMounts[{i}].mountPath", mount.mount_path)
             for i, mount in enumerate(container.volume_mounts)
@@ -144,7 +152,7 @@ def _mounts(container: Container, path: str, volumes: set[str]) -> Iterator[Fiel
     )
 
 
-def _probe(probe: Probe, path: str) -> Iterator[FieldError]:
+def _probe_errors(probe: Probe, path: str) -> Iterator[FieldError]:
     actions = (probe.exec, probe.http_get, probe.tcp_socket, probe.grpc)
     given = sum(action is not None for action in actions)
     if given != 1:
@@ -152,19 +160,19 @@ def _probe(probe: Probe, path: str) -> Iterator[FieldError]:
         yield FieldError(path, None, problem, "give one of exec, httpGet, tcpSocket, grpc")
 
 
-def _volume(volume: Volume, path: str) -> Iterator[FieldError]:
+def _volume_errors(volume: Volume, path: str) -> Iterator[FieldError]:
     if volume.name:
-        yield from complaint_at(f"{path}.name", volume.name, names.dns_label(volume.name))
+        yield from name_errors(f"{path}.name", volume.name, names.validate_dns_label(volume.name))
     sources = [field for field in volume.__struct_fields__ if field != "name"]
     given = [field for field in sources if getattr(volume, field) is not None]
     if len(given) > 1:
         yield FieldError(path, volume.name, f"has {len(given)} sources", "give exactly one")
     if volume.empty_dir and volume.empty_dir.size_limit is not None:
         limit = {"sizeLimit": volume.empty_dir.size_limit}
-        yield from _amounts(limit, f"{path}.emptyDir")
+        yield from _quantity_errors(limit, f"{path}.emptyDir")
 
 
-def _exactly_one(choice: Wire, path: str, what: str) -> Iterator[FieldError]:
+def _one_of_errors(choice: Wire, path: str, what: str) -> Iterator[FieldError]:
     given = [field for field in choice.__struct_fields__ if getattr(choice, field) is not None]
     if len(given) != 1:
         problem = f"has no {what}" if not given else f"has {len(given)} {what}s"
@@ -172,15 +180,15 @@ def _exactly_one(choice: Wire, path: str, what: str) -> Iterator[FieldError]:
         yield FieldError(path, None, problem, f"give one of {fields}")
 
 
-def _resources(resources: ResourceRequirements, path: str) -> Iterator[FieldError]:
-    yield from _amounts(resources.limits, f"{path}.limits")
-    yield from _amounts(resources.requests, f"{path}.requests")
+def _resource_errors(resources: ResourceRequirements, path: str) -> Iterator[FieldError]:
+    yield from _quantity_errors(resources.limits, f"{path}.limits")
+    yield from _quantity_errors(resources.requests, f"{path}.requests")
     for name in resources.requests.keys() & resources.limits.keys():
-        request = _read(resources.requests[name])
-        limit = _read(resources.limits[name])
+        request = _parse_or_none(resources.requests[name])
+        limit = _parse_or_none(resources.limits[name])
         if request is None or limit is None:
             continue
-        where = child(f"{path}.requests", name)
+        where = child_path(f"{path}.requests", name)
         if request > limit:
             remedy = f"request at most {limit}, or raise the limit"
             yield FieldError(where, str(request), f"is more than the limit of {limit}", remedy)
@@ -189,13 +197,13 @@ def _resources(resources: ResourceRequirements, path: str) -> Iterator[FieldErro
             yield FieldError(where, str(request), f"differs from the limit of {limit}", remedy)
     for name in sorted(resources.requests.keys() - resources.limits.keys()):
         if "/" in name:
-            where = child(f"{path}.limits", name)
+            where = child_path(f"{path}.limits", name)
             yield FieldError(where, None, "is missing", "give the same amount as in requests")
 
 
-def _amounts(amounts: Mapping[str, str | int | float], path: str) -> Iterator[FieldError]:
+def _quantity_errors(amounts: Mapping[str, str | int | float], path: str) -> Iterator[FieldError]:
     for name, written in amounts.items():
-        where = child(path, name)
+        where = child_path(path, name)
         try:
             quantity = parse_quantity(written)
         except QuantityError as error:
@@ -203,18 +211,20 @@ def _amounts(amounts: Mapping[str, str | int | float], path: str) -> Iterator[Fi
             continue
         if quantity.nano < 0:
             yield FieldError(where, written, "is negative", "give 0 or more")
-        if name.startswith(_WHOLE_PARTS) and quantity.nano % 10**9:
+        if name.startswith(_INTEGER_RESOURCES) and quantity.nano % 10**9:
             yield FieldError(where, written, "is not a whole number", "devices cannot be divided")
 
 
-def _read(written: str | int | float) -> Quantity | None:
+def _parse_or_none(written: str | int | float) -> Quantity | None:
     try:
         return parse_quantity(written)
     except QuantityError:
         return None
 
 
-def _repeated(values: Sequence[tuple[str, str]], problem: str, remedy: str) -> Iterator[FieldError]:
+def _duplicate_errors(
+    values: Sequence[tuple[str, str]], problem: str, remedy: str
+) -> Iterator[FieldError]:
     """Yield an error for each value that occurred before, at its later paths."""
     seen: Counter[str] = Counter()
     for path, value in values:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 _NANO = 10**9
 _LARGEST = (2**63 - 1) * _NANO
-_LONGEST_TEXT = 200
+_MAX_TEXT_LENGTH = 200
 _HUGE_EXPONENT = 60  # beyond it every amount rounds to zero or exceeds the maximum
 
 _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(.*)", re.DOTALL | re.ASCII)
@@ -24,7 +24,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIX = {power: suffix for suffix, power in _DECIMAL.items()}
 _BINARY_SUFFIX = {power: suffix for suffix, power in _BINARY.items()}
 _BINARY_SUFFIX[0] = ""
-_LIKELY = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "Gi or G",
+_SUFFIX_SUGGESTIONS = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "Gi or G",
            "TB": "Ti or T", "KIB": "Ki", "MIB": "Mi", "GIB": "Gi", "TIB": "Ti", "B": "no suffix",
            "g": "G or Gi", "t": "T or Ti", "GI": "Gi", "MI": "Mi", "gi": "Gi", "mi": "Mi",
            "ki": "Ki"}  # fmt: skip
@@ -40,7 +40,7 @@ class QuantityError(ValueError):
         super().__init__(f"{text[:40]}{'…' if len(text) > 40 else ''} {problem}; {remedy}")
 
 
-class Form(StrEnum):
+class QuantityFormat(StrEnum):
     """The family of suffixes a quantity is written with."""
 
     DECIMAL = "DecimalSI"
@@ -54,7 +54,7 @@ class Quantity:
 
     nano: int
     """Billionths of the unit."""
-    form: Form = field(default=Form.DECIMAL, compare=False)
+    format: QuantityFormat = field(default=QuantityFormat.DECIMAL, compare=False)
 
     @property
     def milli(self) -> int:
@@ -68,18 +68,18 @@ class Quantity:
 
     def __add__(self, other: "Quantity") -> "Quantity":
         """Add, in the format of the first operand that is not zero."""
-        return Quantity(_capped(self.nano + other.nano), self.form if self.nano else other.form)
+        return Quantity(_clamp(self.nano + other.nano), self.format if self.nano else other.format)
 
     def __sub__(self, other: "Quantity") -> "Quantity":
         """Subtract, in the format of the first operand that is not zero."""
-        return Quantity(_capped(self.nano - other.nano), self.form if self.nano else other.form)
+        return Quantity(_clamp(self.nano - other.nano), self.format if self.nano else other.format)
 
     def __neg__(self) -> "Quantity":
-        return Quantity(-self.nano, self.form)
+        return Quantity(-self.nano, self.format)
 
     def __mul__(self, times: int) -> "Quantity":
         """Multiply by an integer, such as a number of replicas."""
-        return Quantity(_capped(self.nano * times), self.form)
+        return Quantity(_clamp(self.nano * times), self.format)
 
     def __bool__(self) -> bool:
         return self.nano != 0
@@ -89,11 +89,11 @@ class Quantity:
         if not self.nano:
             return "0"
         whole, fraction = divmod(self.nano, _NANO)
-        if self.form is Form.BINARY and not fraction and abs(whole) >= 1024:
-            return _scaled(whole, 1024, 10, 60, lambda power: _BINARY_SUFFIX[power])
-        if self.form is Form.EXPONENT:
-            return _scaled(self.nano, 1000, 3, 27, _exponent_suffix)
-        return _scaled(self.nano, 1000, 3, 27, lambda power: _DECIMAL_SUFFIX[power - 9])
+        if self.format is QuantityFormat.BINARY and not fraction and abs(whole) >= 1024:
+            return _format_scaled(whole, 1024, 10, 60, lambda power: _BINARY_SUFFIX[power])
+        if self.format is QuantityFormat.EXPONENT:
+            return _format_scaled(self.nano, 1000, 3, 27, _exponent_suffix)
+        return _format_scaled(self.nano, 1000, 3, 27, lambda power: _DECIMAL_SUFFIX[power - 9])
 
 
 def parse_quantity(written: str | int | float) -> Quantity:
@@ -105,11 +105,11 @@ def parse_quantity(written: str | int | float) -> Quantity:
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
     if isinstance(written, int):
-        return Quantity(_capped(written * _NANO))
+        return Quantity(_clamp(written * _NANO))
     return _parse(repr(written) if isinstance(written, float) else written)
 
 
-def canonical(written: str | int | float) -> str:
+def canonical_quantity(written: str | int | float) -> str:
     """Return the form that an API server stores: ``"1000m"`` becomes ``"1"``.
 
     Raises:
@@ -118,7 +118,7 @@ def canonical(written: str | int | float) -> str:
     return str(parse_quantity(written))
 
 
-def milli(written: str | int | float) -> int:
+def parse_milli(written: str | int | float) -> int:
     """Parse a quantity in thousandths, rounded up (``"0.5"`` is 500).
 
     Raises:
@@ -127,7 +127,7 @@ def milli(written: str | int | float) -> int:
     return parse_quantity(written).milli
 
 
-def whole(written: str | int | float) -> int:
+def parse_whole(written: str | int | float) -> int:
     """Parse a quantity in whole units, rounded up (``"1Ki"`` is 1024).
 
     Raises:
@@ -138,28 +138,28 @@ def whole(written: str | int | float) -> int:
 
 @lru_cache(maxsize=8192)
 def _parse(text: str) -> Quantity:
-    if len(text) > _LONGEST_TEXT:
+    if len(text) > _MAX_TEXT_LENGTH:
         problem = f"has {len(text)} characters"
-        raise QuantityError(text, problem, f"write at most {_LONGEST_TEXT}")
+        raise QuantityError(text, problem, f"write at most {_MAX_TEXT_LENGTH}")
     found = _TEXT.fullmatch(text)
     sign, integer, fraction, suffix = found.groups() if found else ("", "", None, text)
     fraction = fraction or ""
     if not integer and not fraction:
-        raise _refusal(text, suffix)
+        raise _quantity_error(text, suffix)
     digits = int(integer + fraction)
-    nano, form = _nano(digits, 9 - len(fraction), suffix, text)
-    return Quantity(_capped(-nano if sign == "-" else nano), form)
+    nano, form = _to_nano(digits, 9 - len(fraction), suffix, text)
+    return Quantity(_clamp(-nano if sign == "-" else nano), form)
 
 
-def _nano(digits: int, power: int, suffix: str, text: str) -> tuple[int, Form]:
+def _to_nano(digits: int, power: int, suffix: str, text: str) -> tuple[int, QuantityFormat]:
     """Return ``digits`` times ten to the ``power`` times the suffix, in billionths, rounded up."""
     if suffix in _DECIMAL:
-        return _times_ten(digits, power + _DECIMAL[suffix]), Form.DECIMAL
+        return _times_ten(digits, power + _DECIMAL[suffix]), QuantityFormat.DECIMAL
     if suffix in _BINARY:
-        return _times_ten(digits << _BINARY[suffix], power), Form.BINARY
+        return _times_ten(digits << _BINARY[suffix], power), QuantityFormat.BINARY
     if exponent := _EXPONENT.fullmatch(suffix):
-        return _times_ten(digits, power + int(exponent[1])), Form.EXPONENT
-    raise _refusal(text, suffix)
+        return _times_ten(digits, power + int(exponent[1])), QuantityFormat.EXPONENT
+    raise _quantity_error(text, suffix)
 
 
 def _times_ten(digits: int, power: int) -> int:
@@ -168,7 +168,7 @@ def _times_ten(digits: int, power: int) -> int:
     if power >= 0:
         factor: int = 10**power
         return digits * factor
-    divisor: int = 10 ** min(-power, 2 * _LONGEST_TEXT)
+    divisor: int = 10 ** min(-power, 2 * _MAX_TEXT_LENGTH)
     return _divide_up(digits, divisor)
 
 
@@ -177,11 +177,13 @@ def _divide_up(amount: int, divisor: int) -> int:
     return -(-amount // divisor) if amount >= 0 else amount // divisor
 
 
-def _capped(nano: int) -> int:
+def _clamp(nano: int) -> int:
     return max(-_LARGEST, min(_LARGEST, nano))
 
 
-def _scaled(amount: int, base: int, step: int, top: int, suffix: Callable[[int], str]) -> str:
+def _format_scaled(
+    amount: int, base: int, step: int, top: int, suffix: Callable[[int], str]
+) -> str:
     """Divide by ``base`` while there is no remainder; append the suffix of the power reached."""
     power = 0
     while power < top and amount % base == 0:
@@ -194,14 +196,14 @@ def _exponent_suffix(power: int) -> str:
     return f"e{power - 9}" if power != 9 else ""
 
 
-def _refusal(text: str, suffix: str) -> QuantityError:
+def _quantity_error(text: str, suffix: str) -> QuantityError:
     if not text.strip():
         return QuantityError(text, "is empty", "write a number such as 2, 500m or 4Gi")
     if any(sign.isspace() for sign in text):
         return QuantityError(text, "has spaces", f"write {''.join(text.split())!r}")
     if text.count(",") == 1:
         return QuantityError(text, "has a comma", f"write {text.replace(',', '.')!r}")
-    likely = _LIKELY.get(suffix) or _LIKELY.get(suffix.upper())
+    likely = _SUFFIX_SUGGESTIONS.get(suffix) or _SUFFIX_SUGGESTIONS.get(suffix.upper())
     if likely and suffix != text:
         problem = f"ends in {suffix!r}, which is not a unit"
         return QuantityError(text, problem, f"did you mean {likely}?")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gangline.api.describe import ResourceList
-from gangline.api.quantity import Form, Quantity, parse_quantity
+from gangline.api.quantity import QuantityFormat, Quantity, parse_quantity
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -16,11 +16,11 @@ EPHEMERAL_STORAGE = "ephemeral-storage"
 PODS = "pods"
 GPU = "nvidia.com/gpu"
 
-Amounts = dict[str, int]
+ResourceAmounts = dict[str, int]
 """Thousandths of cpu, whole units of everything else, by resource name."""
 
 
-class Requirements(Protocol):
+class HasRequirements(Protocol):
     """The part of ResourceRequirements that is read here: informers may decode less than the full
     type.
     """
@@ -34,11 +34,11 @@ class Requirements(Protocol):
         """Maximum quantities; also reserved if nothing is requested."""
 
 
-class RunsInPod(Protocol):
+class HasContainerResources(Protocol):
     """The part of a container that is read here."""
 
     @property
-    def resources(self) -> Requirements:
+    def resources(self) -> HasRequirements:
         """Requests and limits."""
 
     @property
@@ -46,15 +46,15 @@ class RunsInPod(Protocol):
         """``Always`` makes an init container a sidecar."""
 
 
-class AsksForRoom(Protocol):
+class HasPodRequests(Protocol):
     """The part of a pod specification that is read here."""
 
     @property
-    def containers(self) -> Sequence[RunsInPod]:
+    def containers(self) -> Sequence[HasContainerResources]:
         """Containers, which run concurrently."""
 
     @property
-    def init_containers(self) -> Sequence[RunsInPod]:
+    def init_containers(self) -> Sequence[HasContainerResources]:
         """Init containers, which run one after the other."""
 
     @property
@@ -62,14 +62,14 @@ class AsksForRoom(Protocol):
         """Resources of the sandbox."""
 
     @property
-    def resources(self) -> Requirements | None:
+    def resources(self) -> HasRequirements | None:
         """Requests and limits of the pod as a unit; None if only containers have them."""
 
 
-_POD_LEVEL = (CPU, MEMORY, "hugepages-")
+_POD_LEVEL_RESOURCES = (CPU, MEMORY, "hugepages-")
 
 
-def amount(resource: str, written: str | int | float) -> int:
+def parse_resource(resource: str, written: str | int | float) -> int:
     """Parse a quantity of one resource, rounded up.
 
     Raises:
@@ -79,56 +79,56 @@ def amount(resource: str, written: str | int | float) -> int:
     return quantity.milli if resource == CPU else quantity.value
 
 
-def amounts(written: Mapping[str, str | int | float]) -> Amounts:
+def parse_resources(written: Mapping[str, str | int | float]) -> ResourceAmounts:
     """Parse a resource list from its wire form.
 
     Raises:
         QuantityError: one of the values is not a quantity.
     """
-    return {name: amount(name, quantity) for name, quantity in written.items()}
+    return {name: parse_resource(name, quantity) for name, quantity in written.items()}
 
 
-def quantity_of(resource: str, count: int) -> str:
+def format_resource(resource: str, count: int) -> str:
     """Format an amount of one resource for the wire, in the customary unit."""
     if resource == CPU:
         return str(Quantity(count * 10**6))
     binary = resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-")
-    return str(Quantity(count * 10**9, Form.BINARY if binary else Form.DECIMAL))
+    return str(Quantity(count * 10**9, QuantityFormat.BINARY if binary else QuantityFormat.DECIMAL))
 
 
-def quantities(counts: Mapping[str, int]) -> ResourceList:
-    return {name: quantity_of(name, count) for name, count in counts.items()}
+def format_resources(counts: Mapping[str, int]) -> ResourceList:
+    return {name: format_resource(name, count) for name, count in counts.items()}
 
 
-def total(lists: Iterable[Mapping[str, int]]) -> Amounts:
+def sum_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     """Add lists, resource by resource."""
-    result: Amounts = {}
+    result: ResourceAmounts = {}
     for each in lists:
         for name, count in each.items():
             result[name] = result.get(name, 0) + count
     return result
 
 
-def times(counts: Mapping[str, int], factor: int) -> Amounts:
+def scale_resources(counts: Mapping[str, int], factor: int) -> ResourceAmounts:
     """Multiply a list, for example by a number of replicas."""
     return {name: count * factor for name, count in counts.items()}
 
 
-def minus(counts: Mapping[str, int], taken: Mapping[str, int]) -> Amounts:
+def subtract_resources(counts: Mapping[str, int], taken: Mapping[str, int]) -> ResourceAmounts:
     """Subtract; the result is negative where more was taken than there is."""
     names = counts.keys() | taken.keys()
     return {name: counts.get(name, 0) - taken.get(name, 0) for name in sorted(names)}
 
 
-def largest(lists: Iterable[Mapping[str, int]]) -> Amounts:
-    result: Amounts = {}
+def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
+    result: ResourceAmounts = {}
     for each in lists:
         for name, count in each.items():
             result[name] = max(result.get(name, 0), count)
     return result
 
 
-def shortage(wanted: Mapping[str, int], free: Mapping[str, int]) -> Amounts:
+def missing_resources(wanted: Mapping[str, int], free: Mapping[str, int]) -> ResourceAmounts:
     """Return what is missing for ``wanted`` to fit into ``free``; empty if it fits."""
     return {
         name: count - free.get(name, 0)
@@ -137,16 +137,16 @@ def shortage(wanted: Mapping[str, int], free: Mapping[str, int]) -> Amounts:
     }
 
 
-def container_request(resources: Requirements) -> Amounts:
+def container_request(resources: HasRequirements) -> ResourceAmounts:
     """Return what is reserved for a container: its requests, and its limits where it has none.
 
     Raises:
         QuantityError: a quantity cannot be parsed.
     """
-    return amounts({**resources.limits, **resources.requests})
+    return parse_resources({**resources.limits, **resources.requests})
 
 
-def pod_request(spec: AsksForRoom) -> Amounts:
+def pod_request(spec: HasPodRequests) -> ResourceAmounts:
     """Return what is reserved for a pod.
 
     Init containers run one after the other, so the largest counts. Sidecars (init containers with
@@ -156,27 +156,29 @@ def pod_request(spec: AsksForRoom) -> Amounts:
     Raises:
         QuantityError: a quantity cannot be parsed.
     """
-    sidecars: Amounts = {}
-    peaks: list[Amounts] = []
+    sidecars: ResourceAmounts = {}
+    peaks: list[ResourceAmounts] = []
     for container in spec.init_containers:
-        own = _request(container)
+        own = _container_request(container)
         if container.restart_policy == "Always":
-            sidecars = total((sidecars, own))
+            sidecars = sum_resources((sidecars, own))
             peaks.append(sidecars)
         else:
-            peaks.append(total((sidecars, own)))
-    running = total((sidecars, *(_request(container) for container in spec.containers)))
-    needed = largest((running, *peaks))
+            peaks.append(sum_resources((sidecars, own)))
+    running = sum_resources(
+        (sidecars, *(_container_request(container) for container in spec.containers))
+    )
+    needed = max_resources((running, *peaks))
     if spec.resources:
         needed |= {
             name: count
             for name, count in container_request(spec.resources).items()
-            if name.startswith(_POD_LEVEL)
+            if name.startswith(_POD_LEVEL_RESOURCES)
         }
-    return total((needed, amounts(spec.overhead)))
+    return sum_resources((needed, parse_resources(spec.overhead)))
 
 
-def pod_request_of(spec: AsksForRoom, resource: str) -> int:
+def pod_request_for(spec: HasPodRequests, resource: str) -> int:
     """Return one resource of ``pod_request``, at a fraction of the cost.
 
     Raises:
@@ -190,20 +192,20 @@ def pod_request_of(spec: AsksForRoom, resource: str) -> int:
             sidecars += own
     running = sidecars + sum(_amount_of(each.resources, resource) for each in spec.containers)
     needed = max(running, peak)
-    if spec.resources and resource.startswith(_POD_LEVEL):
+    if spec.resources and resource.startswith(_POD_LEVEL_RESOURCES):
         whole = spec.resources
         if resource in whole.requests or resource in whole.limits:
             needed = _amount_of(whole, resource)
     overhead = spec.overhead.get(resource)
-    return needed if overhead is None else needed + amount(resource, overhead)
+    return needed if overhead is None else needed + parse_resource(resource, overhead)
 
 
-def _amount_of(resources: Requirements, resource: str) -> int:
+def _amount_of(resources: HasRequirements, resource: str) -> int:
     written = resources.requests.get(resource)
     if written is None:
         written = resources.limits.get(resource)
-    return 0 if written is None else amount(resource, written)
+    return 0 if written is None else parse_resource(resource, written)
 
 
-def _request(container: RunsInPod) -> Amounts:
+def _container_request(container: HasContainerResources) -> ResourceAmounts:
     return container_request(container.resources)

@@ -27,7 +27,7 @@ PERSISTENT_VOLUMES = Resource(
 PERSISTENT_VOLUME_CLAIMS = Resource(
     core.PersistentVolumeClaim, "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"
 )
-NEW_EVENTS = Resource(core.EventsEvent, "events.k8s.io", "v1", "events", "Event")
+EVENTS_V1 = Resource(core.EventsEvent, "events.k8s.io", "v1", "events", "Event")
 LEASES = Resource(core.Lease, "coordination.k8s.io", "v1", "leases", "Lease")
 PRIORITY_CLASSES = Resource(
     core.PriorityClass,
@@ -110,7 +110,7 @@ HYPERNODES = Resource(
     namespaced=False,
 )
 
-BUILT_IN: tuple[Resource[Any], ...] = (
+BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
     NAMESPACES,
     NODES,
     PODS,
@@ -123,7 +123,7 @@ BUILT_IN: tuple[Resource[Any], ...] = (
     SERVICE_ACCOUNTS,
     PERSISTENT_VOLUMES,
     PERSISTENT_VOLUME_CLAIMS,
-    NEW_EVENTS,
+    EVENTS_V1,
     LEASES,
     PRIORITY_CLASSES,
     STORAGE_CLASSES,
@@ -141,7 +141,7 @@ BUILT_IN: tuple[Resource[Any], ...] = (
 )
 """Kinds that every Kubernetes API server has."""
 
-CUSTOM: tuple[Resource[Any], ...] = (
+CUSTOM_RESOURCES: tuple[Resource[Any], ...] = (
     PYTORCH_JOBS,
     TF_JOBS,
     JAX_JOBS,

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import msgspec
 
-from gangline.api.describe import FreeForm, ResourceList, about
+from gangline.api.describe import FreeForm, ResourceList, field_doc
 from gangline.api.meta import LabelSelector, Object, Wire
 
 GROUP = "scheduling.volcano.sh"
 VERSION = "v1beta1"
 GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
 """On a pod: the PodGroup of the same namespace that it belongs to."""
-PLACES_ANNOTATION = "gangline.dev/places"
+PREVIOUS_NODES_ANNOTATION = "gangline.dev/places"
 """On a PodGroup: the previous nodes of its pods, reserved for their successors, as JSON."""
 RESERVED_ANNOTATION = "gangline.dev/reserved"
 """On a PodGroup: nodes that the scheduler reserves for the pending gang, as JSON."""
@@ -20,9 +20,9 @@ CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
 """On a PodGroup: time of its last checkpoint (RFC 3339). An eviction loses the work done since."""
 RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
 """On a PodGroup: maximum run time of the gang. It may use nodes reserved for others until then."""
-FAMILY_ANNOTATION = "gangline.dev/run-time-family"
+RUN_TIME_FAMILY_ANNOTATION = "gangline.dev/run-time-family"
 """On a PodGroup: gangs of one namespace with the same value have about the same run time."""
-LODGES_ANNOTATION = "gangline.dev/lodges-with"
+BACKFILLS_FOR_ANNOTATION = "gangline.dev/lodges-with"
 """On a PodGroup, set by the scheduler: the gang whose reservation it backfills.
 
 It was admitted because similar gangs mostly end in time, and is evicted if it does not.
@@ -35,7 +35,7 @@ DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 
 
-class KeptPlaces(Wire):
+class PreviousNodesAnnotation(Wire):
     """Nodes that are reserved for pods which are about to be recreated."""
 
     until: datetime
@@ -44,7 +44,7 @@ class KeptPlaces(Wire):
     """The node of each pod, by pod name."""
 
 
-class ReservedPlaces(Wire):
+class ReservedNodesAnnotation(Wire):
     """Nodes that are reserved for a pending gang: it is first in order, or caused evictions."""
 
     since: datetime
@@ -58,30 +58,33 @@ class NetworkTopology(Wire):
     """How close together in the network the pods of a gang must be."""
 
     mode: Annotated[
-        str, about("hard (when not given) requires it, soft prefers it.", values=("hard", "soft"))
+        str,
+        field_doc("hard (when not given) requires it, soft prefers it.", values=("hard", "soft")),
     ] = ""
     highest_tier_allowed: Annotated[
-        int | None, about("Highest network tier that may separate the pods.", minimum=0)
+        int | None, field_doc("Highest network tier that may separate the pods.", minimum=0)
     ] = None
-    highest_tier_name: Annotated[str, about("The same by name; not together with the number.")] = ""
+    highest_tier_name: Annotated[
+        str, field_doc("The same by name; not together with the number.")
+    ] = ""
 
 
 class SubGroupPolicy(Wire):
     """Splits a gang into subgroups."""
 
-    name: Annotated[str, about("Name of the policy.", required=True)] = ""
-    network_topology: Annotated[NetworkTopology | None, about("Network distance of the pods.")] = (
-        None
-    )
+    name: Annotated[str, field_doc("Name of the policy.", required=True)] = ""
+    network_topology: Annotated[
+        NetworkTopology | None, field_doc("Network distance of the pods.")
+    ] = None
     sub_group_size: Annotated[
-        int | None, about("Pods of a subgroup; 1 when not given.", minimum=1)
+        int | None, field_doc("Pods of a subgroup; 1 when not given.", minimum=1)
     ] = None
     min_sub_groups: Annotated[
-        int | None, about("Minimum number of complete subgroups; 0 when not given.", minimum=0)
+        int | None, field_doc("Minimum number of complete subgroups; 0 when not given.", minimum=0)
     ] = None
-    label_selector: Annotated[LabelSelector | None, about("Pods of the subgroups.")] = None
+    label_selector: Annotated[LabelSelector | None, field_doc("Pods of the subgroups.")] = None
     match_label_keys: Annotated[
-        list[str], about("Pods with equal values of these labels are one subgroup.")
+        list[str], field_doc("Pods with equal values of these labels are one subgroup.")
     ] = []
 
 
@@ -89,36 +92,36 @@ class PodGroupSpec(Wire):
     """The requirements of a gang."""
 
     min_member: Annotated[
-        int, about("Pods that must fit together, or none is placed.", minimum=0)
+        int, field_doc("Pods that must fit together, or none is placed.", minimum=0)
     ] = 0
-    min_task_member: Annotated[dict[str, int], about("The same for each role.")] = {}
+    min_task_member: Annotated[dict[str, int], field_doc("The same for each role.")] = {}
     queue: Annotated[
         str,
-        about("Queue of the gang; default when not given.", maxLength=253),
+        field_doc("Queue of the gang; default when not given.", maxLength=253),
     ] = ""
-    priority_class_name: Annotated[str, about("Class that its priority comes from.")] = ""
+    priority_class_name: Annotated[str, field_doc("Class that its priority comes from.")] = ""
     min_resources: Annotated[
-        ResourceList | None, about("Resources that must be free before its pods are created.")
+        ResourceList | None, field_doc("Resources that must be free before its pods are created.")
     ] = None
-    network_topology: Annotated[NetworkTopology | None, about("Network distance of the pods.")] = (
-        None
-    )
+    network_topology: Annotated[
+        NetworkTopology | None, field_doc("Network distance of the pods.")
+    ] = None
     sub_group_policy: Annotated[
-        list[SubGroupPolicy], about("Subgroups of the gang.", keys=("name",))
+        list[SubGroupPolicy], field_doc("Subgroups of the gang.", keys=("name",))
     ] = []
 
 
 class PodGroupCondition(Wire):
     """One condition of a gang."""
 
-    type: Annotated[str, about("Unschedulable or Scheduled.")] = ""
-    status: Annotated[str, about("True, False or Unknown.")] = ""
-    transition_id: Annotated[str, about("Scheduling cycle that wrote it.")] = msgspec.field(
+    type: Annotated[str, field_doc("Unschedulable or Scheduled.")] = ""
+    status: Annotated[str, field_doc("True, False or Unknown.")] = ""
+    transition_id: Annotated[str, field_doc("Scheduling cycle that wrote it.")] = msgspec.field(
         name="transitionID", default=""
     )
-    last_transition_time: Annotated[datetime | None, about("Time of the last change.")] = None
-    reason: Annotated[str, about("Why, for programs.")] = ""
-    message: Annotated[str, about("Why, for users: missing resources and amounts.")] = ""
+    last_transition_time: Annotated[datetime | None, field_doc("Time of the last change.")] = None
+    reason: Annotated[str, field_doc("Why, for programs.")] = ""
+    message: Annotated[str, field_doc("Why, for users: missing resources and amounts.")] = ""
 
 
 class PodGroupStatus(Wire):
@@ -126,46 +129,46 @@ class PodGroupStatus(Wire):
 
     phase: Annotated[
         str,
-        about(
+        field_doc(
             "Pending (nothing reserved), Inqueue (resources reserved), Running (placed), Unknown "
             "(members lost), Completed."
         ),
     ] = ""
-    conditions: Annotated[list[PodGroupCondition], about("Current conditions.")] = []
-    running: Annotated[int, about("Pods running.")] = 0
-    succeeded: Annotated[int, about("Pods that succeeded.")] = 0
-    failed: Annotated[int, about("Pods that failed.")] = 0
+    conditions: Annotated[list[PodGroupCondition], field_doc("Current conditions.")] = []
+    running: Annotated[int, field_doc("Pods running.")] = 0
+    succeeded: Annotated[int, field_doc("Pods that succeeded.")] = 0
+    failed: Annotated[int, field_doc("Pods that failed.")] = 0
 
 
 class PodGroup(Object):
     """A gang: either all of its pods are placed, or none."""
 
-    spec: Annotated[PodGroupSpec, about("Desired state.")] = PodGroupSpec()
-    status: Annotated[PodGroupStatus, about("Observed state.")] = PodGroupStatus()
+    spec: Annotated[PodGroupSpec, field_doc("Desired state.")] = PodGroupSpec()
+    status: Annotated[PodGroupStatus, field_doc("Observed state.")] = PodGroupStatus()
 
 
 class QueueGuarantee(Wire):
     """Resources reserved for a queue."""
 
-    resource: Annotated[ResourceList, about("Guaranteed resources.")] = {}
+    resource: Annotated[ResourceList, field_doc("Guaranteed resources.")] = {}
 
 
 class NodeGroups(Wire):
     """Node groups that a queue must, or preferably does, use (or avoid)."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        list[str], about("Required groups.")
+        list[str], field_doc("Required groups.")
     ] = []
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        list[str], about("Preferred groups.")
+        list[str], field_doc("Preferred groups.")
     ] = []
 
 
 class QueueAffinity(Wire):
     """The node groups that a queue uses."""
 
-    node_group_affinity: Annotated[NodeGroups | None, about("Groups to use.")] = None
-    node_group_anti_affinity: Annotated[NodeGroups | None, about("Groups to avoid.")] = None
+    node_group_affinity: Annotated[NodeGroups | None, field_doc("Groups to use.")] = None
+    node_group_anti_affinity: Annotated[NodeGroups | None, field_doc("Groups to avoid.")] = None
 
 
 class QueueSpec(Wire):
@@ -173,55 +176,55 @@ class QueueSpec(Wire):
 
     weight: Annotated[
         int | None,
-        about("Weight of its share; 1 when not given.", minimum=1, maximum=65535),
+        field_doc("Weight of its share; 1 when not given.", minimum=1, maximum=65535),
     ] = None
-    capability: Annotated[ResourceList, about("Limit of its usage.")] = {}
+    capability: Annotated[ResourceList, field_doc("Limit of its usage.")] = {}
     deserved: Annotated[
-        ResourceList, about("Its fair share, up to which it may reclaim from others.")
+        ResourceList, field_doc("Its fair share, up to which it may reclaim from others.")
     ] = {}
-    guarantee: Annotated[QueueGuarantee | None, about("Guaranteed resources.")] = None
+    guarantee: Annotated[QueueGuarantee | None, field_doc("Guaranteed resources.")] = None
     reclaimable: Annotated[
         bool | None,
-        about("Whether others may reclaim its usage above its share; true when not given."),
+        field_doc("Whether others may reclaim its usage above its share; true when not given."),
     ] = None
-    parent: Annotated[str, about("Parent queue; root when not given.")] = ""
+    parent: Annotated[str, field_doc("Parent queue; root when not given.")] = ""
     priority: Annotated[
-        int, about("Higher ones are served first and reclaimed from last.", minimum=0)
+        int, field_doc("Higher ones are served first and reclaimed from last.", minimum=0)
     ] = 0
-    affinity: Annotated[QueueAffinity | None, about("Nodes it uses.")] = None
+    affinity: Annotated[QueueAffinity | None, field_doc("Nodes it uses.")] = None
     dequeue_strategy: Annotated[
         str,
-        about(
+        field_doc(
             "traverse (when not given) tries later jobs if one does not fit, fifo does not.",
             values=("fifo", "traverse"),
         ),
     ] = ""
-    extend_clusters: Annotated[list[FreeForm], about("Further clusters; not used.")] = []
-    type: Annotated[str, about("Kind of queue; not used.")] = ""
+    extend_clusters: Annotated[list[FreeForm], field_doc("Further clusters; not used.")] = []
+    type: Annotated[str, field_doc("Kind of queue; not used.")] = ""
 
 
 class QueueReservation(Wire):
     """Nodes set aside (old form)."""
 
-    nodes: Annotated[list[str], about("The nodes.")] = []
-    resource: Annotated[ResourceList, about("What they have.")] = {}
+    nodes: Annotated[list[str], field_doc("The nodes.")] = []
+    resource: Annotated[ResourceList, field_doc("What they have.")] = {}
 
 
 class QueueStatus(Wire):
     """The usage of a queue."""
 
-    state: Annotated[str, about("Open, Closed, Closing or Unknown.")] = ""
-    pending: Annotated[int, about("Pending gangs.")] = 0
-    inqueue: Annotated[int, about("Gangs with reserved resources.")] = 0
-    running: Annotated[int, about("Placed gangs.")] = 0
-    unknown: Annotated[int, about("Gangs with lost members.")] = 0
-    completed: Annotated[int, about("Completed gangs.")] = 0
-    allocated: Annotated[ResourceList, about("Resources in use.")] = {}
-    reservation: Annotated[QueueReservation | None, about("Nodes set aside.")] = None
+    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.")] = ""
+    pending: Annotated[int, field_doc("Pending gangs.")] = 0
+    inqueue: Annotated[int, field_doc("Gangs with reserved resources.")] = 0
+    running: Annotated[int, field_doc("Placed gangs.")] = 0
+    unknown: Annotated[int, field_doc("Gangs with lost members.")] = 0
+    completed: Annotated[int, field_doc("Completed gangs.")] = 0
+    allocated: Annotated[ResourceList, field_doc("Resources in use.")] = {}
+    reservation: Annotated[QueueReservation | None, field_doc("Nodes set aside.")] = None
 
 
 class Queue(Object):
     """Shares a cluster among teams."""
 
-    spec: Annotated[QueueSpec, about("Desired state.")] = QueueSpec()
-    status: Annotated[QueueStatus, about("Observed state.")] = QueueStatus()
+    spec: Annotated[QueueSpec, field_doc("Desired state.")] = QueueSpec()
+    status: Annotated[QueueStatus, field_doc("Observed state.")] = QueueStatus()

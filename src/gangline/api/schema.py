@@ -37,7 +37,7 @@ _SCALARS: Mapping[Any, Json] = {
     Any: {PRESERVE_UNKNOWN: True},
     FreeForm: {"type": "object", PRESERVE_UNKNOWN: True},
 }
-_WIDE = frozenset(
+_INT64_FIELDS = frozenset(
     {
         "active_deadline_seconds", "termination_grace_period_seconds", "run_as_user",
         "run_as_group", "fs_group", "supplemental_groups", "toleration_seconds", "size_bytes",
@@ -61,19 +61,19 @@ _NEVER_IN_TEMPLATES = frozenset({"ephemeral_containers"})
 
 
 @cache
-def for_type(type_: type[msgspec.Struct]) -> Json:
+def openapi_schema(type_: type[msgspec.Struct]) -> Json:
     """Return the schema of a built-in kind, with the keys for strategic merge patches."""
-    return _Writer(structural=False).struct(type_)
+    return _SchemaWriter(structural=False).struct(type_)
 
 
-def structural(type_: type[msgspec.Struct]) -> Json:
+def structural_schema(type_: type[msgspec.Struct]) -> Json:
     """Return the structural schema of a custom kind, as a CRD contains it."""
-    schema = _Writer(structural=True).struct(type_)
+    schema = _SchemaWriter(structural=True).struct(type_)
     schema["properties"]["metadata"] = {"type": "object"}
     return schema
 
 
-class _Writer:
+class _SchemaWriter:
     """Writes the schemas of one family, each struct once."""
 
     def __init__(self, *, structural: bool) -> None:
@@ -106,9 +106,9 @@ class _Writer:
     def _field(self, field: msgspec.structs.FieldInfo) -> Json:
         _, meta = _unwrapped(field.type)
         extra = _extra(field.type)
-        schema = dict(self._value(extra.get("shape") or field.type, field.name in _WIDE))
+        schema = dict(self._value(extra.get("shape") or field.type, field.name in _INT64_FIELDS))
         if self._structural and extra.get("brief"):
-            schema = _wordless(schema)
+            schema = _without_descriptions(schema)
         if meta is not None:
             schema |= meta.extra_json_schema or {}
             if meta.description:
@@ -146,7 +146,7 @@ class _Writer:
         """Mark the fields that identify an element of a list."""
         schema["x-kubernetes-list-type"] = "map"
         schema["x-kubernetes-list-map-keys"] = keys
-        schema["items"] = _with_certain_keys(schema["items"], keys)
+        schema["items"] = _with_required_keys(schema["items"], keys)
         if not self._structural:
             schema["x-kubernetes-patch-merge-key"] = keys[0]
             schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if retain else "merge"
@@ -156,7 +156,7 @@ def _int_or_string() -> Json:
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
 
 
-def _with_certain_keys(items: Json, keys: list[str]) -> Json:
+def _with_required_keys(items: Json, keys: list[str]) -> Json:
     """Make the list keys required: structural schemas insist on required keys or a default.
 
     A default of "" would do as well, but an API server of 1.20 does not accept it.
@@ -174,17 +174,17 @@ def _with_certain_keys(items: Json, keys: list[str]) -> Json:
     return {**items, "required": [*items.get("required", ()), *loose]}
 
 
-def _wordless(schema: Any) -> Any:
+def _without_descriptions(schema: Any) -> Any:
     """Return the schema without descriptions; a property named "description" stays."""
     match schema:
         case dict():
             return {
-                key: _wordless(value)
+                key: _without_descriptions(value)
                 for key, value in schema.items()
                 if key != "description" or not isinstance(value, str)
             }
         case list():
-            return [_wordless(each) for each in schema]
+            return [_without_descriptions(each) for each in schema]
     return schema
 
 

@@ -45,12 +45,12 @@ class Selector:
     """All requirements must be met; without any, everything is selected."""
 
     requirements: tuple[Requirement, ...] = ()
-    nothing: bool = False
+    matches_nothing: bool = False
     """True selects nothing: the meaning of an absent selector in some places."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels (or fields) is selected."""
-        return not self.nothing and all(each.matches(labels) for each in self.requirements)
+        return not self.matches_nothing and all(each.matches(labels) for each in self.requirements)
 
     def __str__(self) -> str:
         """Format as text that parses to an equal selector."""
@@ -58,16 +58,18 @@ class Selector:
 
 
 EVERYTHING = Selector()
-NOTHING = Selector(nothing=True)
+NOTHING = Selector(matches_nothing=True)
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII) else None
 
 
-def _compare(is_right: Callable[[int, int], bool]) -> Callable[[str | None, tuple[str, ...]], bool]:
+def _compare_numbers(
+    is_right: Callable[[int, int], bool],
+) -> Callable[[str | None, tuple[str, ...]], bool]:
     def compare(value: str | None, values: tuple[str, ...]) -> bool:
-        left, right = _number(value), _number(values[0])
+        left, right = _parse_number(value), _parse_number(values[0])
         return left is not None and right is not None and is_right(left, right)
 
     return compare
@@ -80,8 +82,8 @@ _MATCH: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
     "notin": lambda value, values: value not in values,
     "exists": lambda value, values: value is not None,
     "!": lambda value, values: value is None,
-    ">": _compare(lambda left, right: left > right),
-    "<": _compare(lambda left, right: left < right),
+    ">": _compare_numbers(lambda left, right: left > right),
+    "<": _compare_numbers(lambda left, right: left < right),
 }
 
 _SET = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
@@ -95,7 +97,7 @@ _FROM_OBJECT = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist"
 
 
 @lru_cache(maxsize=1024)
-def parse_labels(text: str) -> Selector:
+def parse_label_selector(text: str) -> Selector:
     """Parse a label selector.
 
     Raises:
@@ -103,10 +105,12 @@ def parse_labels(text: str) -> Selector:
     """
     if not text.strip():
         return EVERYTHING
-    return Selector(tuple(_requirement(part.strip()) for part in _OUTSIDE_BRACKETS.split(text)))
+    return Selector(
+        tuple(_parse_requirement(part.strip()) for part in _OUTSIDE_BRACKETS.split(text))
+    )
 
 
-def from_object(selector: LabelSelector | None) -> Selector:
+def selector_from_object(selector: LabelSelector | None) -> Selector:
     """Convert a selector struct. None selects nothing; an empty selector selects everything.
 
     Raises:
@@ -131,42 +135,44 @@ def from_object(selector: LabelSelector | None) -> Selector:
 
 
 @lru_cache(maxsize=1024)
-def parse_fields(text: str) -> Selector:
+def parse_field_selector(text: str) -> Selector:
     r"""Parse a field selector such as ``status.phase!=Running,spec.nodeName=a`` (``\`` escapes).
 
     Raises:
         SelectorError: it cannot be parsed.
     """
-    return Selector(tuple(_field(part) for part in _FIELD_PARTS.findall(text) if part.strip()))
+    return Selector(
+        tuple(_parse_field_requirement(part) for part in _FIELD_PARTS.findall(text) if part.strip())
+    )
 
 
-def _requirement(part: str) -> Requirement:
+def _parse_requirement(part: str) -> Requirement:
     if found := _SET.fullmatch(part):
         values = tuple(sorted({value.strip() for value in found[3].split(",")}))
-        return _checked(Requirement(found[1], found[2], values), part)
+        return _validated(Requirement(found[1], found[2], values), part)
     if found := _PAIR.fullmatch(part):
         operator = "=" if found[2] == "==" else found[2]
-        return _checked(Requirement(found[1], operator, (found[3],)), part)
+        return _validated(Requirement(found[1], operator, (found[3],)), part)
     if found := _EXISTS.fullmatch(part):
-        return _checked(Requirement(found[2], "!" if found[1] else "exists"), part)
+        return _validated(Requirement(found[2], "!" if found[1] else "exists"), part)
     raise SelectorError(
         f"cannot read {part!r} as a selector; write key=value, key!=value, key in (a,b), "
         "key notin (a,b), key, !key, key>1 or key<1"
     )
 
 
-def _checked(requirement: Requirement, part: str) -> Requirement:
-    if complaint := names.label_key(requirement.key):
+def _validated(requirement: Requirement, part: str) -> Requirement:
+    if complaint := names.validate_label_key(requirement.key):
         raise SelectorError(f"key {requirement.key!r} in {part!r} {complaint.problem}")
     for value in requirement.values:
-        if requirement.operator in _ORDER and _number(value) is None:
+        if requirement.operator in _ORDER and _parse_number(value) is None:
             raise SelectorError(f"{part!r} compares with {value!r}, which is not a whole number")
-        if requirement.operator not in _ORDER and (complaint := names.label_value(value)):
+        if requirement.operator not in _ORDER and (complaint := names.validate_label_value(value)):
             raise SelectorError(f"value {value!r} in {part!r} {complaint.problem}")
     return requirement
 
 
-def _field(part: str) -> Requirement:
+def _parse_field_requirement(part: str) -> Requirement:
     if found := _FIELD.fullmatch(part.strip()):
         value = re.sub(r"\\([\\,=])", r"\1", found[3].strip())
         return Requirement(found[1].strip(), "!=" if found[2] == "!=" else "=", (value,))

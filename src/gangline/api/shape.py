@@ -14,10 +14,16 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
-from gangline.api.fielderror import FieldError, Segments, path_of, shown
+from gangline.api.fielderror import FieldError, Segments, format_path, format_value
 from gangline.api.meta import ObjectMeta
 from gangline.api.nulls import without_nulls
-from gangline.api.schema import INT_OR_STRING, PRESERVE_UNKNOWN, Json, for_type, structural
+from gangline.api.schema import (
+    INT_OR_STRING,
+    PRESERVE_UNKNOWN,
+    Json,
+    openapi_schema,
+    structural_schema,
+)
 
 _TYPES = {"integer": "a whole number", "string": "text", "boolean": "true or false",
           "number": "a number", "array": "a list", "object": "an object"}  # fmt: skip
@@ -26,46 +32,48 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number with a 
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SchemaCheckResult:
     """The result of a check against the schema."""
 
     errors: list[FieldError]
-    sound: Json
+    valid: Json
     """The object without the parts that have the wrong type."""
-    dropped: frozenset[str]
+    invalid_paths: frozenset[str]
     """Paths of the removed parts and of missing fields."""
 
 
-def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Shape:
+def check_schema(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> SchemaCheckResult:
     """Check an object, as plain data, against the schema of its kind."""
     try:
         sound = without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
     except RecursionError:
-        return _unwritable("contains itself, or is nested too deeply", "remove that part")
+        return _not_json("contains itself, or is nested too deeply", "remove that part")
     except (OverflowError, TypeError) as error:
-        return _unwritable("cannot be written as JSON", f"use text for the names: {error}")
-    schema, validator = _closed_schema(type_)
-    errors = list(_without_number(manifest, ()))
+        return _not_json("cannot be written as JSON", f"use text for the names: {error}")
+    schema, validator = _strict_schema(type_)
+    errors = list(_non_finite_numbers(manifest, ()))
     wrong: list[Segments] = []
     try:
         complaints = list(validator.iter_errors(sound))
     except ValueError:  # the nesting limit of the validator
-        return _unwritable("is nested too deeply", "use fewer levels")
+        return _not_json("is nested too deeply", "use fewer levels")
     for found in complaints:
         segments = tuple(found.instance_path)
         errors += _explain(found, segments, schema)
         if found.kind.name in ("type", "anyOf"):
             wrong.append(segments)
-    dropped = {_drop(sound, segments) for segments in wrong}
+    dropped = {_remove_part(sound, segments) for segments in wrong}
     dropped |= {error.path for error in errors if error.problem == _MISSING}
-    return Shape(sorted(errors, key=lambda error: error.path), sound, frozenset(dropped))
+    return SchemaCheckResult(
+        sorted(errors, key=lambda error: error.path), sound, frozenset(dropped)
+    )
 
 
-def _unwritable(problem: str, remedy: str) -> Shape:
-    return Shape([FieldError("the object", None, problem, remedy)], {}, frozenset({""}))
+def _not_json(problem: str, remedy: str) -> SchemaCheckResult:
+    return SchemaCheckResult([FieldError("the object", None, problem, remedy)], {}, frozenset({""}))
 
 
-def unknown_fields(errors: list[FieldError]) -> list[FieldError]:
+def unknown_field_errors(errors: list[FieldError]) -> list[FieldError]:
     return [error for error in errors if error.problem == _UNKNOWN]
 
 
@@ -74,43 +82,46 @@ _MISSING = "is missing"
 
 
 @cache
-def _closed_schema(type_: type[msgspec.Struct]) -> tuple[Json, jsonschema_rs.Validator]:
+def _strict_schema(type_: type[msgspec.Struct]) -> tuple[Json, jsonschema_rs.Validator]:
     """Return the schema of a kind, and a validator for it that also refuses unknown fields."""
-    schema = structural(type_)
-    metadata = {**for_type(ObjectMeta), "properties": dict(for_type(ObjectMeta)["properties"])}
+    schema = structural_schema(type_)
+    metadata = {
+        **openapi_schema(ObjectMeta),
+        "properties": dict(openapi_schema(ObjectMeta)["properties"]),
+    }
     metadata["properties"] |= {"managedFields": {}, "selfLink": {}}
     schema["properties"]["metadata"] = metadata
-    return schema, jsonschema_rs.validator_for(_closed(schema))
+    return schema, jsonschema_rs.validator_for(_forbid_unknown(schema))
 
 
-def _closed(schema: Json) -> Json:
+def _forbid_unknown(schema: Json) -> Json:
     closed = dict(schema)
     if properties := schema.get("properties"):
-        closed["properties"] = {name: _closed(child) for name, child in properties.items()}
+        closed["properties"] = {name: _forbid_unknown(child) for name, child in properties.items()}
         if not schema.get(PRESERVE_UNKNOWN):
             closed["additionalProperties"] = False
     elif isinstance(extra := schema.get("additionalProperties"), dict):
-        closed["additionalProperties"] = _closed(extra)
+        closed["additionalProperties"] = _forbid_unknown(extra)
     if "items" in schema:
-        closed["items"] = _closed(schema["items"])
+        closed["items"] = _forbid_unknown(schema["items"])
     if schema.get("format") == "int32":
         closed = {"minimum": -(2**31), "maximum": 2**31 - 1} | closed
     return closed
 
 
-def _without_number(value: Any, segments: Segments) -> Iterator[FieldError]:
+def _non_finite_numbers(value: Any, segments: Segments) -> Iterator[FieldError]:
     """Yield errors for ``.nan`` and ``.inf``, which YAML has and JSON has not."""
     if isinstance(value, float) and not isfinite(value):
-        yield FieldError(path_of(segments), value, "is not a JSON number", "give a number")
+        yield FieldError(format_path(segments), value, "is not a JSON number", "give a number")
     elif isinstance(value, Mapping):
         for name, child in value.items():
-            yield from _without_number(child, (*segments, str(name)))
+            yield from _non_finite_numbers(child, (*segments, str(name)))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _without_number(item, (*segments, index))
+            yield from _non_finite_numbers(item, (*segments, index))
 
 
-def _drop(sound: Json, segments: Segments) -> str:
+def _remove_part(sound: Json, segments: Segments) -> str:
     """Remove the part at the path, or the list that contains it. Returns the path of what was
     removed.
     """
@@ -124,7 +135,7 @@ def _drop(sound: Json, segments: Segments) -> str:
         parent = parent.get(segment, {}) if isinstance(parent, dict) else parent[int(segment)]
     if isinstance(parent, dict) and names:
         parent.pop(str(names[-1]), None)
-    return path_of(names)
+    return format_path(names)
 
 
 def _explain(
@@ -132,35 +143,38 @@ def _explain(
 ) -> list[FieldError]:
     explain = _EXPLANATIONS.get(found.kind.name)
     if explain is None:
-        return [FieldError(path_of(segments), found.instance, found.message)]
+        return [FieldError(format_path(segments), found.instance, found.message)]
     return explain(found, segments, schema)
 
 
-def _unknown(
+def _explain_unknown(
     found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     known = _schema_at(schema, segments).get("properties", {})
     return [
         FieldError(
-            path_of((*segments, name)), None, _UNKNOWN, _meant(name, segments, known, schema)
+            format_path((*segments, name)),
+            None,
+            _UNKNOWN,
+            _suggest_field(name, segments, known, schema),
         )
         for name in found.kind.value
     ]
 
 
-def _meant(name: str, segments: Segments, known: Json, schema: Json) -> str:
+def _suggest_field(name: str, segments: Segments, known: Json, schema: Json) -> str:
     """Suggest the field that an unknown name probably stands for."""
     spelt = {field.lower(): field for field in known}
     if close := get_close_matches(name.lower(), spelt, n=1, cutoff=0.75):
         return f"did you mean {spelt[close[0]]!r}?"
     for length in range(len(segments), -1, -1):
         above = segments[:length]
-        if home := _home_of(name, _schema_at(schema, above)):
-            return f"it belongs to {path_of((*above, *home))}"
+        if home := _find_owner(name, _schema_at(schema, above)):
+            return f"it belongs to {format_path((*above, *home))}"
     return f"use one of {', '.join(sorted(known))}" if len(known) <= 12 else "remove it"
 
 
-def _home_of(name: str, schema: Json) -> Segments | None:
+def _find_owner(name: str, schema: Json) -> Segments | None:
     """Return the shortest path down to an object that has a field of this name; None if there is
     none.
     """
@@ -196,24 +210,24 @@ def _schema_at(schema: Json, segments: Segments) -> Json:
     return node
 
 
-def _missing(
+def _explain_missing(
     found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     path = (*segments, found.kind.value)
     meaning = _schema_at(schema, path).get("description", "")
-    return [FieldError(path_of(path), None, _MISSING, f"give it: {meaning}" if meaning else "")]
+    return [FieldError(format_path(path), None, _MISSING, f"give it: {meaning}" if meaning else "")]
 
 
-def _type(
+def _explain_type(
     found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     wanted = _schema_at(schema, segments).get("type", "")
     given = found.instance
     problem = f"is {_KINDS.get(type(given), 'null')}, not {_TYPES.get(wanted, wanted)}"
-    return [FieldError(path_of(segments), given, problem, _rewritten(given, wanted))]
+    return [FieldError(format_path(segments), given, problem, _suggest_value(given, wanted))]
 
 
-def _rewritten(given: Any, wanted: str) -> str:
+def _suggest_value(given: Any, wanted: str) -> str:
     """Suggest how to write a value as the expected type."""
     if wanted == "string" and isinstance(given, bool | int | float):
         text = str(given).lower() if isinstance(given, bool) else str(given)
@@ -227,45 +241,45 @@ def _rewritten(given: Any, wanted: str) -> str:
     return f"write {_TYPES.get(wanted, wanted)}"
 
 
-def _either(
+def _explain_any_of(
     found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     if not _schema_at(schema, segments).get(INT_OR_STRING):
-        return [FieldError(path_of(segments), found.instance, found.message)]
+        return [FieldError(format_path(segments), found.instance, found.message)]
     problem = f"is {_KINDS.get(type(found.instance), 'null')}, not a whole number or text"
     remedy = f'write it in quotes: "{found.instance}"' if type(found.instance) is float else ""
-    return [FieldError(path_of(segments), found.instance, problem, remedy)]
+    return [FieldError(format_path(segments), found.instance, problem, remedy)]
 
 
-def _enum(
+def _explain_enum(
     found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     allowed = [str(each) for each in found.kind.value]
-    remedy = f"use one of {', '.join(map(shown, allowed))}"
+    remedy = f"use one of {', '.join(map(format_value, allowed))}"
     spelt = {each.lower(): each for each in allowed}
     if close := get_close_matches(str(found.instance).lower(), spelt, n=1, cutoff=0.7):
         remedy = f"did you mean {spelt[close[0]]!r}?"
-    return [FieldError(path_of(segments), found.instance, "is not allowed", remedy)]
+    return [FieldError(format_path(segments), found.instance, "is not allowed", remedy)]
 
 
-def _bound(
+def _explain_bound(
     found: jsonschema_rs.ValidationError, segments: Segments, schema: Json
 ) -> list[FieldError]:
     low = found.kind.name == "minimum"
     limit = found.kind.value
     problem = f"is {'below' if low else 'above'} {limit}"
     remedy = f"give at {'least' if low else 'most'} {limit}"
-    return [FieldError(path_of(segments), found.instance, problem, remedy)]
+    return [FieldError(format_path(segments), found.instance, problem, remedy)]
 
 
 _EXPLANATIONS: Mapping[
     str, Callable[[jsonschema_rs.ValidationError, Segments, Json], list[FieldError]]
 ] = {
-    "additionalProperties": _unknown,
-    "required": _missing,
-    "type": _type,
-    "anyOf": _either,
-    "enum": _enum,
-    "minimum": _bound,
-    "maximum": _bound,
+    "additionalProperties": _explain_unknown,
+    "required": _explain_missing,
+    "type": _explain_type,
+    "anyOf": _explain_any_of,
+    "enum": _explain_enum,
+    "minimum": _explain_bound,
+    "maximum": _explain_bound,
 }

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class _Marked(Protocol):
+class _TaintFields(Protocol):
     @property
     def key(self) -> str:
         """Key of the taint; empty in a toleration matches every key."""
@@ -17,13 +17,13 @@ class _Marked(Protocol):
         """Effect on pods; empty in a toleration matches every effect."""
 
 
-class _Toleration(_Marked, Protocol):
+class _Toleration(_TaintFields, Protocol):
     @property
     def operator(self) -> str:
         """``Exists`` matches any value; otherwise the values must be equal."""
 
 
-def tolerates(toleration: _Toleration, taint: _Marked) -> bool:
+def tolerates(toleration: _Toleration, taint: _TaintFields) -> bool:
     """Whether a toleration matches a taint, by the rules of Kubernetes."""
     if toleration.effect and toleration.effect != taint.effect:
         return False

@@ -23,7 +23,7 @@ from gangline.api.checks import (
     tensorflow,
     xgboost,
 )
-from gangline.api.checks.parts import MOST_REPLICAS, unreadable
+from gangline.api.checks.parts import MAX_JOB_REPLICAS, conversion_error
 from gangline.api.elastic import ElasticJob, ScalePlan
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import JAXJob
@@ -34,31 +34,31 @@ from gangline.api.mpi import MPIJob
 from gangline.api.paddle import PaddleJob
 from gangline.api.podvalidation import validate_metadata
 from gangline.api.scheduling import PodGroup, Queue
-from gangline.api.shape import Shape, check_shape, unknown_fields
+from gangline.api.shape import SchemaCheckResult, check_schema, unknown_field_errors
 from gangline.api.tensorflow import TFJob
 from gangline.api.xgboost import XGBoostJob
 
-__all__ = ["MOST_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
+__all__ = ["MAX_JOB_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
 
-Check = Callable[[Any, Any], Iterable[FieldError]]
+ManifestRule = Callable[[Any, Any], Iterable[FieldError]]
 """Yields the errors of an object, given the object before the change or None."""
 
 _KUBEFLOW = "kubeflow.org/v1"
 _ELASTIC = "elastic.iml.github.io/v1alpha1"
 _VOLCANO = "scheduling.volcano.sh/v1beta1"
 
-_KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Check]] = {
-    (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.check),
-    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.check),
-    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.check),
-    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.check),
-    (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.check),
-    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.check),
-    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.check),
-    (_ELASTIC, "ElasticJob"): (ElasticJob, elastic.check),
-    (_ELASTIC, "ScalePlan"): (ScalePlan, elastic.check_plan),
-    (_VOLCANO, "PodGroup"): (PodGroup, scheduling.check_pod_group),
-    (_VOLCANO, "Queue"): (Queue, scheduling.check_queue),
+_KINDS: Mapping[tuple[Any, Any], tuple[type[Object], ManifestRule]] = {
+    (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.validate_pytorch_job),
+    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.validate_tf_job),
+    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.validate_jax_job),
+    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.validate_xgboost_job),
+    (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.validate_mpi_job),
+    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.validate_ms_job),
+    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.validate_paddle_job),
+    (_ELASTIC, "ElasticJob"): (ElasticJob, elastic.validate_elastic_job),
+    (_ELASTIC, "ScalePlan"): (ScalePlan, elastic.validate_scale_plan),
+    (_VOLCANO, "PodGroup"): (PodGroup, scheduling.validate_pod_group),
+    (_VOLCANO, "Queue"): (Queue, scheduling.validate_queue),
 }
 
 
@@ -73,10 +73,10 @@ def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
     """
     type_ = type(job)
     check = next(check for known, check in _KINDS.values() if known is type_)
-    shape = check_shape(msgspec.to_builtins(job), type_)
-    unknown = unknown_fields(shape.errors)
+    shape = check_schema(msgspec.to_builtins(job), type_)
+    unknown = unknown_field_errors(shape.errors)
     errors = [error for error in shape.errors if error not in unknown]
-    return errors + _beyond(shape, check, type_, old)
+    return errors + _semantic_errors(shape, check, type_, old)
 
 
 def validate_manifest(
@@ -95,39 +95,41 @@ def validate_manifest(
     if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
         return []
     type_, check = _KINDS[version, kind]
-    shape = check_shape(manifest, type_)
-    unknown = [] if strict else unknown_fields(shape.errors)
+    shape = check_schema(manifest, type_)
+    unknown = [] if strict else unknown_field_errors(shape.errors)
     errors = [error for error in shape.errors if error not in unknown]
-    return errors + _beyond(shape, check, type_, None if old is None else _readable(old, type_))
+    return errors + _semantic_errors(
+        shape, check, type_, None if old is None else _convert_old(old, type_)
+    )
 
 
-def _readable(manifest: Mapping[str, Any], type_: type[Object]) -> Object | None:
+def _convert_old(manifest: Mapping[str, Any], type_: type[Object]) -> Object | None:
     """Convert the stored object; None if it cannot be converted, so that no field counts as
     immutable.
     """
     try:
-        return msgspec.convert(check_shape(manifest, type_).sound, type_)
+        return msgspec.convert(check_schema(manifest, type_).valid, type_)
     except msgspec.ValidationError:
         return None
 
 
-def _beyond(
-    shape: Shape, check: Check, type_: type[Object], old: Object | None
+def _semantic_errors(
+    result: SchemaCheckResult, check: ManifestRule, type_: type[Object], old: Object | None
 ) -> list[FieldError]:
     """Return the errors that no schema can express, for the parts that match the schema."""
-    if not shape.sound:
+    if not result.valid:
         return []
     try:
-        job = msgspec.convert(shape.sound, type_)
+        job = msgspec.convert(result.valid, type_)
     except msgspec.ValidationError as error:
-        return [unreadable(error, "")]
-    known = {error.path for error in shape.errors}
+        return [conversion_error(error, "")]
+    known = {error.path for error in result.errors}
     return [
         error
         for error in (*validate_metadata(job.metadata, "metadata"), *check(job, old))
-        if error.path not in known and not _is_within(error.path, shape.dropped)
+        if error.path not in known and not _is_below(error.path, result.invalid_paths)
     ]
 
 
-def _is_within(path: str, parts: Iterable[str]) -> bool:
+def _is_below(path: str, parts: Iterable[str]) -> bool:
     return any(path == part or path.startswith((f"{part}.", f"{part}[")) for part in parts)

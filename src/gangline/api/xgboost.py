@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from gangline.api.describe import about
+from gangline.api.describe import field_doc
 from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
 from gangline.api.meta import Object, Wire
 
@@ -13,15 +13,17 @@ CONTAINER = "xgboost"
 class XGBoostJobSpec(Wire):
     """The desired state of an XGBoostJob."""
 
-    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
     xgb_replica_specs: Annotated[
         dict[str, ReplicaSpec],
-        about("Pods by role: Master (exactly one pod) and Worker.", required=True),
+        field_doc("Pods by role: Master (exactly one pod) and Worker.", required=True),
     ] = {}
 
 
 class XGBoostJob(Object):
     """A distributed XGBoost training job."""
 
-    spec: Annotated[XGBoostJobSpec, about("Desired state.", required=True)] = XGBoostJobSpec()
-    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()
+    spec: Annotated[XGBoostJobSpec, field_doc("Desired state.", required=True)] = XGBoostJobSpec()
+    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
+        JobStatus()
+    )

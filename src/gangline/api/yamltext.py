@@ -12,51 +12,51 @@ from typing import Any
 
 import yaml
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """Maximum nesting depth; a job has about 20 levels."""
-LARGEST = 200_000
+MAX_VALUES = 200_000
 """Maximum number of values of one document; an alias counts as what it stands for."""
 MERGE_KEY = "<<"
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class BadYaml(Exception):
+class InvalidYamlError(Exception):
     """The text is not YAML, or exceeds a limit; the message contains the position."""
 
 
-def documents(text: str) -> list[Any]:
+def load_yaml_documents(text: str) -> list[Any]:
     """Parse all documents of a text, without the empty ones.
 
     Raises:
-        BadYaml: it is not YAML, is nested too deeply, is too large when expanded, contains itself,
+        InvalidYamlError: it is not YAML, is nested too deeply, is too large when expanded, contains itself,
             has a duplicate key, or has a value that Python cannot represent.
     """
     try:
-        twice = survey(text)
+        twice = check_yaml_size(text)
         if twice:
-            raise BadYaml("\n  ".join([*twice[:20], "remove one of the two"]))
+            raise InvalidYamlError("\n  ".join([*twice[:20], "remove one of the two"]))
         return [each for each in yaml.load_all(text, Loader=_LOADER) if each is not None]
     except yaml.YAMLError as error:
-        raise BadYaml(_where(error)) from error
+        raise InvalidYamlError(_error_position(error)) from error
     except ValueError as error:  # a date such as 2026-13-45, a number of thousands of digits
-        raise BadYaml(f"a value cannot be read: {error}") from error
+        raise InvalidYamlError(f"a value cannot be read: {error}") from error
 
 
-def _where(error: yaml.YAMLError) -> str:
+def _error_position(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     return place + " ".join(problem.split())
 
 
-def _place(event: yaml.Event) -> str:
+def _position(event: yaml.Event) -> str:
     mark = event.start_mark
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
 
 
 @dataclass
-class _Open:
+class _OpenCollection:
     """A list or object whose end has not been reached."""
 
     anchor: str | None
@@ -67,14 +67,14 @@ class _Open:
 
 
 @dataclass
-class _Survey:
+class _SizeCheck:
     """State of the walk through one text."""
 
-    path: list[_Open] = field(default_factory=list)
+    path: list[_OpenCollection] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
-    twice: list[str] = field(default_factory=list)
+    duplicate_keys: list[str] = field(default_factory=list)
 
-    def see(self, event: yaml.Event) -> None:
+    def visit(self, event: yaml.Event) -> None:
         match event:
             case yaml.DocumentStartEvent():
                 self.sizes.clear()
@@ -90,15 +90,17 @@ class _Survey:
                 self._add(event.anchor, 1, event)
 
     def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
-        if len(self.path) >= DEEPEST:
-            place = _place(event)
-            raise BadYaml(f"{place}: is nested more than {DEEPEST} levels deep")
-        self.path.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+        if len(self.path) >= MAX_DEPTH:
+            place = _position(event)
+            raise InvalidYamlError(f"{place}: is nested more than {MAX_DEPTH} levels deep")
+        self.path.append(_OpenCollection(event.anchor, isinstance(event, yaml.MappingStartEvent)))
 
     def _size_of(self, event: yaml.AliasEvent) -> int:
         if any(each.anchor == event.anchor for each in self.path):
-            place = _place(event)
-            raise BadYaml(f"{place}: *{event.anchor} contains itself; remove that reference")
+            place = _position(event)
+            raise InvalidYamlError(
+                f"{place}: *{event.anchor} contains itself; remove that reference"
+            )
         return self.sizes.get(event.anchor or "", 1)
 
     def _add(self, anchor: str | None, size: int, event: yaml.Event) -> None:
@@ -109,9 +111,9 @@ class _Survey:
         parent = self.path[-1]
         parent.size += size
         parent.children += 1
-        if parent.size > LARGEST:
-            raise BadYaml(
-                f"{_place(event)}: stands for more than {LARGEST} values, "
+        if parent.size > MAX_VALUES:
+            raise InvalidYamlError(
+                f"{_position(event)}: stands for more than {MAX_VALUES} values, "
                 "counting each alias (*name) as what it repeats; use fewer aliases"
             )
 
@@ -120,21 +122,21 @@ class _Survey:
         if parent is None or not parent.is_object or parent.children % 2:
             return
         if event.value in parent.keys and event.value != MERGE_KEY:
-            self.twice.append(f"{_place(event)}: {event.value!r} is given twice")
+            self.duplicate_keys.append(f"{_position(event)}: {event.value!r} is given twice")
         parent.keys.add(event.value)
 
 
-def survey(text: str | bytes) -> list[str]:
+def check_yaml_size(text: str | bytes) -> list[str]:
     """Walk a text without building objects; return its duplicate keys with their positions.
 
     Raises:
-        BadYaml: it is nested too deeply, is too large when expanded, or contains itself.
+        InvalidYamlError: it is nested too deeply, is too large when expanded, or contains itself.
         yaml.YAMLError: it is not YAML.
     """
-    seen = _Survey()
+    seen = _SizeCheck()
     for event in _events(text):
-        seen.see(event)
-    return seen.twice
+        seen.visit(event)
+    return seen.duplicate_keys
 
 
 def _events(text: str | bytes) -> Iterator[yaml.Event]:

@@ -8,14 +8,14 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.errors import CommandError
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run_async
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import job_errors, namespace_options, type_option
-from gangline.cli.output import say
-from gangline.cli.target import Target
+from gangline.cli.options import translate_job_errors, namespace_options, type_option
+from gangline.cli.output import print_status
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
     from gangline.sdk.jobs import Job, Replica
 
 _INSTANCE = click.option(
@@ -43,11 +43,16 @@ _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="
 @click.argument("job", shell_complete=completing.jobs)
 @_COMMAND
 def attach_command(
-    job: str, command: tuple[str, ...], instance: str, container: str, kind: str, target: Target
+    job: str,
+    command: tuple[str, ...],
+    instance: str,
+    container: str,
+    kind: str,
+    target: ClusterTarget,
 ) -> int:
     """Open a shell (or run COMMAND) in the leading replica of a job, on this terminal."""
     shell = command or ("sh",)
-    return _enter(job, shell, target, kind, instance, container, stdin=True)
+    return _exec_in_replica(job, shell, target, kind, instance, container, stdin=True)
 
 
 @click.command("exec")
@@ -65,7 +70,7 @@ def exec_command(
     container: str,
     kind: str,
     stdin: bool,
-    target: Target,
+    target: ClusterTarget,
 ) -> int:
     """Run COMMAND in a replica of a job and exit with its status.
 
@@ -73,13 +78,13 @@ def exec_command(
     """
     if not command:
         raise click.UsageError("no COMMAND given, such as: gangline exec JOB -- nvidia-smi")
-    return _enter(job, command, target, kind, instance, container, stdin=stdin)
+    return _exec_in_replica(job, command, target, kind, instance, container, stdin=stdin)
 
 
-def _enter(
+def _exec_in_replica(
     job: str,
     command: tuple[str, ...],
-    target: Target,
+    target: ClusterTarget,
     kind: str,
     instance: str,
     container: str,
@@ -89,22 +94,22 @@ def _enter(
     tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
 
     async def entered() -> int:
-        from gangline.cli.terminal import interact  # noqa: PLC0415
+        from gangline.cli.terminal import run_interactive  # noqa: PLC0415
         from gangline.sdk.client import JobClient  # noqa: PLC0415
 
         async with target.connect() as client:
             found = await JobClient(client, kind).get(job, target.namespace_of(client))
-            pod = pick_replica(found, instance).name
+            pod = select_replica(found, instance).name
             where = found.namespace
-            return await interact(
+            return await run_interactive(
                 client.transport, pod, where, command, container=container, stdin=stdin, tty=tty
             )
 
-    with job_errors():
-        return run(entered())
+    with translate_job_errors():
+        return run_async(entered())
 
 
-def pick_replica(job: "Job", instance: str) -> "Replica":
+def select_replica(job: "Job", instance: str) -> "Replica":
     """Return the replica of this name; the leading replica for an empty name.
 
     Raises:
@@ -129,13 +134,13 @@ def pick_replica(job: "Job", instance: str) -> "Replica":
 @type_option
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @namespace_options
-@click.argument("job", metavar="JOB|svc/SERVICE|pod/POD", shell_complete=completing.places)
+@click.argument("job", metavar="JOB|svc/SERVICE|pod/POD", shell_complete=completing.port_targets)
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
 def port_forward_command(
-    job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: Target
+    job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: ClusterTarget
 ) -> None:
     """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
-    pairs = [read_port(text) for text in ports]
+    pairs = [parse_port_mapping(text) for text in ports]
 
     async def forward() -> None:
         async with target.connect() as client:
@@ -143,11 +148,11 @@ def port_forward_command(
                 client, target.namespace_of(client), job, pairs, instance, kind, address
             )
 
-    with job_errors():
-        run(forward())
+    with translate_job_errors():
+        run_async(forward())
 
 
-def read_port(text: str) -> tuple[int, int]:
+def parse_port_mapping(text: str) -> tuple[int, int]:
     """Parse ``8080:6006``, ``6006`` or ``:6006`` (any free local port).
 
     Raises:
@@ -161,7 +166,7 @@ def read_port(text: str) -> tuple[int, int]:
 
 
 async def forward_ports(
-    client: "Client",
+    client: "ApiClient",
     namespace: str,
     what: str,
     ports: list[tuple[int, int]],
@@ -172,23 +177,25 @@ async def forward_ports(
     """Forward ports until the command is interrupted."""
     from contextlib import AsyncExitStack  # noqa: PLC0415
 
-    from gangline.kube.port_forward import forwarded_port  # noqa: PLC0415
-    from gangline.sdk.places import Place, find_place  # noqa: PLC0415
+    from gangline.kube.port_forward import forward_port  # noqa: PLC0415
+    from gangline.sdk.places import PortTarget, resolve_port_target  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         for local, remote in ports:
 
             async def target(remote: int = remote) -> tuple[str, int]:
-                return await find_place(client, Place(namespace, what, kind, instance), remote)
+                return await resolve_port_target(
+                    client, PortTarget(namespace, what, kind, instance), remote
+                )
 
             await target()
-            opened = forwarded_port(
+            opened = forward_port(
                 client.transport,
                 namespace,
                 target,
                 local_port=local,
                 host=address,
-                complain=lambda text: say(f"Warning: {text}"),
+                on_error=lambda text: print_status(f"Warning: {text}"),
             )
             port = await stack.enter_async_context(opened)
             click.echo(f"Forwarding from {address}:{port} -> {remote}")

@@ -6,61 +6,61 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli import completing
-from gangline.cli.event_loop import run
-from gangline.cli.options import job_errors, namespace_options, output_option
-from gangline.cli.output import say
-from gangline.cli.target import Target
+from gangline.cli.event_loop import run_async
+from gangline.cli.options import translate_job_errors, namespace_options, output_option
+from gangline.cli.output import print_status
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.sdk.changes import Changes
+    from gangline.sdk.changes import JobEditor
 
 _JOBS = click.argument(
     "jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completing.jobs
 )
 
 
-def _each(target: Target, act: "Callable[[Changes, str], Awaitable[str]]") -> None:
+def _edit_job(target: ClusterTarget, act: "Callable[[JobEditor, str], Awaitable[str]]") -> None:
     """Connect to the cluster, run ``act``, and print its result."""
 
     async def acted() -> str:
-        from gangline.sdk.changes import Changes  # noqa: PLC0415
+        from gangline.sdk.changes import JobEditor  # noqa: PLC0415
         from gangline.sdk.client import JobClient  # noqa: PLC0415
 
         async with target.connect() as client:
-            return await act(Changes(JobClient(client)), target.namespace_of(client))
+            return await act(JobEditor(JobClient(client)), target.namespace_of(client))
 
-    with job_errors():
-        click.echo(run(acted()))
+    with translate_job_errors():
+        click.echo(run_async(acted()))
 
 
 @click.command("suspend")
 @_JOBS
 @namespace_options
-def suspend_command(jobs: tuple[str, ...], target: Target) -> None:
+def suspend_command(jobs: tuple[str, ...], target: ClusterTarget) -> None:
     """Delete the pods of jobs and keep the jobs suspended until 'resume'. Their resources become
     free.
     """
-    _hold(jobs, target, suspended=True)
+    _set_suspended(jobs, target, suspended=True)
 
 
 @click.command("resume")
 @_JOBS
 @namespace_options
-def resume_command(jobs: tuple[str, ...], target: Target) -> None:
+def resume_command(jobs: tuple[str, ...], target: ClusterTarget) -> None:
     """Resume suspended jobs, from their last checkpoint if they write checkpoints."""
-    _hold(jobs, target, suspended=False)
+    _set_suspended(jobs, target, suspended=False)
 
 
-def _hold(jobs: tuple[str, ...], target: Target, *, suspended: bool) -> None:
+def _set_suspended(jobs: tuple[str, ...], target: ClusterTarget, *, suspended: bool) -> None:
     done = "suspended" if suspended else "resumed"
 
     for name in jobs:
 
-        async def hold(changes: "Changes", namespace: str, name: str = name) -> str:
+        async def hold(changes: "JobEditor", namespace: str, name: str = name) -> str:
             changed = await changes.suspend(name, namespace, suspended=suspended)
             return f"{name} {done}" if changed else f"{name} was {done} already"
 
-        _each(target, hold)
+        _edit_job(target, hold)
 
 
 @click.command("scale")
@@ -68,17 +68,17 @@ def _hold(jobs: tuple[str, ...], target: Target, *, suspended: bool) -> None:
 @click.argument("replicas", type=click.IntRange(0))
 @click.option("--role", default="worker", show_default=True, help="Role to scale.")
 @namespace_options
-def scale_command(job: str, replicas: int, role: str, target: Target) -> None:
+def scale_command(job: str, replicas: int, role: str, target: ClusterTarget) -> None:
     """Set the number of replicas of a role; the master of a PyTorch job is not counted."""
     _scale(job, target, lambda _: replicas, role)
 
 
-def _scale(job: str, target: Target, replicas: Callable[[int], int], role: str) -> None:
-    async def scale(changes: "Changes", namespace: str) -> str:
+def _scale(job: str, target: ClusterTarget, replicas: Callable[[int], int], role: str) -> None:
+    async def scale(changes: "JobEditor", namespace: str) -> str:
         before, after = await changes.scale(job, namespace, replicas, role)
         return f"{job} scaled from {before} to {after} replicas of {role}"
 
-    _each(target, scale)
+    _edit_job(target, scale)
 
 
 def _scale_by(name: str, text: str, sign: int) -> click.Command:
@@ -93,14 +93,21 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
     @click.option("-e", "--env", multiple=True, hidden=True)
     @namespace_options
     def command(
-        names: tuple[str, ...], name: str, count: int, role: str, target: Target, **ignored: object
+        names: tuple[str, ...],
+        name: str,
+        count: int,
+        role: str,
+        target: ClusterTarget,
+        **ignored: object,
     ) -> None:
         # Arena writes the kind before the name.
         jobs = [each for each in names if each not in {"etjob", "et"}] or [name]
         if len(jobs) != 1 or not jobs[0]:
             raise click.UsageError("give the name of one job")
         if ignored["script"] or ignored["env"]:
-            say("Note: --script and --env have no effect: workers join and leave on their own.")
+            print_status(
+                "Note: --script and --env have no effect: workers join and leave on their own."
+            )
         _scale(jobs[0], target, lambda before: before + sign * count, role)
 
     return command
@@ -113,14 +120,14 @@ scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
 @click.command("restart")
 @click.argument("job", shell_complete=completing.jobs)
 @namespace_options
-def restart_command(job: str, target: Target) -> None:
+def restart_command(job: str, target: ClusterTarget) -> None:
     """Start a job from its beginning: replace its pods, or submit it again if it has ended."""
 
-    async def restart(changes: "Changes", namespace: str) -> str:
+    async def restart(changes: "JobEditor", namespace: str) -> str:
         await changes.restart(job, namespace)
         return f"{job} restarted"
 
-    _each(target, restart)
+    _edit_job(target, restart)
 
 
 @click.command("clone")
@@ -131,20 +138,22 @@ def restart_command(job: str, target: Target) -> None:
 @namespace_options
 @output_option("text", "name", "yaml", "json")
 def clone_command(
-    job: str, name: str, fields: tuple[str, ...], dry_run: bool, target: Target, output: str
+    job: str, name: str, fields: tuple[str, ...], dry_run: bool, target: ClusterTarget, output: str
 ) -> None:
     """Submit a copy of JOB named NAME, with its TensorBoard, code and configuration."""
-    from gangline.cli.set_fields import with_changes  # noqa: PLC0415
-    from gangline.cli.submission import Sending, submit  # noqa: PLC0415
-    from gangline.sdk.changes import Changes  # noqa: PLC0415
+    from gangline.cli.set_fields import apply_changes  # noqa: PLC0415
+    from gangline.cli.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
+    from gangline.sdk.changes import JobEditor  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
     from gangline.sdk.written import Manifest  # noqa: PLC0415
 
     async def copied() -> list[Manifest]:
         async with target.connect() as client:
-            changes = Changes(JobClient(client))
-            return await changes.copy(job, name, target.namespace_of(client))
+            changes = JobEditor(JobClient(client))
+            return await changes.copy_manifests(job, name, target.namespace_of(client))
 
-    with job_errors():
-        objects = run(copied())
-    submit(with_changes(objects, fields), target, Sending(output=output, dry_run=dry_run))
+    with translate_job_errors():
+        objects = run_async(copied())
+    submit_manifests(
+        apply_changes(objects, fields), target, SubmitOptions(output=output, dry_run=dry_run)
+    )

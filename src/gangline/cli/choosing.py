@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound="Object")
 
-WATCH_S = 2.0
+WATCH_INTERVAL_S = 2.0
 """Interval of ``-w``, in seconds."""
 
 
-def everywhere_option(command: F) -> F:
+def all_namespaces_option(command: F) -> F:
     """Add ``-A``; the command receives it as ``all_namespaces``."""
     return click.option(
         "-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="In all namespaces."
@@ -49,20 +49,20 @@ def refresh_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def choosing_options(command: F) -> F:
+def job_selection_options(command: F) -> F:
     """Add ``-A`` and ``-l``, for commands that take one job or select several."""
-    return everywhere_option(selector_option("jobs")(command))
+    return all_namespaces_option(selector_option("jobs")(command))
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class JobSelection:
     """A selection of one job by name, or of several by labels or over all namespaces."""
 
     name: str
     """Empty selects all jobs that the other fields match."""
     namespace: str
     """The namespace to work in, unless ``everywhere`` is set."""
-    everywhere: bool = False
+    all_namespaces: bool = False
     """Select jobs of all namespaces."""
     selector: str = ""
 
@@ -75,24 +75,24 @@ class Choice:
         if self.name and self.selector:
             message = f"job {self.name!r} and --selector {self.selector!r} exclude each other"
             raise CommandError(message, code=ExitCode.USAGE)
-        if not (self.name or self.selector or self.everywhere):
+        if not (self.name or self.selector or self.all_namespaces):
             message = "no job given: use its name, --selector or --all-namespaces"
             raise CommandError(message, code=ExitCode.USAGE)
 
     @property
-    def is_one(self) -> bool:
+    def is_single(self) -> bool:
         """True if a single job is selected, so that the output is one object and not a list."""
-        return bool(self.name) and not self.everywhere
+        return bool(self.name) and not self.all_namespaces
 
-    async def found(self, jobs: "JobClient") -> "list[Job]":
+    async def find_jobs(self, jobs: "JobClient") -> "list[Job]":
         """Return the selected jobs, the newest first.
 
         Raises:
             JobError: no job has the name.
         """
-        if self.is_one:
+        if self.is_single:
             return [await jobs.get(self.name, self.namespace)]
-        listed = await jobs.list(None if self.everywhere else self.namespace, self.selector)
+        listed = await jobs.list(None if self.all_namespaces else self.namespace, self.selector)
         if not self.name:
             return listed
         named = [job for job in listed if self.name in {job.name, f"{job.kind.trainer}/{job.name}"}]
@@ -100,30 +100,30 @@ class Choice:
             raise CommandError(f"no job {self.name!r} in any namespace", code=ExitCode.NOT_FOUND)
         return named
 
-    async def looks(self, jobs: "JobClient", *, watch: bool) -> "AsyncIterator[list[Job]]":
+    async def poll_jobs(self, jobs: "JobClient", *, watch: bool) -> "AsyncIterator[list[Job]]":
         """Yield the selected jobs; with ``watch``, then yield changed jobs until all have ended."""
         known: dict[str, Job] = {}
         while True:
-            found = await self.found(jobs)
+            found = await self.find_jobs(jobs)
             yield [job for job in found if known.get(job.uid) != job]
             if not watch or (self.name and all(job.state.finished for job in found)):
                 return
             known = {job.uid: job for job in found}
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(WATCH_INTERVAL_S)
 
 
-async def changes(
-    look: "Callable[[], Awaitable[Sequence[Kind]]]", *, watch: bool
+async def poll_changes(
+    list_objects: "Callable[[], Awaitable[Sequence[Kind]]]", *, watch: bool
 ) -> "AsyncIterator[tuple[Sequence[Kind], bool]]":
     """Yield all objects that ``look`` returns; with ``watch``, then yield changed objects.
 
     The second element of each pair is True for the first list.
     """
-    found = await look()
+    found = await list_objects()
     yield found, True
     while watch:
         known = {each.metadata.uid: each for each in found}
-        await asyncio.sleep(WATCH_S)
-        found = await look()
+        await asyncio.sleep(WATCH_INTERVAL_S)
+        found = await list_objects()
         if changed := [each for each in found if known.get(each.metadata.uid) != each]:
             yield changed, False

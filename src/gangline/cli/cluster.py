@@ -17,7 +17,7 @@ from gangline.cli.log_format import LEVELS, start_logging
 from gangline.cli.options import debug_option
 
 if TYPE_CHECKING:
-    from gangline.local.cluster import Component, Ready
+    from gangline.local.cluster import Component, ClusterReady
     from gangline.local.daemon import ClusterStatus
     from gangline.local.settings import ClusterSettings
 
@@ -120,12 +120,12 @@ def up_command(
 
     settings = ClusterSettings(**options)
     _check_image_map(settings)
-    with cluster_errors():
+    with translate_cluster_errors():
         if detach:
-            _start_in_background(settings, _same_again(context))
+            _start_in_background(settings, _repeated_arguments(context))
         else:
             start_logging(log_level)
-            _run(settings, components(frozenset(without), webhook=webhook == "on"))
+            _run(settings, embedded_components(frozenset(without), webhook=webhook == "on"))
 
 
 @click.command("down")
@@ -133,11 +133,11 @@ def up_command(
 @debug_option
 def down_command(name: str) -> None:
     """Stop the cluster that 'up' has started. Its stored objects remain."""
-    from gangline.local.daemon import stop  # noqa: PLC0415
-    from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
+    from gangline.local.daemon import stop_cluster  # noqa: PLC0415
+    from gangline.local.home import ClusterDirectory, default_home  # noqa: PLC0415
 
-    with cluster_errors():
-        note = stop(ClusterHome(default_home(), name))
+    with translate_cluster_errors():
+        note = stop_cluster(ClusterDirectory(default_home(), name))
     click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
 
 
@@ -146,13 +146,13 @@ def down_command(name: str) -> None:
 @debug_option
 def status_command(name: str) -> int:
     """Show whether the cluster runs, its nodes, and how many pods it has."""
-    from gangline.local.daemon import status  # noqa: PLC0415
-    from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
+    from gangline.local.daemon import cluster_status  # noqa: PLC0415
+    from gangline.local.home import ClusterDirectory, default_home  # noqa: PLC0415
 
-    found = asyncio.run(status(ClusterHome(default_home(), name)))
+    found = asyncio.run(cluster_status(ClusterDirectory(default_home(), name)))
     for line in _status_lines(found):
         click.echo(line)
-    return ExitCode.DONE if found.answers else ExitCode.UNREACHABLE
+    return ExitCode.DONE if found.reachable else ExitCode.UNREACHABLE
 
 
 def _check_image_map(settings: "ClusterSettings") -> None:
@@ -172,18 +172,18 @@ def _check_image_map(settings: "ClusterSettings") -> None:
 def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
     began = time.monotonic()
     from gangline.local.cluster import run_foreground  # noqa: PLC0415
-    from gangline.local.kubelet.runtime.isolation import detect  # noqa: PLC0415
+    from gangline.local.kubelet.runtime.isolation import detect_isolation  # noqa: PLC0415
 
-    def announce(ready: "Ready") -> None:
+    def announce(ready: "ClusterReady") -> None:
         click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
         click.echo("Ctrl-C stops it; its objects remain stored.")
-        for note in filter(None, (ready.shortcoming, detect().gap)):
+        for note in filter(None, (ready.limitation, detect_isolation().limitation)):
             click.echo(f"Note: {note}", err=True)
 
     run_foreground(settings, parts, announce)
 
 
-def components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
+def embedded_components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
     """Return the components of the cluster; their imports are late, after the API server has
     started.
     """
@@ -192,12 +192,12 @@ def components(without: frozenset[str], *, webhook: bool = True) -> "list[Compon
     async def operate(client: Any, stop: asyncio.Event) -> None:
         from gangline.operator.main import run  # noqa: PLC0415
         from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
-        from gangline.operator.webhook.component import withdraw  # noqa: PLC0415
+        from gangline.operator.webhook.component import remove_webhook  # noqa: PLC0415
         from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
 
-        asked = WebhookSettings.beside_the_server()
+        asked = WebhookSettings.for_embedded_cluster()
         if not webhook:
-            await withdraw(client, asked)
+            await remove_webhook(client, asked)
         await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
 
     async def schedule(client: Any, stop: asyncio.Event) -> None:
@@ -215,7 +215,7 @@ def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> N
 
     began = time.monotonic()
     note = start_detached(settings, [sys.executable, "-m", "gangline", "up", *arguments])
-    home = settings.cluster_home
+    home = settings.directory
     kubeconfig = home.default_kubeconfig if settings.name == "default" else home.kubeconfig
     click.echo(_welcome(note.url, str(kubeconfig), time.monotonic() - began))
     stop = (
@@ -224,7 +224,7 @@ def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> N
     click.echo(f"'{stop}' stops it; its log is {home.log}.")
 
 
-def _same_again(context: click.Context) -> list[str]:
+def _repeated_arguments(context: click.Context) -> list[str]:
     """Return the arguments of this command without ``--detach``."""
     arguments: list[str] = []
     for parameter in context.command.params:
@@ -257,9 +257,9 @@ def _status_lines(found: "ClusterStatus") -> Iterator[str]:
         return
     since = f"{found.since:%Y-%m-%d %H:%M:%S} UTC" if found.since else "?"
     yield f"Cluster:     {found.name}, process {found.pid}, since {since}"
-    yield f"API server:  {found.url}" + ("" if found.answers else " (does not answer)")
+    yield f"API server:  {found.url}" + ("" if found.reachable else " (does not answer)")
     yield f"Kubeconfig:  {found.kubeconfig}"
-    if found.answers:
+    if found.reachable:
         nodes = ", ".join(f"{name}{'' if ready else ' (not ready)'}" for name, ready in found.nodes)
         pods = ", ".join(f"{count} {phase.lower()}" for phase, count in found.pods)
         yield f"Nodes:       {nodes or 'none'}"
@@ -267,15 +267,15 @@ def _status_lines(found: "ClusterStatus") -> Iterator[str]:
 
 
 @contextmanager
-def cluster_errors() -> Iterator[None]:
+def translate_cluster_errors() -> Iterator[None]:
     """Turn errors of the embedded cluster into messages with an exit status."""
-    from gangline.local.home import AlreadyRunning, ClusterError, NotRunning  # noqa: PLC0415
+    from gangline.local.home import ClusterAlreadyRunning, ClusterError, ClusterNotRunning  # noqa: PLC0415
 
     try:
         yield
-    except AlreadyRunning as error:
+    except ClusterAlreadyRunning as error:
         raise CommandError(str(error), code=ExitCode.EXISTS) from error
-    except NotRunning as error:
+    except ClusterNotRunning as error:
         raise CommandError(str(error), code=ExitCode.NOT_FOUND) from error
     except ClusterError as error:
         raise CommandError(str(error)) from error

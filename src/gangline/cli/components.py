@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gangline.cli.event_loop import serve
+from gangline.cli.event_loop import serve_component
 from gangline.cli.log_format import logging_options, start_logging
 from gangline.cli.options import cluster_options
 from gangline.cli.setting import BindAddress
-from gangline.cli.target import Target
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
     from gangline.kube.probes import Address
 
 leader_option = click.option(
@@ -54,7 +54,7 @@ leader_option = click.option(
 )
 @logging_options("GANGLINE_SCHEDULER")
 def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
-    target: Target,
+    target: ClusterTarget,
     names: tuple[str, ...],
     configuration: Path | None,
     leader_elect: bool,
@@ -76,11 +76,13 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     )
     if configuration is not None:
         try:
-            settings = read_file(configuration).applied(settings)
+            settings = read_file(configuration).apply_to(settings)
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
     start_logging(log_level, form=log_format)
-    _serve(target, "gangline-scheduler", lambda client, stop: run(client, settings, stop))
+    _run_scheduler_component(
+        target, "gangline-scheduler", lambda client, stop: run(client, settings, stop)
+    )
 
 
 @click.command("apiserver")
@@ -99,10 +101,10 @@ def apiserver_command(
     data_dir: Path, host: str, port: int, log_level: str, log_format: str
 ) -> None:
     """Run the API server of the embedded cluster, without controllers."""
-    from gangline.local.apiserver.server import ApiServer, ServerSettings  # noqa: PLC0415
+    from gangline.local.apiserver.server import ApiServer, ApiServerSettings  # noqa: PLC0415
 
     start_logging(log_level, form=log_format)
-    server = ApiServer(ServerSettings(data=data_dir, host=host, port=port))
+    server = ApiServer(ApiServerSettings(data=data_dir, host=host, port=port))
 
     async def until_stopped(stop: asyncio.Event) -> None:
         await server.start()
@@ -112,16 +114,16 @@ def apiserver_command(
         finally:
             await server.stop()
 
-    serve(until_stopped)
+    serve_component(until_stopped)
 
 
-def _serve(
-    target: Target,
+def _run_scheduler_component(
+    target: ClusterTarget,
     component: str,
-    run: "Callable[[Client, asyncio.Event], Awaitable[None]]",
+    run: "Callable[[ApiClient, asyncio.Event], Awaitable[None]]",
 ) -> None:
     async def connected(stop: asyncio.Event) -> None:
         async with target.connect(component) as client:
             await run(client, stop)
 
-    serve(connected)
+    serve_component(connected)

@@ -11,18 +11,18 @@ from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.options import output_option
-from gangline.cli.output import say, table, tell
+from gangline.cli.output import print_status, format_table, print_result
 from gangline.cli.profiles import (
     CLUSTER_KEYS,
-    Profiles,
+    UserSettings,
     Setting,
-    cluster_settings,
-    parse,
-    path_of_file,
-    read_profiles,
+    resolve_cluster_settings,
+    parse_user_settings,
+    settings_path,
+    read_user_settings,
 )
 
-_CHOSEN = re.compile(r"^profile[ \t]*:.*$", re.MULTILINE)
+_PROFILE_LINE = re.compile(r"^profile[ \t]*:.*$", re.MULTILINE)
 
 
 @click.group("config")
@@ -44,41 +44,43 @@ def view(output: str, **flags: str | None) -> None:
 
     Flags work as in other commands: the values shown are those that would be effective there.
     """
-    profiles = read_profiles()
-    found = _in_force(flags, profiles)
+    profiles = read_user_settings()
+    found = _effective_settings(flags, profiles)
     data = {
         key: {"value": setting.value, "origin": setting.origin} for key, setting in found.items()
     }
-    if not tell(data, output):
-        rows = [(key, _shown(setting.value), setting.origin) for key, setting in found.items()]
-        click.echo(table(["KEY", "VALUE", "FROM"], rows))
+    if not print_result(data, output):
+        rows = [
+            (key, _format_value(setting.value), setting.origin) for key, setting in found.items()
+        ]
+        click.echo(format_table(["KEY", "VALUE", "FROM"], rows))
 
 
-def _in_force(flags: dict[str, str | None], profiles: Profiles) -> dict[str, Setting]:
+def _effective_settings(flags: dict[str, str | None], profiles: UserSettings) -> dict[str, Setting]:
     """Return all effective values: those of the settings, then those of the kubeconfig."""
-    from gangline.cli.submit_kinds import commands  # noqa: PLC0415
-    from gangline.cli.submit_settings import checked  # noqa: PLC0415
+    from gangline.cli.submit_kinds import kind_commands  # noqa: PLC0415
+    from gangline.cli.submit_settings import check_settings  # noqa: PLC0415
 
-    profile = profiles.in_use(flags.get("profile"), os.environ)
-    given = cluster_settings(flags, profiles, os.environ)
-    known = given | _of_kubeconfig(given)
+    profile = profiles.active_profile(flags.get("profile"), os.environ)
+    given = resolve_cluster_settings(flags, profiles, os.environ)
+    known = given | _kubeconfig_settings(given)
     found = {"profile": profile}
     found |= {key: known[key] for key in (*CLUSTER_KEYS, "server") if key in known}
-    settings = checked(profiles, profile.value, commands)
+    settings = check_settings(profiles, profile.value, kind_commands)
     return found | {f"submit.{flag}": setting for flag, setting in settings.items()}
 
 
-def _of_kubeconfig(given: dict[str, Setting]) -> dict[str, Setting]:
+def _kubeconfig_settings(given: dict[str, Setting]) -> dict[str, Setting]:
     """Return the values that only the kubeconfig gives; none without a kubeconfig."""
-    from gangline.cli.target import Target  # noqa: PLC0415
+    from gangline.cli.target import ClusterTarget  # noqa: PLC0415
     from gangline.kube.errors import ConfigError  # noqa: PLC0415
 
     path, context = given.get("kubeconfig"), given.get("context")
     named = path.value if path and not path.origin.startswith("environment") else None
     try:
-        config = Target(named, context.value if context else None).config()
+        config = ClusterTarget(named, context.value if context else None).config()
     except ConfigError as error:
-        say(f"Note: {error}")
+        print_status(f"Note: {error}")
         return {"namespace": Setting("default", "default")} if "namespace" not in given else {}
     origin = f"kubeconfig {config.origin}"
     found = {
@@ -90,7 +92,7 @@ def _of_kubeconfig(given: dict[str, Setting]) -> dict[str, Setting]:
     return {key: setting for key, setting in found.items() if key not in given and setting.value}
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -100,8 +102,8 @@ def _shown(value: Any) -> str:
 @output_option("table", "json", "yaml", "name")
 def list_profiles(output: str) -> None:
     """Show the profiles; the active profile is marked."""
-    profiles = read_profiles()
-    used = profiles.in_use(None, os.environ).value
+    profiles = read_user_settings()
+    used = profiles.active_profile(None, os.environ).value
     data = [
         {"name": name, "inUse": name == used, **section.cluster}
         for name, section in profiles.profiles.items()
@@ -109,32 +111,32 @@ def list_profiles(output: str) -> None:
     if output == "name":
         for name in profiles.profiles:
             click.echo(name)
-    elif not tell(data, output):
+    elif not print_result(data, output):
         rows = [
             ("*" if each["inUse"] else " ", each["name"], *map(each.get, CLUSTER_KEYS))
             for each in data
         ]
-        click.echo(table(["IN USE", "NAME", *map(str.upper, CLUSTER_KEYS)], rows))
+        click.echo(format_table(["IN USE", "NAME", *map(str.upper, CLUSTER_KEYS)], rows))
         if not rows:
-            say(f"No profiles: add some to {profiles.path}, below 'profiles:'.")
+            print_status(f"No profiles: add some to {profiles.path}, below 'profiles:'.")
 
 
 @config_command.command("use")
 @click.argument("profile", shell_complete=completing.profiles)
 def use(profile: str) -> None:
     """Make PROFILE the active profile."""
-    path = path_of_file(os.environ)
-    profiles = read_profiles()
+    path = settings_path(os.environ)
+    profiles = read_user_settings()
     if profile not in profiles.profiles:
         names = ", ".join(sorted(profiles.profiles)) or "none"
         raise CommandError(f"no profile {profile!r}; {path} has {names}", code=ExitCode.NOT_FOUND)
-    _write(path, with_profile(path.read_text(encoding="utf-8"), profile, path))
+    _write(path, select_profile(path.read_text(encoding="utf-8"), profile, path))
     click.echo(f"profile {profile} is in use")
-    if (named := profiles.in_use(None, os.environ)).origin.startswith("environment"):
-        say(f"Note: {named.origin} selects {named.value} and takes precedence.")
+    if (named := profiles.active_profile(None, os.environ)).origin.startswith("environment"):
+        print_status(f"Note: {named.origin} selects {named.value} and takes precedence.")
 
 
-def with_profile(text: str, profile: str, path: Path) -> str:
+def select_profile(text: str, profile: str, path: Path) -> str:
     """Return the text of the file with another active profile; everything else, and comments, stay.
 
     Raises:
@@ -143,11 +145,11 @@ def with_profile(text: str, profile: str, path: Path) -> str:
     from json import dumps  # noqa: PLC0415
 
     line = f"profile: {dumps(profile, ensure_ascii=False)}"
-    changed, count = _CHOSEN.subn(lambda _: line, text, count=1)
+    changed, count = _PROFILE_LINE.subn(lambda _: line, text, count=1)
     if not count:
         changed = f"{line}\n{text}"
     try:
-        understood = parse(changed, path).chosen == profile
+        understood = parse_user_settings(changed, path).selected == profile
     except CommandError:
         understood = False
     if not understood:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.choosing import changes, everywhere_option, selector_option, watch_option
-from gangline.cli.event_loop import run
-from gangline.cli.job_views import now
+from gangline.cli.choosing import poll_changes, all_namespaces_option, selector_option, watch_option
+from gangline.cli.event_loop import run_async
+from gangline.cli.job_views import current_time
 from gangline.cli.options import namespace_options, output_option
-from gangline.cli.output import age, say, table, tell
-from gangline.cli.target import Target
+from gangline.cli.output import format_age, print_status, format_table, print_result
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
     from gangline.api.storage import PersistentVolumeClaim
@@ -23,12 +23,12 @@ def data_command() -> None:
 
 @click.command("list")
 @namespace_options
-@everywhere_option
+@all_namespaces_option
 @selector_option("claims")
 @watch_option("what changes")
 @output_option("table", "wide", "json", "yaml", "name")
 def list_data(
-    target: Target, all_namespaces: bool, selector: str, watch: bool, output: str
+    target: ClusterTarget, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
     """Show bound claims, with their annotations 'description' and 'owner'."""
     from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
@@ -44,23 +44,23 @@ def list_data(
                     key=lambda each: (each.metadata.namespace, each.metadata.name),
                 )
 
-            async for claims, head in changes(look, watch=watch):
-                _tell(claims, output, namespaces=all_namespaces, head=head)
+            async for claims, head in poll_changes(look, watch=watch):
+                _print_claims(claims, output, namespaces=all_namespaces, head=head)
 
-    run(show())
+    run_async(show())
 
 
-def _tell(
+def _print_claims(
     claims: "Sequence[PersistentVolumeClaim]", output: str, *, namespaces: bool, head: bool
 ) -> None:
     if output == "name":
         for claim in claims:
             click.echo(f"persistentvolumeclaim/{claim.metadata.name}")
-    elif not tell([claim_data(each) for each in claims], output):
+    elif not print_result([claim_data(each) for each in claims], output):
         shown = claim_table(claims, namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
         if not claims:
-            say("No claim is bound; 'kubectl get pvc' shows pending claims.")
+            print_status("No claim is bound; 'kubectl get pvc' shows pending claims.")
 
 
 data_command.add_command(list_data)
@@ -75,7 +75,7 @@ def claim_data(claim: "PersistentVolumeClaim") -> dict[str, Any]:
         "accessModes": list(claim.spec.access_modes),
         "description": notes.get("description", ""),
         "owner": notes.get("owner", ""),
-        "age": age(claim.metadata.creation_timestamp, now()),
+        "age": format_age(claim.metadata.creation_timestamp, current_time()),
         "storageClass": claim.spec.storage_class_name or "",
         "capacity": str(claim.status.capacity.get("storage", "")),
         "volume": claim.spec.volume_name,
@@ -94,4 +94,4 @@ def claim_table(claims: "Sequence[PersistentVolumeClaim]", *, namespaces: bool, 
         row += [",".join(data["accessModes"]), data["description"], data["owner"], data["age"]]
         row += [data["capacity"], data["storageClass"], data["volume"]] if wide else []
         rows.append(row)
-    return table(head, rows)
+    return format_table(head, rows)

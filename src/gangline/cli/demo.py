@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.demo_story import Story
-from gangline.cli.demo_view import View
+from gangline.cli.demo_story import DemoTimeline
+from gangline.cli.demo_view import DemoView
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.log_format import start_logging
 from gangline.cli.options import debug_option
 
 if TYPE_CHECKING:
-    from gangline.local.cluster import Ready
+    from gangline.local.cluster import ClusterReady
 
 NAMESPACE = "default"
 JOB = "digits"
 REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
-PATIENCE_S = 60.0
+KIND_TIMEOUT_S = 60.0
 """Time limit for the API server to serve the kind of the job."""
-WAIT_TOLD_S = 20.0
-GIVES_UP_S = 900.0
+WAIT_REPORT_INTERVAL_S = 20.0
+DEMO_TIMEOUT_S = 900.0
 """Time limit of the demo: twenty times its duration on two cores."""
 
 
@@ -57,75 +57,79 @@ def demo_command(steps: int, keep_going: bool) -> int:
     """
     import uvloop  # noqa: PLC0415 - slow to import, for running a cluster only
 
-    from gangline.cli.demo_cluster import interruptible  # noqa: PLC0415
+    from gangline.cli.demo_cluster import run_interruptible  # noqa: PLC0415
 
     _check_packages()
     example = _example_folder()
     with _component_log() as log:
-        code = uvloop.run(interruptible(_demo(example, steps, kill=not keep_going)))
+        code = uvloop.run(run_interruptible(_demo(example, steps, kill=not keep_going)))
     if code == ExitCode.JOB_FAILED:
         click.echo(f"Warnings of the components are in {log}.", err=True)
     return code
 
 
 async def _demo(example: Path, steps: int, *, kill: bool) -> int:
-    from gangline.cli.cluster import cluster_errors  # noqa: PLC0415
-    from gangline.cli.demo_cluster import NODES, demo_cluster, remove_forsaken  # noqa: PLC0415
+    from gangline.cli.cluster import translate_cluster_errors  # noqa: PLC0415
+    from gangline.cli.demo_cluster import NODES, demo_cluster, remove_stale_clusters  # noqa: PLC0415
     from gangline.local.home import default_home  # noqa: PLC0415
 
-    view = View(steps, REPLICAS)
-    for name in await remove_forsaken(default_home()):
-        view.note(f"Removed the remains of {name}, which was killed.")
-    timeline = Story(steps, kill_wanted=kill)
-    view.phase(f"Starting a cluster of {NODES} nodes in this process")
-    with cluster_errors():
+    view = DemoView(steps, REPLICAS)
+    for name in await remove_stale_clusters(default_home()):
+        view.print_note(f"Removed the remains of {name}, which was killed.")
+    timeline = DemoTimeline(steps, kill_planned=kill)
+    view.print_phase(f"Starting a cluster of {NODES} nodes in this process")
+    with translate_cluster_errors():
         async with demo_cluster() as ready:
-            timeline.cluster_answers()
-            view.note(f"API server ready at {ready.url} after {timeline.cluster_start:.1f} s")
-            for note in await _shortcomings(ready):
-                view.note(f"note: {note}")
+            timeline.mark_cluster_ready()
+            view.print_note(
+                f"API server ready at {ready.url} after {timeline.cluster_start_s:.1f} s"
+            )
+            for note in await _environment_notes(ready):
+                view.print_note(f"note: {note}")
             code = await _train(ready, example, timeline, view)
-            view.phase("Cleaning up")
-    view.report(timeline)
+            view.print_phase("Cleaning up")
+    view.print_summary(timeline)
     return code
 
 
-async def _shortcomings(ready: "Ready") -> list[str]:
+async def _environment_notes(ready: "ClusterReady") -> list[str]:
     """Return notes on isolation features that this machine lacks."""
-    from gangline.local.kubelet.runtime.isolation import detect  # noqa: PLC0415
+    from gangline.local.kubelet.runtime.isolation import detect_isolation  # noqa: PLC0415
 
-    gap = (await asyncio.to_thread(detect)).gap
-    return [note for note in (ready.shortcoming, gap) if note]
+    gap = (await asyncio.to_thread(detect_isolation)).limitation
+    return [note for note in (ready.limitation, gap) if note]
 
 
-async def _train(ready: "Ready", example: Path, timeline: Story, view: View) -> int:
-    from gangline.kube.client import Client  # noqa: PLC0415
+async def _train(
+    ready: "ClusterReady", example: Path, timeline: DemoTimeline, view: DemoView
+) -> int:
+    from gangline.kube.client import ApiClient  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
-    from gangline.sdk.logs import following_logs  # noqa: PLC0415
+    from gangline.sdk.logs import follow_logs  # noqa: PLC0415
 
-    async with Client(load_config(ready.kubeconfig), user_agent="gangline-demo") as client:
+    async with ApiClient(load_config(ready.kubeconfig), user_agent="gangline-demo") as client:
         jobs = JobClient(client)
-        for manifest in manifests(example, timeline.steps):
-            await _accepted(jobs, manifest)
-        timeline.submitted()
-        view.phase(f"Training: PyTorchJob {JOB}, one master and two workers")
+        for manifest in build_manifests(example, timeline.steps):
+            await _submit_when_kind_exists(jobs, manifest)
+        timeline.mark_submitted()
+        view.print_phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
         with view.progress():
-            async with _said_why(jobs, timeline, view), following_logs(client, job) as lines:
+            async with _report_waiting(jobs, timeline, view), follow_logs(client, job) as lines:
                 async for line in lines:
-                    timeline.line(line.replica, line.text)
-                    view.line(line.replica, line.text)
+                    timeline.observe_line(line.replica, line.text)
+                    view.print_line(line.replica, line.text)
                     if timeline.kill_is_due and kill_replica(VICTIM):
-                        timeline.kill(VICTIM)
-                        view.killed(VICTIM)
+                        timeline.mark_killed(VICTIM)
+                        view.print_kill(VICTIM)
         ended = await jobs.wait(JOB, NAMESPACE)
-    timeline.ended(ended.state, ended.restarts)
+    timeline.mark_ended(ended.state, ended.restarts)
     return ExitCode.DONE if timeline.succeeded else ExitCode.JOB_FAILED
 
 
 @contextlib.asynccontextmanager
-async def _said_why(jobs: Any, timeline: Story, view: View) -> AsyncIterator[None]:
+async def _report_waiting(jobs: Any, timeline: DemoTimeline, view: DemoView) -> AsyncIterator[None]:
     """Report at intervals why the first training step has not happened yet.
 
     Raises:
@@ -133,28 +137,28 @@ async def _said_why(jobs: Any, timeline: Story, view: View) -> AsyncIterator[Non
     """
 
     async def report() -> None:
-        while timeline.first_step < 0:
-            await asyncio.sleep(WAIT_TOLD_S)
+        while timeline.first_step_s < 0:
+            await asyncio.sleep(WAIT_REPORT_INTERVAL_S)
             job = await jobs.get(JOB, NAMESPACE)
-            if timeline.first_step < 0 and job.reason:
-                view.note(f"waiting: {job.reason}")
+            if timeline.first_step_s < 0 and job.reason:
+                view.print_note(f"waiting: {job.reason}")
 
     reporting = asyncio.create_task(report())
     try:
-        async with asyncio.timeout(GIVES_UP_S):
+        async with asyncio.timeout(DEMO_TIMEOUT_S):
             yield
     except TimeoutError:
-        raise CommandError(f"the demo did not end within {GIVES_UP_S:.0f} s") from None
+        raise CommandError(f"the demo did not end within {DEMO_TIMEOUT_S:.0f} s") from None
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-async def _accepted(jobs: Any, manifest: dict[str, Any]) -> None:
+async def _submit_when_kind_exists(jobs: Any, manifest: dict[str, Any]) -> None:
     """Submit an object; retry while the API server does not serve its kind yet."""
     from gangline.sdk.client import UnknownKind  # noqa: PLC0415
 
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    deadline = asyncio.get_running_loop().time() + KIND_TIMEOUT_S
     while True:
         try:
             await jobs.submit(manifest, NAMESPACE)
@@ -166,7 +170,7 @@ async def _accepted(jobs: Any, manifest: dict[str, Any]) -> None:
             return
 
 
-def manifests(example: Path, steps: int) -> list[dict[str, Any]]:
+def build_manifests(example: Path, steps: int) -> list[dict[str, Any]]:
     """Return the objects to submit: the example with its steps, and its script as a ConfigMap."""
     import yaml  # noqa: PLC0415
 

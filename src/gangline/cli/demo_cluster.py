@@ -17,15 +17,20 @@ import click
 
 from gangline.cli.exit_codes import ExitCode
 from gangline.local import leftovers
-from gangline.local.cluster import Cluster, Ready
-from gangline.local.home import AlreadyRunning, ClusterHome, Lock, process_start
+from gangline.local.cluster import EmbeddedCluster, ClusterReady
+from gangline.local.home import (
+    ClusterAlreadyRunning,
+    ClusterDirectory,
+    ClusterLock,
+    process_start_ticks,
+)
 from gangline.local.settings import ClusterSettings
 
 NODES = 3
 PREFIX = "demo-"
 
 
-async def interruptible(work: Awaitable[int]) -> int:
+async def run_interruptible(work: Awaitable[int]) -> int:
     """Cancel the work on Ctrl-C or a closed terminal, and let it clean up.
 
     Further signals have no effect, because an interrupted clean-up would leave resources behind.
@@ -53,13 +58,13 @@ async def interruptible(work: Awaitable[int]) -> int:
 
 
 @contextlib.asynccontextmanager
-async def demo_cluster() -> AsyncIterator[Ready]:
+async def demo_cluster() -> AsyncIterator[ClusterReady]:
     """Run a cluster for the duration of the block.
 
     Raises:
         ClusterError: it cannot be started; the message has the remedy.
     """
-    from gangline.cli.cluster import components  # noqa: PLC0415
+    from gangline.cli.cluster import embedded_components  # noqa: PLC0415
 
     settings = ClusterSettings(
         name=f"{PREFIX}{os.getpid()}",
@@ -70,8 +75,8 @@ async def demo_cluster() -> AsyncIterator[Ready]:
         shutdown_grace_s=0,
     )
     stop, hurry = asyncio.Event(), asyncio.Event()
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-    cluster = Cluster(settings, components(frozenset()), ready.set_result)
+    ready: asyncio.Future[ClusterReady] = asyncio.get_running_loop().create_future()
+    cluster = EmbeddedCluster(settings, embedded_components(frozenset()), ready.set_result)
     running = asyncio.create_task(cluster.run(stop, hurry))
     started: set[asyncio.Future[Any]] = {ready, running}
     try:
@@ -83,12 +88,12 @@ async def demo_cluster() -> AsyncIterator[Ready]:
         hurry.set()
         stop.set()
         try:
-            await _ended(running)
+            await _wait_for_shutdown(running)
         finally:
-            shutil.rmtree(settings.cluster_home.folder, ignore_errors=True)
+            shutil.rmtree(settings.directory.folder, ignore_errors=True)
 
 
-async def _ended(running: "asyncio.Task[None]") -> None:
+async def _wait_for_shutdown(running: "asyncio.Task[None]") -> None:
     """Wait for the clean-up of the cluster, even if this task is cancelled meanwhile."""
     cancelled = False
     while not running.done():
@@ -100,15 +105,18 @@ async def _ended(running: "asyncio.Task[None]") -> None:
         raise asyncio.CancelledError
 
 
-async def remove_forsaken(root: Path) -> list[str]:
+async def remove_stale_clusters(root: Path) -> list[str]:
     """Remove what killed demos have left; return the names of their clusters."""
     removed = []
     for folder in sorted((root / "clusters").glob(f"{PREFIX}*")):
         pid = folder.name.removeprefix(PREFIX)
-        if not pid.isdigit() or process_start(int(pid)):
+        if not pid.isdigit() or process_start_ticks(int(pid)):
             continue
-        with contextlib.suppress(AlreadyRunning, OSError), Lock(ClusterHome(root, folder.name)):
-            await leftovers.remove(folder)
+        with (
+            contextlib.suppress(ClusterAlreadyRunning, OSError),
+            ClusterLock(ClusterDirectory(root, folder.name)),
+        ):
+            await leftovers.remove_leftovers(folder)
             shutil.rmtree(folder)
             removed.append(folder.name)
     return removed

@@ -15,41 +15,43 @@ KILL_AFTER = 0.4
 
 
 @dataclass(slots=True)
-class Story:
+class DemoTimeline:
     """Milestones of the demo. Times are seconds of ``clock``; -1 means "not yet"."""
 
     steps: int
-    kill_wanted: bool = True
+    kill_planned: bool = True
     """True if a worker is to be killed; the job must then recover."""
     clock: Callable[[], float] = time.monotonic
-    began: float = field(init=False)
-    cluster_start: float = -1
+    started_at: float = field(init=False)
+    cluster_start_s: float = -1
     submitted_at: float = -1
-    first_step: float = -1
+    first_step_s: float = -1
     killed_at: float = -1
     victim: str = ""
-    recovery: float = -1
+    recovery_s: float = -1
     last_step: int = 0
     last_before_kill: int = 0
     """The last step that was complete before the other ranks noticed the kill."""
     resumed_at: int = -1
     accuracy: float = -1
-    total: float = -1
+    total_s: float = -1
     restarts: int = 0
     state: str = ""
     """State of the job as in job lists, such as ``SUCCEEDED``."""
     _recovering: bool = False
 
     def __post_init__(self) -> None:
-        self.began = self.clock()
+        self.started_at = self.clock()
 
     @property
-    def killed(self) -> bool:
+    def was_killed(self) -> bool:
         return self.killed_at >= 0
 
     @property
     def kill_is_due(self) -> bool:
-        return self.kill_wanted and not self.killed and self.last_step >= KILL_AFTER * self.steps
+        return (
+            self.kill_planned and not self.was_killed and self.last_step >= KILL_AFTER * self.steps
+        )
 
     @property
     def lost_steps(self) -> int:
@@ -59,74 +61,74 @@ class Story:
     @property
     def succeeded(self) -> bool:
         """True if the accuracy is sufficient, and the job recovered if a worker was killed."""
-        recovered = self.recovery >= 0 or not (self.killed or self.kill_wanted)
+        recovered = self.recovery_s >= 0 or not (self.was_killed or self.kill_planned)
         return self.state == "SUCCEEDED" and self.accuracy >= GOOD_ENOUGH and recovered
 
-    def cluster_answers(self) -> None:
-        self.cluster_start = self.clock() - self.began
+    def mark_cluster_ready(self) -> None:
+        self.cluster_start_s = self.clock() - self.started_at
 
-    def submitted(self) -> None:
+    def mark_submitted(self) -> None:
         self.submitted_at = self.clock()
 
-    def kill(self, victim: str) -> None:
+    def mark_killed(self, victim: str) -> None:
         self.killed_at, self.victim = self.clock(), victim
         self.last_before_kill, self._recovering = self.last_step, True
 
-    def line(self, replica: str, text: str) -> None:
+    def observe_line(self, replica: str, text: str) -> None:
         if found := LOST_IN.search(text):
             self.last_before_kill = max(self.last_before_kill, int(found[1]) - 1)
         elif found := STARTS_AT.search(text):
-            if self.killed and self._recovering:
+            if self.was_killed and self._recovering:
                 self.resumed_at = int(found[1])
         elif found := ACCURACY.search(text):
             self.accuracy = float(found[1])
         elif found := STEP.match(text):
             self._step(int(found[1]))
 
-    def ended(self, state: str, restarts: int) -> None:
+    def mark_ended(self, state: str, restarts: int) -> None:
         self.state, self.restarts = state, restarts
-        self.total = self.clock() - self.began
+        self.total_s = self.clock() - self.started_at
 
     def _step(self, number: int) -> None:
-        if self.first_step < 0:
-            self.first_step = self.clock() - self.submitted_at
+        if self.first_step_s < 0:
+            self.first_step_s = self.clock() - self.submitted_at
         if self._recovering and self.resumed_at >= 0:
-            self.recovery = self.clock() - self.killed_at
+            self.recovery_s = self.clock() - self.killed_at
             self._recovering = False
         self.last_step = number
 
 
-def headline(timeline: Story) -> str:
+def summary_headline(timeline: DemoTimeline) -> str:
     """Return the result of the job in one sentence."""
     if timeline.accuracy < 0:
         return f"The job {timeline.state.lower()} without a test accuracy: this is a defect."
     text = f"The job {timeline.state.lower()}: test accuracy {timeline.accuracy:.4f}"
     if timeline.accuracy < GOOD_ENOUGH:
         return f"{text}, below the expected {GOOD_ENOUGH}."
-    if timeline.killed and timeline.recovery < 0:
+    if timeline.was_killed and timeline.recovery_s < 0:
         return f"{text}, but no recovery was observed."
-    if timeline.kill_wanted and not timeline.killed:
+    if timeline.kill_planned and not timeline.was_killed:
         return f"{text}, but no worker was found to kill."
     return text
 
 
-def rows(timeline: Story) -> Iterator[tuple[str, str]]:
+def summary_rows(timeline: DemoTimeline) -> Iterator[tuple[str, str]]:
     """Yield what was lost and the duration of each phase, as label and value."""
     yield "test accuracy", _number(timeline.accuracy, ".4f")
-    if timeline.killed:
+    if timeline.was_killed:
         yield (
             "killed",
             f"{timeline.victim}, after step {timeline.last_before_kill} of {timeline.steps}",
         )
         yield "lost", _lost(timeline)
-    yield "cluster start, to the first answer", _seconds(timeline.cluster_start)
-    yield "submission to the first step", _seconds(timeline.first_step)
-    if timeline.killed:
-        yield "recovery, kill to the next step", _seconds(timeline.recovery)
-    yield "total", _seconds(timeline.total)
+    yield "cluster start, to the first answer", _seconds(timeline.cluster_start_s)
+    yield "submission to the first step", _seconds(timeline.first_step_s)
+    if timeline.was_killed:
+        yield "recovery, kill to the next step", _seconds(timeline.recovery_s)
+    yield "total", _seconds(timeline.total_s)
 
 
-def _lost(timeline: Story) -> str:
+def _lost(timeline: DemoTimeline) -> str:
     if timeline.resumed_at < 0:
         return "unknown: no rank started again"
     restarts = "1 restart" if timeline.restarts == 1 else f"{timeline.restarts} restarts"

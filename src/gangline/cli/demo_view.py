@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from gangline.cli.demo_story import Story, headline, rows
+from gangline.cli.demo_story import DemoTimeline, summary_headline, summary_rows
 
 STEP = re.compile(r"step (\d+)/\d+ loss (\S+)")
 STARTS = re.compile(r"rank \d+ of \d+ .* starts at step (\d+)")
@@ -24,7 +24,7 @@ LONGEST_LINE = 90
 LABEL_WIDTH = 36
 
 
-class View:
+class DemoView:
     """Prints to standard output, or to the given console."""
 
     def __init__(self, steps: int, replicas: Sequence[str], console: Console | None = None) -> None:
@@ -41,7 +41,7 @@ class View:
             disable=not self._console.is_terminal,
         )
         self._colours = dict(zip(replicas, COLOURS, strict=False))
-        self._away: set[str] = set()
+        self._killed: set[str] = set()
         """Killed replicas; lines that they wrote before may still arrive."""
         self._tasks = {
             name: self._progress.add_task(
@@ -58,40 +58,42 @@ class View:
         with self._progress:
             yield
 
-    def phase(self, text: str) -> None:
+    def print_phase(self, text: str) -> None:
         self._console.print(Text.assemble(("==> ", "blue"), (text, "bold")))
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         self._console.print(Text(f"    {text}"))
 
-    def killed(self, replica: str) -> None:
-        self.phase(f"Killed the process of {replica} with SIGKILL")
-        self._does(replica, "killed, restarting")
-        self._away.add(replica)
+    def print_kill(self, replica: str) -> None:
+        self.print_phase(f"Killed the process of {replica} with SIGKILL")
+        self._set_activity(replica, "killed, restarting")
+        self._killed.add(replica)
 
-    def line(self, replica: str, text: str) -> None:
+    def print_line(self, replica: str, text: str) -> None:
         """Print a line of a replica, and update its progress bar."""
         found = STEP.match(text)
-        if found and replica not in self._away:
-            self._does(replica, f"loss {found[2]}", int(found[1]))
+        if found and replica not in self._killed:
+            self._set_activity(replica, f"loss {found[2]}", int(found[1]))
         elif found_start := STARTS.search(text):
-            self._away.discard(replica)
-            self._does(replica, "training", int(found_start[1]))
+            self._killed.discard(replica)
+            self._set_activity(replica, "training", int(found_start[1]))
         elif LOST.search(text):
-            self._does(replica, "lost a rank, restarting")
+            self._set_activity(replica, "lost a rank, restarting")
         if not found or int(found[1]) % SHOWN_EVERY == 0:
             colour = self._colours.get(replica, "white")
             style = "bold" if ACCURACY.search(text) else ""
             shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
             self._console.print(Text.assemble((f"{replica:>9} | ", colour), (shown, style)))
 
-    def report(self, timeline: Story) -> None:
+    def print_summary(self, timeline: DemoTimeline) -> None:
         good = timeline.succeeded
         self._console.print()
-        self._console.print(Text(headline(timeline), style="bold green" if good else "bold red"))
-        for label, value in rows(timeline):
+        self._console.print(
+            Text(summary_headline(timeline), style="bold green" if good else "bold red")
+        )
+        for label, value in summary_rows(timeline):
             self._console.print(Text.assemble(f"  {label:<{LABEL_WIDTH}}", (value, "bold")))
 
-    def _does(self, replica: str, doing: str, step: int | None = None) -> None:
+    def _set_activity(self, replica: str, doing: str, step: int | None = None) -> None:
         if replica in self._tasks:
             self._progress.update(self._tasks[replica], completed=step, doing=doing)

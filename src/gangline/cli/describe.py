@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import completing
-from gangline.cli.choosing import Choice, choosing_options, watch_option
-from gangline.cli.event_loop import run
+from gangline.cli.choosing import JobSelection, job_selection_options, watch_option
+from gangline.cli.event_loop import run_async
 from gangline.cli.event_views import event_data, event_table
-from gangline.cli.job_views import job_block, job_data, now
-from gangline.cli.options import job_errors, namespace_options, output_option, type_option
-from gangline.cli.output import age, say, structured, table, tell
-from gangline.cli.show import FORMATS, RULE, full_name, next_step
-from gangline.cli.target import Target
+from gangline.cli.job_views import format_job, job_data, current_time
+from gangline.cli.options import translate_job_errors, namespace_options, output_option, type_option
+from gangline.cli.output import format_age, print_status, serialize, format_table, print_result
+from gangline.cli.show import OUTPUT_FORMATS, SEPARATOR, qualified_name, suggest_command
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from gangline.sdk.client import JobClient
-    from gangline.sdk.events import Happening
+    from gangline.sdk.events import EventRecord
     from gangline.sdk.jobs import Job
 
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 @click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
 @type_option
-@choosing_options
+@job_selection_options
 @watch_option("a job when it changes")
-@output_option(*FORMATS)
+@output_option(*OUTPUT_FORMATS)
 def describe_command(
     job: str,
-    target: Target,
+    target: ClusterTarget,
     kind: str,
     all_namespaces: bool,
     selector: str,
@@ -47,63 +47,63 @@ def describe_command(
 
         async with target.connect() as client:
             jobs = JobClient(client, kind)
-            choice = Choice(job, target.namespace_of(client), all_namespaces, selector)
+            choice = JobSelection(job, target.namespace_of(client), all_namespaces, selector)
             first = True
-            async for found in choice.looks(jobs, watch=watch):
+            async for found in choice.poll_jobs(jobs, watch=watch):
                 if output == "name":
                     for each in found:
-                        click.echo(full_name(each))
+                        click.echo(qualified_name(each))
                     continue
-                seen = [await _described(jobs, each) for each in found]
+                seen = [await _load_description(jobs, each) for each in found]
                 data = [each.data for each in seen]
-                if not seen or tell(data[0] if choice.is_one else data, output):
+                if not seen or print_result(data[0] if choice.is_single else data, output):
                     continue
                 for page in seen:
                     if not first:
-                        click.echo(RULE)
-                    _tell_page(page, wide=output == "wide")
+                        click.echo(SEPARATOR)
+                    _print_description(page, wide=output == "wide")
                     first = False
 
-    with job_errors():
-        run(show())
+    with translate_job_errors():
+        run_async(show())
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _JobDescription:
     """A job with the content of its page."""
 
     job: "Job"
     data: dict[str, Any]
-    happened: "Sequence[Happening]"
+    happened: "Sequence[EventRecord]"
 
 
-async def _described(jobs: "JobClient", job: "Job") -> _Described:
-    from gangline.sdk.boards import board_address  # noqa: PLC0415
+async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
+    from gangline.sdk.boards import tensorboard_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
-    from gangline.sdk.written import as_written  # noqa: PLC0415
+    from gangline.sdk.written import to_submittable  # noqa: PLC0415
 
-    stored = await jobs.manifest(full_name(job), job.namespace)
-    board = await board_address(jobs.client, job.namespace, job.name)
+    stored = await jobs.manifest(qualified_name(job), job.namespace)
+    board = await tensorboard_address(jobs.client, job.namespace, job.name)
     happened = await job_events(jobs.client, job.namespace, job.name)
-    data = job_data(job, now()) | {
+    data = job_data(job, current_time()) | {
         "tensorboard": board,
         "conditions": (stored.get("status") or {}).get("conditions") or [],
-        "spec": as_written(stored)["spec"],
+        "spec": to_submittable(stored)["spec"],
         "events": [event_data(each) for each in happened],
     }
-    return _Described(job, data, happened)
+    return _JobDescription(job, data, happened)
 
 
-def _tell_page(seen: _Described, *, wide: bool) -> None:
+def _print_description(seen: _JobDescription, *, wide: bool) -> None:
     data = seen.data
-    click.echo(job_block(seen.job, now()))
+    click.echo(format_job(seen.job, current_time()))
     if data["tensorboard"]:
         click.echo(f"\nTensorboard: {data['tensorboard']}")
-    click.echo(f"\nConditions:\n{_conditions(data['conditions'], now())}")
-    click.echo(f"\nSpec:\n{_indented(structured(data['spec'], 'yaml'))}")
-    click.echo(f"\nEvents:\n{event_table(seen.happened, now(), indent='  ', wide=wide)}")
-    if hint := next_step(seen.job):
-        say(hint)
+    click.echo(f"\nConditions:\n{_conditions(data['conditions'], current_time())}")
+    click.echo(f"\nSpec:\n{_indented(serialize(data['spec'], 'yaml'))}")
+    click.echo(f"\nEvents:\n{event_table(seen.happened, current_time(), indent='  ', wide=wide)}")
+    if hint := suggest_command(seen.job):
+        print_status(hint)
 
 
 def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
@@ -112,10 +112,10 @@ def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
     rows = []
     for each in conditions:
         changed = each.get("lastTransitionTime")
-        since = age(datetime.fromisoformat(changed), at) if changed else "N/A"
+        since = format_age(datetime.fromisoformat(changed), at) if changed else "N/A"
         row = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
         rows.append(row)
-    return table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
+    return format_table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
 
 
 def _indented(text: str) -> str:

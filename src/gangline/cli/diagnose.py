@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import completing
-from gangline.cli.event_loop import run
-from gangline.cli.options import job_errors, namespace_options, output_option, type_option
-from gangline.cli.output import tell
-from gangline.cli.target import Target
+from gangline.cli.event_loop import run_async
+from gangline.cli.options import translate_job_errors, namespace_options, output_option, type_option
+from gangline.cli.output import print_result
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
     from gangline.sdk.diagnosis import Diagnosis, Finding
 
-_SHOWN = 8
+_MAX_CONSEQUENCES = 8
 """Limit of consequences to print; with many replicas they are usually equal."""
 
 
@@ -22,23 +22,23 @@ _SHOWN = 8
 @namespace_options
 @type_option
 @output_option("table", "json", "yaml")
-def diagnose_command(job: str, target: Target, kind: str, output: str) -> None:
+def diagnose_command(job: str, target: ClusterTarget, kind: str, output: str) -> None:
     """Find the replica that failed first and its cause, the consequences, and the remedy."""
 
     async def found() -> "Diagnosis":
         from gangline.sdk.client import JobClient  # noqa: PLC0415
-        from gangline.sdk.evidence import diagnosed  # noqa: PLC0415
+        from gangline.sdk.evidence import diagnose_job  # noqa: PLC0415
 
         async with target.connect() as client:
-            return await diagnosed(JobClient(client, kind), job, target.namespace_of(client))
+            return await diagnose_job(JobClient(client, kind), job, target.namespace_of(client))
 
-    with job_errors():
-        diagnosis = run(found())
-    if not tell(diagnosis_data(diagnosis), output):
-        click.echo(diagnosis_text(diagnosis))
+    with translate_job_errors():
+        diagnosis = run_async(found())
+    if not print_result(diagnosis_data(diagnosis), output):
+        click.echo(format_diagnosis(diagnosis))
 
 
-def diagnosis_text(diagnosis: "Diagnosis") -> str:
+def format_diagnosis(diagnosis: "Diagnosis") -> str:
     lines = [f"Job {diagnosis.job}: {diagnosis.state}", "", diagnosis.summary]
     root = diagnosis.root
     if root is not None and root.evidence:
@@ -48,8 +48,8 @@ def diagnosis_text(diagnosis: "Diagnosis") -> str:
         lines += [f"  | {line}" for line in diagnosis.last_lines]
     if others := diagnosis.consequences:
         lines += ["", "What followed:"]
-        lines += [f"  {_consequence(each)}" for each in others[:_SHOWN]]
-        more = len(others) - _SHOWN
+        lines += [f"  {_consequence(each)}" for each in others[:_MAX_CONSEQUENCES]]
+        more = len(others) - _MAX_CONSEQUENCES
         lines += [f"  and {more} more"] if more > 0 else []
     if diagnosis.next_steps:
         lines += ["", "Next:", *(f"  {step}" for step in diagnosis.next_steps)]

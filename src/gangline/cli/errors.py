@@ -22,7 +22,7 @@ class CommandError(Exception):
         self.code = code
 
 
-def explain(error: BaseException) -> CommandError:
+def to_command_error(error: BaseException) -> CommandError:
     """Return the message, hint and exit status for ``error``."""
     match error:
         case CommandError():
@@ -35,7 +35,7 @@ def explain(error: BaseException) -> CommandError:
         case click.ClickException():
             return CommandError(error.format_message(), code=ExitCode.USAGE)
         case BaseExceptionGroup() if len(error.exceptions) == 1:
-            return explain(error.exceptions[0])
+            return to_command_error(error.exceptions[0])
     return _cluster_error(error) or _other_error(error)
 
 
@@ -63,12 +63,12 @@ def _cluster_error(error: BaseException) -> CommandError | None:
             hint = "'gangline up' starts a cluster on this machine and writes its configuration."
             return CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE)
         case kube.NotFound():
-            return CommandError(str(error), hint=_where_to_look(error), code=ExitCode.NOT_FOUND)
+            return CommandError(str(error), hint=_not_found_hint(error), code=ExitCode.NOT_FOUND)
         case kube.AlreadyExists():
             hint = "Choose another name, or delete it first with 'gangline delete NAME'."
             return CommandError(str(error), hint=hint, code=ExitCode.EXISTS)
         case kube.Invalid():
-            return CommandError(_mistakes(error), code=ExitCode.USAGE)
+            return CommandError(_format_causes(error), code=ExitCode.USAGE)
         case kube.Unauthorized():
             hint = "The credentials of the kubeconfig are missing, wrong or expired."
             return CommandError(str(error), hint=hint)
@@ -80,7 +80,7 @@ def _cluster_error(error: BaseException) -> CommandError | None:
     return None
 
 
-def _where_to_look(error: BaseException) -> str:
+def _not_found_hint(error: BaseException) -> str:
     """Return the command that helps if an object does not exist."""
     details = getattr(getattr(error, "status", None), "details", None)
     if details is not None and details.kind == "namespaces":
@@ -90,7 +90,7 @@ def _where_to_look(error: BaseException) -> str:
     return "'gangline list -A' shows the jobs of all namespaces."
 
 
-def _mistakes(error: BaseException) -> str:
+def _format_causes(error: BaseException) -> str:
     """List all causes in the server's answer to an invalid object, one on each line."""
     details = getattr(getattr(error, "status", None), "details", None)
     if details is None or len(details.causes) < 2:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-GARBAGE_THRESHOLDS = (20_000, 20, 50)
+GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of Python's cyclic garbage collector for components.
 
 Most objects of a component (requests, responses, cached objects) are freed by reference counting
@@ -16,12 +16,12 @@ or live long. With the default thresholds, collections took a tenth of the CPU t
 """
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end; Ctrl-C cancels it."""
     return asyncio.run(coroutine)
 
 
-def run_briefly(coroutine: Coroutine[Any, Any, T]) -> T:
+def run_without_gc(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a short coroutine with the garbage collector switched off.
 
     For a long list, collections that find nothing take a fifth of the time, and the process exits
@@ -30,17 +30,17 @@ def run_briefly(coroutine: Coroutine[Any, Any, T]) -> T:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return run(coroutine)
+        return run_async(coroutine)
     finally:
         if collecting:
             gc.enable()
 
 
-def serve(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+def serve_component(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run a component on uvloop until SIGTERM or Ctrl-C sets its stop event."""
     import uvloop  # noqa: PLC0415 - only long-running components gain from it
 
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
 
     async def until_stopped() -> None:
         stop = asyncio.Event()

@@ -6,29 +6,34 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli import completing
-from gangline.cli.choosing import WATCH_S, Choice, choosing_options, watch_option
-from gangline.cli.event_loop import run
+from gangline.cli.choosing import (
+    WATCH_INTERVAL_S,
+    JobSelection,
+    job_selection_options,
+    watch_option,
+)
+from gangline.cli.event_loop import run_async
 from gangline.cli.event_views import event_data, event_table
-from gangline.cli.job_views import now
-from gangline.cli.options import job_errors, namespace_options, output_option
-from gangline.cli.output import say, tell
-from gangline.cli.target import Target
+from gangline.cli.job_views import current_time
+from gangline.cli.options import translate_job_errors, namespace_options, output_option
+from gangline.cli.output import print_status, print_result
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.sdk.events import Happening
+    from gangline.sdk.events import EventRecord
     from gangline.sdk.jobs import Job
 
 
 @click.command("events")
 @click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
-@choosing_options
+@job_selection_options
 @click.option("--warnings", is_flag=True, help="Only warnings.")
 @watch_option("what happens")
 @output_option("table", "wide", "json", "yaml", "name")
 def events_command(
     job: str,
-    target: Target,
+    target: ClusterTarget,
     all_namespaces: bool,
     selector: str,
     warnings: bool,
@@ -47,9 +52,13 @@ def events_command(
             while True:
                 found = await job_events(client, namespace, job)
                 if selector:
-                    choice = Choice(job, target.namespace_of(client), all_namespaces, selector)
-                    jobs = await choice.found(JobClient(client))
-                    found = [each for each in found if any(_is_of(each, one) for one in jobs)]
+                    choice = JobSelection(
+                        job, target.namespace_of(client), all_namespaces, selector
+                    )
+                    jobs = await choice.find_jobs(JobClient(client))
+                    found = [
+                        each for each in found if any(_is_event_of_job(each, one) for one in jobs)
+                    ]
                 fresh = [
                     each
                     for each in found
@@ -58,23 +67,25 @@ def events_command(
                 if output == "name":
                     for each in fresh:
                         click.echo(each.subject)
-                elif not tell([event_data(each) for each in fresh], output):
+                elif not print_result([event_data(each) for each in fresh], output):
                     if fresh:
-                        shown = event_table(fresh, now(), wide=output == "wide")
+                        shown = event_table(fresh, current_time(), wide=output == "wide")
                         click.echo(shown.partition("\n")[2] if known else shown)
                     elif not watch:
-                        say("No events, or they have expired: events are stored for one hour.")
+                        print_status(
+                            "No events, or they have expired: events are stored for one hour."
+                        )
                 known.update(found)
                 if not watch:
                     return
-                await asyncio.sleep(WATCH_S)
+                await asyncio.sleep(WATCH_INTERVAL_S)
 
-    with job_errors():
-        run(show())
+    with translate_job_errors():
+        run_async(show())
 
 
-def _is_of(event: "Happening", job: "Job") -> bool:
-    from gangline.sdk.events import is_called_after  # noqa: PLC0415
+def _is_event_of_job(event: "EventRecord", job: "Job") -> bool:
+    from gangline.sdk.events import belongs_to_job  # noqa: PLC0415
 
     name = event.subject.partition("/")[2]
-    return event.namespace == job.namespace and is_called_after(name, job.name)
+    return event.namespace == job.namespace and belongs_to_job(name, job.name)

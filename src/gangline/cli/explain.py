@@ -10,15 +10,15 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.errors import CommandError
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run_async
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.explain_view import block
-from gangline.cli.options import job_errors, namespace_options, output_option, type_option
-from gangline.cli.output import tell
-from gangline.cli.target import Target
+from gangline.cli.explain_view import format_explanation
+from gangline.cli.options import translate_job_errors, namespace_options, output_option, type_option
+from gangline.cli.output import print_result
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
     from gangline.scheduler.explain import Explanation
     from gangline.scheduler.settings import SchedulerSettings
 
@@ -38,7 +38,7 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
 )
 @output_option("table", "json", "yaml")
 def explain_command(
-    name: str, target: Target, kind: str, configuration: Path | None, output: str
+    name: str, target: ClusterTarget, kind: str, configuration: Path | None, output: str
 ) -> None:
     """Explain why a job is pending: its queue, its requests, and what each node lacks.
 
@@ -53,36 +53,36 @@ def explain_command(
             settings = await _settings(client, configuration)
             return await _explain(client, settings, (name, kind), target.namespace_of(client))
 
-    with job_errors():
-        explanations = run(found())
-    if not tell([asdict(each) for each in explanations], output):
-        click.echo("\n\n".join(map(block, explanations)))
+    with translate_job_errors():
+        explanations = run_async(found())
+    if not print_result([asdict(each) for each in explanations], output):
+        click.echo("\n\n".join(map(format_explanation, explanations)))
 
 
-async def _settings(client: "Client", path: Path | None) -> "SchedulerSettings":
+async def _settings(client: "ApiClient", path: Path | None) -> "SchedulerSettings":
     """Return the scheduler's settings, from a file or from its ConfigMap if there is one."""
     from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
-    from gangline.scheduler.replay import configured  # noqa: PLC0415
+    from gangline.scheduler.replay import read_deployed_settings  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
     try:
         if path is None:
-            return await configured(client)
-        return read_file(path).applied(SchedulerSettings())
+            return await read_deployed_settings(client)
+        return read_file(path).apply_to(SchedulerSettings())
     except ConfigurationError as error:
         where = "the scheduler's ConfigMap" if path is None else "--scheduler-config"
         raise CommandError(f"{where}: {error}", code=ExitCode.USAGE) from error
 
 
 async def _explain(
-    client: "Client", settings: "SchedulerSettings", what: tuple[str, str], namespace: str
+    client: "ApiClient", settings: "SchedulerSettings", what: tuple[str, str], namespace: str
 ) -> "list[Explanation]":
     """Return explanations for a name and an optional kind of job."""
     from gangline.api.resources import PODS  # noqa: PLC0415
     from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.explain import explain_group, explain_pod  # noqa: PLC0415
     from gangline.scheduler.model import GroupKey, PodKey  # noqa: PLC0415
-    from gangline.scheduler.replay import observed  # noqa: PLC0415
+    from gangline.scheduler.replay import read_cluster_state  # noqa: PLC0415
 
     groups, pods = await _subjects(client, *what, namespace)
     names = set(settings.scheduler_names)
@@ -93,7 +93,7 @@ async def _explain(
         if group and group not in groups:
             groups.append(group)
     options = (settings.weights, settings.hierarchical)
-    state = await observed(client, frozenset(names), *options)
+    state = await read_cluster_state(client, frozenset(names), *options)
     now, policy = time.time(), settings.policy
     if groups:
         keys = [GroupKey(f"{namespace}/{each}") for each in groups]
@@ -103,7 +103,7 @@ async def _explain(
 
 
 async def _subjects(
-    client: "Client", name: str, job_kind: str, namespace: str
+    client: "ApiClient", name: str, job_kind: str, namespace: str
 ) -> tuple[list[str], list[str]]:
     """Return the names of the pod groups and of the pods that ``name`` means."""
     from gangline.api.resources import POD_GROUPS, PODS  # noqa: PLC0415
@@ -113,7 +113,7 @@ async def _subjects(
     kind, _, rest = name.rpartition("/")
     if kind in _GROUP_KINDS:
         await client.get(POD_GROUPS, rest, namespace)
-        return [rest], await _members(client, rest, namespace)
+        return [rest], await _group_members(client, rest, namespace)
     if kind in _POD_KINDS:
         return [], [(await client.get(PODS, rest, namespace)).metadata.name]
     try:
@@ -127,18 +127,18 @@ async def _subjects(
     pods = [replica.name for replica in job.replicas]
     if not pods:
         raise CommandError(
-            f"job {rest!r} has no pods: it {_without_pods(str(job.state))}",
+            f"job {rest!r} has no pods: it {_no_pods_reason(str(job.state))}",
             hint=job.reason,
             code=ExitCode.NOT_FOUND,
         )
     return [], pods
 
 
-def _without_pods(state: str) -> str:
+def _no_pods_reason(state: str) -> str:
     return f"is {state.lower()}, and the operator has created none" if state else "has not started"
 
 
-async def _members(client: "Client", group: str, namespace: str) -> list[str]:
+async def _group_members(client: "ApiClient", group: str, namespace: str) -> list[str]:
     from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.wire import LEAN_PODS  # noqa: PLC0415
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gangline.cli.output import terminal_width
 
 if TYPE_CHECKING:
-    from gangline.scheduler.explain import Explanation, Need, QueueUse
+    from gangline.scheduler.explain import Explanation, PodRequirement, QueueUsage
 
-SHOWN = 6
+MAX_NAMES = 6
 """Limit of names in a list; the others are counted."""
 
 
-def block(explained: "Explanation") -> str:
+def format_explanation(explained: "Explanation") -> str:
     """Return why a gang or pod is pending, or where it runs."""
     because = f" ({explained.reason})" if explained.reason else ""
     lines = [f"{explained.kind} {explained.name} {explained.state}{because}"]
@@ -26,13 +26,13 @@ def block(explained: "Explanation") -> str:
         )
     sections = [
         _queues(explained.queues),
-        _places("Pods on nodes", explained.placed),
-        _places("Starting", explained.starting),
-        _places("Reserved nodes", explained.planned),
+        _pods_by_node("Pods on nodes", explained.placed),
+        _pods_by_node("Starting", explained.starting),
+        _pods_by_node("Reserved nodes", explained.planned),
         *(_need(need, explained.minimum) for need in explained.needs),
     ]
     if explained.evicted_for_it:
-        sections.append(["Evicted for it: " + _listed(explained.evicted_for_it)])
+        sections.append(["Evicted for it: " + _join_names(explained.evicted_for_it)])
     for section in sections:
         lines += _branch(section)
     return "\n".join(lines)
@@ -44,7 +44,7 @@ def _branch(section: Sequence[str]) -> Iterable[str]:
         yield from (f"│    {line}" for line in section[1:])
 
 
-def _queues(queues: "Sequence[QueueUse]") -> list[str]:
+def _queues(queues: "Sequence[QueueUsage]") -> list[str]:
     if not queues:
         return []
     lines = ["Queue " + ", part of ".join(queue.name for queue in queues)]
@@ -57,17 +57,17 @@ def _queues(queues: "Sequence[QueueUse]") -> list[str]:
     return lines
 
 
-def _places(title: str, nodes: Mapping[str, str]) -> list[str]:
+def _pods_by_node(title: str, nodes: Mapping[str, str]) -> list[str]:
     if not nodes:
         return []
     by_node: dict[str, list[str]] = {}
     for pod, node in sorted(nodes.items()):
         by_node.setdefault(node, []).append(pod.partition("/")[2])
-    lines = [f"{node}: {_listed(pods)}" for node, pods in sorted(by_node.items())]
-    return [f"{title} ({len(nodes)})", *_first(lines)]
+    lines = [f"{node}: {_join_names(pods)}" for node, pods in sorted(by_node.items())]
+    return [f"{title} ({len(nodes)})", *_truncated(lines)]
 
 
-def _need(need: "Need", minimum: int) -> list[str]:
+def _need(need: "PodRequirement", minimum: int) -> list[str]:
     what = f"{need.role} pod" if need.role else "pod"
     together = f", {minimum} of the gang together" if minimum > 1 else ""
     title = f"Pending: {len(need.pods)} {what}(s) with {need.asked} each{together}"
@@ -75,17 +75,17 @@ def _need(need: "Need", minimum: int) -> list[str]:
     for node_class in need.nodes:
         free = f" (at most free: {node_class.most_free})" if node_class.most_free else ""
         lines.append(
-            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: {_listed(node_class.nodes)}"
+            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: {_join_names(node_class.nodes)}"
         )
     return lines
 
 
-def _first(lines: Sequence[str]) -> list[str]:
-    left = len(lines) - SHOWN
-    return [*lines[:SHOWN], f"and {left} more"] if left > 0 else list(lines)
+def _truncated(lines: Sequence[str]) -> list[str]:
+    left = len(lines) - MAX_NAMES
+    return [*lines[:MAX_NAMES], f"and {left} more"] if left > 0 else list(lines)
 
 
-def _listed(names: Sequence[str]) -> str:
-    left = len(names) - SHOWN
-    shown = ", ".join(names[:SHOWN])
+def _join_names(names: Sequence[str]) -> str:
+    left = len(names) - MAX_NAMES
+    shown = ", ".join(names[:MAX_NAMES])
     return f"{shown} and {left} more" if left > 0 else shown

@@ -13,7 +13,7 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SECONDS = (86_400, 3_600, 60, 1)
 
 
-def pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
+def parse_pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
     """Parse ``KEY=VALUE`` items; a value may contain ``=``."""
     found: dict[str, str] = {}
     for item in items:
@@ -24,21 +24,21 @@ def pairs(flag: str, items: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def environment(items: Sequence[str]) -> list[dict[str, Any]]:
+def parse_environment(items: Sequence[str]) -> list[dict[str, Any]]:
     """Parse ``--env`` items into the environment of a container."""
-    from gangline.api.names import env_name  # noqa: PLC0415
+    from gangline.api.names import validate_env_name  # noqa: PLC0415
 
-    variables = pairs("--env", items)
+    variables = parse_pairs("--env", items)
     for name in variables:
-        if complaint := env_name(name):
+        if complaint := validate_env_name(name):
             raise _wrong("--env", name, f"{complaint.problem}: {complaint.remedy}")
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def secrets(items: Sequence[str]) -> list[dict[str, Any]]:
+def parse_secrets(items: Sequence[str]) -> list[dict[str, Any]]:
     """Parse ``--secret VARIABLE=SECRET/KEY`` items into the environment of a container."""
     found = []
-    for name, place in pairs("--secret", items).items():
+    for name, place in parse_pairs("--secret", items).items():
         secret, slash, key = place.partition("/")
         if not slash or not secret or not key:
             raise _wrong("--secret", f"{name}={place}", "write VARIABLE=SECRET/KEY")
@@ -47,7 +47,7 @@ def secrets(items: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def parse_claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Parse ``--data PVC:/mount`` items into volumes and volume mounts."""
     found = []
     taken: set[str] = set()
@@ -64,7 +64,7 @@ def claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return found
 
 
-def host_folders(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def parse_host_folders(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Parse ``--data-dir /folder`` or ``/host:/container`` items into volumes and volume mounts."""
     found = []
     for index, item in enumerate(items):
@@ -82,7 +82,7 @@ def _check_folder(flag: str, item: str, path: str) -> None:
         raise _wrong(flag, item, "the folder must be an absolute path other than /")
 
 
-def tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
+def parse_tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
     """Parse ``--toleration``: ``all``, ``KEY`` or ``KEY=VALUE``, optionally with ``:EFFECT``."""
     found: list[dict[str, Any]] = []
     for item in items:
@@ -104,9 +104,9 @@ def tolerations(items: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def devices(items: Sequence[str]) -> dict[str, str]:
+def parse_devices(items: Sequence[str]) -> dict[str, str]:
     """Parse ``--device vendor/resource=N`` items."""
-    found = pairs("--device", items)
+    found = parse_pairs("--device", items)
     for name, count in found.items():
         if name == "nvidia.com/gpu":
             raise _wrong("--device", name, "use --gpus for this resource")
@@ -115,7 +115,7 @@ def devices(items: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def quantity(flag: str, value: str) -> str:
+def check_quantity(flag: str, value: str) -> str:
     """Check that a value is a Kubernetes quantity such as ``500m`` or ``4Gi``, and return it."""
     from gangline.api.quantity import QuantityError, parse_quantity  # noqa: PLC0415
 
@@ -126,7 +126,7 @@ def quantity(flag: str, value: str) -> str:
     return value
 
 
-def seconds(flag: str, value: str) -> int:
+def parse_seconds(flag: str, value: str) -> int:
     """Parse a duration such as ``90s``, ``10m``, ``1h30m`` or a number of seconds."""
     if value.isdecimal():
         return int(value)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gangline.cli.output import age, table
+from gangline.cli.output import format_age, format_table
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job, Replica
@@ -20,16 +20,21 @@ def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: b
         head += ["QUEUE", "PRIORITY", "REASON"]
     rows = []
     for job in jobs:
-        row: list[object] = [job.name, job.state, job.kind.trainer.upper(), duration(job, now)]
+        row: list[object] = [
+            job.name,
+            job.state,
+            job.kind.trainer.upper(),
+            format_duration(job, now),
+        ]
         row += [job.requested_gpus, _allocated(job), job.chief.node if job.chief else ""]
-        row += [f"{job.running}/{job.wanted}", age(job.created, now)]
+        row += [f"{job.running}/{job.desired}", format_age(job.created, now)]
         if wide:
             row += [job.queue or "default", job.priority, job.reason]
         rows.append([job.namespace, *row] if namespaces else row)
-    return table(["NAMESPACE", *head] if namespaces else head, rows)
+    return format_table(["NAMESPACE", *head] if namespaces else head, rows)
 
 
-def job_block(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) -> str:
+def format_job(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) -> str:
     """Return one job: a block of facts with ``more`` at its end, then its replicas."""
     ended = job.finished.astimezone().strftime(_TIME) if job.finished else ""
     facts = [
@@ -38,7 +43,7 @@ def job_block(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) -
         ("Namespace", job.namespace),
         ("Priority", job.priority or "N/A"),
         ("Trainer", job.kind.trainer.upper()),
-        ("Duration", duration(job, now)),
+        ("Duration", format_duration(job, now)),
         ("CreateTime", job.created.astimezone().strftime(_TIME)),
         ("EndTime", ended),
     ]
@@ -48,17 +53,17 @@ def job_block(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) -
         facts.append(("Reason", job.reason))
     facts += [(name, value) for name, value in more if value]
     lines = [f"{name + ':':12}{value}".rstrip() for name, value in facts]
-    return "\n".join([*lines, "", "Instances:", _instances(job.replicas, now)])
+    return "\n".join([*lines, "", "Instances:", _replica_table(job.replicas, now)])
 
 
-def _instances(replicas: "Sequence[Replica]", now: datetime) -> str:
+def _replica_table(replicas: "Sequence[Replica]", now: datetime) -> str:
     head = ["NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE", "RESTARTS", "EXIT"]
     rows: list[Sequence[object]] = [["-" * len(word) for word in head]]
     rows += [
         [
             replica.name,
             replica.status,
-            age(replica.created, now),
+            format_age(replica.created, now),
             "true" if replica.chief else "false",
             replica.gpus,
             replica.node,
@@ -67,12 +72,12 @@ def _instances(replicas: "Sequence[Replica]", now: datetime) -> str:
         ]
         for replica in replicas
     ]
-    return table(head, rows, indent="  ")
+    return format_table(head, rows, indent="  ")
 
 
-def duration(job: "Job", now: datetime) -> str:
+def format_duration(job: "Job", now: datetime) -> str:
     """Return how long a job has run; ``0s`` for a pending job."""
-    return "0s" if job.started is None else age(job.started, job.finished or now)
+    return "0s" if job.started is None else format_age(job.started, job.finished or now)
 
 
 def _allocated(job: "Job") -> object:
@@ -84,7 +89,7 @@ def job_data(job: "Job", now: datetime) -> dict[str, Any]:
         "uuid": job.uid,
         "name": job.name,
         "namespace": job.namespace,
-        "duration": duration(job, now),
+        "duration": format_duration(job, now),
         "status": str(job.state),
         "trainer": job.kind.trainer,
         "chiefName": job.chief.name if job.chief else "",
@@ -96,7 +101,7 @@ def job_data(job: "Job", now: datetime) -> dict[str, Any]:
         "reason": job.reason,
         "queue": job.queue or "default",
         "running": job.running,
-        "wanted": job.wanted,
+        "wanted": job.desired,
     }
 
 
@@ -106,7 +111,7 @@ def _replica_data(replica: "Replica", now: datetime) -> dict[str, Any]:
         "ip": replica.ip,
         "status": replica.status,
         "name": replica.name,
-        "age": age(created, now),
+        "age": format_age(created, now),
         "node": replica.node,
         "nodeIP": replica.node_ip,
         "chief": replica.chief,
@@ -120,5 +125,5 @@ def _replica_data(replica: "Replica", now: datetime) -> dict[str, Any]:
     }
 
 
-def now() -> datetime:
+def current_time() -> datetime:
     return datetime.now(UTC)

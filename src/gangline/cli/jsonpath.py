@@ -12,7 +12,7 @@ import click
 _PART = re.compile(r"\{([^{}]*)\}|([^{}]+)")
 
 
-def filled(template: str, value: Any) -> str:
+def render_template(template: str, value: Any) -> str:
     """Return a template with its paths replaced by the values at them.
 
     Raises:
@@ -31,7 +31,7 @@ def filled(template: str, value: Any) -> str:
         if literal:
             parts.append(literal)
         elif path.startswith('"'):
-            parts.append(_quoted(template, path))
+            parts.append(_parse_literal(template, path))
         else:
             try:
                 found = JSONPath(path.removeprefix("$")).find(value)
@@ -41,7 +41,7 @@ def filled(template: str, value: Any) -> str:
     return "".join(parts)
 
 
-def _quoted(template: str, written: str) -> str:
+def _parse_literal(template: str, written: str) -> str:
     try:
         return str(json.loads(written))
     except json.JSONDecodeError:

@@ -12,8 +12,8 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from gangline.cli.setting import setting
-from gangline.kube.log_fields import current_fields
+from gangline.cli.setting import env_option
+from gangline.kube.log_fields import current_log_fields
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +22,7 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 
-class Level(click.ParamType[str]):
+class LogLevelParam(click.ParamType[str]):
     """A log level by its name, or by zap's names and numbers."""
 
     name = "level"
@@ -38,7 +38,7 @@ class Level(click.ParamType[str]):
         return text
 
 
-class Form(click.ParamType[str]):
+class LogFormatParam(click.ParamType[str]):
     """A log format by our name or zap's."""
 
     name = "format"
@@ -57,22 +57,22 @@ def logging_options(prefix: str) -> Callable[[F], F]:
     """
 
     def add(command: F) -> F:
-        form = setting(
+        form = env_option(
             prefix,
             "--log-format",
             "--zap-encoder",
             "log_format",
-            type=Form(),
+            type=LogFormatParam(),
             default="text",
             show_default=True,
             help="text for people, json (an object on each line) for programs.",
         )
-        level = setting(
+        level = env_option(
             prefix,
             "--log-level",
             "--zap-log-level",
             "log_level",
-            type=Level(),
+            type=LogLevelParam(),
             default="info",
             show_default=True,
             help="debug, info, warning or error.",
@@ -117,7 +117,7 @@ class JsonFormatter(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    yield from {**current_fields(), **given}.items()
+    yield from {**current_log_fields(), **given}.items()
 
 
 def _quoted(value: object) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "white")
 
 
-class LineWriter:
+class LogLineWriter:
     """Prints log lines, or only those that match a pattern."""
 
     def __init__(

@@ -8,15 +8,15 @@ import click
 
 from gangline.cli import completing, job_flags
 from gangline.cli.errors import CommandError
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run_async
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.log_lines import LineWriter
-from gangline.cli.options import job_errors, namespace_options, type_option
-from gangline.cli.output import say
-from gangline.cli.target import Target
+from gangline.cli.log_lines import LogLineWriter
+from gangline.cli.options import translate_job_errors, namespace_options, type_option
+from gangline.cli.output import print_status
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
     from gangline.sdk.jobs import Job
     from gangline.sdk.logs import LogOptions
 
@@ -60,69 +60,69 @@ if TYPE_CHECKING:
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
 @click.option("-p", "--previous", is_flag=True, help="Containers before the last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")
-def logs_command(job: str, target: Target, **options: Any) -> None:
+def logs_command(job: str, target: ClusterTarget, **options: Any) -> None:
     """Print the log of a job, in order of time.
 
     Without --all, --rank, --role or -i it is the log of the replica of rank 0.
     """
-    with job_errors():
-        run(_print(job, target, options))
+    with translate_job_errors():
+        run_async(_print(job, target, options))
 
 
-async def _print(name: str, target: Target, given: dict[str, Any]) -> None:
+async def _print(name: str, target: ClusterTarget, given: dict[str, Any]) -> None:
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 
     async with target.connect() as client:
         job = await JobClient(client, given["kind"]).get(name, target.namespace_of(client))
         _check_instance(job, given["instance"])
         options = _options(job, given)
-        meant = 1 if options.replica else len(options.replicas) or job.wanted
+        meant = 1 if options.replica else len(options.replicas) or job.desired
         marked = meant > 1 if given["prefix"] is None else given["prefix"]
-        writer = LineWriter(
+        writer = LogLineWriter(
             marked=marked, timestamps=given["timestamps"], pattern=_pattern(given["pattern"])
         )
-        await _copy(client, job, options, writer, follow=given["follow"])
+        await _copy_lines(client, job, options, writer, follow=given["follow"])
         if not writer.lines:
-            await _explain_nothing(client, job, options)
-    if not _chosen(given) and job.wanted > 1 and (writer.lines or not job.reason):
-        say(f"({options.replica} only: --all prints all {job.wanted} replicas.)")
+            await _explain_no_lines(client, job, options)
+    if not _selects_replicas(given) and job.desired > 1 and (writer.lines or not job.reason):
+        print_status(f"({options.replica} only: --all prints all {job.desired} replicas.)")
 
 
-async def _explain_nothing(client: "Client", job: "Job", options: "LogOptions") -> None:
+async def _explain_no_lines(client: "ApiClient", job: "Job", options: "LogOptions") -> None:
     """Report why there are no lines.
 
     Raises:
         CommandError: lines of earlier containers were requested, and there are none.
     """
-    from gangline.sdk.logs import gone_pods  # noqa: PLC0415
+    from gangline.sdk.logs import deleted_pods  # noqa: PLC0415
 
     narrowed = (options.tail, options.since_seconds, options.since_time or None)
     if options.previous and narrowed == (None, None, None):
         why = (
-            _KEEPS_NONE
-            if await gone_pods(client, job) is None
+            _NO_ARCHIVE
+            if await deleted_pods(client, job) is None
             else "no log of an earlier pod exists"
         )
         raise CommandError(
             f"No earlier lines: no container was restarted, and {why}.",
             hint="Without --previous the lines of the current containers are printed.",
         )
-    if job.state.finished and not job.replicas and await gone_pods(client, job) is None:
-        say(f"The job's pods are deleted, and {_KEEPS_NONE}.")
+    if job.state.finished and not job.replicas and await deleted_pods(client, job) is None:
+        print_status(f"The job's pods are deleted, and {_NO_ARCHIVE}.")
     elif job.reason:
-        say(f"No lines yet: {job.reason}")
+        print_status(f"No lines yet: {job.reason}")
 
 
-_KEEPS_NONE = "this cluster does not store logs of deleted pods"
+_NO_ARCHIVE = "this cluster does not store logs of deleted pods"
 
 
-async def _copy(
-    client: "Client", job: "Job", options: "LogOptions", writer: LineWriter, *, follow: bool
+async def _copy_lines(
+    client: "ApiClient", job: "Job", options: "LogOptions", writer: LogLineWriter, *, follow: bool
 ) -> None:
-    from gangline.sdk.logs import following_batches, read_logs  # noqa: PLC0415
+    from gangline.sdk.logs import follow_batches, read_logs  # noqa: PLC0415
 
     if follow and not job.state.finished and not options.previous:
-        async with following_batches(client, job, options) as batches:
+        async with follow_batches(client, job, options) as batches:
             async for batch in batches:
                 writer.write(*batch)
         return
@@ -130,7 +130,7 @@ async def _copy(
         writer.write(line)
 
 
-def _chosen(given: dict[str, Any]) -> bool:
+def _selects_replicas(given: dict[str, Any]) -> bool:
     return any(given[name] for name in ("everyone", "instance", "ranks", "role"))
 
 
@@ -139,22 +139,24 @@ def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
     from gangline.sdk.logs import LogOptions  # noqa: PLC0415
 
     instance = given["instance"]
-    if not _chosen(given):
+    if not _selects_replicas(given):
         instance = job.chief.name if job.chief else next(iter(job.ranks), "")
         instance = job.chief.short_name if job.chief else instance
     return LogOptions(
         tail=None if given["tail"] < 0 else given["tail"],
-        since_seconds=job_flags.seconds("--since", given["since"]) if given["since"] else None,
+        since_seconds=job_flags.parse_seconds("--since", given["since"])
+        if given["since"]
+        else None,
         since_time=given["since_time"],
         previous=given["previous"],
         replica=instance,
-        replicas=frozenset(replicas_of_ranks(job.ranks, given["ranks"])),
+        replicas=frozenset(select_ranks(job.ranks, given["ranks"])),
         role=given["role"],
         container=given["container"],
     )
 
 
-def replicas_of_ranks(names: Sequence[str], text: str) -> list[str]:
+def select_ranks(names: Sequence[str], text: str) -> list[str]:
     """Return the replicas of ranks such as ``0,2-4``; none for an empty text.
 
     Raises:

@@ -15,11 +15,11 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-from gangline.cli.errors import explain
+from gangline.cli.errors import to_command_error
 from gangline.cli.exit_codes import ExitCode
 
 
-class Entry(NamedTuple):
+class LazyCommand(NamedTuple):
     """The module of a command, and its line in ``gangline --help``."""
 
     module: str
@@ -27,61 +27,71 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "submit": Entry("gangline.cli.submit", "Start a training job from a file or from flags."),
-    "list": Entry("gangline.cli.show", "Show jobs."),
-    "get": Entry("gangline.cli.show", "Show one job: its state, its replicas, why it is pending."),
-    "explain": Entry("gangline.cli.explain", "Explain why a job is pending, with figures."),
-    "logs": Entry("gangline.cli.logs", "Print the logs of a job's replicas, merged."),
-    "describe": Entry(
+    "submit": LazyCommand("gangline.cli.submit", "Start a training job from a file or from flags."),
+    "list": LazyCommand("gangline.cli.show", "Show jobs."),
+    "get": LazyCommand(
+        "gangline.cli.show", "Show one job: its state, its replicas, why it is pending."
+    ),
+    "explain": LazyCommand("gangline.cli.explain", "Explain why a job is pending, with figures."),
+    "logs": LazyCommand("gangline.cli.logs", "Print the logs of a job's replicas, merged."),
+    "describe": LazyCommand(
         "gangline.cli.describe", "Show everything about one job: spec, replicas, events."
     ),
-    "events": Entry("gangline.cli.events", "Show events of jobs and their pods."),
-    "wait": Entry("gangline.cli.wait", "Wait until jobs have ended, or reach another state."),
-    "diagnose": Entry("gangline.cli.diagnose", "Find out why a job failed or is pending."),
-    "delete": Entry("gangline.cli.delete", "Delete jobs."),
-    "prune": Entry("gangline.cli.prune", "Delete jobs that ended long ago."),
-    "suspend": Entry("gangline.cli.change", "Delete the pods of jobs and suspend the jobs."),
-    "resume": Entry("gangline.cli.change", "Resume suspended jobs."),
-    "scale": Entry("gangline.cli.change", "Set the number of workers of a job."),
-    "scalein": Entry("gangline.cli.change", "Remove workers from a job."),
-    "scaleout": Entry("gangline.cli.change", "Add workers to a job."),
-    "restart": Entry("gangline.cli.change", "Start a job from its beginning."),
-    "clone": Entry("gangline.cli.change", "Submit a copy of a job."),
-    "attach": Entry("gangline.cli.access", "Open a shell in a replica."),
-    "exec": Entry("gangline.cli.access", "Run a command in a replica."),
-    "port-forward": Entry("gangline.cli.access", "Forward local ports to a job."),
-    "tensorboard": Entry("gangline.cli.tensorboard", "Open the TensorBoard of a job."),
-    "top": Entry("gangline.cli.top", "Show resources and usage of nodes and jobs."),
-    "data": Entry("gangline.cli.data", "Show persistent volume claims that jobs can mount."),
-    "doctor": Entry("gangline.cli.doctor", "Check the cluster for common problems."),
-    "queue": Entry("gangline.cli.queues", "Show queues; open and close them."),
-    "up": Entry("gangline.cli.cluster", "Start a cluster on this machine."),
-    "down": Entry("gangline.cli.cluster", "Stop the cluster that 'up' has started."),
-    "status": Entry("gangline.cli.cluster", "Show whether the local cluster runs, and its nodes."),
-    "demo": Entry("gangline.cli.demo", "Train a small network on three nodes and break a worker."),
-    "run": Entry(
+    "events": LazyCommand("gangline.cli.events", "Show events of jobs and their pods."),
+    "wait": LazyCommand("gangline.cli.wait", "Wait until jobs have ended, or reach another state."),
+    "diagnose": LazyCommand("gangline.cli.diagnose", "Find out why a job failed or is pending."),
+    "delete": LazyCommand("gangline.cli.delete", "Delete jobs."),
+    "prune": LazyCommand("gangline.cli.prune", "Delete jobs that ended long ago."),
+    "suspend": LazyCommand("gangline.cli.change", "Delete the pods of jobs and suspend the jobs."),
+    "resume": LazyCommand("gangline.cli.change", "Resume suspended jobs."),
+    "scale": LazyCommand("gangline.cli.change", "Set the number of workers of a job."),
+    "scalein": LazyCommand("gangline.cli.change", "Remove workers from a job."),
+    "scaleout": LazyCommand("gangline.cli.change", "Add workers to a job."),
+    "restart": LazyCommand("gangline.cli.change", "Start a job from its beginning."),
+    "clone": LazyCommand("gangline.cli.change", "Submit a copy of a job."),
+    "attach": LazyCommand("gangline.cli.access", "Open a shell in a replica."),
+    "exec": LazyCommand("gangline.cli.access", "Run a command in a replica."),
+    "port-forward": LazyCommand("gangline.cli.access", "Forward local ports to a job."),
+    "tensorboard": LazyCommand("gangline.cli.tensorboard", "Open the TensorBoard of a job."),
+    "top": LazyCommand("gangline.cli.top", "Show resources and usage of nodes and jobs."),
+    "data": LazyCommand("gangline.cli.data", "Show persistent volume claims that jobs can mount."),
+    "doctor": LazyCommand("gangline.cli.doctor", "Check the cluster for common problems."),
+    "queue": LazyCommand("gangline.cli.queues", "Show queues; open and close them."),
+    "up": LazyCommand("gangline.cli.cluster", "Start a cluster on this machine."),
+    "down": LazyCommand("gangline.cli.cluster", "Stop the cluster that 'up' has started."),
+    "status": LazyCommand(
+        "gangline.cli.cluster", "Show whether the local cluster runs, and its nodes."
+    ),
+    "demo": LazyCommand(
+        "gangline.cli.demo", "Train a small network on three nodes and break a worker."
+    ),
+    "run": LazyCommand(
         "gangline.cli.run_command", "Start a training script on this node, as torchrun does."
     ),
-    "operator": Entry("gangline.cli.operator_command", "Run the operator alone."),
-    "scheduler": Entry("gangline.cli.components", "Run the scheduler alone."),
-    "master": Entry("gangline.cli.master_command", "Run the master of one elastic job alone."),
-    "apiserver": Entry(
+    "operator": LazyCommand("gangline.cli.operator_command", "Run the operator alone."),
+    "scheduler": LazyCommand("gangline.cli.components", "Run the scheduler alone."),
+    "master": LazyCommand(
+        "gangline.cli.master_command", "Run the master of one elastic job alone."
+    ),
+    "apiserver": LazyCommand(
         "gangline.cli.components", "Run the API server of the embedded cluster alone."
     ),
-    "simulate": Entry(
+    "simulate": LazyCommand(
         "gangline.cli.simulate", "Run the scheduler over a trace of jobs, on virtual time."
     ),
-    "config": Entry(
+    "config": LazyCommand(
         "gangline.cli.config", "Show your settings and profiles, and switch between them."
     ),
-    "version": Entry("gangline.cli.version", "Print the version."),
-    "reference": Entry("gangline.cli.reference", "Print the options of all commands, as Markdown."),
-    "completion": Entry("gangline.cli.completion", "Print the completion script of a shell."),
+    "version": LazyCommand("gangline.cli.version", "Print the version."),
+    "reference": LazyCommand(
+        "gangline.cli.reference", "Print the options of all commands, as Markdown."
+    ),
+    "completion": LazyCommand("gangline.cli.completion", "Print the completion script of a shell."),
 }
 """The commands in the order of ``--help``: jobs, then the cluster, then the rest."""
 
 
-class Session:
+class InvocationState:
     """State of one invocation that error handling reads."""
 
     def __init__(self) -> None:
@@ -155,11 +165,11 @@ def gangline(context: click.Context, debug: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line and exit with its status; turn every error into a message."""
-    _write_all_signs()
+    _escape_unencodable()
     sys.exit(run(arguments))
 
 
-def _write_all_signs() -> None:
+def _escape_unencodable() -> None:
     """Escape characters that the terminal's encoding lacks, instead of failing to print them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
@@ -167,7 +177,7 @@ def _write_all_signs() -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    session = Session()
+    session = InvocationState()
     try:
         status = gangline.main(arguments, prog_name="gangline", standalone_mode=False, obj=session)
     except BrokenPipeError:
@@ -181,13 +191,13 @@ def run(arguments: list[str] | None = None) -> int:
     return int(status) if isinstance(status, int) else ExitCode.DONE
 
 
-def _report(error: BaseException, session: Session) -> int:
+def _report(error: BaseException, session: InvocationState) -> int:
     """Print the message and the hint for an error to stderr, and return the exit status."""
     if session.debug:
         from traceback import print_exception  # noqa: PLC0415
 
         print_exception(error)
-    failure = explain(error)
+    failure = to_command_error(error)
     message = "" if failure.code == ExitCode.INTERRUPTED else f"Error: {failure.message}"
     click.echo(message, err=True)
     if failure.hint:

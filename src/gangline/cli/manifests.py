@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from gangline.api.advice import advise_manifest
-from gangline.api.resources import BUILT_IN, CUSTOM
+from gangline.api.advice import manifest_warnings
+from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES
 from gangline.api.validation import validate_manifest
-from gangline.api.yamltext import BadYaml, documents
+from gangline.api.yamltext import InvalidYamlError, load_yaml_documents
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 
@@ -27,20 +27,20 @@ def read_manifests(source: str) -> list[dict[str, Any]]:
         CommandError: the file cannot be read, or a document is not an object; has its location.
     """
     try:
-        found = documents(_text(source))
-    except BadYaml as error:
+        found = load_yaml_documents(_text(source))
+    except InvalidYamlError as error:
         raise _usage(f"{_name(source)} is not valid YAML: {error}") from error
     objects = [
-        _checked(each, where)
+        _check_object(each, where)
         for number, document in enumerate(found, 1)
-        for each, where in _unlisted(document, f"{_name(source)}, document {number}")
+        for each, where in _expand_list(document, f"{_name(source)}, document {number}")
     ]
     if not objects:
         raise _usage(f"{_name(source)} has no object: write one with apiVersion and kind")
     return objects
 
 
-def check(manifests: Iterable[dict[str, Any]]) -> None:
+def check_manifests(manifests: Iterable[dict[str, Any]]) -> None:
     """Refuse objects with errors that can be found without the cluster.
 
     Raises:
@@ -57,12 +57,12 @@ def check(manifests: Iterable[dict[str, Any]]) -> None:
         raise _usage("\n".join(lines))
 
 
-def advice(manifests: Iterable[dict[str, Any]]) -> list[str]:
+def collect_warnings(manifests: Iterable[dict[str, Any]]) -> list[str]:
     """Return warnings about valid objects whose fields probably do not have the intended effect."""
     return [
         f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}: {each}"
         for manifest in manifests
-        for each in advise_manifest(manifest)
+        for each in manifest_warnings(manifest)
     ]
 
 
@@ -86,7 +86,7 @@ def _text(source: str) -> str:
         raise _usage(f"cannot read {source}: {error.strerror}") from error
 
 
-def _unlisted(document: Any, where: str) -> Iterator[tuple[Any, str]]:
+def _expand_list(document: Any, where: str) -> Iterator[tuple[Any, str]]:
     """Yield the objects of a document with their locations; a ``List`` has several."""
     if not isinstance(document, dict) or document.get("kind") != "List":
         yield document, where
@@ -98,7 +98,7 @@ def _unlisted(document: Any, where: str) -> Iterator[tuple[Any, str]]:
         yield item, f"{where}, items[{number}]"
 
 
-def _checked(document: Any, where: str) -> dict[str, Any]:
+def _check_object(document: Any, where: str) -> dict[str, Any]:
     """Return a document that has the fields of every object."""
     if not isinstance(document, dict):
         kind = type(document).__name__
@@ -114,9 +114,11 @@ def _checked(document: Any, where: str) -> dict[str, Any]:
 
 def _check_kind(document: dict[str, Any], where: str) -> None:
     """Refuse a misspelt kind of ours; kinds that only the cluster knows are accepted."""
-    known = {resource.kind: resource.api_version for resource in (*BUILT_IN, *CUSTOM)}
+    known = {
+        resource.kind: resource.api_version for resource in (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
+    }
     kind, version = document["kind"], document["apiVersion"]
-    custom = {resource.kind: resource.api_version for resource in CUSTOM}
+    custom = {resource.kind: resource.api_version for resource in CUSTOM_RESOURCES}
     if kind in custom and version != custom[kind]:
         raise _usage(f"{where}: {kind} has apiVersion {custom[kind]}, not {version}")
     if kind not in known and version in known.values():

@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gangline.cli.gpu_views import devices_of, duty
-from gangline.cli.node_views import GPU, GpuMode, NodeView, node_data, share_of, used_of, worth
-from gangline.cli.output import table
+from gangline.cli.gpu_views import pod_devices, format_duty_cycle
+from gangline.cli.node_views import (
+    GPU,
+    GpuMode,
+    NodeRow,
+    node_data,
+    format_share,
+    format_used,
+    format_gpus,
+)
+from gangline.cli.output import format_table
 
 if TYPE_CHECKING:
     from gangline.api.pod import Pod
@@ -28,7 +36,7 @@ _DESCRIPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class NodePod:
     """A pod on a node that has GPUs or belongs to a job."""
 
     namespace: str
@@ -48,20 +56,20 @@ class Instance:
 class NodeDetails:
     """A node with its pods and GPUs."""
 
-    view: NodeView
-    instances: tuple[Instance, ...]
+    view: NodeRow
+    instances: tuple[NodePod, ...]
     devices: "tuple[GpuDevice, ...]" = ()
     """GPUs that an exporter measures."""
 
 
 def read_details(
-    views: Iterable[NodeView], pods: "Iterable[Pod]", busy: "GpuUsage | None"
+    views: Iterable[NodeRow], pods: "Iterable[Pod]", busy: "GpuUsage | None"
 ) -> list[NodeDetails]:
     """Return nodes with the pods on them that have not ended; pods with most GPUs come first."""
-    on: dict[str, list[Instance]] = {view.name: [] for view in views}
+    on: dict[str, list[NodePod]] = {view.name: [] for view in views}
     for pod in pods:
         if pod.spec.node_name in on and pod.status.phase not in {"Succeeded", "Failed"}:
-            instance = _read_instance(pod, busy)
+            instance = _read_node_pod(pod, busy)
             if instance.gpus or instance.job:
                 on[pod.spec.node_name].append(instance)
     devices = busy.devices if busy else {}
@@ -75,31 +83,31 @@ def read_details(
     ]
 
 
-def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
+def _read_node_pod(pod: "Pod", busy: "GpuUsage | None") -> NodePod:
     from gangline.api.resourcelist import pod_request  # noqa: PLC0415
-    from gangline.sdk.jobs import JOB_NAME_LABEL, status_word  # noqa: PLC0415
+    from gangline.sdk.jobs import JOB_NAME_LABEL, pod_status_text  # noqa: PLC0415
 
     requests = pod_request(pod.spec)
     key = (pod.metadata.namespace, pod.metadata.name)
     name, owner = pod.metadata.labels.get(JOB_NAME_LABEL, ""), pod.metadata.controller
-    return Instance(
+    return NodePod(
         *key,
-        status=status_word(pod),
+        status=pod_status_text(pod),
         job=f"{owner.kind.lower()}/{name}" if name and owner else name,
         gpus=requests.get(GPU, 0),
         milli_cpu=requests.get("cpu", 0),
         memory_bytes=requests.get("memory", 0),
         gpus_used=busy.pods.get(key) if busy else None,
-        gpu_indexes=tuple(each.index for each in devices_of(busy, *key)),
+        gpu_indexes=tuple(each.index for each in pod_devices(busy, *key)),
     )
 
 
-def details_blocks(nodes: Iterable[NodeDetails]) -> str:
+def format_nodes(nodes: Iterable[NodeDetails]) -> str:
     """Return one block of text for each node."""
-    return f"\n\n{_RULE}\n\n".join(details_block(node) for node in nodes)
+    return f"\n\n{_RULE}\n\n".join(format_node(node) for node in nodes)
 
 
-def details_block(details: NodeDetails) -> str:
+def format_node(details: NodeDetails) -> str:
     view = details.view
     facts = [
         ("Name", view.name),
@@ -108,23 +116,23 @@ def details_block(details: NodeDetails) -> str:
         ("Type", view.mode),
         ("Address", view.address or "N/A"),
         ("Description", _DESCRIPTIONS[view.mode]),
-        ("CPU", f"{share_of(view, 'cpu')} allocated{used_of(view, 'cpu')}"),
-        ("Memory", f"{share_of(view, 'memory')} allocated{used_of(view, 'memory')}"),
-        ("Pods", share_of(view, "pods")),
+        ("CPU", f"{format_share(view, 'cpu')} allocated{format_used(view, 'cpu')}"),
+        ("Memory", f"{format_share(view, 'memory')} allocated{format_used(view, 'memory')}"),
+        ("Pods", format_share(view, "pods")),
     ]
-    if view.trouble:
-        facts.insert(2, ("Reason", view.trouble))
+    if view.not_ready_reason:
+        facts.insert(2, ("Reason", view.not_ready_reason))
     blocks = ["\n".join(f"{name + ':':{_LABEL}}{value}" for name, value in facts)]
     if details.instances:
-        blocks.append(f"Instances:\n{_instances(details)}")
+        blocks.append(f"Instances:\n{_pod_table(details)}")
     if details.devices:
-        blocks.append(f"GPUs:\n{_devices(details.devices)}")
+        blocks.append(f"GPUs:\n{_device_table(details.devices)}")
     if view.mode is not GpuMode.NONE or view.unhealthy_gpus:
         blocks.append(f"GPU Summary:\n{_summary(details)}")
     return "\n\n".join(blocks)
 
 
-def _instances(details: NodeDetails) -> str:
+def _pod_table(details: NodeDetails) -> str:
     measured = bool(details.devices)
     head = ["NAMESPACE", "NAME", "STATUS", "GPU(Requested)"]
     head += ["GPU(Allocated)"] if measured else []
@@ -140,30 +148,30 @@ def _instances(details: NodeDetails) -> str:
             each.job,
             f"{each.milli_cpu / 1000:g}",
             f"{round(each.memory_bytes / _GI, 1):g}Gi",
-            *([worth(each.gpus_used)] if measured else []),
+            *([format_gpus(each.gpus_used)] if measured else []),
         ]
         for each in details.instances
     ]
-    return table(head, rows, indent="  ")
+    return format_table(head, rows, indent="  ")
 
 
-def _devices(devices: "Sequence[GpuDevice]") -> str:
+def _device_table(devices: "Sequence[GpuDevice]") -> str:
     head = ["INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE", "INSTANCE"]
     rows = [
         [
             each.index,
             _gibibytes(each.memory_total_bytes),
-            _gibibytes(_given(each)),
+            _gibibytes(_allocated_memory(each)),
             _gibibytes(each.memory_used_bytes),
-            duty(each),
+            format_duty_cycle(each),
             f"{each.namespace}/{each.pod}" if each.pod else "",
         ]
         for each in devices
     ]
-    return table(head, rows, indent="  ")
+    return format_table(head, rows, indent="  ")
 
 
-def _given(device: "GpuDevice") -> int | None:
+def _allocated_memory(device: "GpuDevice") -> int | None:
     """Memory allocated to a pod: all memory of the GPU, because GPUs are not shared."""
     return device.memory_total_bytes if device.pod else 0
 
@@ -175,11 +183,13 @@ def _gibibytes(count: int | None) -> str:
 def _summary(details: NodeDetails) -> str:
     view = details.view
     total, allocated = view.total.get(GPU, 0), view.allocated.get(GPU, 0)
-    lines = [f"  Allocated/Total GPUs: {_part(allocated, total)}"]
+    lines = [f"  Allocated/Total GPUs: {_format_part(allocated, total)}"]
     if view.gpus_used is not None:
         lines.append(f"  Used/Total GPUs: {view.gpus_used:.2f}/{total}")
     if unhealthy := view.unhealthy_gpus:
-        lines.append(f"  Unhealthy/Total GPUs: {_part(unhealthy, view.capacity.get(GPU, 0))}")
+        lines.append(
+            f"  Unhealthy/Total GPUs: {_format_part(unhealthy, view.capacity.get(GPU, 0))}"
+        )
     known = [each for each in details.devices if each.memory_total_bytes is not None]
     if known:
         used = sum(each.memory_used_bytes or 0 for each in known)
@@ -188,20 +198,20 @@ def _summary(details: NodeDetails) -> str:
     return "\n".join(lines)
 
 
-def _part(count: int, total: int) -> str:
+def _format_part(count: int, total: int) -> str:
     return f"{count}/{total}" + (f" ({100 * count / total:.1f}%)" if total else "")
 
 
 def details_data(details: NodeDetails) -> dict[str, Any]:
     return node_data(details.view) | {
         "description": _DESCRIPTIONS[details.view.mode],
-        "reason": details.view.trouble,
-        "instances": [_instance_data(each) for each in details.instances],
+        "reason": details.view.not_ready_reason,
+        "instances": [_node_pod_data(each) for each in details.instances],
         "gpus": [_device_data(each) for each in details.devices],
     }
 
 
-def _instance_data(instance: Instance) -> Mapping[str, Any]:
+def _node_pod_data(instance: NodePod) -> Mapping[str, Any]:
     return {
         "namespace": instance.namespace,
         "name": instance.name,
@@ -219,9 +229,9 @@ def _device_data(device: "GpuDevice") -> Mapping[str, Any]:
     return {
         "index": device.index,
         "totalMemoryBytes": device.memory_total_bytes,
-        "allocatedMemoryBytes": _given(device),
+        "allocatedMemoryBytes": _allocated_memory(device),
         "usedMemoryBytes": device.memory_used_bytes,
-        "dutyCycle": device.busy,
+        "dutyCycle": device.utilization,
         "namespace": device.namespace,
         "instance": device.pod,
     }

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from gangline.cli.output import table
-from gangline.cli.sparkline import CURVE, NOTHING, History
+from gangline.cli.output import format_table
+from gangline.cli.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHistory
 
 if TYPE_CHECKING:
     from gangline.api.node import Node
@@ -36,7 +36,7 @@ _MODE_RESOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeRow:
     """A node as a row."""
 
     name: str
@@ -52,7 +52,7 @@ class NodeView:
     gpus_used: float | None = None
     """Sum of the utilization of its GPUs; None if no exporter measures them."""
     capacity: Mapping[str, int] = field(default_factory=dict)
-    trouble: str = ""
+    not_ready_reason: str = ""
     """Why the node is not ready, from its Ready condition."""
 
     @property
@@ -66,40 +66,42 @@ class NodeView:
         return max(0, self.capacity.get(GPU, 0) - self.total.get(GPU, 0))
 
 
-def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]:
+def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeRow]:
     """Return nodes with the requests of the pods on them that have not ended."""
-    from gangline.api.resourcelist import pod_request, total  # noqa: PLC0415
+    from gangline.api.resourcelist import pod_request, sum_resources  # noqa: PLC0415
 
     requests: dict[str, list[Mapping[str, int]]] = defaultdict(list)
     for pod in pods:
         if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
             requests[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
-    return [_read_node(node, total(requests[node.metadata.name])) for node in nodes]
+    return [_read_node(node, sum_resources(requests[node.metadata.name])) for node in nodes]
 
 
-def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeView:
-    from gangline.api.conditions import find_condition, is_true  # noqa: PLC0415
-    from gangline.api.resourcelist import amounts  # noqa: PLC0415
+def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeRow:
+    from gangline.api.conditions import find_condition, is_condition_true  # noqa: PLC0415
+    from gangline.api.resourcelist import parse_resources  # noqa: PLC0415
 
     roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
-    ready = is_true(node.status.conditions, "Ready")
+    ready = is_condition_true(node.status.conditions, "Ready")
     status = "Ready" if ready else "NotReady"
     condition = find_condition(node.status.conditions, "Ready")
     addresses = {each.type: each.address for each in node.status.addresses}
-    return NodeView(
+    return NodeRow(
         name=node.metadata.name,
         address=addresses.get("InternalIP", ""),
         role=",".join(sorted(roles)) or "<none>",
         status=f"{status},SchedulingDisabled" if node.spec.unschedulable else status,
-        total=amounts(node.status.allocatable),
+        total=parse_resources(node.status.allocatable),
         allocated=allocated,
-        capacity=amounts(node.status.capacity),
-        trouble="" if ready or condition is None else condition.message or condition.reason,
+        capacity=parse_resources(node.status.capacity),
+        not_ready_reason=""
+        if ready or condition is None
+        else condition.message or condition.reason,
     )
 
 
 def node_table(
-    views: Sequence[NodeView], history: History = NOTHING, *, modes: bool = False
+    views: Sequence[NodeRow], history: SparklineHistory = NO_HISTORY, *, modes: bool = False
 ) -> str:
     """Return nodes under Arena's header; ``modes`` adds the GPU mode.
 
@@ -112,7 +114,7 @@ def node_table(
     head += ["UNHEALTHY"] if unhealthy else []
     head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
     head += ["GPU(Used)"] if measured else []
-    head += [CURVE] if history else []
+    head += [CPU_COLUMN] if history else []
     rows = [
         [
             view.name,
@@ -123,49 +125,49 @@ def node_table(
             view.allocated.get(GPU, 0),
             *([view.mode] if modes else []),
             *([view.unhealthy_gpus] if unhealthy else []),
-            share_of(view, "cpu"),
+            format_share(view, "cpu"),
             _cores(view),
-            share_of(view, "memory"),
+            format_share(view, "memory"),
             _memory(view),
-            share_of(view, "pods"),
-            *([worth(view.gpus_used)] if measured else []),
-            *([history.curve(view.name)] if history else []),
+            format_share(view, "pods"),
+            *([format_gpus(view.gpus_used)] if measured else []),
+            *([history.render(view.name)] if history else []),
         ]
         for view in views
     ]
-    return table(head, rows)
+    return format_table(head, rows)
 
 
 _UNITS = {"cpu": (1000, ""), "memory": (2**30, "Gi"), "pods": (1, "")}
 
 
-def share_of(view: NodeView, resource: str) -> str:
+def format_share(view: NodeRow, resource: str) -> str:
     """Return allocated and total amount of a resource: ``1.5/4``."""
     unit, suffix = _UNITS[resource]
     allocated, total = view.allocated.get(resource, 0), view.total.get(resource, 0)
     return f"{round(allocated / unit, 1):g}/{round(total / unit, 1):g}{suffix}"
 
 
-def _cores(view: NodeView) -> str:
+def _cores(view: NodeRow) -> str:
     return "" if view.cpu_used is None else f"{view.cpu_used:.2f}"
 
 
-def _memory(view: NodeView) -> str:
+def _memory(view: NodeRow) -> str:
     return "" if view.memory_used is None else f"{view.memory_used / 2**30:.1f}Gi"
 
 
-def used_of(view: NodeView, resource: str) -> str:
+def format_used(view: NodeRow, resource: str) -> str:
     """Return the used amount of a resource as a suffix of its share; empty if unknown."""
     text = {"cpu": _cores, "memory": _memory}[resource](view)
     return f", {text} used" if text else ""
 
 
-def worth(gpus: float | None) -> str:
+def format_gpus(gpus: float | None) -> str:
     """Return a sum of GPU utilization; empty if no exporter measures it."""
     return "" if gpus is None else f"{gpus:.2f}"
 
 
-def footer(views: Sequence[NodeView]) -> str:
+def gpu_totals(views: Sequence[NodeRow]) -> str:
     """Return the sum of all GPUs; empty without GPUs."""
     total = sum(view.total.get(GPU, 0) for view in views)
     allocated = sum(view.allocated.get(GPU, 0) for view in views)
@@ -175,7 +177,7 @@ def footer(views: Sequence[NodeView]) -> str:
     return f"{'-' * _RULE_WIDTH}\nAllocated/Total GPUs In Cluster:\n{share}"
 
 
-def node_data(view: NodeView) -> dict[str, Any]:
+def node_data(view: NodeRow) -> dict[str, Any]:
     return {
         "name": view.name,
         "ip": view.address,

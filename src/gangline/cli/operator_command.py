@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.event_loop import serve
+from gangline.cli.event_loop import serve_component
 from gangline.cli.log_format import logging_options, start_logging
 from gangline.cli.operator_flags import operator_flags
 from gangline.cli.options import cluster_options
-from gangline.cli.target import Target
-from gangline.cli.webhook_flags import webhook_from
+from gangline.cli.target import ClusterTarget
+from gangline.cli.webhook_flags import build_webhook_settings
 
 if TYPE_CHECKING:
-    from gangline.kube.leader import Timing
+    from gangline.kube.leader import LeaderElectionTiming
     from gangline.kube.ratelimit import TokenBucket
     from gangline.operator.settings import OperatorSettings
 
@@ -35,7 +35,7 @@ _NO_GANGS = ("none", "off")
 @operator_flags
 @logging_options("GANGLINE_OPERATOR")
 def operator_command(
-    target: Target,
+    target: ClusterTarget,
     log_level: str,
     log_format: str,
     kube_api_qps: float,
@@ -48,18 +48,18 @@ def operator_command(
     """
     from gangline.operator.main import run  # noqa: PLC0415
 
-    settings = settings_from(flags)
-    limit = rate_limit(kube_api_qps, kube_api_burst)
+    settings = build_operator_settings(flags)
+    limit = build_rate_limit(kube_api_qps, kube_api_burst)
     start_logging(log_level, form=log_format)
 
     async def connected(stop: asyncio.Event) -> None:
         async with target.connect("gangline-operator", rate_limit=limit) as client:
             await run(client, settings, stop)
 
-    serve(connected)
+    serve_component(connected)
 
 
-def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
+def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
     """Build the settings from the values of the flags.
 
     Raises:
@@ -70,14 +70,14 @@ def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
     mode = flags.pop("gang_scheduling")
     if flags.pop("enable_gang_scheduling") is False:
         mode = "off"
-    gangs, scheduler = gang_scheduling(
+    gangs, scheduler = resolve_gang_scheduling(
         mode, flags.pop("scheduler_name"), flags.pop("gang_scheduler_name")
     )
-    namespaces = _flat(flags.pop("namespaces"))
+    namespaces = _flatten(flags.pop("namespaces"))
     return OperatorSettings(
         namespaces=namespaces,
-        webhook=webhook_from(flags, namespaces, _own_namespace()),
-        kinds=_known_kinds(_flat(flags.pop("kinds"))),
+        webhook=build_webhook_settings(flags, namespaces, _own_namespace()),
+        kinds=_known_kinds(_flatten(flags.pop("kinds"))),
         gang_scheduling=GangScheduling(gangs),
         scheduler_name=scheduler,
         leader_election_namespace=flags.pop("leader_election_namespace") or _own_namespace(),
@@ -91,7 +91,7 @@ def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
     )
 
 
-def gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]:
+def resolve_gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]:
     """Return the gang mode and the scheduler name, with upstream's flag applied.
 
     Raises:
@@ -111,7 +111,7 @@ def gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]
     )
 
 
-def rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
+def build_rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
     """Build the request limiter; None for no limit. The default burst is 1.5 times the rate."""
     from gangline.kube.ratelimit import TokenBucket  # noqa: PLC0415
 
@@ -120,15 +120,15 @@ def rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
     return TokenBucket(per_second, burst or max(1, round(per_second * 1.5)))
 
 
-def _flat(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def _flatten(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(name for value in values for name in value)
 
 
 def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
-    from gangline.operator.main import frameworks  # noqa: PLC0415
+    from gangline.operator.main import all_frameworks  # noqa: PLC0415
     from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
 
-    known = {each.kind.kind.lower(): each.kind.kind for each in frameworks(OperatorSettings())}
+    known = {each.kind.kind.lower(): each.kind.kind for each in all_frameworks(OperatorSettings())}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
         raise click.BadParameter(
@@ -138,11 +138,13 @@ def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(known[name.lower()] for name in names)
 
 
-def _timing(lease_duration: float, renew_deadline: float, retry_period: float) -> "Timing":
-    from gangline.kube.leader import Timing  # noqa: PLC0415
+def _timing(
+    lease_duration: float, renew_deadline: float, retry_period: float
+) -> "LeaderElectionTiming":
+    from gangline.kube.leader import LeaderElectionTiming  # noqa: PLC0415
 
     try:
-        return Timing(round(lease_duration), renew_deadline, retry_period)
+        return LeaderElectionTiming(round(lease_duration), renew_deadline, retry_period)
     except ValueError as error:
         flags = (f"'--leader-elect-{name}'" for name in _TIMING)
         raise click.BadParameter(str(error), param_hint=" / ".join(flags)) from error

@@ -7,48 +7,48 @@ from typing import Any, TypeVar
 
 import click
 
-from gangline.cli.setting import BindAddress, Duration, Names, setting, switch
+from gangline.cli.setting import BindAddress, Duration, CommaSeparated, env_option, env_flag
 from gangline.cli.webhook_flags import WEBHOOK_FLAGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PREFIX = "GANGLINE_OPERATOR"
 
-_setting = partial(setting, PREFIX)
-_switch = partial(switch, PREFIX)
+_option = partial(env_option, PREFIX)
+_flag = partial(env_flag, PREFIX)
 
 
-def _in_cluster(address: str) -> str:
+def _default_address(address: str) -> str:
     """Return the default address: serve metrics and probes in a pod, but not on a workstation."""
     return address if os.environ.get("KUBERNETES_SERVICE_HOST") else "0"
 
 
-_WHAT = (
-    _setting(
+_BEHAVIOUR = (
+    _option(
         "--namespace",
         "-n",
         "namespaces",
-        type=Names(),
+        type=CommaSeparated(),
         multiple=True,
         upstream="KUBEFLOW_NAMESPACE",
         help="Reconcile this namespace only; may be repeated. Rights in these suffice.",
     ),
-    _setting(
+    _option(
         "--enable-scheme",
         "--kind",
         "kinds",
-        type=Names(),
+        type=CommaSeparated(),
         multiple=True,
         help="Reconcile this kind, such as PyTorchJob; may be repeated. Default: all kinds.",
     ),
-    _setting(
+    _option(
         "--gang-scheduling",
         type=click.Choice(["auto", "off"]),
         default="auto",
         show_default=True,
         help="Create a PodGroup for each job once the cluster has the PodGroup CRD, or never.",
     ),
-    _setting(
+    _option(
         "--enable-gang-scheduling",
         type=bool,
         is_flag=False,
@@ -56,52 +56,52 @@ _WHAT = (
         hidden=True,
         help="Flag of MSJob's operator: =false disables gang scheduling.",
     ),
-    _setting(
+    _option(
         "--scheduler-name",
         default="gangline",
         show_default=True,
         help="Scheduler of a gang's pods whose template has none.",
     ),
-    _setting(
+    _option(
         "--gang-scheduler-name",
         "--scheduling",
         "gang_scheduler_name",
         default="",
         help="Flag of the upstream operator: volcano for Volcano's scheduler; none for no gangs.",
     ),
-    _setting(
+    _option(
         "--pytorch-init-container-image",
         "init_image",
         default="",
         help="Image of an init container that waits for the master's DNS name; default: none.",
     ),
-    _setting(
+    _option(
         "--paddle-init-container-image",
         "--initImage",
         "paddle_init_image",
         default="",
         help="Image of an init container that waits for DNS names of Paddle pods; default: none.",
     ),
-    _setting(
+    _option(
         "--paddle-etcd-server",
         "--etcd-server",
         "paddle_etcd_server",
         default="",
         help="host:port of the etcd for the rendezvous of elastic Paddle workers.",
     ),
-    _setting(
+    _option(
         "--master-image",
         "elastic_master_image",
         default="",
         help="Image of the masters of ElasticJobs; default: the image of the workers.",
     ),
-    _setting(
+    _option(
         "--mpi-kubectl-delivery-image",
         "mpi_kubectl_image",
         default="",
         help="Image that provides kubectl to MPI launchers; default: none.",
     ),
-    _setting(
+    _option(
         "--cluster-domain",
         default="",
         upstream="CUSTOM_CLUSTER_DOMAIN",
@@ -109,8 +109,8 @@ _WHAT = (
     ),
 )
 
-_SPEED = (
-    _setting(
+_THROUGHPUT = (
+    _option(
         "--controller-threads",
         "--workers",
         "workers",
@@ -119,18 +119,18 @@ _SPEED = (
         show_default=True,
         help="Number of concurrent reconciles, over all kinds.",
     ),
-    _setting(
+    _option(
         "--kube-api-qps",
         type=float,
         default=0.0,
         help="Limit of requests a second to the API server; default: 0, no limit.",
     ),
-    _setting(
+    _option(
         "--kube-api-burst",
         type=click.IntRange(min=1),
         help="Burst of requests under --kube-api-qps; default: 1.5 times --kube-api-qps.",
     ),
-    _setting(
+    _option(
         "--resync-period",
         type=Duration(),
         default="10h",
@@ -140,24 +140,24 @@ _SPEED = (
 )
 
 _ELECTION = (
-    _switch(
+    _flag(
         "--leader-elect",
         "leader_election",
         help="Elect a leader, for several replicas.",
     ),
-    _setting(
+    _option(
         "--leader-election-id",
         "leader_election_name",
         default="gangline-operator",
         show_default=True,
         help="Name of the lease.",
     ),
-    _setting(
+    _option(
         "--leader-election-namespace",
         default="",
         help="Namespace of the lease; the operator's own (MY_POD_NAMESPACE), else kube-system.",
     ),
-    _setting(
+    _option(
         "--leader-elect-lease-duration",
         "lease_duration",
         type=Duration(),
@@ -165,7 +165,7 @@ _ELECTION = (
         show_default=True,
         help="Duration after which another replica may take a lease that was not renewed.",
     ),
-    _setting(
+    _option(
         "--leader-elect-renew-deadline",
         "renew_deadline",
         type=Duration(),
@@ -173,7 +173,7 @@ _ELECTION = (
         show_default=True,
         help="Duration after which a leader that cannot renew stops.",
     ),
-    _setting(
+    _option(
         "--leader-elect-retry-period",
         "retry_period",
         type=Duration(),
@@ -183,25 +183,25 @@ _ELECTION = (
     ),
 )
 
-_WATCHING_IT = (
-    _setting(
+_MONITORING = (
+    _option(
         "--metrics-bind-address",
         type=BindAddress(),
-        default=lambda: _in_cluster(":8080"),
+        default=lambda: _default_address(":8080"),
         show_default=":8080 in a cluster, else 0",
         help="Address of /metrics; 0 disables it.",
     ),
-    _setting(
+    _option(
         "--health-probe-bind-address",
         type=BindAddress(),
-        default=lambda: _in_cluster(":8081"),
+        default=lambda: _default_address(":8081"),
         show_default=":8081 in a cluster, else 0",
         help="Address of /healthz and /readyz; 0 disables them.",
     ),
 )
 
 
-_WITHOUT_MEANING = tuple(
+_IGNORED = tuple(
     click.option(name, expose_value=False, is_flag=False, flag_value="true", hidden=True)
     for name in ("--zap-devel", "--zap-stacktrace-level", "--zap-time-encoding")
 )
@@ -211,11 +211,11 @@ _WITHOUT_MEANING = tuple(
 def operator_flags(command: F) -> F:
     """Add all flags; the command receives their values under the names of the settings."""
     flags: list[Callable[[F], F]] = [
-        *_WHAT,
-        *_SPEED,
+        *_BEHAVIOUR,
+        *_THROUGHPUT,
         *_ELECTION,
-        *_WATCHING_IT,
+        *_MONITORING,
         *WEBHOOK_FLAGS,
-        *_WITHOUT_MEANING,
+        *_IGNORED,
     ]
     return reduce(lambda decorated, add: add(decorated), reversed(flags), command)

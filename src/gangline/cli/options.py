@@ -10,8 +10,8 @@ import click
 from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.output import say
-from gangline.cli.target import target_of
+from gangline.cli.output import print_status
+from gangline.cli.target import resolve_target
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -42,7 +42,7 @@ def _target(command: F, *, with_namespace: bool) -> F:
         **options: Any,
     ) -> Any:
         given = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
-        return command(*args, target=target_of(given | {"profile": profile}), **options)
+        return command(*args, target=resolve_target(given | {"profile": profile}), **options)
 
     wrapped: Any = with_target
     if with_namespace:
@@ -93,12 +93,12 @@ def type_option(command: F) -> F:
         "--type",
         "kind",
         default="",
-        shell_complete=completing.kinds,
+        shell_complete=completing.job_kinds,
         help="Kind of job, such as pytorchjob or tf.",
     )(command)
 
 
-class _Format(click.Choice[str]):
+class _OutputFormat(click.Choice[str]):
     """An output format, or ``jsonpath=TEMPLATE`` for commands that print ``json`` and ``table``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -116,7 +116,7 @@ def output_option(*formats: str) -> Callable[[F], F]:
     return click.option(
         "-o",
         "--output",
-        type=_Format(formats),
+        type=_OutputFormat(formats),
         default=formats[0],
         show_default=True,
         help=f"How to print the result{further}.",
@@ -124,7 +124,7 @@ def output_option(*formats: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def job_errors() -> Iterator[None]:
+def translate_job_errors() -> Iterator[None]:
     """Turn errors of the SDK about jobs into messages with an exit status."""
     from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
 
@@ -139,8 +139,10 @@ def job_errors() -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def say_what_is_unseen(jobs: "JobClient") -> None:
+def warn_of_unreadable(jobs: "JobClient") -> None:
     """Report kinds that the result lacks because the user may not list them."""
-    if jobs.unseen:
-        left_out = ", ".join(sorted(jobs.unseen))
-        say(f"Not shown: {left_out}; you may not list them ('kubectl auth can-i' shows why).")
+    if jobs.unreadable:
+        left_out = ", ".join(sorted(jobs.unreadable))
+        print_status(
+            f"Not shown: {left_out}; you may not list them ('kubectl auth can-i' shows why)."
+        )

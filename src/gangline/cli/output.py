@@ -11,7 +11,7 @@ GAP = 2
 """Spaces between columns."""
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
+def format_table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
     """Return rows under a header, left-aligned; each column is as wide as its longest cell."""
     lines = [list(head), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -26,35 +26,35 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split()) if value not in (None, "") else "N/A"
 
 
-def structured(value: Any, form: str) -> str:
+def serialize(value: Any, form: str) -> str:
     """Return a value as ``json`` or ``yaml``."""
     if form == "json":
         import json  # noqa: PLC0415 - help and completion do not need it
 
         return json.dumps(value, indent=4, ensure_ascii=False)
-    from gangline.cli.plain_yaml import plain_yaml  # noqa: PLC0415 - its library is slow to import
+    from gangline.cli.plain_yaml import to_yaml  # noqa: PLC0415 - its library is slow to import
 
-    return plain_yaml(value)
+    return to_yaml(value)
 
 
-def tell(value: Any, output: str) -> bool:
+def print_result(value: Any, output: str) -> bool:
     """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``; return False for other formats.
 
     A template sees a list as the ``items`` of an object, as in kubectl.
     """
     if output in {"json", "yaml"}:
-        click.echo(structured(value, output))
+        click.echo(serialize(value, output))
         return True
     if not output.startswith("jsonpath="):
         return False
-    from gangline.cli.jsonpath import filled  # noqa: PLC0415 - few commands use templates
+    from gangline.cli.jsonpath import render_template  # noqa: PLC0415 - few commands use templates
 
     root = {"items": value} if isinstance(value, list) else value
-    click.echo(filled(output.removeprefix("jsonpath="), root))
+    click.echo(render_template(output.removeprefix("jsonpath="), root))
     return True
 
 
-def say(message: str) -> None:
+def print_status(message: str) -> None:
     """Print a message for the user to stderr, apart from the result."""
     click.echo(message, err=True)
 
@@ -64,7 +64,7 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def draws_curves() -> bool:
+def supports_sparklines() -> bool:
     """True if results go to a terminal that can show block characters."""
     return is_terminal() and "utf" in (sys.stdout.encoding or "").lower()
 
@@ -81,7 +81,7 @@ def terminal_width() -> int:
     return terminal_size()[0]
 
 
-def age(since: datetime | None, until: datetime) -> str:
+def format_age(since: datetime | None, until: datetime) -> str:
     """Return a time span in its largest unit: ``57s``, ``3m``, ``2h``, ``5d``, ``1y``."""
     if since is None:
         return "N/A"

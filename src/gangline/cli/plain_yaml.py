@@ -21,7 +21,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _PlainDumper.add_representer(str, _text)
 
 
-def plain_yaml(value: Any) -> str:
+def to_yaml(value: Any) -> str:
     """Return a value as YAML with its fields in their own order, without a final newline."""
     text: str = yaml.dump(
         value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100

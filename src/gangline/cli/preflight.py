@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class RequiredObject:
     """An object that a manifest refers to and does not contain."""
 
     kind: str
@@ -34,24 +34,28 @@ _DEFAULT_QUEUE = "default"
 _BUILT_IN_CLASSES = frozenset(("system-cluster-critical", "system-node-critical"))
 
 
-async def missing(client: "Client", manifests: Sequence[Manifest], namespace: str) -> list[str]:
+async def find_missing(
+    client: "ApiClient", manifests: Sequence[Manifest], namespace: str
+) -> list[str]:
     """Return a sentence for each referenced object that does not exist."""
-    required = sorted(references(manifests, namespace), key=lambda each: (each.kind, each.name))
+    required = sorted(
+        find_required_objects(manifests, namespace), key=lambda each: (each.kind, each.name)
+    )
     exist = await asyncio.gather(*(_exists(client, each) for each in required))
     return [_sentence(each) for each, found in zip(required, exist, strict=True) if not found]
 
 
-def references(manifests: Sequence[Manifest], namespace: str) -> set[Reference]:
+def find_required_objects(manifests: Sequence[Manifest], namespace: str) -> set[RequiredObject]:
     """Return the objects that manifests refer to and do not contain."""
     included = {(each["kind"], each["metadata"].get("name", "")) for each in manifests}
-    found: set[Reference] = set()
+    found: set[RequiredObject] = set()
     for manifest in manifests:
         where = str(manifest["metadata"].get("namespace") or namespace)
         for kind, name in _named(manifest):
             if not name or (kind, name) in included:
                 continue
             shared = kind in {"PriorityClass", "Queue"}
-            found.add(Reference(kind, name, "" if shared else where))
+            found.add(RequiredObject(kind, name, "" if shared else where))
     return found
 
 
@@ -88,7 +92,7 @@ def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
             yield "ConfigMap", str(value.get("name", ""))
 
 
-async def _exists(client: "Client", required: Reference) -> bool:
+async def _exists(client: "ApiClient", required: RequiredObject) -> bool:
     from gangline.api import resources  # noqa: PLC0415
     from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
 
@@ -108,7 +112,7 @@ async def _exists(client: "Client", required: Reference) -> bool:
     return True
 
 
-def _sentence(required: Reference) -> str:
+def _sentence(required: RequiredObject) -> str:
     where = f" in namespace {required.namespace!r}" if required.namespace else ""
     remedy = _REMEDIES[required.kind].format(name=required.name)
     return f"there is no {required.kind} {required.name!r}{where}; {remedy}"

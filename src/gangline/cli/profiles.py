@@ -47,7 +47,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ProfileSection:
     """A profile, or the part of the file outside all profiles."""
 
     where: str = ""
@@ -58,16 +58,16 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Profiles:
+class UserSettings:
     """Content of the file; empty if the file does not exist."""
 
     path: Path
-    rest: Section = field(default_factory=Section)
-    profiles: Mapping[str, Section] = field(default_factory=dict)
-    chosen: str = ""
+    defaults: ProfileSection = field(default_factory=ProfileSection)
+    profiles: Mapping[str, ProfileSection] = field(default_factory=dict)
+    selected: str = ""
     """The profile that the file selects."""
 
-    def in_use(self, flag: str | None, environment: Mapping[str, str]) -> Setting:
+    def active_profile(self, flag: str | None, environment: Mapping[str, str]) -> Setting:
         """Return the name of the active profile; empty if none is active.
 
         Raises:
@@ -76,7 +76,7 @@ class Profiles:
         named = [
             Setting(flag, "flag --profile"),
             Setting(environment.get(PROFILE_VARIABLE), f"environment {PROFILE_VARIABLE}"),
-            Setting(self.chosen, f"file {self.path}"),
+            Setting(self.selected, f"file {self.path}"),
         ]
         found = next((each for each in named if each.value), Setting("", "default"))
         if found.value and found.value not in self.profiles:
@@ -91,13 +91,13 @@ class Profiles:
         names = ", ".join(sorted(self.profiles)) or "none"
         return f"{self.path} has {names}"
 
-    def sections(self, profile: str) -> list[tuple[Section, str]]:
+    def sections(self, profile: str) -> list[tuple[ProfileSection, str]]:
         """Return the sections that apply, in order of precedence, each with its origin."""
         found = [(self.profiles[profile], f"profile {profile}")] if profile else []
-        return [*found, (self.rest, f"file {self.path}")]
+        return [*found, (self.defaults, f"file {self.path}")]
 
 
-def path_of_file(environment: Mapping[str, str]) -> Path:
+def settings_path(environment: Mapping[str, str]) -> Path:
     """Return the path of the file, whether it exists or not."""
     if named := environment.get(FILE_VARIABLE):
         return Path(named).expanduser()
@@ -106,33 +106,33 @@ def path_of_file(environment: Mapping[str, str]) -> Path:
     return Path(folder, "gangline", "config.yaml")
 
 
-def read_profiles(environment: Mapping[str, str] = os.environ) -> Profiles:
+def read_user_settings(environment: Mapping[str, str] = os.environ) -> UserSettings:
     """Read the file.
 
     Raises:
         CommandError: the file cannot be read, or has an invalid key or value; names the key.
     """
-    path = path_of_file(environment)
+    path = settings_path(environment)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return Profiles(path)
+        return UserSettings(path)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} cannot be read: {error}", code=ExitCode.USAGE) from error
-    return parse(text, path)
+    return parse_user_settings(text, path)
 
 
-def parse(text: str, path: Path) -> Profiles:
+def parse_user_settings(text: str, path: Path) -> UserSettings:
     """Parse the text of the file.
 
     Raises:
-        CommandError: as ``read_profiles``.
+        CommandError: as ``read_user_settings``.
     """
-    from gangline.api.yamltext import BadYaml, documents  # noqa: PLC0415
+    from gangline.api.yamltext import InvalidYamlError, load_yaml_documents  # noqa: PLC0415
 
     try:
-        found = documents(text)
-    except BadYaml as error:
+        found = load_yaml_documents(text)
+    except InvalidYamlError as error:
         raise CommandError(f"{path}: {error}", code=ExitCode.USAGE) from error
     if len(found) > 1:
         raise CommandError(f"{path} has several documents: write one", code=ExitCode.USAGE)
@@ -144,33 +144,35 @@ def parse(text: str, path: Path) -> Profiles:
     }
     rest = {key: value for key, value in content.items() if key not in {"profile", "profiles"}}
     chosen = _text(content.get("profile") or "", path, "profile")
-    return Profiles(path, _section(rest, path, ""), profiles, chosen)
+    return UserSettings(path, _section(rest, path, ""), profiles, chosen)
 
 
-def _section(content: Mapping[str, Any], path: Path, where: str) -> Section:
+def _section(content: Mapping[str, Any], path: Path, where: str) -> ProfileSection:
     _refuse_unknown(content, (*CLUSTER_KEYS, SUBMIT), path, where)
     cluster = {
-        key: _text(content[key], path, _below(where, key)) for key in CLUSTER_KEYS if key in content
+        key: _text(content[key], path, _join_path(where, key))
+        for key in CLUSTER_KEYS
+        if key in content
     }
     if "kubeconfig" in cluster:
         cluster["kubeconfig"] = str(path.parent / Path(cluster["kubeconfig"]).expanduser())
-    flags = _mapping(content.get(SUBMIT) or {}, path, _below(where, SUBMIT))
-    return Section(where, cluster, {key.removeprefix("--"): flags[key] for key in flags})
+    flags = _mapping(content.get(SUBMIT) or {}, path, _join_path(where, SUBMIT))
+    return ProfileSection(where, cluster, {key.removeprefix("--"): flags[key] for key in flags})
 
 
-def _below(where: str, key: str) -> str:
+def _join_path(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
 def _mapping(value: Any, path: Path, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _wrong(path, where, f"names with values are expected, not {_kind(value)}")
+        raise _settings_error(path, where, f"names with values are expected, not {_kind(value)}")
     return {str(key): each for key, each in value.items()}
 
 
 def _text(value: Any, path: Path, where: str) -> str:
     if not isinstance(value, str):
-        raise _wrong(path, where, f"a text is expected, not {_kind(value)}")
+        raise _settings_error(path, where, f"a text is expected, not {_kind(value)}")
     return value
 
 
@@ -189,16 +191,16 @@ def _refuse_unknown(
 
             near = get_close_matches(key, list(known), n=1)
             advice = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-            raise _wrong(path, _below(where, key), f"unknown key; {advice}")
+            raise _settings_error(path, _join_path(where, key), f"unknown key; {advice}")
 
 
-def _wrong(path: Path, where: str, problem: str) -> CommandError:
+def _settings_error(path: Path, where: str, problem: str) -> CommandError:
     at = f"{path}: {where}" if where else str(path)
     return CommandError(f"{at}: {problem}", code=ExitCode.USAGE)
 
 
-def cluster_settings(
-    flags: Mapping[str, str | None], profiles: Profiles, environment: Mapping[str, str]
+def resolve_cluster_settings(
+    flags: Mapping[str, str | None], profiles: UserSettings, environment: Mapping[str, str]
 ) -> dict[str, Setting]:
     """Return kubeconfig, context and namespace with their origins; values that no source gives are
     absent.
@@ -221,10 +223,10 @@ def cluster_settings(
 
 
 def _layers(
-    flags: Mapping[str, str | None], profiles: Profiles, environment: Mapping[str, str]
+    flags: Mapping[str, str | None], profiles: UserSettings, environment: Mapping[str, str]
 ) -> Iterator[dict[str, Setting]]:
     """Yield the values of each source, in order of precedence."""
-    profile = profiles.in_use(flags.get("profile"), environment)
+    profile = profiles.active_profile(flags.get("profile"), environment)
     sections = [
         {key: Setting(value, origin) for key, value in section.cluster.items()}
         for section, origin in profiles.sections(profile.value)
@@ -240,11 +242,11 @@ def _layers(
     yield from sections
 
 
-def submit_settings(profiles: Profiles, profile: str) -> dict[str, Setting]:
+def resolve_submit_settings(profiles: UserSettings, profile: str) -> dict[str, Setting]:
     """Return the defaults for flags of ``submit``."""
     found: dict[str, Setting] = {}
     for section, origin in profiles.sections(profile):
         for key, value in section.submit.items():
-            place = _below(_below(section.where, SUBMIT), key)
+            place = _join_path(_join_path(section.where, SUBMIT), key)
             found.setdefault(key, Setting(value, origin, place))
     return found

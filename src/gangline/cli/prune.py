@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gangline.cli.delete import confirm, sum_up
-from gangline.cli.errors import CommandError, explain
-from gangline.cli.event_loop import run
-from gangline.cli.job_flags import seconds
-from gangline.cli.job_views import now
-from gangline.cli.options import job_errors, namespace_options
-from gangline.cli.output import age, say
-from gangline.cli.target import Target
+from gangline.cli.delete import confirm, raise_failures
+from gangline.cli.errors import CommandError, to_command_error
+from gangline.cli.event_loop import run_async
+from gangline.cli.job_flags import parse_seconds
+from gangline.cli.job_views import current_time
+from gangline.cli.options import translate_job_errors, namespace_options
+from gangline.cli.output import format_age, print_status
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @namespace_options
 def prune_command(
-    since: str, all_namespaces: bool, failed: bool, dry_run: bool, yes: bool, target: Target
+    since: str, all_namespaces: bool, failed: bool, dry_run: bool, yes: bool, target: ClusterTarget
 ) -> None:
     """Delete jobs that have succeeded or failed, with their pods."""
     if not since:
@@ -40,32 +40,34 @@ def prune_command(
             "give the minimum age of ended jobs, such as --since 7d",
             click.get_current_context(),
         )
-    longer = timedelta(seconds=seconds("--since", since))
-    old = pruned(run(_jobs(target, all_namespaces)), now(), longer, failed_only=failed)
+    longer = timedelta(seconds=parse_seconds("--since", since))
+    old = select_expired(
+        run_async(_list_jobs(target, all_namespaces)), current_time(), longer, failed_only=failed
+    )
     for job in old if dry_run else ():
-        ended = age(job.finished or job.created, now())
+        ended = format_age(job.finished or job.created, current_time())
         click.echo(f"{job.namespace}/{job.name} {job.state}, ended {ended} ago")
     if not old:
-        say(f"No job ended more than {since} ago.")
+        print_status(f"No job ended more than {since} ago.")
     if dry_run or not old:
         return
     confirm(f"Delete {len(old)} jobs that ended over {since} ago?", yes=yes)
-    sum_up(run(_delete(old, target)), len(old))
+    raise_failures(run_async(_delete_expired(old, target)), len(old))
 
 
-def pruned(
+def select_expired(
     jobs: "Sequence[Job]", at: datetime, longer: timedelta, *, failed_only: bool
 ) -> "list[Job]":
     """Return the jobs that ended at least ``longer`` ago."""
-    from gangline.sdk.jobs import State  # noqa: PLC0415
+    from gangline.sdk.jobs import JobState  # noqa: PLC0415
 
-    states = {State.FAILED} if failed_only else {State.FAILED, State.SUCCEEDED}
+    states = {JobState.FAILED} if failed_only else {JobState.FAILED, JobState.SUCCEEDED}
     return [
         job for job in jobs if job.state in states and at - (job.finished or job.created) >= longer
     ]
 
 
-async def _jobs(target: Target, all_namespaces: bool) -> "list[Job]":
+async def _list_jobs(target: ClusterTarget, all_namespaces: bool) -> "list[Job]":
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 
     async with target.connect() as client:
@@ -73,7 +75,7 @@ async def _jobs(target: Target, all_namespaces: bool) -> "list[Job]":
         return await JobClient(client).list(namespace)
 
 
-async def _delete(jobs: "Sequence[Job]", target: Target) -> list[CommandError]:
+async def _delete_expired(jobs: "Sequence[Job]", target: ClusterTarget) -> list[CommandError]:
     from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 
@@ -81,12 +83,12 @@ async def _delete(jobs: "Sequence[Job]", target: Target) -> list[CommandError]:
     async with target.connect() as client:
         for job in jobs:
             try:
-                with job_errors():
+                with translate_job_errors():
                     await JobClient(client, job.kind.trainer).delete(job.name, job.namespace)
             except Unreachable:
                 raise
             except (CommandError, ApiError) as error:
-                failures.append(explain(error))
+                failures.append(to_command_error(error))
             else:
                 click.echo(f"{job.namespace}/{job.name} deleted")
     return failures

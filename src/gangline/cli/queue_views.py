@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gangline.cli.output import table
+from gangline.cli.output import format_table
 
 if TYPE_CHECKING:
     from gangline.api.describe import ResourceList
     from gangline.api.scheduling import Queue
-    from gangline.scheduler.explain import QueueUse
+    from gangline.scheduler.explain import QueueUsage
 
 HEAD = (
     "NAME",
@@ -25,13 +25,13 @@ WIDE = ("PRIORITY", "ALLOCATED", "DESERVED", "CAPABILITY", "GUARANTEE", "RECLAIM
 
 
 def queue_table(queues: "Sequence[Queue]", *, wide: bool) -> str:
-    rows = [[*_row(queue), *(_more(queue) if wide else ())] for queue in queues]
-    return table([*HEAD, *(WIDE if wide else ())], rows)
+    rows = [[*_row(queue), *(_wide_cells(queue) if wide else ())] for queue in queues]
+    return format_table([*HEAD, *(WIDE if wide else ())], rows)
 
 
-def queue_block(queue: "Queue", uses: "Sequence[QueueUse]") -> str:
+def format_queue(queue: "Queue", uses: "Sequence[QueueUsage]") -> str:
     """Return one queue: its fields, then the figures of the queue and of its parents."""
-    facts = dict(zip((*HEAD, *WIDE), (*_row(queue), *_more(queue)), strict=True))
+    facts = dict(zip((*HEAD, *WIDE), (*_row(queue), *_wide_cells(queue)), strict=True))
     lines = [
         f"{name.capitalize() + ':':13}{value if value != '' else 'N/A'}"
         for name, value in facts.items()
@@ -54,7 +54,7 @@ def _row(queue: "Queue") -> list[object]:
     return [queue.metadata.name, weight, status.state or "Open", spec.parent or "root", *counts]
 
 
-def _more(queue: "Queue") -> list[object]:
+def _wide_cells(queue: "Queue") -> list[object]:
     spec = queue.spec
     return [
         spec.priority,

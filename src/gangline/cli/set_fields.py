@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from gangline.api.resources import CUSTOM
+from gangline.api.resources import CUSTOM_RESOURCES
 
 _STEP = re.compile(r"((?:\\.|[^.\[\]\\])+)|\[(\d+)\]")
 
 
-def with_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> list[dict[str, Any]]:
+def apply_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> list[dict[str, Any]]:
     """Return the objects with the fields set in every object of our own kinds.
 
     If there is no such object, the fields are set in all objects. Values are parsed as YAML: ``3``
@@ -22,7 +22,7 @@ def with_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> lis
     """
     if not changes:
         return manifests
-    ours = {(each.api_version, each.kind) for each in CUSTOM}
+    ours = {(each.api_version, each.kind) for each in CUSTOM_RESOURCES}
     changed = copy.deepcopy(manifests)
     meant = [each for each in changed if (each["apiVersion"], each["kind"]) in ours] or changed
     for change in changes:

@@ -22,7 +22,7 @@ _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _HIGHEST_PORT = 65535
 
 
-class _Setting(click.Option):
+class _EnvOption(click.Option):
     """An option whose errors name its environment variable: the value may come from there."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
@@ -30,22 +30,22 @@ class _Setting(click.Option):
         return " or ".join([super().get_error_hint(ctx), *variables])
 
 
-def setting(prefix: str, *names: str, upstream: str = "", **options: Any) -> Callable[[F], F]:
+def env_option(prefix: str, *names: str, upstream: str = "", **options: Any) -> Callable[[F], F]:
     """Add an option that ``PREFIX_FLAG`` and the variable of the upstream operator can set."""
     flag = next(name for name in names if name.startswith("--")).removeprefix("--")
     own = f"{prefix}_{flag}".replace("-", "_").upper()
     variables = [own, upstream] if upstream else [own]
-    return click.option(*names, cls=_Setting, envvar=variables, **options)
+    return click.option(*names, cls=_EnvOption, envvar=variables, **options)
 
 
-def switch(prefix: str, *names: str, **options: Any) -> Callable[[F], F]:
+def env_flag(prefix: str, *names: str, **options: Any) -> Callable[[F], F]:
     """Add a boolean option of this kind: ``--flag``, ``--flag=true``, ``--flag=false``."""
-    return setting(
+    return env_option(
         prefix, *names, type=bool, is_flag=False, flag_value="true", default=False, **options
     )
 
 
-class Names(click.ParamType[tuple[str, ...]]):
+class CommaSeparated(click.ParamType[tuple[str, ...]]):
     """One or several names, separated by commas."""
 
     name = "name"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from gangline.cli.output import table
+from gangline.cli.output import format_table
 
 if TYPE_CHECKING:
     from gangline.scheduler.settings import SchedulerSettings
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 READABLE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
-class Flags(TypedDict):
+class SimulateFlags(TypedDict):
     """Options of the command."""
 
     described: Path | None
@@ -68,7 +68,7 @@ class Flags(TypedDict):
     help="Backfill reserved nodes with jobs by their learned run times.",
 )
 @click.option("--check", is_flag=True, help="Check every decision independently (slower).")
-def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
+def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print the result.
 
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
@@ -77,9 +77,9 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     """
     from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
     from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
-    from gangline.scheduler.simulate.generate import SHAPES, generate  # noqa: PLC0415
-    from gangline.scheduler.simulate.outcome import outcome  # noqa: PLC0415
-    from gangline.scheduler.simulate.picture import course, figures, waits  # noqa: PLC0415
+    from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace  # noqa: PLC0415
+    from gangline.scheduler.simulate.outcome import summarize  # noqa: PLC0415
+    from gangline.scheduler.simulate.picture import usage_chart, result_rows, wait_rows  # noqa: PLC0415
     from gangline.scheduler.simulate.trace import TraceError, read_trace  # noqa: PLC0415
 
     settings = _settings(flags["configuration"], flags["learned"])
@@ -89,27 +89,29 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
         cluster = (
             clusters.read_cluster(described)
             if described
-            else clusters.uniform(flags["nodes"], 16 * units, f"{64 * units}Gi", flags["gpus"])
+            else clusters.uniform_cluster(
+                flags["nodes"], 16 * units, f"{64 * units}Gi", flags["gpus"]
+            )
         )
         queues = [queue.name for queue in cluster.queues] or ["default"]
-        shape = SHAPES[flags["shape"]]
+        shape = TRACE_SHAPES[flags["shape"]]
         arriving = (
             read_trace(trace)
             if trace
-            else generate(shape, flags["jobs"], cluster, flags["load"], flags["seed"], queues)
+            else generate_trace(shape, flags["jobs"], cluster, flags["load"], flags["seed"], queues)
         )
     except TraceError as error:
         raise click.UsageError(str(error)) from error
     quantum, weights = flags["quantum"], settings.weights
     history = Simulation(cluster, arriving, settings.policy, (), quantum, weights).run()
-    found = outcome(history, cluster)
-    click.echo(table(("WHAT", "FIGURE"), figures(found)))
+    found = summarize(history, cluster)
+    click.echo(format_table(("WHAT", "FIGURE"), result_rows(found)))
     click.echo()
-    click.echo(table(("WAITED", "JOBS", "MEDIAN", "P95", "LONGEST"), waits(found)))
+    click.echo(format_table(("WAITED", "JOBS", "MEDIAN", "P95", "LONGEST"), wait_rows(found)))
     click.echo()
     resource = "nvidia.com/gpu" if found.utilisation.get("nvidia.com/gpu") else "cpu"
     total = sum(dict(node.allocatable).get(resource, 0) for node in cluster.nodes)
-    click.echo(course(history.samples, resource, total))
+    click.echo(usage_chart(history.samples, resource, total))
 
 
 def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
@@ -123,15 +125,15 @@ def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
     if path is None:
         return settings
     try:
-        settings = read_file(path).applied(settings)
+        settings = read_file(path).apply_to(settings)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
-    for ignored in (*settings.unheeded, *_not_simulated(settings)):
+    for ignored in (*settings.ignored_settings, *_settings_without_effect(settings)):
         click.echo(f"{path}: setting without effect: {ignored}", err=True)
     return replace(settings, lodge=settings.lodge or learned)
 
 
-def _not_simulated(settings: "SchedulerSettings") -> Iterator[str]:
+def _settings_without_effect(settings: "SchedulerSettings") -> Iterator[str]:
     if settings.hierarchical:
         yield "enableHierarchy of plugin 'drf': the cluster file defines the queue hierarchy"
     if settings.fairness.namespaces:

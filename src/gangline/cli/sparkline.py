@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 BARS = "▁▂▃▄▅▆▇█"
 LENGTH = 20
 """Number of values in a sparkline."""
-CURVE = "CPU(Lately)"
+CPU_COLUMN = "CPU(Lately)"
 """Header of the column."""
 
 
@@ -19,28 +19,30 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round(max(value, 0.0) / highest * steps)] for value in values)
 
 
-class History:
+class SparklineHistory:
     """Recent values by key; keys that are not reported any more are dropped."""
 
     def __init__(self) -> None:
-        self._seen: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=LENGTH))
+        self._values: defaultdict[Hashable, deque[float]] = defaultdict(
+            lambda: deque(maxlen=LENGTH)
+        )
 
-    def note(self, figures: Mapping[Hashable, float]) -> None:
+    def record(self, figures: Mapping[Hashable, float]) -> None:
         """Record the current values, and drop keys that are not among them."""
-        for key in set(self._seen) - set(figures):
-            del self._seen[key]
+        for key in set(self._values) - set(figures):
+            del self._values[key]
         for key, figure in figures.items():
-            self._seen[key].append(figure)
+            self._values[key].append(figure)
 
     def __bool__(self) -> bool:
         """True if some key has more than one value."""
-        return any(len(values) > 1 for values in self._seen.values())
+        return any(len(values) > 1 for values in self._values.values())
 
-    def curve(self, key: Hashable) -> str:
+    def render(self, key: Hashable) -> str:
         """Return the sparkline of one key; empty while it has only one value."""
-        values = self._seen.get(key, ())
+        values = self._values.get(key, ())
         return sparkline(list(values)) if len(values) > 1 else ""
 
 
-NOTHING = History()
+NO_HISTORY = SparklineHistory()
 """The history of a command that prints once: it stays empty."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run_async
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.jobs.owned import OWNER_ANNOTATION
-from gangline.cli.manifests import advice, check
-from gangline.cli.options import job_errors
-from gangline.cli.output import say, structured
-from gangline.cli.target import Target
+from gangline.cli.manifests import collect_warnings, check_manifests
+from gangline.cli.options import translate_job_errors
+from gangline.cli.output import print_status, serialize
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SubmitOptions:
     """Options of a submission."""
 
     output: str = "text"
@@ -37,59 +37,65 @@ class Sending:
     """Check first that referenced objects exist."""
 
 
-def submit(manifests: Sequence[Manifest], target: Target, sending: Sending) -> None:
+def submit_manifests(
+    manifests: Sequence[Manifest], target: ClusterTarget, sending: SubmitOptions
+) -> None:
     """Create objects; with ``dry_run`` print them.
 
     Raises:
         CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
-    check(manifests)
-    for warning in advice(manifests):
-        say(f"Warning: {warning}")
+    check_manifests(manifests)
+    for warning in collect_warnings(manifests):
+        print_status(f"Warning: {warning}")
     if sending.dry_run:
         form = "json" if sending.output == "json" else "yaml"
-        texts = [structured(manifest, form) for manifest in manifests]
+        texts = [serialize(manifest, form) for manifest in manifests]
         click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
         return
     submitted: list[tuple[str, str]] = []
     try:
-        with job_errors():
-            run(_send(manifests, target, sending, submitted))
+        with translate_job_errors():
+            run_async(_submit(manifests, target, sending, submitted))
     except KeyboardInterrupt:
         for name, namespace in submitted:
-            say(f"\nDetached from {name}: 'gangline logs -f {name} -n {namespace}' follows it.")
+            print_status(
+                f"\nDetached from {name}: 'gangline logs -f {name} -n {namespace}' follows it."
+            )
         raise
 
 
-async def _send(
+async def _submit(
     manifests: Sequence[Manifest],
-    target: Target,
-    sending: Sending,
+    target: ClusterTarget,
+    sending: SubmitOptions,
     submitted: list[tuple[str, str]],
 ) -> None:
-    from gangline.cli.preflight import missing  # noqa: PLC0415
+    from gangline.cli.preflight import find_missing  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 
     async with target.connect() as client:
         namespace = target.namespace_of(client)
-        if sending.check and (lacking := await missing(client, manifests, namespace)):
+        if sending.check and (lacking := await find_missing(client, manifests, namespace)):
             raise CommandError(
                 "\n".join(lacking),
                 hint="Nothing was created. With --no-check the job is submitted and stays pending.",
                 code=ExitCode.NOT_FOUND,
             )
         jobs = JobClient(client)
-        submitted += await create(jobs, manifests, target.namespace, sending.output)
+        submitted += await create_objects(jobs, manifests, target.namespace, sending.output)
         for name, where in submitted:
             if sending.logs:
                 await _follow(jobs, name, where)
             if sending.logs or sending.wait:
                 await _wait(jobs, name, where)
             else:
-                say(f"'gangline get {name} -n {where}' shows it, 'gangline logs -f' follows it.")
+                print_status(
+                    f"'gangline get {name} -n {where}' shows it, 'gangline logs -f' follows it."
+                )
 
 
-async def create(
+async def create_objects(
     jobs: "JobClient", manifests: Sequence[Manifest], namespace: str | None, output: str
 ) -> list[tuple[str, str]]:
     """Create objects, each job before the objects that it owns; return the jobs."""
@@ -101,7 +107,7 @@ async def create(
     for manifest in sorted(manifests, key=lambda each: bool(_owner_name(each))):
         owner = owners.get(_owner_name(manifest))
         created = await _create_one(jobs, manifest, namespace, owner)
-        _tell_created(created, output)
+        _print_created(created, output)
         metadata = created["metadata"]
         if created["kind"] in kinds:
             owners[metadata["name"]] = created
@@ -117,15 +123,15 @@ async def _create_one(
     if owner is None:
         return await jobs.submit(manifest, namespace)
     try:
-        return await jobs.submit(belonging(manifest, owner), namespace)
+        return await jobs.submit(with_owner(manifest, owner), namespace)
     except ApiError:
         metadata = owner["metadata"]
         await jobs.delete(metadata["name"], metadata["namespace"])
-        say(f"{metadata['name']} deleted: an object that it owns could not be created.")
+        print_status(f"{metadata['name']} deleted: an object that it owns could not be created.")
         raise
 
 
-def belonging(manifest: Manifest, owner: Manifest) -> Manifest:
+def with_owner(manifest: Manifest, owner: Manifest) -> Manifest:
     """Return an object with its job as owner, so that it is deleted with the job."""
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -141,38 +147,38 @@ def _owner_name(manifest: Manifest) -> str:
     return str(annotations.get(OWNER_ANNOTATION, ""))
 
 
-def _tell_created(created: Manifest, output: str) -> None:
+def _print_created(created: Manifest, output: str) -> None:
     if output in {"json", "yaml"}:
         if created["kind"] == "Secret":
             created = {key: value for key, value in created.items() if key != "data"}
-        click.echo(("---\n" if output == "yaml" else "") + structured(created, output))
+        click.echo(("---\n" if output == "yaml" else "") + serialize(created, output))
         return
     name = f"{created['kind'].lower()}/{created['metadata']['name']}"
     click.echo(name if output == "name" else f"{name} created")
 
 
 async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
-    from gangline.cli.log_lines import LineWriter  # noqa: PLC0415
-    from gangline.sdk.logs import following_batches  # noqa: PLC0415
+    from gangline.cli.log_lines import LogLineWriter  # noqa: PLC0415
+    from gangline.sdk.logs import follow_batches  # noqa: PLC0415
 
-    say(f"Following {name}; Ctrl-C detaches, the job continues.")
+    print_status(f"Following {name}; Ctrl-C detaches, the job continues.")
     job = await jobs.get(name, namespace)
-    writer = LineWriter(marked=job.wanted > 1)
-    async with following_batches(jobs.client, job) as batches:
+    writer = LogLineWriter(marked=job.desired > 1)
+    async with follow_batches(jobs.client, job) as batches:
         async for batch in batches:
             writer.write(*batch)
 
 
 async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
-    from gangline.sdk.jobs import State  # noqa: PLC0415
+    from gangline.sdk.jobs import JobState  # noqa: PLC0415
 
-    say(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
+    print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
     job = await jobs.wait(name, namespace)
-    if job.state is State.FAILED:
+    if job.state is JobState.FAILED:
         raise CommandError(
             f"job {name} has failed: {job.reason}",
             hint=f"'gangline diagnose {name} -n {namespace}' looks for the cause, "
             f"'gangline logs {name} -n {namespace}' prints the replicas' logs.",
             code=ExitCode.JOB_FAILED,
         )
-    say(f"Job {name} has succeeded.")
+    print_status(f"Job {name} has succeeded.")

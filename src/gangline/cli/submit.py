@@ -1,4 +1,4 @@
-"""``submit``: training jobs from files, or from flags (``submit pytorch``)."""
+"""``submit_manifests``: training jobs from files, or from flags (``submit pytorch``)."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.options import namespace_options, output_option
 from gangline.cli.submit_kinds import OUTPUTS, KindGroup
-from gangline.cli.target import Target
+from gangline.cli.target import ClusterTarget
 
 _EPILOG = """\b
 Examples:
@@ -40,7 +40,7 @@ def submit_command(
     /,
     files: tuple[str, ...],
     changes: tuple[str, ...],
-    target: Target,
+    target: ClusterTarget,
     output: str,
     **options: bool,
 ) -> None:
@@ -49,7 +49,7 @@ def submit_command(
         if files or changes:
             given = "-f" if files else "--set"
             raise click.UsageError(f"give either {given} or a kind of job, not both", context)
-        context.default_map = {context.invoked_subcommand: _given(context)}
+        context.default_map = {context.invoked_subcommand: _command_line_options(context)}
         return
     if not files:
         raise CommandError(
@@ -58,15 +58,19 @@ def submit_command(
             code=ExitCode.USAGE,
         )
     from gangline.cli.manifests import read_manifests  # noqa: PLC0415
-    from gangline.cli.set_fields import with_changes  # noqa: PLC0415
-    from gangline.cli.submission import Sending, submit  # noqa: PLC0415
+    from gangline.cli.set_fields import apply_changes  # noqa: PLC0415
+    from gangline.cli.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
 
     manifests = [manifest for file in files for manifest in read_manifests(file)]
     check = not options.pop("no_check")
-    submit(with_changes(manifests, changes), target, Sending(output=output, check=check, **options))
+    submit_manifests(
+        apply_changes(manifests, changes),
+        target,
+        SubmitOptions(output=output, check=check, **options),
+    )
 
 
-def _given(context: click.Context) -> dict[str, Any]:
+def _command_line_options(context: click.Context) -> dict[str, Any]:
     """Return options that precede the kind on the command line; they apply to the subcommand."""
     return {
         name: value

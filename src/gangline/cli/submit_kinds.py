@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.jobs.command import JobCommand
+from gangline.cli.jobs.command import ArenaCommand
 from gangline.cli.options import namespace_options, output_option
-from gangline.cli.target import Target
+from gangline.cli.target import ClusterTarget
 
 OUTPUTS = ("text", "name", "yaml", "json")
 
 
-class Trainer(NamedTuple):
+class JobCommandSpec(NamedTuple):
     """A kind of job on the command line."""
 
     word: str
@@ -26,50 +26,50 @@ class Trainer(NamedTuple):
     trainer: str
     """Name in job lists."""
     aliases: tuple[str, ...]
-    runs: str
+    help: str
     """Help text of the subcommand."""
     clean: str = "Running"
 
 
-TRAINERS = (
-    Trainer(
+JOB_COMMANDS = (
+    JobCommandSpec(
         "pytorch",
         "pytorchjob",
         ("pytorchjob", "py"),
         "Start a PyTorch job that runs COMMAND in each of its pods.",
     ),
-    Trainer(
+    JobCommandSpec(
         "tf",
         "tfjob",
         ("tfjob", "tensorflow"),
         "Start a TensorFlow job that runs COMMAND in each of its pods.",
     ),
-    Trainer(
+    JobCommandSpec(
         "mpi",
         "mpijob",
         ("mpijob", "mj", "horovod", "horovodjob", "hj"),
         "Start an MPI job whose launcher runs COMMAND, such as mpirun, on its workers.",
         clean="All",
     ),
-    Trainer(
+    JobCommandSpec(
         "mindspore",
         "msjob",
         ("mindsporejob", "msjob", "ms"),
         "Start a MindSpore job that runs COMMAND in each of its pods.",
     ),
-    Trainer(
+    JobCommandSpec(
         "paddle",
         "paddlejob",
         ("paddlejob",),
         "Start a PaddlePaddle job that runs COMMAND in each of its pods.",
     ),
-    Trainer(
+    JobCommandSpec(
         "jax",
         "jaxjob",
         ("jaxjob",),
         "Start a JAX job that runs COMMAND in each of its pods.",
     ),
-    Trainer(
+    JobCommandSpec(
         "elastic",
         "elasticjob",
         ("elasticjob", "et", "etjob"),
@@ -78,7 +78,7 @@ TRAINERS = (
 )
 
 
-_TRAINERS = {name: each for each in TRAINERS for name in (each.word, *each.aliases)}
+_JOB_COMMANDS_BY_NAME = {name: each for each in JOB_COMMANDS for name in (each.word, *each.aliases)}
 
 
 class KindGroup(click.Group):
@@ -88,47 +88,49 @@ class KindGroup(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_TRAINERS)
+        return sorted(_JOB_COMMANDS_BY_NAME)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        trainer = _TRAINERS.get(cmd_name)
+        trainer = _JOB_COMMANDS_BY_NAME.get(cmd_name)
         return None if trainer is None else _command(trainer, cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
         """Complete a kind from the table alone, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
-        kinds = sorted((each.word, each.runs) for each in TRAINERS)
+        kinds = sorted((each.word, each.help) for each in JOB_COMMANDS)
         found = [
             CompletionItem(word, help=runs) for word, runs in kinds if word.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-def commands() -> Iterator[click.Command]:
+def kind_commands() -> Iterator[click.Command]:
     """Build the command of each kind."""
-    for trainer in TRAINERS:
+    for trainer in JOB_COMMANDS:
         yield _command(trainer, trainer.word)
 
 
-def _command(trainer: Trainer, name: str) -> click.Command:
+def _command(trainer: JobCommandSpec, name: str) -> click.Command:
     # Late: more than a hundred options, which completion of the kind does not need.
     from gangline.cli.jobs import options as flags  # noqa: PLC0415
 
     function = partial(_run, trainer)
     function.__doc__ = (
-        f"{trainer.runs}\n\nOptions come before the command; a shell runs the joined command."
+        f"{trainer.help}\n\nOptions come before the command; a shell runs the joined command."
     )
-    built: Any = output_option(*OUTPUTS)(_keep(function))
-    built = flags.with_options(namespace_options(built), flags.of_kind(trainer.word, trainer.clean))
+    built: Any = output_option(*OUTPUTS)(_as_callback(function))
+    built = flags.add_options(
+        namespace_options(built), flags.kind_options(trainer.word, trainer.clean)
+    )
     built = click.argument("command", nargs=-1, type=click.UNPROCESSED)(built)
     settings = {"allow_interspersed_args": False}
     return click.command(
-        name, cls=JobCommand, context_settings=settings, hidden=name != trainer.word
+        name, cls=ArenaCommand, context_settings=settings, hidden=name != trainer.word
     )(built)
 
 
-def _keep(function: Any) -> Any:
+def _as_callback(function: Any) -> Any:
     """Wrap a partial function in the form that click needs."""
 
     def command(*args: Any, **options: Any) -> None:
@@ -139,19 +141,19 @@ def _keep(function: Any) -> Any:
 
 
 def _run(
-    trainer: Trainer,
+    trainer: JobCommandSpec,
     context: click.Context,
-    target: Target,
+    target: ClusterTarget,
     output: str,
     command: tuple[str, ...],
     **options: Any,
 ) -> None:
-    from gangline.cli.jobs.reading import read_objects  # noqa: PLC0415
-    from gangline.cli.submission import Sending, submit  # noqa: PLC0415
-    from gangline.cli.submit_settings import filled_in  # noqa: PLC0415
+    from gangline.cli.jobs.reading import build_objects  # noqa: PLC0415
+    from gangline.cli.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
+    from gangline.cli.submit_settings import apply_settings  # noqa: PLC0415
 
-    options = filled_in(context, options, target.profile, commands)
-    sending = Sending(
+    options = apply_settings(context, options, target.profile, kind_commands)
+    sending = SubmitOptions(
         dry_run=options.pop("dry_run"),
         wait=options.pop("wait"),
         logs=options.pop("logs"),
@@ -159,12 +161,12 @@ def _run(
         output=output,
     )
     if not command:
-        raise _missing("no command given; put it last", '"python train.py"')
+        raise _missing_argument("no command given; put it last", '"python train.py"')
     _refuse_late_options(context, command)
     if not options["image"] and not options.get("worker_image"):
-        raise _missing("--image is required", "--image pytorch/pytorch:2.7.1")
-    objects = read_objects(trainer.word, trainer.trainer, " ".join(command), options)
-    submit(objects, target, sending)
+        raise _missing_argument("--image is required", "--image pytorch/pytorch:2.7.1")
+    objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options)
+    submit_manifests(objects, target, sending)
 
 
 def _refuse_late_options(context: click.Context, command: tuple[str, ...]) -> None:
@@ -181,5 +183,5 @@ def _refuse_late_options(context: click.Context, command: tuple[str, ...]) -> No
         )
 
 
-def _missing(message: str, example: str) -> CommandError:
+def _missing_argument(message: str, example: str) -> CommandError:
     return CommandError(message, hint=f"For example: {example}", code=ExitCode.USAGE)

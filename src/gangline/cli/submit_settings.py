@@ -13,13 +13,15 @@ from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.profiles import Profiles, Setting, read_profiles, submit_settings
+from gangline.cli.profiles import UserSettings, Setting, read_user_settings, resolve_submit_settings
 
-OWN = frozenset({"name", "dry-run", "profile", "kubeconfig", "config", "context", "namespace"})
+NOT_SETTABLE = frozenset(
+    {"name", "dry-run", "profile", "kubeconfig", "config", "context", "namespace"}
+)
 """Flags that settings cannot give: they belong to one job, or to another level of the file."""
 
 
-def filled_in(
+def apply_settings(
     context: click.Context,
     options: Mapping[str, Any],
     profile: str,
@@ -30,8 +32,8 @@ def filled_in(
     Raises:
         CommandError: a setting is not a flag, or its value is invalid; has the key.
     """
-    profiles = read_profiles()
-    found = checked(profiles, profile, commands)
+    profiles = read_user_settings()
+    found = check_settings(profiles, profile, commands)
     by_flag = dict(_flags(context.command))
     complete = dict(options)
     for flag, setting in found.items():
@@ -41,8 +43,8 @@ def filled_in(
     return complete
 
 
-def checked(
-    profiles: Profiles, profile: str, commands: Callable[[], Iterable[click.Command]]
+def check_settings(
+    profiles: UserSettings, profile: str, commands: Callable[[], Iterable[click.Command]]
 ) -> dict[str, Setting]:
     """Return the settings for flags of ``submit KIND``.
 
@@ -55,9 +57,9 @@ def checked(
     Raises:
         CommandError: a setting is not a flag of any of the commands; the message has its key.
     """
-    found = submit_settings(profiles, profile)
+    found = resolve_submit_settings(profiles, profile)
     if found:
-        known = {flag for command in commands() for flag, _ in _flags(command)} - OWN
+        known = {flag for command in commands() for flag, _ in _flags(command)} - NOT_SETTABLE
         for flag, setting in found.items():
             if flag not in known:
                 near = get_close_matches(flag, known, n=1)
@@ -80,7 +82,7 @@ def _value(
     option: click.Option,
     setting: Setting,
     options: Mapping[str, Any],
-    profiles: Profiles,
+    profiles: UserSettings,
 ) -> Any:
     """Return the value of an option, from the command line and the settings."""
     name, value = str(option.name), setting.value
@@ -102,5 +104,5 @@ def _value(
         raise _wrong(profiles, setting, error.message) from error
 
 
-def _wrong(profiles: Profiles, setting: Setting, problem: str) -> CommandError:
+def _wrong(profiles: UserSettings, setting: Setting, problem: str) -> CommandError:
     return CommandError(f"{profiles.path}: {setting.key}: {problem}", code=ExitCode.USAGE)

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
     from gangline.kube.config import ClusterConfig
     from gangline.kube.ratelimit import TokenBucket
 
 
-class Target(NamedTuple):
+class ClusterTarget(NamedTuple):
     """The cluster and the namespace that a command works with."""
 
     kubeconfig: str | None = None
@@ -35,24 +35,27 @@ class Target(NamedTuple):
 
         return load_config(self.kubeconfig, self.context)
 
-    def namespace_of(self, client: "Client") -> str:
+    def namespace_of(self, client: "ApiClient") -> str:
         return self.namespace or client.config.namespace
 
     @asynccontextmanager
     async def connect(
         self, component: str = "", *, rate_limit: "TokenBucket | None" = None
-    ) -> "AsyncIterator[Client]":
+    ) -> "AsyncIterator[ApiClient]":
         """Open a client of the cluster; requests are counted for components only."""
-        from gangline.kube.client import Client  # noqa: PLC0415
+        from gangline.kube.client import ApiClient  # noqa: PLC0415
 
-        client = Client(
-            self.config(), component or "gangline", rate_limit=rate_limit, counted=bool(component)
+        client = ApiClient(
+            self.config(),
+            component or "gangline",
+            rate_limit=rate_limit,
+            count_requests=bool(component),
         )
         async with client:
             yield client
 
 
-def target_of(given: Mapping[str, Any]) -> Target:
+def resolve_target(given: Mapping[str, Any]) -> ClusterTarget:
     """Return the target for option values and the user's settings.
 
     Args:
@@ -63,19 +66,19 @@ def target_of(given: Mapping[str, Any]) -> Target:
         CommandError: the settings have mistakes, or the requested profile does not exist.
     """
     # Late, so that completion of a word that needs no cluster does not load the settings.
-    from gangline.cli.profiles import VARIABLES, cluster_settings, read_profiles  # noqa: PLC0415
+    from gangline.cli.profiles import VARIABLES, resolve_cluster_settings, read_user_settings  # noqa: PLC0415
 
-    profiles = read_profiles()
-    found = cluster_settings(given, profiles, os.environ)
+    profiles = read_user_settings()
+    found = resolve_cluster_settings(given, profiles, os.environ)
     # KUBECONFIG may list several files, which the kubeconfig reader splits itself.
     values = {
         key: setting.value
         for key, setting in found.items()
         if setting.origin != f"environment {VARIABLES['kubeconfig']}"
     }
-    return Target(
+    return ClusterTarget(
         values.get("kubeconfig"),
         values.get("context"),
         values.get("namespace"),
-        profiles.in_use(given.get("profile"), os.environ).value,
+        profiles.active_profile(given.get("profile"), os.environ).value,
     )

@@ -1,4 +1,4 @@
-"""``tensorboard``: open the TensorBoard of a job in a browser; start one if there is none."""
+"""``tensorboard_objects``: open the TensorBoard of a job in a browser; start one if there is none."""
 
 import asyncio
 import sys
@@ -8,16 +8,16 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.errors import CommandError
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run_async
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import job_errors, namespace_options, type_option
-from gangline.cli.output import say
-from gangline.cli.target import Target
+from gangline.cli.options import translate_job_errors, namespace_options, type_option
+from gangline.cli.output import print_status
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
 
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 
 
 @click.command("tensorboard")
@@ -39,7 +39,7 @@ def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
     image: str,
     no_open: bool,
     stop: bool,
-    target: Target,
+    target: ClusterTarget,
 ) -> None:
     """Open the TensorBoard of a job; start one if there is none."""
 
@@ -49,14 +49,14 @@ def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
             if stop:
                 await _stop(client, namespace, job)
                 return
-            await _ensure(client, namespace, job, kind, logdir, image)
-            await _show(client, namespace, job, port, browser=not no_open)
+            await _start_if_missing(client, namespace, job, kind, logdir, image)
+            await _forward_and_open(client, namespace, job, port, browser=not no_open)
 
-    with job_errors():
-        run(work())
+    with translate_job_errors():
+        run_async(work())
 
 
-async def _stop(client: "Client", namespace: str, job: str) -> None:
+async def _stop(client: "ApiClient", namespace: str, job: str) -> None:
     from gangline.api.resources import DEPLOYMENTS, SERVICES  # noqa: PLC0415
     from gangline.cli.jobs.tensorboard import service_name  # noqa: PLC0415
 
@@ -66,13 +66,13 @@ async def _stop(client: "Client", namespace: str, job: str) -> None:
     click.echo(f"TensorBoard of {job} deleted")
 
 
-async def _ensure(
-    client: "Client", namespace: str, name: str, kind: str, logdir: str, image: str
+async def _start_if_missing(
+    client: "ApiClient", namespace: str, name: str, kind: str, logdir: str, image: str
 ) -> None:
     """Start a TensorBoard for a job without one."""
     from gangline.api.resources import SERVICES  # noqa: PLC0415
-    from gangline.cli.jobs.tensorboard import service_name, tensorboard  # noqa: PLC0415
-    from gangline.cli.submission import belonging  # noqa: PLC0415
+    from gangline.cli.jobs.tensorboard import service_name, tensorboard_objects  # noqa: PLC0415
+    from gangline.cli.submission import with_owner  # noqa: PLC0415
     from gangline.kube.errors import NotFound  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 
@@ -90,21 +90,23 @@ async def _ensure(
             hint="Start one with --logdir FOLDER, the folder of the job's event files.",
             code=ExitCode.USAGE,
         )
-    mounts = mounts_of(stored, logdir)
-    for manifest in tensorboard(name, image, logdir, mounts, {}):
-        await jobs.submit(belonging(manifest, stored), namespace)
-    say(f"Started a TensorBoard for {name}.")
+    mounts = find_event_mount(stored, logdir)
+    for manifest in tensorboard_objects(name, image, logdir, mounts, {}):
+        await jobs.submit(with_owner(manifest, stored), namespace)
+    print_status(f"Started a TensorBoard for {name}.")
 
 
-def mounts_of(job: dict[str, Any], logdir: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def find_event_mount(
+    job: dict[str, Any], logdir: str
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the volume of a job that contains a folder, and its mount.
 
     Raises:
         CommandError: no volume that other pods can mount contains it.
     """
-    from gangline.sdk.written import roles  # noqa: PLC0415
+    from gangline.sdk.written import iterate_roles  # noqa: PLC0415
 
-    for _, role in roles(job):
+    for _, role in iterate_roles(job):
         pod = role["template"]["spec"]
         volumes = {volume["name"]: volume for volume in pod.get("volumes") or []}
         for mount in pod["containers"][0].get("volumeMounts") or []:
@@ -119,17 +121,19 @@ def mounts_of(job: dict[str, Any], logdir: str) -> list[tuple[dict[str, Any], di
     )
 
 
-async def _show(client: "Client", namespace: str, job: str, port: int, *, browser: bool) -> None:
+async def _forward_and_open(
+    client: "ApiClient", namespace: str, job: str, port: int, *, browser: bool
+) -> None:
     """Wait until the TensorBoard runs, forward a port to it, and open it."""
     from gangline.cli.jobs.tensorboard import PORT, service_name  # noqa: PLC0415
-    from gangline.kube.port_forward import forwarded_port  # noqa: PLC0415
+    from gangline.kube.port_forward import forward_port  # noqa: PLC0415
     from gangline.sdk.client import JobError  # noqa: PLC0415
-    from gangline.sdk.places import Place, find_place  # noqa: PLC0415
+    from gangline.sdk.places import PortTarget, resolve_port_target  # noqa: PLC0415
 
-    service = Place(namespace, f"svc/{service_name(job)}")
+    service = PortTarget(namespace, f"svc/{service_name(job)}")
 
     async def target() -> tuple[str, int]:
-        return await find_place(client, service, PORT)
+        return await resolve_port_target(client, service, PORT)
 
     reported = False
     while True:
@@ -137,12 +141,14 @@ async def _show(client: "Client", namespace: str, job: str, port: int, *, browse
             await target()
         except JobError as error:
             if not reported:
-                say(f"Waiting for TensorBoard: {error}; Ctrl-C gives up.")
+                print_status(f"Waiting for TensorBoard: {error}; Ctrl-C gives up.")
             reported = True
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         else:
             break
-    opened = forwarded_port(client.transport, namespace, target, local_port=port, complain=say)
+    opened = forward_port(
+        client.transport, namespace, target, local_port=port, on_error=print_status
+    )
     async with opened as local:
         address = f"http://127.0.0.1:{local}"
         click.echo(f"TensorBoard of {job}: {address}")

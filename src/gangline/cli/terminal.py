@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from gangline.cli.output import terminal_size
 
 if TYPE_CHECKING:
-    from gangline.kube.execute import Session
+    from gangline.kube.execute import RemoteCommand
     from gangline.kube.transport import Transport
 
 _CHUNK = 1 << 16
 
 
-async def interact(
+async def run_interactive(
     transport: "Transport",
     pod: str,
     namespace: str,
@@ -32,15 +32,15 @@ async def interact(
     Raises:
         ApiError: the command could not be run, or the connection broke.
     """
-    from gangline.kube.execute import STDERR, open_session  # noqa: PLC0415
+    from gangline.kube.execute import STDERR, open_remote_command  # noqa: PLC0415
 
-    opened = open_session(
+    opened = open_remote_command(
         transport, pod, namespace, command, container=container, stdin=stdin, tty=tty
     )
     async with opened as session:
-        typing = asyncio.create_task(_type(session)) if stdin else None
+        typing = asyncio.create_task(_forward_input(session)) if stdin else None
         try:
-            with _raw_terminal(session) if tty else _as_it_is():
+            with _raw_terminal(session) if tty else _cooked_terminal():
                 async for channel, content in session.output():
                     stream = sys.stderr if channel == STDERR else sys.stdout
                     stream.buffer.write(content)
@@ -52,7 +52,7 @@ async def interact(
     return session.exit_code or 0
 
 
-async def _type(session: "Session") -> None:
+async def _forward_input(session: "RemoteCommand") -> None:
     """Send terminal input, or the content of a pipe until its end."""
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
@@ -75,12 +75,12 @@ async def _type(session: "Session") -> None:
 
 
 @contextmanager
-def _as_it_is() -> Iterator[None]:
+def _cooked_terminal() -> Iterator[None]:
     yield
 
 
 @contextmanager
-def _raw_terminal(session: "Session") -> Iterator[None]:
+def _raw_terminal(session: "RemoteCommand") -> Iterator[None]:
     """Send every key immediately, and the size of the window when it changes."""
     import termios  # noqa: PLC0415
     import tty  # noqa: PLC0415

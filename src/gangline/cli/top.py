@@ -10,18 +10,18 @@ import click
 from gangline.cli import completing
 from gangline.cli.choosing import refresh_option, selector_option
 from gangline.cli.errors import CommandError
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run_async
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.node_details import NodeDetails, details_blocks, details_data, read_details
-from gangline.cli.node_views import GPU, GpuMode, footer, node_data, node_table, read_nodes
+from gangline.cli.node_details import NodeDetails, format_nodes, details_data, read_details
+from gangline.cli.node_views import GPU, GpuMode, gpu_totals, node_data, node_table, read_nodes
 from gangline.cli.options import cluster_options, output_option
-from gangline.cli.output import draws_curves, say, tell
-from gangline.cli.sparkline import History
-from gangline.cli.target import Target
-from gangline.cli.top_job import REFRESH_S, job_command, rule
+from gangline.cli.output import supports_sparklines, print_status, print_result
+from gangline.cli.sparkline import SparklineHistory
+from gangline.cli.target import ClusterTarget
+from gangline.cli.top_job import REFRESH_INTERVAL_S, job_command, timestamp_line
 
 if TYPE_CHECKING:
-    from gangline.kube.client import Client
+    from gangline.kube.client import ApiClient
 
 
 @click.group("top")
@@ -39,7 +39,7 @@ def _mode(_: click.Context, __: click.Parameter, value: str | None) -> GpuMode |
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _NodeQuery:
     """Which nodes to show, and how."""
 
     names: tuple[str, ...]
@@ -78,44 +78,44 @@ def node_command(  # noqa: PLR0913, PLR0917 - one for each flag
     metric: bool,
     refresh: bool,
     selector: str,
-    target: Target,
+    target: ClusterTarget,
     output: str,
 ) -> None:
     """Show GPUs, CPU and memory of each node, and how much is allocated."""
     if names and selector:
         message = f"node {names[0]!r} and --selector {selector!r} exclude each other"
         raise CommandError(message, code=ExitCode.USAGE)
-    look = _Look(names, mode, details, output, selector)
+    look = _NodeQuery(names, mode, details, output, selector)
 
     async def show() -> None:
-        history = History()
+        history = SparklineHistory()
         async with target.connect() as client:
             while True:
-                found = await _nodes(client, look)
-                if refresh and draws_curves():
-                    history.note({each.view.name: each.view.cpu_used or 0.0 for each in found})
-                _tell(found, look, history)
+                found = await _load_nodes(client, look)
+                if refresh and supports_sparklines():
+                    history.record({each.view.name: each.view.cpu_used or 0.0 for each in found})
+                _print_nodes(found, look, history)
                 if metric:
-                    _say_what_is_missing(found)
+                    _warn_of_unmeasured(found)
                 if not refresh:
                     return
-                await asyncio.sleep(REFRESH_S)
-                click.echo(rule())
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+                click.echo(timestamp_line())
 
-    run(show())
+    run_async(show())
 
 
-def _say_what_is_missing(nodes: Sequence[NodeDetails]) -> None:
+def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
     having = [each for each in nodes if each.view.total.get(GPU)]
     silent = [each.view.name for each in having if not each.devices]
     if not having:
-        say("None of these nodes has GPUs.")
+        print_status("None of these nodes has GPUs.")
     elif silent:
         few = ", ".join(silent[:5]) + (", ..." if len(silent) > 5 else "")
-        say(f"No measurements of GPUs on {few}: no DCGM exporter answers there.")
+        print_status(f"No measurements of GPUs on {few}: no DCGM exporter answers there.")
 
 
-def _tell(nodes: Sequence[NodeDetails], look: _Look, history: History) -> None:
+def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: SparklineHistory) -> None:
     views = [each.view for each in nodes]
     data: Callable[[NodeDetails], object] = (
         details_data if look.details else lambda each: node_data(each.view)
@@ -123,18 +123,18 @@ def _tell(nodes: Sequence[NodeDetails], look: _Look, history: History) -> None:
     if look.output == "name":
         for view in views:
             click.echo(f"node/{view.name}")
-    elif tell([data(each) for each in nodes], look.output):
+    elif print_result([data(each) for each in nodes], look.output):
         return
     else:
         if look.details:
-            click.echo(details_blocks(nodes))
+            click.echo(format_nodes(nodes))
         else:
             click.echo(node_table(views, history, modes=look.output == "wide"))
-        if sums := footer(views):
+        if sums := gpu_totals(views):
             click.echo(sums)
 
 
-async def _nodes(client: "Client", look: _Look) -> list[NodeDetails]:
+async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
     from gangline.sdk.gpu_usage import gpu_usage  # noqa: PLC0415
     from gangline.sdk.usage import node_usage  # noqa: PLC0415

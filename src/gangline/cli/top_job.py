@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import completing
-from gangline.cli.choosing import Choice, choosing_options, refresh_option
-from gangline.cli.event_loop import run
-from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, with_gpu_metrics
-from gangline.cli.job_views import duration, job_data, now
-from gangline.cli.node_views import worth
+from gangline.cli.choosing import JobSelection, job_selection_options, refresh_option
+from gangline.cli.event_loop import run_async
+from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, add_gpu_metrics
+from gangline.cli.job_views import format_duration, job_data, current_time
+from gangline.cli.node_views import format_gpus
 from gangline.cli.options import (
-    job_errors,
+    translate_job_errors,
     namespace_options,
     output_option,
-    say_what_is_unseen,
+    warn_of_unreadable,
     type_option,
 )
-from gangline.cli.output import draws_curves, table, tell
-from gangline.cli.sparkline import CURVE, NOTHING, History
-from gangline.cli.target import Target
+from gangline.cli.output import supports_sparklines, format_table, print_result
+from gangline.cli.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHistory
+from gangline.cli.target import ClusterTarget
 
 if TYPE_CHECKING:
     from gangline.sdk.gpu_usage import GpuUsage
     from gangline.sdk.jobs import Job
-    from gangline.sdk.usage import Usage
+    from gangline.sdk.usage import ResourceUsage
 
-    UsageByPod = Mapping[tuple[str, str], Usage]
+    UsageByPod = Mapping[tuple[str, str], ResourceUsage]
 
-REFRESH_S = 2.0
+REFRESH_INTERVAL_S = 2.0
 _MI = 2**20
 
 
@@ -40,7 +40,7 @@ _MI = 2**20
 @click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
 @type_option
-@choosing_options
+@job_selection_options
 @click.option(
     "-i", "--instance", default="", shell_complete=completing.instances, help="Only this replica."
 )
@@ -48,7 +48,7 @@ _MI = 2**20
 @output_option("table", "wide", "json", "yaml", "name")
 def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
-    target: Target,
+    target: ClusterTarget,
     kind: str,
     all_namespaces: bool,
     selector: str,
@@ -67,74 +67,76 @@ def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
             jobs = JobClient(client, kind)
             namespace = target.namespace_of(client)
             where = None if all_namespaces else namespace
-            choice = Choice(job, namespace, selector=selector) if job else None
-            history = History()
+            choice = JobSelection(job, namespace, selector=selector) if job else None
+            history = SparklineHistory()
             while True:
-                found = await (choice.found(jobs) if choice else jobs.list(where, selector))
+                found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
                 has_gpus = any(each.allocated_gpus for each in found)
                 busy = await gpu_usage(client) if has_gpus else None
-                usage = with_gpus(await pod_usage(client, where), busy)
-                if refresh and draws_curves():
-                    history.note(_cores(found, usage))
+                usage = add_gpu_usage(await pod_usage(client, where), busy)
+                if refresh and supports_sparklines():
+                    history.record(_cores(found, usage))
                 if job and output in {"table", "wide"}:
-                    click.echo(replica_usage(found[0], usage, instance, history, busy))
+                    click.echo(format_replica_usage(found[0], usage, instance, history, busy))
                 else:
-                    _tell(found, usage, output, all_namespaces, history, busy)
+                    _print_usage(found, usage, output, all_namespaces, history, busy)
                 if not refresh:
-                    say_what_is_unseen(jobs)
+                    warn_of_unreadable(jobs)
                     return
-                await asyncio.sleep(REFRESH_S)
-                click.echo(rule())
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+                click.echo(timestamp_line())
 
-    with job_errors():
-        run(show())
+    with translate_job_errors():
+        run_async(show())
 
 
-def rule() -> str:
+def timestamp_line() -> str:
     """Return the line between two refreshes."""
-    return f"{'-' * 30} {now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}"
+    return f"{'-' * 30} {current_time().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}"
 
 
-def _tell(
+def _print_usage(
     jobs: "Sequence[Job]",
     usage: "UsageByPod",
     output: str,
     namespaces: bool,
-    history: History,
+    history: SparklineHistory,
     busy: "GpuUsage | None",
 ) -> None:
     ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
     if output == "name":
         for job in ordered:
             click.echo(f"{job.kind.trainer}/{job.name}")
-    elif not tell(
-        [with_gpu_metrics(usage_data(job, usage, now()), busy) for job in ordered], output
+    elif not print_result(
+        [add_gpu_metrics(usage_data(job, usage, current_time()), busy) for job in ordered], output
     ):
-        click.echo(usage_table(ordered, usage, now(), namespaces=namespaces, history=history))
+        click.echo(
+            format_job_usage(ordered, usage, current_time(), namespaces=namespaces, history=history)
+        )
 
 
 def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
     """Return used cores by job and by pod, for the sparklines."""
     found: dict[Hashable, float] = {pod: used.cpu for pod, used in usage.items()}
     for job in jobs:
-        if (used := used_by(job, usage)) is not None:
+        if (used := job_usage(job, usage)) is not None:
             found[job.uid] = used.cpu
     return found
 
 
-def with_gpus(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
+def add_gpu_usage(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
     """Add the GPU utilization of pods, if an exporter measures it."""
-    from gangline.sdk.usage import Usage  # noqa: PLC0415
+    from gangline.sdk.usage import ResourceUsage  # noqa: PLC0415
 
     if busy is None:
         return usage
     return {
-        pod: replace(usage.get(pod, Usage()), gpus=busy.pods.get(pod))
+        pod: replace(usage.get(pod, ResourceUsage()), gpus=busy.pods.get(pod))
         for pod in {*usage, *busy.pods}
     }
 
 
-def used_by(job: "Job", usage: "UsageByPod") -> "Usage | None":
+def job_usage(job: "Job", usage: "UsageByPod") -> "ResourceUsage | None":
     """Return the usage of all replicas of a job; None without measurements."""
     found = [
         usage[job.namespace, replica.name]
@@ -149,40 +151,45 @@ def used_by(job: "Job", usage: "UsageByPod") -> "Usage | None":
     return total
 
 
-def usage_table(
+def format_job_usage(
     jobs: "Sequence[Job]",
     usage: "UsageByPod",
     at: datetime,
     *,
     namespaces: bool,
-    history: History = NOTHING,
+    history: SparklineHistory = NO_HISTORY,
 ) -> str:
     """Return jobs under Arena's header, and the sum over running jobs."""
     head = ["NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE"]
     head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
-    head += [CURVE] if history else []
+    head += [CPU_COLUMN] if history else []
     rows = []
     for job in jobs:
-        used = used_by(job, usage)
-        row: list[object] = [job.name, job.state, job.kind.trainer.upper(), duration(job, at)]
+        used = job_usage(job, usage)
+        row: list[object] = [
+            job.name,
+            job.state,
+            job.kind.trainer.upper(),
+            format_duration(job, at),
+        ]
         row += [job.requested_gpus, job.allocated_gpus, job.chief.node if job.chief else ""]
-        row += [*_amounts(used), *([_worth(used)] if measured else [])]
-        row += [history.curve(job.uid)] if history else []
+        row += [*_cpu_and_memory_cells(used), *([_gpu_cell(used)] if measured else [])]
+        row += [history.render(job.uid)] if history else []
         rows.append([job.namespace, *row] if namespaces else row)
     running = [job for job in jobs if job.state == "RUNNING"]
     allocated = sum(job.allocated_gpus for job in running)
     requested = sum(job.requested_gpus for job in running)
     total = f"Total Allocated/Requested GPUs of Training Jobs: {allocated}/{requested}"
-    return f"{table(['NAMESPACE', *head] if namespaces else head, rows)}\n\n{total}"
+    return f"{format_table(['NAMESPACE', *head] if namespaces else head, rows)}\n\n{total}"
 
 
-def replica_usage(
+def format_replica_usage(
     job: "Job",
     usage: "UsageByPod",
     instance: str,
-    history: History = NOTHING,
+    history: SparklineHistory = NO_HISTORY,
     busy: "GpuUsage | None" = None,
 ) -> str:
     """Return the replicas of a job with their usage."""
@@ -191,7 +198,7 @@ def replica_usage(
     head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
-    head += [CURVE] if history else []
+    head += [CPU_COLUMN] if history else []
     rows = [
         [
             replica.name,
@@ -199,34 +206,37 @@ def replica_usage(
             replica.gpus,
             replica.node,
             *(device_cells(busy, job.namespace, replica.name) if busy else ()),
-            *_amounts(used := usage.get((job.namespace, replica.name))),
-            *([_worth(used)] if measured else []),
-            *([history.curve((job.namespace, replica.name))] if history else []),
+            *_cpu_and_memory_cells(used := usage.get((job.namespace, replica.name))),
+            *([_gpu_cell(used)] if measured else []),
+            *([history.render((job.namespace, replica.name))] if history else []),
         ]
         for replica in job.replicas
         if not instance or instance in {replica.name, replica.short_name}
     ]
     facts = [("Name", job.name), ("Status", job.state), ("Namespace", job.namespace)]
-    facts += [("Trainer", job.kind.trainer.upper()), ("Duration", duration(job, now()))]
+    facts += [
+        ("Trainer", job.kind.trainer.upper()),
+        ("Duration", format_duration(job, current_time())),
+    ]
     block = "\n".join(f"{name + ':':12}{value}" for name, value in facts)
     total = f"  Allocated/Requested GPUs of Job: {job.allocated_gpus}/{job.requested_gpus}"
-    return f"{block}\n\nInstances:\n{table(head, rows, indent='  ')}\n\nGPUs:\n{total}"
+    return f"{block}\n\nInstances:\n{format_table(head, rows, indent='  ')}\n\nGPUs:\n{total}"
 
 
 def _measures_gpus(usage: "UsageByPod") -> bool:
     return any(used.gpus is not None for used in usage.values())
 
 
-def _worth(used: "Usage | None") -> str:
-    return worth(used.gpus if used else None)
+def _gpu_cell(used: "ResourceUsage | None") -> str:
+    return format_gpus(used.gpus if used else None)
 
 
-def _amounts(used: "Usage | None") -> tuple[object, object]:
+def _cpu_and_memory_cells(used: "ResourceUsage | None") -> tuple[object, object]:
     return ("", "") if used is None else (f"{used.cpu:.2f}", f"{used.memory / _MI:.0f}Mi")
 
 
 def usage_data(job: "Job", usage: "UsageByPod", at: datetime) -> dict[str, Any]:
-    used = used_by(job, usage)
+    used = job_usage(job, usage)
     return job_data(job, at) | {
         "usedCPU": None if used is None else used.cpu,
         "usedMemoryBytes": None if used is None else used.memory,

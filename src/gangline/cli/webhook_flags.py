@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 
 import click
 
-from gangline.cli.setting import BindAddress, setting
+from gangline.cli.setting import BindAddress, env_option
 
 if TYPE_CHECKING:
     from gangline.operator.webhook.settings import WebhookSettings
 
-_setting = partial(setting, "GANGLINE_OPERATOR")
+_webhook_option = partial(env_option, "GANGLINE_OPERATOR")
 
 
-def _checked_url(_: click.Context, __: click.Parameter, value: str) -> str:
+def _check_url(_: click.Context, __: click.Parameter, value: str) -> str:
     """Refuse URLs that no API server would call."""
     try:
         parts = urlsplit(value)
@@ -30,50 +30,50 @@ def _checked_url(_: click.Context, __: click.Parameter, value: str) -> str:
 
 
 WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
-    _setting(
+    _webhook_option(
         "--webhook",
         type=click.Choice(["on", "off"]),
         default="off",
         show_default=True,
         help="Serve an admission webhook that refuses invalid jobs.",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-bind-address",
         type=BindAddress(),
         default=":9443",
         show_default=True,
         help="Address of the webhook server.",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-service",
         default="gangline-operator",
         show_default=True,
         help="Service of the webhook, with port 443.",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-url",
         default="",
-        callback=_checked_url,
+        callback=_check_url,
         help="Instead of a service: https URL of an operator outside the cluster.",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-namespace",
         default="",
         help="Namespace of service and secret; default: the operator's own (MY_POD_NAMESPACE).",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-secret",
         default="gangline-operator-webhook",
         show_default=True,
         help="Secret with the certificate that replicas share; it is created and renewed.",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-configuration",
         default="gangline-operator",
         show_default=True,
         help="Name of both webhook configurations, which are created.",
     ),
-    _setting(
+    _webhook_option(
         "--webhook-failure-policy",
         type=click.Choice(["Ignore", "Fail"], case_sensitive=False),
         default="Ignore",
@@ -83,7 +83,7 @@ WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
-def webhook_from(
+def build_webhook_settings(
     flags: dict[str, Any], namespaces: tuple[str, ...], own_namespace: str
 ) -> "WebhookSettings | None":
     """Remove the webhook's flags from ``flags`` and build its settings; None if it is off.

@@ -1,7 +1,7 @@
 """Phases of a node for the goodput account."""
 
 
-class Phase:
+class NodePhase:
     """Names of the phases. The set is open: unknown ones count as waiting."""
 
     WAITING = "waiting"

@@ -30,7 +30,7 @@ _LARGEST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Saves:
+class SaveCounts:
     """Numbers of saves that did not complete as requested, since the last start."""
 
     skipped: int = 0
@@ -41,14 +41,14 @@ class Saves:
     """Failed writes of a step to storage; each is tried again."""
 
     @classmethod
-    def most(cls, told: Iterable["Saves"]) -> Self:
+    def merge_max(cls, counts: Iterable["SaveCounts"]) -> Self:
         """Combine the counts of processes that save the same steps: the maximum of each number."""
-        rows = [(count.skipped, count.overtaken, count.failed) for count in told]
+        rows = [(count.skipped, count.overtaken, count.failed) for count in counts]
         return cls(*map(max, *rows, (0, 0, 0))) if rows else cls()
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WorkerProgress:
     """Progress of one process since its start."""
 
     step: int | None = None
@@ -61,14 +61,14 @@ class Told:
     """The last step that a complete checkpoint holds, in memory or in storage."""
     blocked_s: float = 0.0
     """Time for which training has waited for checkpoints."""
-    saves: Saves = Saves()
+    saves: SaveCounts = SaveCounts()
 
 
-class _Part:
+class _FilePart:
     """One writer's fixed part of the file; without a file it does nothing."""
 
-    def __init__(self, place: int, environment: Mapping[str, str]) -> None:
-        self._at, self._file = place * _PART, -1
+    def __init__(self, index: int, environment: Mapping[str, str]) -> None:
+        self._at, self._file = index * _PART, -1
         if path := environment.get(PROGRESS_VARIABLE):
             with contextlib.suppress(OSError):
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -83,64 +83,66 @@ class _Part:
             os.close(self._file)
 
 
-class StepTeller:
+class StepReporter:
     """Reports finished steps."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._part = _Part(0, environment)
+        self._part = _FilePart(0, environment)
         self._first = ""
 
-    def finished(self, step: int) -> None:
+    def report_step(self, step: int) -> None:
         if not self._first:
             self._first = f"first_step {step}\n{_FIRST_AT} {time.monotonic():.3f}"
         self._part.write(f"step {step}\n{self._first}\n")
 
 
-class SaveTeller:
+class SaveReporter:
     """Reports saved steps, and the time for which training has waited for checkpoints."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._part = _Part(1, environment)
+        self._part = _FilePart(1, environment)
         self._blocked_s, self._saved = 0.0, ""
-        self._saves = Saves()
-        self._telling = threading.Lock()
+        self._saves = SaveCounts()
+        self._write_lock = threading.Lock()
 
-    def holds(self, step: int) -> None:
+    def report_saved(self, step: int) -> None:
         self._saved = f"saved_step {step}\n"
-        self._tell()
+        self._write()
 
-    def waited(self, seconds: float) -> None:
+    def report_blocked(self, seconds: float) -> None:
         self._blocked_s += seconds
-        self._tell()
+        self._write()
 
-    def became(self, saves: Saves) -> None:
+    def report_counts(self, saves: SaveCounts) -> None:
         if saves != self._saves:
             self._saves = saves
-            self._tell()
+            self._write()
 
-    def _tell(self) -> None:
-        with self._telling:  # a save may complete in another thread
+    def _write(self) -> None:
+        with self._write_lock:  # a save may complete in another thread
             saves = self._saves
             counts = {_SKIPPED: saves.skipped, _OVERTAKEN: saves.overtaken, _FAILED: saves.failed}
             more = "".join(f"{name} {number}\n" for name, number in counts.items() if number)
             self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
 
 
-def read(progress: Path, metrics: Path) -> Told:
+def read_progress(progress: Path, metrics: Path) -> WorkerProgress:
     """Read the progress of a process; invalid lines are ignored."""
     numbers = _numbers(_text(progress))
-    step = _whole(numbers, "step")
+    step = _integer(numbers, "step")
     if step is None:
-        step = _reported(_text(metrics))
+        step = _dlrover_step(_text(metrics))
     if step is None:
-        step = _whole(numbers, "saved_step")
-    return Told(
+        step = _integer(numbers, "saved_step")
+    return WorkerProgress(
         step=step,
-        first_step=_whole(numbers, "first_step"),
+        first_step=_integer(numbers, "first_step"),
         first_at=numbers.get(_FIRST_AT),
-        saved_step=_whole(numbers, "saved_step"),
+        saved_step=_integer(numbers, "saved_step"),
         blocked_s=numbers.get("blocked_s", 0.0),
-        saves=Saves(*(_whole(numbers, name) or 0 for name in (_SKIPPED, _OVERTAKEN, _FAILED))),
+        saves=SaveCounts(
+            *(_integer(numbers, name) or 0 for name in (_SKIPPED, _OVERTAKEN, _FAILED))
+        ),
     )
 
 
@@ -161,12 +163,12 @@ def _numbers(text: str) -> dict[str, float]:
     return found
 
 
-def _whole(numbers: Mapping[str, float], word: str) -> int | None:
-    number = numbers.get(word)
+def _integer(numbers: Mapping[str, float], name: str) -> int | None:
+    number = numbers.get(name)
     return int(number) if number is not None and abs(number) < 1 << 53 else None
 
 
-def _reported(text: str) -> int | None:
+def _dlrover_step(text: str) -> int | None:
     try:
         step = json.loads(text)["step"]
     except (ValueError, KeyError, TypeError):

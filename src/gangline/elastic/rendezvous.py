@@ -18,25 +18,31 @@ on.
 Invariant: round numbers only rise, also after the master has lost its memory (``round_seen``).
 """
 
-from gangline.elastic.protocol.messages import Join, Refused, Restart, Waiting, World
-from gangline.elastic.rendezvous_order import chosen, ranked, world_of
-from gangline.elastic.rendezvous_ranks import RankHolders
-from gangline.elastic.rendezvous_state import (
-    Parameters,
-    Refusal,
-    RendezvousState,
-    Seat,
-    Stay,
+from gangline.elastic.protocol.messages import (
+    Join,
+    RequestRefused,
+    RestartCommand,
+    JoinPending,
+    WorldInfo,
 )
-from gangline.elastic.rendezvous_words import given_up, waiting
+from gangline.elastic.rendezvous_order import choose_members, order_by_topology, build_world
+from gangline.elastic.rendezvous_ranks import RankIndex
+from gangline.elastic.rendezvous_state import (
+    RendezvousParameters,
+    JoinRefusal,
+    RendezvousState,
+    WaitingNode,
+    MemberRecord,
+)
+from gangline.elastic.rendezvous_words import timeout_message, waiting_message
 
-__all__ = ["STOP_PATIENCE_S", "Rendezvous", "RendezvousState"]
+__all__ = ["STOP_TIMEOUT_S", "Rendezvous", "RendezvousState"]
 
-STOP_PATIENCE_S = 60.0
+STOP_TIMEOUT_S = 60.0
 """Live members are waited for this long when a world breaks: torch gives workers 30 s to end."""
-RETELL_S = 3.0
+RESEND_RESTART_S = 3.0
 """A node that trains on although it must restart gets the order again after this time."""
-_FORMER_KEPT = 8
+_MAX_FORMER = 8
 
 
 class Rendezvous:
@@ -44,13 +50,13 @@ class Rendezvous:
 
     def __init__(self, state: RendezvousState | None = None) -> None:
         self.state = state or RendezvousState()
-        self.orders: list[tuple[int, Restart]] = []
+        self.orders: list[tuple[int, RestartCommand]] = []
         """Restarts to send since this was last cleared, with the node of each."""
-        self._holders = RankHolders(self.state)
+        self._rank_index = RankIndex(self.state)
 
-    def parameters_of(self, join: Join) -> Parameters:
+    def parameters_of(self, join: Join) -> RendezvousParameters:
         """Return the parameters in force; the first Join sets them."""
-        return self.state.parameters or Parameters.of(join)
+        return self.state.parameters or RendezvousParameters.from_join(join)
 
     # Events
 
@@ -58,25 +64,25 @@ class Rendezvous:
         """A node wants to be in the next world. Returns True if the state changed."""
         state = self.state
         node = join.node_id
-        if self._is_old(join) or state.is_over:
+        if self._is_outdated(join) or state.is_over:
             return False
         state.parameters = self.parameters_of(join)
         state.round = max(state.round, join.round_seen)
         self._replace_rank_of(join, now)
-        self._follow(join)
+        self._record_former(join)
         was_member = state.members.pop(node, None) is not None
         state.gone.pop(node, None)
         state.refusals.pop(node, None)
-        state.waiting[node] = Seat(join, now)
-        self._holders.took(join)
+        state.waiting[node] = WaitingNode(join, now)
+        self._rank_index.add(join)
         state.last_arrival = now
         if state.waiting_since is None:
             state.waiting_since = now
         if was_member:
-            self._break(now, f"node {node} joins again")
+            self._break_world(now, f"node {node} joins again")
         elif self._can_grow():
-            self._break(now, f"node {node} has joined")
-        self._form(now)
+            self._break_world(now, f"node {node} has joined")
+        self._form_world(now)
         return True
 
     def leave(
@@ -106,14 +112,14 @@ class Rendezvous:
             self._end_if_all_finished()
         elif stay is not None:
             del state.members[node]
-            self._break(now, f"node {node} has left: {reason}")
-        self._form(now)
+            self._break_world(now, f"node {node} has left: {reason}")
+        self._form_world(now)
         return True
 
     def finish(self, node: int, incarnation: str, round_: int) -> bool:
         """All workers of a node have succeeded. Returns True if the state changed."""
         stay = self.state.members.get(node)
-        if stay is None or stay.is_finished or not self._stands(round_):
+        if stay is None or stay.is_finished or not self._is_current(round_):
             return False
         if stay.incarnation != incarnation:
             return False
@@ -121,7 +127,7 @@ class Rendezvous:
         self._end_if_all_finished()
         return True
 
-    def seen(self, node: int, incarnation: str, round_: int, now: float) -> bool:
+    def record_heartbeat(self, node: int, incarnation: str, round_: int, now: float) -> bool:
         """A node reports that it trains in a round. Returns True if the state changed.
 
         A master that lost its memory learns from this that there is a world. A node that was
@@ -134,20 +140,20 @@ class Rendezvous:
             return False
         stay = state.members.get(node)
         if stay is None and state.world is None and round_ >= state.round:
-            self._adopt(node, incarnation, round_, now)
+            self._adopt_world(node, incarnation, round_, now)
             return True
         reason = self._why_restart(stay, incarnation, round_, now)
-        if not reason or now < state.told.get(node, 0.0) + RETELL_S:
+        if not reason or now < state.told.get(node, 0.0) + RESEND_RESTART_S:
             return False
         state.told[node] = now
-        self.orders.append((node, Restart(round=round_, reason=reason)))
+        self.orders.append((node, RestartCommand(round=round_, reason=reason)))
         return True
 
     def tick(self, now: float) -> bool:
         """Process timeouts. Returns True if the state changed."""
         state = self.state
         before = state.round
-        self._form(now)
+        self._form_world(now)
         if state.round != before:
             return True
         if not state.waiting or self.state.is_standing or state.waiting_since is None:
@@ -155,7 +161,7 @@ class Rendezvous:
         assert state.parameters is not None
         if now < state.waiting_since + state.parameters.join_timeout_s:
             return False
-        self._give_up()
+        self._refuse_waiting()
         return True
 
     def deadline(self) -> float | None:
@@ -166,13 +172,13 @@ class Rendezvous:
         ends = []
         if state.waiting_since is not None:
             ends.append(state.waiting_since + state.parameters.join_timeout_s)
-        if state.parameters.usable(len(state.waiting)):
-            ends.append(self._call_ends())
+        if state.parameters.usable_size(len(state.waiting)):
+            ends.append(self._last_call_end())
         return min(ends, default=None)
 
     # Replies to nodes
 
-    def answer(self, join: Join) -> World | Refused | None:
+    def answer(self, join: Join) -> WorldInfo | RequestRefused | None:
         """Return the reply to a Join that has been processed; None if the node must wait."""
         state = self.state
         node = join.node_id
@@ -182,45 +188,47 @@ class Rendezvous:
             return state.world
         if node in state.replaced:
             other = state.replaced[node]
-            return Refused(reason="Superseded", message=f"node {other} has taken its rank")
+            return RequestRefused(reason="Superseded", message=f"node {other} has taken its rank")
         refusal = state.refusals.get(node)
         if refusal and (refusal.incarnation, refusal.number) == (join.incarnation, join.number):
-            return Refused(reason=refusal.reason, message=refusal.message)
+            return RequestRefused(reason=refusal.reason, message=refusal.message)
         if state.is_over:
-            return Refused(reason="JobOver", message="all nodes have finished")
+            return RequestRefused(reason="JobOver", message="all nodes have finished")
         seat = state.waiting.get(node)
         if seat is None or (seat.join.incarnation, seat.join.number) != (
             join.incarnation,
             join.number,
         ):
-            return Refused(reason="Superseded", message="a later Join of this node is known")
+            return RequestRefused(reason="Superseded", message="a later Join of this node is known")
         return None
 
-    def waiting(self) -> Waiting:
-        return waiting(self.state)
+    def waiting_message(self) -> JoinPending:
+        return waiting_message(self.state)
 
     def finished_answer(self, node: int, round_: int) -> bool | None:
         """Whether all nodes have finished; None if the round ended for another reason."""
         if self.state.is_over:
             return True
-        if not self._stands(round_) or node not in self.state.members:
+        if not self._is_current(round_) or node not in self.state.members:
             return None
         return False
 
     # The rules
 
-    def _adopt(self, node: int, incarnation: str, round_: int, now: float) -> None:
+    def _adopt_world(self, node: int, incarnation: str, round_: int, now: float) -> None:
         """Learn of a world from one of its members."""
         state = self.state
         state.round = round_
-        state.members[node] = Stay(incarnation, 0)
+        state.members[node] = MemberRecord(incarnation, 0)
         state.gone.pop(node, None)
         if state.is_broken:
-            self.orders.append((node, Restart(round=round_, reason="the world forms again")))
+            self.orders.append((node, RestartCommand(round=round_, reason="the world forms again")))
         elif state.waiting:
-            self._break(now, "other nodes of the world have joined again")
+            self._break_world(now, "other nodes of the world have joined again")
 
-    def _why_restart(self, stay: Stay | None, incarnation: str, round_: int, now: float) -> str:
+    def _why_restart(
+        self, stay: MemberRecord | None, incarnation: str, round_: int, now: float
+    ) -> str:
         """Return why a node that trains in a round must restart; empty if it may continue."""
         state = self.state
         if stay is None:
@@ -228,10 +236,10 @@ class Rendezvous:
         if stay.incarnation != incarnation:
             return ""
         if state.is_broken:  # the order was sent, but may have been lost
-            return "the members have changed" if now >= state.broken_at + RETELL_S else ""
+            return "the members have changed" if now >= state.broken_at + RESEND_RESTART_S else ""
         return "there is a newer world" if round_ < state.round else ""
 
-    def _is_old(self, join: Join) -> bool:
+    def _is_outdated(self, join: Join) -> bool:
         """True if this Join is known already, or older than a known one."""
         state = self.state
         node = join.node_id
@@ -250,7 +258,7 @@ class Rendezvous:
         )
         return join.number <= known
 
-    def _follow(self, join: Join) -> None:
+    def _record_former(self, join: Join) -> None:
         """Record the agent processes of the node that this Join replaces."""
         state = self.state
         node = join.node_id
@@ -265,12 +273,12 @@ class Rendezvous:
 
     def _remember_former(self, node: int, incarnation: str) -> None:
         kept = [known for known in self.state.former.get(node, []) if known != incarnation]
-        self.state.former[node] = [*kept, incarnation][-_FORMER_KEPT:]
+        self.state.former[node] = [*kept, incarnation][-_MAX_FORMER:]
 
     def _replace_rank_of(self, join: Join, now: float) -> None:
         """Let a node replace others of the same rank."""
         state = self.state
-        for node in self._holders.of(join.node_rank):
+        for node in self._rank_index.nodes_of(join.node_rank):
             if node == join.node_id or node in state.replaced:
                 continue
             reason = f"node {join.node_id} has taken its rank"
@@ -278,8 +286,8 @@ class Rendezvous:
             state.gone[node] = reason
             state.waiting.pop(node, None)
             if state.members.pop(node, None) is not None:
-                self.orders.append((node, Restart(round=state.round, reason=reason)))
-                self._break(now, f"node {join.node_id} replaces node {node}")
+                self.orders.append((node, RestartCommand(round=state.round, reason=reason)))
+                self._break_world(now, f"node {join.node_id} replaces node {node}")
 
     def _can_grow(self) -> bool:
         """True if the waiting nodes would enlarge the current world."""
@@ -289,12 +297,12 @@ class Rendezvous:
         if any(stay.is_finished for stay in state.members.values()):
             return False  # it is about to end, so its members do not restart for a new node
         present = len(state.members)
-        return state.parameters.usable(present + len(state.waiting)) > present
+        return state.parameters.usable_size(present + len(state.waiting)) > present
 
-    def _stands(self, round_: int) -> bool:
+    def _is_current(self, round_: int) -> bool:
         return self.state.is_standing and self.state.round == round_
 
-    def _break(self, now: float, reason: str) -> None:
+    def _break_world(self, now: float, reason: str) -> None:
         """Order the members to restart, once for each world."""
         state = self.state
         if state.is_broken:
@@ -305,33 +313,35 @@ class Rendezvous:
         for node, stay in state.members.items():
             stay.is_finished = False
             if node not in state.gone:
-                self.orders.append((node, Restart(round=state.round, reason=reason)))
+                self.orders.append((node, RestartCommand(round=state.round, reason=reason)))
         for node in [node for node in state.members if node in state.gone]:
             del state.members[node]
 
-    def _form(self, now: float) -> None:
+    def _form_world(self, now: float) -> None:
         """Form a world if the rules allow it now."""
         state = self.state
         if not state.waiting or self.state.is_standing or state.is_over or state.parameters is None:
             return
-        size = state.parameters.usable(len(state.waiting))
-        if not size or (now < self._call_ends() and not self._all_are_here()):
+        size = state.parameters.usable_size(len(state.waiting))
+        if not size or (now < self._last_call_end() and not self._has_all_nodes()):
             return
-        joins = ranked(chosen(state.waiting.values(), size, state.world))
+        joins = order_by_topology(choose_members(state.waiting.values(), size, state.world))
         state.round += 1
-        state.world = world_of(joins, state.round)
+        state.world = build_world(joins, state.round)
         for join in joins:
             del state.waiting[join.node_id]
-        state.members = {join.node_id: Stay(join.incarnation, join.number) for join in joins}
+        state.members = {
+            join.node_id: MemberRecord(join.incarnation, join.number) for join in joins
+        }
         state.is_broken = False
         state.waiting_since = None
 
-    def _all_are_here(self) -> bool:
+    def _has_all_nodes(self) -> bool:
         """True if no other node can be expected."""
         state = self.state
         assert state.parameters is not None
         waiting = len(state.waiting)
-        if state.parameters.usable(waiting) == state.parameters.most:
+        if state.parameters.usable_size(waiting) == state.parameters.largest_size:
             return True
         if state.members:  # members of a broken world live, and will join
             return False
@@ -342,22 +352,22 @@ class Rendezvous:
         dead = len(state.gone.keys() - state.replaced.keys())
         return waiting + dead >= state.parameters.max_nodes
 
-    def _call_ends(self) -> float:
+    def _last_call_end(self) -> float:
         """Time until which other nodes are waited for."""
         state = self.state
         assert state.parameters is not None
         last_call = state.last_arrival + state.parameters.last_call_s
         if state.members:
-            return max(last_call, state.broken_at + STOP_PATIENCE_S)
+            return max(last_call, state.broken_at + STOP_TIMEOUT_S)
         return last_call
 
-    def _give_up(self) -> None:
+    def _refuse_waiting(self) -> None:
         """Refuse all waiting nodes: the minimum has not joined in time."""
         state = self.state
-        message = given_up(state)
+        message = timeout_message(state)
         for node, seat in state.waiting.items():
             join = seat.join
-            state.refusals[node] = Refusal(
+            state.refusals[node] = JoinRefusal(
                 join.incarnation, join.number, "RendezvousFailed", message
             )
         state.waiting.clear()

@@ -4,11 +4,11 @@ Comparing each of a thousand joins with all present nodes would take half of the
 job needs to form its world. The index follows from the state, so it is not persisted.
 """
 
-from gangline.elastic.protocol.messages import Join, World
+from gangline.elastic.protocol.messages import Join, WorldInfo
 from gangline.elastic.rendezvous_state import RendezvousState
 
 
-class RankHolders:
+class RankIndex:
     """Finds waiting nodes and members of the last world by rank.
 
     At most one waiting node has a rank, because a new one replaces the old one. Entries may be
@@ -18,13 +18,13 @@ class RankHolders:
     def __init__(self, state: RendezvousState) -> None:
         self._state = state
         self._waiting = {seat.join.node_rank: node for node, seat in state.waiting.items()}
-        self._world: World | None = None
+        self._world: WorldInfo | None = None
         self._members: dict[int, int] = {}
 
-    def took(self, join: Join) -> None:
+    def add(self, join: Join) -> None:
         self._waiting[join.node_rank] = join.node_id
 
-    def of(self, rank: int) -> list[int]:
+    def nodes_of(self, rank: int) -> list[int]:
         """Return the nodes with a rank; empty for a negative one, which many nodes may have."""
         if rank < 0:
             return []

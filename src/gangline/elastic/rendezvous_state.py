@@ -5,10 +5,10 @@ All of it is persisted, so that a new master continues where the old one ended.
 
 import msgspec
 
-from gangline.elastic.protocol.messages import Join, World
+from gangline.elastic.protocol.messages import Join, WorldInfo
 
 
-class Parameters(msgspec.Struct, frozen=True, array_like=True):
+class RendezvousParameters(msgspec.Struct, frozen=True, array_like=True):
     """Rendezvous parameters of a job; the first Join sets them."""
 
     min_nodes: int
@@ -18,7 +18,7 @@ class Parameters(msgspec.Struct, frozen=True, array_like=True):
     join_timeout_s: float
 
     @classmethod
-    def of(cls, join: Join) -> "Parameters":
+    def from_join(cls, join: Join) -> "RendezvousParameters":
         """Read them from a Join, and correct contradictions."""
         unit = max(1, join.node_unit)
         lowest = max(1, join.min_nodes)
@@ -27,7 +27,7 @@ class Parameters(msgspec.Struct, frozen=True, array_like=True):
     @property
     def problem(self) -> str:
         """Why no world can ever form; empty if one can."""
-        if self.most:
+        if self.largest_size:
             return ""
         return (
             f"there is no multiple of {self.node_unit} (node unit) between {self.min_nodes} and "
@@ -35,30 +35,30 @@ class Parameters(msgspec.Struct, frozen=True, array_like=True):
         )
 
     @property
-    def most(self) -> int:
+    def largest_size(self) -> int:
         """Size of the largest possible world."""
-        return self.usable(self.max_nodes)
+        return self.usable_size(self.max_nodes)
 
-    def usable(self, count: int) -> int:
+    def usable_size(self, count: int) -> int:
         """Return the size of the largest world of ``count`` nodes; 0 if there is none."""
         size = min(count, self.max_nodes)
         size -= size % self.node_unit
         return size if size >= self.min_nodes else 0
 
     @property
-    def least(self) -> int:
+    def smallest_size(self) -> int:
         """Size of the smallest possible world: the minimum, rounded up to the unit."""
         return -(-self.min_nodes // self.node_unit) * self.node_unit
 
 
-class Seat(msgspec.Struct, array_like=True):
+class WaitingNode(msgspec.Struct, array_like=True):
     """A node that waits for a world."""
 
     join: Join
     since: float
 
 
-class Stay(msgspec.Struct, array_like=True):
+class MemberRecord(msgspec.Struct, array_like=True):
     """A node's membership in the current world."""
 
     incarnation: str
@@ -67,7 +67,7 @@ class Stay(msgspec.Struct, array_like=True):
     is_finished: bool = False
 
 
-class Refusal(msgspec.Struct, array_like=True):
+class JoinRefusal(msgspec.Struct, array_like=True):
     """The refusal of a node's last Join."""
 
     incarnation: str
@@ -79,18 +79,18 @@ class Refusal(msgspec.Struct, array_like=True):
 class RendezvousState(msgspec.Struct):
     """Everything that a rendezvous knows."""
 
-    parameters: Parameters | None = None
+    parameters: RendezvousParameters | None = None
     round: int = 0
-    world: World | None = None
+    world: WorldInfo | None = None
     """The last world that formed, current or not."""
-    members: dict[int, Stay] = {}
+    members: dict[int, MemberRecord] = {}
     """Members that have not left it. Also nodes that report training in a world unknown to this
     master.
     """
     is_broken: bool = False
     """True if the members are ordered to stop and join again."""
     broken_at: float = 0.0
-    waiting: dict[int, Seat] = {}
+    waiting: dict[int, WaitingNode] = {}
     waiting_since: float | None = None
     """Time since which nodes wait for a world; None without waiting nodes."""
     last_arrival: float = 0.0
@@ -100,7 +100,7 @@ class RendezvousState(msgspec.Struct):
     """Nodes whose rank another node has taken, with the id of that node."""
     former: dict[int, list[str]] = {}
     """Earlier agent processes of each node."""
-    refusals: dict[int, Refusal] = {}
+    refusals: dict[int, JoinRefusal] = {}
     told: dict[int, float] = {}
     """Time of the last order to restart, for nodes that train on in a world that is over."""
     is_over: bool = False

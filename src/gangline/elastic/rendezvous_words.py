@@ -1,39 +1,39 @@
 """Messages to waiting nodes: what they wait for, and which nodes are missing after the timeout."""
 
-from gangline.elastic.protocol.messages import Waiting
+from gangline.elastic.protocol.messages import JoinPending
 from gangline.elastic.rendezvous_state import RendezvousState
 
-_GONE_NAMED = 8
-_MISSING_NAMED = 64
+_MAX_GONE_LISTED = 8
+_MAX_MISSING_LISTED = 64
 
 
-def waiting(state: RendezvousState) -> Waiting:
-    least = state.parameters.least if state.parameters else 0
+def waiting_message(state: RendezvousState) -> JoinPending:
+    least = state.parameters.smallest_size if state.parameters else 0
     if state.is_standing:
         message = f"the world of round {state.round} is complete; this node is a spare"
     elif state.members:
         message = f"nodes {sorted(state.members)} stop their workers first"
     else:
         message = f"{len(state.waiting)} of at least {least} nodes have joined"
-    return Waiting(
+    return JoinPending(
         message=message,
         present=len(state.waiting),
         wanted=least,
-        missing=_missing(state)[:_MISSING_NAMED],
+        missing=_missing(state)[:_MAX_MISSING_LISTED],
     )
 
 
-def given_up(state: RendezvousState) -> str:
+def timeout_message(state: RendezvousState) -> str:
     """Return the message of a timeout, with the missing nodes."""
     assert state.parameters is not None
     parts = [
         f"after {state.parameters.join_timeout_s:g} s only {len(state.waiting)} of at least "
-        f"{state.parameters.least} nodes have joined"
+        f"{state.parameters.smallest_size} nodes have joined"
     ]
     if missing := _missing(state):
-        parts.append(f"missing: rank {', '.join(map(str, missing[:_MISSING_NAMED]))}")
+        parts.append(f"missing: rank {', '.join(map(str, missing[:_MAX_MISSING_LISTED]))}")
     gone = sorted(state.gone.keys() - state.replaced.keys())
-    parts += [f"lost: node {node} ({state.gone[node]})" for node in gone[:_GONE_NAMED]]
+    parts += [f"lost: node {node} ({state.gone[node]})" for node in gone[:_MAX_GONE_LISTED]]
     return "; ".join(parts)
 
 

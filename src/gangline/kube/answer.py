@@ -14,38 +14,38 @@ GZIP = 16 + zlib.MAX_WBITS
 """The gzip format, as zlib's ``wbits`` argument."""
 
 
-class NoHttp(ConnectionError):
+class MalformedResponse(ConnectionError):
     """The server sent something that is not a valid HTTP response."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """A complete response."""
 
     code: int
     headers: dict[str, str]
     """Headers by lower-case name; the last one counts if a header occurs several times."""
     body: bytes
-    kept: bool
+    keep_alive: bool
     """Whether the connection may be used again."""
 
-    def unpacked(self) -> bytes:
+    def decompressed(self) -> bytes:
         """Return the decompressed body.
 
         Raises:
-            NoHttp: it is compressed in another way than by gzip, or is incomplete.
+            MalformedResponse: it is compressed in another way than by gzip, or is incomplete.
         """
         encoding = self.headers.get("content-encoding", "identity").lower()
         if encoding == "identity":
             return self.body
         if encoding != "gzip":
-            raise NoHttp(f"the content encoding {encoding[:80]!r} is not supported")
+            raise MalformedResponse(f"the content encoding {encoding[:80]!r} is not supported")
         try:
             return zlib.decompress(self.body, wbits=GZIP)
         except zlib.error as error:
-            raise NoHttp(f"the body cannot be decompressed: {error}") from error
+            raise MalformedResponse(f"the body cannot be decompressed: {error}") from error
 
 
-class AnswerReader:
+class ResponseParser:
     """Parses the bytes of one response as they arrive.
 
     The parser calls the methods whose names begin with ``on_``.
@@ -57,24 +57,26 @@ class AnswerReader:
         self._code = 0
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._answer: Answer | None = None
+        self._answer: HttpResponse | None = None
         self._more = False
 
-    def feed(self, received: bytes) -> Answer | None:
+    def feed(self, received: bytes) -> HttpResponse | None:
         """Parse received bytes; return the response once it is complete.
 
         Raises:
-            NoHttp: the bytes are not a valid response.
+            MalformedResponse: the bytes are not a valid response.
         """
         try:
             self._parser.feed_data(received)
         except httptools.HttpParserUpgrade as error:
-            raise NoHttp("the server switched to a protocol that was not requested") from error
+            raise MalformedResponse(
+                "the server switched to a protocol that was not requested"
+            ) from error
         except httptools.HttpParserCallbackError as error:
-            raise NoHttp(str(error.__context__ or error)) from error
+            raise MalformedResponse(str(error.__context__ or error)) from error
         except httptools.HttpParserError as error:
             if self._answer is None:
-                raise NoHttp(f"the response is not HTTP: {error}") from error
+                raise MalformedResponse(f"the response is not HTTP: {error}") from error
             self._more = True
         if not self._code:
             self._count_head(received)
@@ -83,16 +85,18 @@ class AnswerReader:
             # would stay in memory until the next garbage collection.
             self._parser = None
         # A connection with unrequested data is out of step, so it is not used again.
-        return self._answer._replace(kept=False) if self._answer and self._more else self._answer
+        return (
+            self._answer._replace(keep_alive=False) if self._answer and self._more else self._answer
+        )
 
-    def end(self) -> Answer | None:
+    def end(self) -> HttpResponse | None:
         """Handle the end of the connection: return the response if its body ends with the
         connection.
         """
         framed = "content-length" in self._headers or "transfer-encoding" in self._headers
         if not self._code or self._answer is not None or framed:
             return None
-        return Answer(self._code, self._headers, b"".join(self._body), False)
+        return HttpResponse(self._code, self._headers, b"".join(self._body), False)
 
     def on_message_begin(self) -> None:
         """Start a response; a second one was not requested."""
@@ -110,7 +114,7 @@ class AnswerReader:
         """Handle the end of the head. A 1xx response only precedes the real one."""
         encoding = self._headers.get("transfer-encoding", "chunked")
         if encoding.lower() != "chunked":
-            raise NoHttp(f"the transfer encoding {encoding[:80]!r} is not supported")
+            raise MalformedResponse(f"the transfer encoding {encoding[:80]!r} is not supported")
         code = self._parser.get_status_code()
         if self._answer is None and code >= 200:
             self._code = code
@@ -122,9 +126,9 @@ class AnswerReader:
     def on_message_complete(self) -> None:
         if self._code and self._answer is None:
             kept = self._parser.should_keep_alive()
-            self._answer = Answer(self._code, self._headers, b"".join(self._body), kept)
+            self._answer = HttpResponse(self._code, self._headers, b"".join(self._body), kept)
 
     def _count_head(self, part: bytes) -> None:
         self._head_bytes += len(part) + len(": \r\n")
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise NoHttp(f"the head of the response exceeds {MAX_HEAD_BYTES} bytes")
+            raise MalformedResponse(f"the head of the response exceeds {MAX_HEAD_BYTES} bytes")

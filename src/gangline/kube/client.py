@@ -20,8 +20,8 @@ from gangline.api.resource import Resource
 from gangline.kube import request as build
 from gangline.kube.config import ClusterConfig
 from gangline.kube.decoding import (
-    Listing,
-    Malformed,
+    ListResult,
+    MalformedObject,
     WatchEvent,
     decode_event,
     decode_object,
@@ -29,18 +29,18 @@ from gangline.kube.decoding import (
     split_lines,
 )
 from gangline.kube.errors import ApiError, BadRequest, Gone, error_from_status
-from gangline.kube.execute import Executed, execute
+from gangline.kube.execute import ExecResult, run_in_container
 from gangline.kube.ratelimit import TokenBucket
 from gangline.kube.request import JSON, PatchKind, Request
 from gangline.kube.transport import REQUEST_TIMEOUT_S, Transport
 
-__all__ = ["Client", "Listing", "Malformed", "PatchKind", "WatchEvent"]
+__all__ = ["ApiClient", "ListResult", "MalformedObject", "PatchKind", "WatchEvent"]
 
 T = TypeVar("T")
 
 MERGE = PatchKind.MERGE
 
-EVICTION, OLD_EVICTION = "policy/v1", "policy/v1beta1"
+EVICTION, LEGACY_EVICTION = "policy/v1", "policy/v1beta1"
 WATCH_TIMEOUT_S = (300, 600)
 """Range of the random time after which the server is asked to end a watch.
 
@@ -56,7 +56,7 @@ WATCH_GRACE_S = 30
 """Additional time for the server to end a watch before the client closes it."""
 
 
-class Client:
+class ApiClient:
     """Client of one API server. Use as ``async with Client(config) as client``."""
 
     def __init__(
@@ -65,10 +65,10 @@ class Client:
         user_agent: str = "gangline",
         *,
         rate_limit: TokenBucket | None = None,
-        counted: bool = True,
+        count_requests: bool = True,
     ) -> None:
         self.config = config
-        self.transport = Transport(config, user_agent, rate_limit, counted=counted)
+        self.transport = Transport(config, user_agent, rate_limit, count_requests=count_requests)
         self._eviction = EVICTION
 
     async def __aenter__(self) -> Self:
@@ -90,7 +90,7 @@ class Client:
         labels: str = "",
         fields: str = "",
         limit: int = 500,
-    ) -> Listing[T]:
+    ) -> ListResult[T]:
         """Read all objects of one namespace, or of all namespaces, in pages of ``limit``."""
         try:
             return await self._list(resource, namespace, labels, fields, limit)
@@ -100,21 +100,21 @@ class Client:
 
     async def _list(
         self, resource: Resource[T], namespace: str | None, labels: str, fields: str, limit: int
-    ) -> Listing[T]:
+    ) -> ListResult[T]:
         items: list[T] = []
-        malformed: list[Malformed] = []
+        malformed: list[MalformedObject] = []
         continue_ = ""
         while True:
             page = build.list_page(
                 resource, namespace, labels=labels, fields=fields, limit=limit, continue_=continue_
             )
             answer = await self.transport.send(page)
-            with _as_malformed(page, resource):
+            with _translate_decode_errors(page, resource):
                 metadata, found, misfits = decode_page(resource.type, answer)
-            items += _with_kind(resource, found)
+            items += _fill_in_kind(resource, found)
             malformed += misfits
             if not (continue_ := metadata.continue_):
-                return Listing(items, metadata.resource_version, malformed)
+                return ListResult(items, metadata.resource_version, malformed)
 
     async def watch(
         self,
@@ -159,7 +159,7 @@ class Client:
                     if isinstance(event, bytes):
                         raise error_from_status(msgspec.json.decode(event, type=Status))
                 except msgspec.DecodeError as error:
-                    raise _malformed(request, resource, error) from error
+                    raise _malformed_error(request, resource, error) from error
                 yield event
 
     async def create(
@@ -281,9 +281,9 @@ class Client:
             await self.transport.send(request)
         except BadRequest as error:
             # Kubernetes before 1.22 has only policy/v1beta1.
-            if self._eviction == OLD_EVICTION or "no kind" not in str(error):
+            if self._eviction == LEGACY_EVICTION or "no kind" not in str(error):
                 raise
-            self._eviction = OLD_EVICTION
+            self._eviction = LEGACY_EVICTION
             request = build.evict(pod_name, namespace, grace_seconds, self._eviction)
             await self.transport.send(request)
 
@@ -333,13 +333,13 @@ class Client:
         container: str = "",
         stdin: bytes | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> Executed:
+    ) -> ExecResult:
         """Run a command in a container and wait for its end.
 
         Raises:
             ApiError: it could not be run, or did not end in time (``Unreachable``).
         """
-        return await execute(
+        return await run_in_container(
             self.transport,
             pod,
             namespace,
@@ -370,11 +370,11 @@ class Client:
 
     async def _object(self, resource: Resource[T], request: Request) -> T:
         answer = await self.transport.send(request)
-        with _as_malformed(request, resource):
+        with _translate_decode_errors(request, resource):
             return decode_object(resource.type, answer)
 
 
-def _with_kind(resource: Resource[Any], items: list[T]) -> list[T]:
+def _fill_in_kind(resource: Resource[Any], items: list[T]) -> list[T]:
     """Set the kind of each object: only a list itself has it, unlike the events of a watch."""
     for item in items:
         if isinstance(item, Object) and not item.kind:
@@ -385,14 +385,16 @@ def _with_kind(resource: Resource[Any], items: list[T]) -> list[T]:
 
 
 @contextmanager
-def _as_malformed(request: Request, resource: Resource[Any]) -> Iterator[None]:
+def _translate_decode_errors(request: Request, resource: Resource[Any]) -> Iterator[None]:
     """Translate decode errors into an ``ApiError`` that names the expected kind."""
     try:
         yield
     except msgspec.DecodeError as error:
-        raise _malformed(request, resource, error) from error
+        raise _malformed_error(request, resource, error) from error
 
 
-def _malformed(request: Request, resource: Resource[Any], error: msgspec.DecodeError) -> ApiError:
+def _malformed_error(
+    request: Request, resource: Resource[Any], error: msgspec.DecodeError
+) -> ApiError:
     message = f"{request.path}: the response is not a {resource.kind}: {error}"
     return ApiError(Status(status="Failure", reason="Malformed", message=message))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gangline.kube.credentials import CredentialSource, FixedCredential, TokenFile, read_token
+from gangline.kube.credentials import CredentialSource, StaticCredential, TokenFile, read_token
 from gangline.kube.errors import ConfigError
 from gangline.kube.kubeconfig import (
     Kubeconfig,
@@ -20,7 +20,7 @@ from gangline.kube.kubeconfig import (
     find_cluster,
     find_user,
     impersonation_headers,
-    pick,
+    select_context,
     read_kubeconfig,
 )
 
@@ -37,7 +37,7 @@ class ClusterConfig:
     """Base URL of the server, such as ``https://127.0.0.1:6443``."""
     namespace: str = "default"
     """The default namespace."""
-    credentials: CredentialSource = field(default_factory=FixedCredential)
+    credentials: CredentialSource = field(default_factory=StaticCredential)
     certificate_authority: bytes | None = None
     """CA certificates in PEM; None means that the system's are trusted."""
     verify: bool = True
@@ -53,7 +53,7 @@ class ClusterConfig:
     """Where the configuration was read from, for messages."""
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         """Whether the server is on this machine, where compression is a waste of processor time."""
         return _is_loopback(urlsplit(self.server).hostname or "")
 
@@ -100,7 +100,7 @@ def _from_files(
 def _from_kubeconfig(
     kubeconfig: Kubeconfig, context_name: str | None, environment: Mapping[str, str]
 ) -> ClusterConfig:
-    name, context = pick(kubeconfig, context_name)
+    name, context = select_context(kubeconfig, context_name)
     cluster, cluster_folder = find_cluster(kubeconfig, name)
     user, user_folder = find_user(kubeconfig, name)
     return ClusterConfig(
@@ -124,14 +124,14 @@ def _in_cluster(environment: Mapping[str, str], service_account: Path) -> Cluste
     read_token(token_file)
     return ClusterConfig(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
-        namespace=_text(service_account / "namespace") or "default",
+        namespace=_read_text(service_account / "namespace") or "default",
         credentials=TokenFile(token_file),
-        certificate_authority=_text(service_account / "ca.crt").encode() or None,
+        certificate_authority=_read_text(service_account / "ca.crt").encode() or None,
         origin=str(service_account),
     )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -147,12 +147,12 @@ def _environment_proxy(server: str, environment: Mapping[str, str]) -> str:
     proxy = environment.get(name.upper()) or environment.get(name) or ""
     exempt = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
     host = address.hostname or ""
-    if _is_loopback(host) or any(_exempts(entry.strip(), host) for entry in exempt.split(",")):
+    if _is_loopback(host) or any(_covers_host(entry.strip(), host) for entry in exempt.split(",")):
         return ""
     return proxy
 
 
-def _exempts(entry: str, host: str) -> bool:
+def _covers_host(entry: str, host: str) -> bool:
     """Whether an entry of a NO_PROXY list (a name, a domain, a network, ``*``) covers a host."""
     if not entry:
         return False

@@ -1,7 +1,7 @@
 """A pool of keep-alive connections to one server, for plain requests: one request at a time each.
 
 A request through aiohttp's client takes 2.5 times the processor time that it takes here, where only
-a socket, TLS and ``AnswerReader`` are involved. In a scheduler, requests through aiohttp took as
+a socket, TLS and ``ResponseParser`` are involved. In a scheduler, requests through aiohttp took as
 much time as everything else together.
 """
 
@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 
 import aiohappyeyeballs
 
-from gangline.kube.answer import Answer, AnswerReader
+from gangline.kube.answer import HttpResponse, ResponseParser
 
 MAX_IDLE_S = 60.0
 """A connection that was idle for longer is not used again: many servers close it soon after that.
 """
-SECOND_ADDRESS_AFTER_S = 0.25
+HAPPY_EYEBALLS_DELAY_S = 0.25
 """Delay before the next address of a server is tried concurrently (happy eyeballs)."""
 CLOSE_TIMEOUT_S = 1.0
-CLOSING_LAYERS = 3
+CLOSING_TURNS = 3
 """Turns of the event loop in which a connection closes that was cancelled while it was set up."""
 
 SocketFactory = Callable[[aiohappyeyeballs.AddrInfoType], socket.socket]
@@ -33,11 +33,11 @@ class NotConnected(OSError):
     """No connection to the server can be established; the cause has the reason."""
 
 
-class Untrusted(NotConnected):
+class UntrustedServer(NotConnected):
     """The certificate of the server is not trusted."""
 
 
-class Refused(OSError):
+class UpgradeRefused(OSError):
     """The server refused to upgrade the connection."""
 
     def __init__(self, code: int) -> None:
@@ -45,7 +45,7 @@ class Refused(OSError):
         self.code = code
 
 
-class Server(NamedTuple):
+class ServerAddress(NamedTuple):
     """Address of a server, and the name that its certificate must have."""
 
     host: str
@@ -53,13 +53,13 @@ class Server(NamedTuple):
     name: str
 
 
-def server_of(address: str, name: str) -> Server | None:
+def parse_server_address(address: str, name: str) -> ServerAddress | None:
     """Parse an address such as ``https://10.0.0.1:6443``; None if it contains a user."""
     parts = urlsplit(address)
     if not parts.hostname or parts.username is not None:
         return None
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    return Server(parts.hostname, port, name or parts.hostname)
+    return ServerAddress(parts.hostname, port, name or parts.hostname)
 
 
 class Connection(asyncio.Protocol):
@@ -67,19 +67,19 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._reader = AnswerReader()
-        self._answer: asyncio.Future[Answer] | None = None
-        self.lost = asyncio.get_running_loop().create_future()
+        self._parser = ResponseParser()
+        self._response: asyncio.Future[HttpResponse] | None = None
+        self.closed = asyncio.get_running_loop().create_future()
         """A future that is done when the connection is closed."""
-        self.rests_since = 0.0
-        self._wanted = True
+        self.idle_since = 0.0
+        self._keep_open = True
 
     @property
     def usable(self) -> bool:
         """Whether a request may be sent, as far as is known."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, message: bytes, deadline: float) -> Answer:
+    async def exchange(self, message: bytes, deadline: float) -> HttpResponse:
         """Send a request and wait for the response; on any error the connection is closed.
 
         Args:
@@ -93,44 +93,44 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             raise ConnectionResetError("the server closed the connection")
         loop = asyncio.get_running_loop()
-        self._reader = AnswerReader()
-        self._answer = loop.create_future()
+        self._parser = ResponseParser()
+        self._response = loop.create_future()
         # A timer of the loop: ``asyncio.timeout`` costs as much as the rest of this method.
-        timer = loop.call_at(deadline, self._give_up, self._answer)
+        timer = loop.call_at(deadline, self._time_out, self._response)
         try:
             self._transport.write(message)
-            return await self._answer
+            return await self._response
         except BaseException:
             self.close()
             raise
         finally:
             timer.cancel()
-            self._answer = None
+            self._response = None
 
     @staticmethod
-    def _give_up(answer: asyncio.Future[Answer]) -> None:
+    def _time_out(answer: asyncio.Future[HttpResponse]) -> None:
         if not answer.done():
             answer.set_exception(TimeoutError())
 
     def close(self) -> None:
         """Close the connection immediately, or as soon as it is established."""
-        self._wanted = False
+        self._keep_open = False
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have asyncio's interface without its base class.
         self._transport = transport  # type: ignore[assignment]
-        if not self._wanted:
+        if not self._keep_open:
             self.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse received data; unrequested data closes the connection."""
-        waiting = self._answer
+        waiting = self._response
         if waiting is None or waiting.done():
             return self.close()
         try:
-            answer = self._reader.feed(data)
+            answer = self._parser.feed(data)
         except OSError as error:
             waiting.set_exception(error)
             return
@@ -140,18 +140,18 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Complete or fail the pending response."""
         self._transport = None
-        if not self.lost.done():
-            self.lost.set_result(None)
-        if self._answer is None or self._answer.done():
+        if not self.closed.done():
+            self.closed.set_result(None)
+        if self._response is None or self._response.done():
             return
-        answer = self._reader.end() if exc is None else None
+        answer = self._parser.end() if exc is None else None
         if answer is not None:
-            self._answer.set_result(answer)
+            self._response.set_result(answer)
         else:
-            self._answer.set_exception(exc or ConnectionResetError("Server disconnected"))
+            self._response.set_exception(exc or ConnectionResetError("Server disconnected"))
 
 
-class Connections:
+class ConnectionPool:
     """A pool of connections to one server; it grows with the number of concurrent requests.
 
     Args:
@@ -161,7 +161,7 @@ class Connections:
     """
 
     def __init__(
-        self, server: Server, socket_factory: SocketFactory, connect_timeout_s: float
+        self, server: ServerAddress, socket_factory: SocketFactory, connect_timeout_s: float
     ) -> None:
         self._server = server
         self._socket_factory = socket_factory
@@ -169,9 +169,11 @@ class Connections:
         self._tls: ssl.SSLContext | None = None
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
-        self._making: set[asyncio.Task[Any]] = set()
+        self._connecting: set[asyncio.Task[Any]] = set()
 
-    async def ask(self, message: bytes, tls: ssl.SSLContext | None, timeout_s: float) -> Answer:
+    async def exchange(
+        self, message: bytes, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> HttpResponse:
         """Send a request over an idle connection, or a new one.
 
         Raises:
@@ -181,10 +183,10 @@ class Connections:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        connection = self._rested(tls) or await self._connected(tls, timeout_s)
-        answer = await connection.ask(message, deadline)
-        if answer.kept and tls is self._tls:
-            connection.rests_since = loop.time()
+        connection = self._take_idle(tls) or await self._connect_with_timeout(tls, timeout_s)
+        answer = await connection.exchange(message, deadline)
+        if answer.keep_alive and tls is self._tls:
+            connection.idle_since = loop.time()
             self._idle.append(connection)
         else:
             connection.close()
@@ -192,16 +194,16 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections, also those in use."""
-        left = [*self._making, *(connection.lost for connection in self._open)]
+        left = [*self._connecting, *(connection.closed for connection in self._open)]
         for connection in self._open:
             connection.close()
         if left:
             await asyncio.wait(left, timeout=CLOSE_TIMEOUT_S)
-        for _ in range(CLOSING_LAYERS):
+        for _ in range(CLOSING_TURNS):
             await asyncio.sleep(0)
         self._idle.clear()
 
-    def _rested(self, tls: ssl.SSLContext | None) -> Connection | None:
+    def _take_idle(self, tls: ssl.SSLContext | None) -> Connection | None:
         """Return the idle connection that was used last; None if there is no usable one."""
         if tls is not self._tls:
             # The client certificate has changed: connections with the old one are not used again.
@@ -212,23 +214,25 @@ class Connections:
         oldest = asyncio.get_running_loop().time() - MAX_IDLE_S
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable and connection.rests_since >= oldest:
+            if connection.usable and connection.idle_since >= oldest:
                 return connection
             connection.close()
         return None
 
-    async def _connected(self, tls: ssl.SSLContext | None, timeout_s: float) -> Connection:
+    async def _connect_with_timeout(
+        self, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> Connection:
         try:
             async with asyncio.timeout(min(timeout_s, self._connect_timeout_s)):
                 connection = await self._connect(tls)
         except TimeoutError:
             raise
         except ssl.CertificateError as error:
-            raise Untrusted(str(error)) from error
+            raise UntrustedServer(str(error)) from error
         except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError in some cases
             raise NotConnected(str(error)) from error
         self._open.add(connection)
-        connection.lost.add_done_callback(lambda _: self._open.discard(connection))
+        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
         return connection
 
     async def _connect(self, tls: ssl.SSLContext | None) -> Connection:
@@ -237,7 +241,7 @@ class Connections:
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         made = await aiohappyeyeballs.start_connection(
             addresses,
-            happy_eyeballs_delay=SECOND_ADDRESS_AFTER_S,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
             interleave=1,
             loop=loop,
             socket_factory=self._socket_factory,
@@ -252,8 +256,8 @@ class Connections:
                 ssl_handshake_timeout=self._connect_timeout_s if tls else None,
             )
         )
-        self._making.add(making)
-        making.add_done_callback(self._made)
+        self._connecting.add(making)
+        making.add_done_callback(self._connection_done)
         try:
             await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -265,7 +269,7 @@ class Connections:
             raise
         return connection
 
-    def _made(self, making: "asyncio.Task[Any]") -> None:
-        self._making.discard(making)
+    def _connection_done(self, making: "asyncio.Task[Any]") -> None:
+        self._connecting.discard(making)
         if not making.cancelled():
             making.exception()  # retrieved, so that asyncio does not log it

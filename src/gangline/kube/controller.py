@@ -27,18 +27,18 @@ RECONCILE_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ReconcileDone:
     """Nothing is left to do until something changes."""
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class RequeueAfter:
     """Requeue the key after a delay, even if nothing changes."""
 
     seconds: float
 
 
-Result = Done | After
+ReconcileResult = ReconcileDone | RequeueAfter
 
 
 class TerminalError(Exception):
@@ -51,7 +51,7 @@ class Controller(Generic[K]):
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[K], Awaitable[Result]],
+        reconcile: Callable[[K], Awaitable[ReconcileResult]],
         *,
         workers: int = 4,
         queue: WorkQueue[K] | None = None,
@@ -79,9 +79,11 @@ class Controller(Generic[K]):
         """Run until cancelled, or until the queue is stopped."""
         metrics.WORKERS.labels(self.name).set(self._workers)
         self._active.set(0)
-        held = self.queue.held_s
+        held = self.queue.processing_times_s
         metrics.QUEUE_UNFINISHED.labels(self.name).set_function(lambda: sum(held()))
-        metrics.QUEUE_LONGEST.labels(self.name).set_function(lambda: max(held(), default=0.0))
+        metrics.QUEUE_LONGEST_RUNNING.labels(self.name).set_function(
+            lambda: max(held(), default=0.0)
+        )
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._workers):
                 tasks.create_task(self._work())
@@ -101,15 +103,15 @@ class Controller(Generic[K]):
 
     async def _handle(self, key: K) -> None:
         began = time.monotonic()
-        outcome = await self._outcome(key)
+        outcome = await self._reconcile_safely(key)
         took = time.monotonic() - began
         self._time.observe(took)
         log.debug("reconciled", extra={"took_s": round(took, 4)})
         match outcome:
-            case Done():
+            case ReconcileDone():
                 self._count("success")
                 self.queue.forget(key)
-            case After(seconds):
+            case RequeueAfter(seconds):
                 self._count("requeue_after")
                 self.queue.forget(key)
                 self.queue.add_after(key, seconds)
@@ -122,7 +124,7 @@ class Controller(Generic[K]):
                 self._count("error")
                 self._log_failure(error, self.queue.add_rate_limited(key))
 
-    async def _outcome(self, key: K) -> Result | Exception:
+    async def _reconcile_safely(self, key: K) -> ReconcileResult | Exception:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._reconcile(key)

@@ -5,31 +5,31 @@ Only long-running components are scraped. Short commands do not import the metri
 
 from typing import Protocol
 
-NO_ANSWER = "<error>"
+NO_RESPONSE = "<error>"
 """The code of a request without a response, as in client-go."""
 
 
 class RequestCounter(Protocol):
     """Counts the requests to one server."""
 
-    def answered(self, method: str, code: str, took_s: float) -> None:
-        """Count a response by its code (or ``NO_ANSWER``) and duration."""
+    def record_response(self, method: str, code: str, took_s: float) -> None:
+        """Count a response by its code (or ``NO_RESPONSE``) and duration."""
 
-    def waited(self, method: str, waited_s: float) -> None:
+    def record_wait(self, method: str, waited_s: float) -> None:
         """Count the time that a request was delayed by the rate limit."""
 
 
-class Uncounted:
+class NullRequestCounter:
     """Counts nothing."""
 
-    def answered(self, method: str, code: str, took_s: float) -> None: ...
+    def record_response(self, method: str, code: str, took_s: float) -> None: ...
 
-    def waited(self, method: str, waited_s: float) -> None: ...
+    def record_wait(self, method: str, waited_s: float) -> None: ...
 
 
-def counter_of(host: str, *, counted: bool) -> RequestCounter:
+def request_counter(host: str, *, counted: bool) -> RequestCounter:
     if not counted:
-        return Uncounted()
+        return NullRequestCounter()
     from gangline.kube.metrics import RequestMetrics  # noqa: PLC0415 - see the module docstring
 
     return RequestMetrics(host)

@@ -51,7 +51,7 @@ class CredentialSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedCredential:
+class StaticCredential:
     """A credential that never changes."""
 
     credential: Credential = Credential()
@@ -97,10 +97,10 @@ def read_token(path: Path) -> str:
         raise ConfigError(f"the token file {path} cannot be read: {error}") from error
     if not token:
         raise ConfigError(f"the token file {path} is empty")
-    return checked_token(token, f"the token file {path}")
+    return check_token(token, f"the token file {path}")
 
 
-def checked_token(token: str, where: str) -> str:
+def check_token(token: str, where: str) -> str:
     """Return a token if it can be sent in a header.
 
     Raises:
@@ -160,7 +160,7 @@ class ExecPlugin:
             # A task that waited for the lock uses the credential that its predecessor got.
             must_refresh = refresh and self._credential is before
             if self._credential is None or must_refresh or self._expired():
-                status = self._read(await self._run())
+                status = self._parse_output(await self._run())
                 self._credential, self._expires = _credential(status), status.expiration_timestamp
             return self._credential
 
@@ -178,9 +178,9 @@ class ExecPlugin:
         environment = {**os.environ, **self.environment, **self._exec_info(interactive)}
         # In a thread: an asyncio subprocess never ends if it is cancelled while it starts, which
         # happens when one of several concurrent requests finds that the program fails.
-        return await asyncio.to_thread(self._answer, command, environment, interactive)
+        return await asyncio.to_thread(self._output, command, environment, interactive)
 
-    def _answer(
+    def _output(
         self, command: tuple[str, ...], environment: Mapping[str, str], interactive: bool
     ) -> bytes:
         try:
@@ -225,7 +225,7 @@ class ExecPlugin:
         info = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
         return {"KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
 
-    def _read(self, output: bytes) -> _ExecStatus:
+    def _parse_output(self, output: bytes) -> _ExecStatus:
         try:
             answer = msgspec.json.decode(output, type=_ExecCredential)
         except msgspec.DecodeError as error:

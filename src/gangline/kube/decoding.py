@@ -1,7 +1,7 @@
 """Decoding of JSON into typed objects: pages of lists, watch events, lines of a stream.
 
 An object that does not fit its type (its CRD allows more) does not spoil its list: it is returned
-separately, as ``Malformed``. A null field counts as not given.
+separately, as ``MalformedObject``. A null field counts as not given.
 """
 
 import gc
@@ -27,7 +27,7 @@ takes seven times longer).
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
+class MalformedObject:
     """An object that does not fit its type, with the metadata that could be read."""
 
     metadata: ObjectMeta
@@ -35,12 +35,12 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
+class ListResult(Generic[T]):
     """All objects of a list, and its revision."""
 
     items: list[T]
     resource_version: str = ""
-    malformed: list[Malformed] = field(default_factory=list)
+    malformed: list[MalformedObject] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)
@@ -59,7 +59,7 @@ class WatchEvent(Generic[T]):
     type: str
     object: T
     resource_version: str
-    malformed: Malformed | None = None
+    malformed: MalformedObject | None = None
 
 
 class _Page(msgspec.Struct, Generic[T]):
@@ -124,7 +124,7 @@ _IDENTITY = msgspec.json.Decoder(_IdentityEnvelope)
 
 
 @contextmanager
-def garbage_collector_paused(size_bytes: int) -> Iterator[None]:
+def pause_garbage_collector(size_bytes: int) -> Iterator[None]:
     """Pause the garbage collector while a large body is decoded."""
     pause = size_bytes >= GC_PAUSE_BYTES and gc.isenabled()
     if pause:
@@ -160,10 +160,10 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw) -> T:
     return decoder.decode(msgspec.json.encode(without_nulls(msgspec.json.decode(raw))))
 
 
-def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Malformed]]:
+def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[MalformedObject]]:
     """Decode one page of a list: its metadata, its objects, and the malformed ones."""
     key: Any = kind
-    with garbage_collector_paused(len(body)):
+    with pause_garbage_collector(len(body)):
         try:
             page = _page_decoder(key).decode(body)
         except msgspec.ValidationError:
@@ -171,15 +171,17 @@ def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Mal
     return page.metadata, page.items or [], []
 
 
-def _decode_one_by_one(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Malformed]]:
+def _decode_one_by_one(
+    kind: type[T], body: bytes
+) -> tuple[ListMeta, list[T], list[MalformedObject]]:
     page = _RAW_PAGE.decode(body)
     items: list[T] = []
-    malformed: list[Malformed] = []
+    malformed: list[MalformedObject] = []
     for raw in page.items or []:
         try:
             items.append(decode_object(kind, raw))
         except msgspec.ValidationError as error:
-            malformed.append(Malformed(read_metadata(raw), str(error)))
+            malformed.append(MalformedObject(read_metadata(raw), str(error)))
     return page.metadata, items, malformed
 
 
@@ -189,7 +191,7 @@ def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
     try:
         event: _Event[T] = _decode(_event_decoder(key), line)
     except msgspec.ValidationError as error:
-        return _misfit(line, str(error))
+        return _malformed_event(line, str(error))
     if event.type == "ERROR":
         return bytes(_RAW_EVENT.decode(line).object)
     version = getattr(getattr(event.object, "metadata", None), "resource_version", None)
@@ -198,11 +200,11 @@ def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
     return WatchEvent(event.type, event.object, version)
 
 
-def _misfit(line: bytes, error: str) -> WatchEvent[T] | bytes:
+def _malformed_event(line: bytes, error: str) -> WatchEvent[T] | bytes:
     event = _RAW_EVENT.decode(line)
     if event.type == "ERROR":
         return bytes(event.object)
-    malformed = Malformed(read_metadata(event.object), error.replace("$.object", "$"))
+    malformed = MalformedObject(read_metadata(event.object), error.replace("$.object", "$"))
     nothing: Any = None
     return WatchEvent("MALFORMED", nothing, malformed.metadata.resource_version, malformed)
 

@@ -141,7 +141,7 @@ def error_from_status(status: Status) -> ApiError:
     return kind(status)
 
 
-def error_from_answer(code: int, body: bytes, retry_after: str | None = None) -> ApiError:
+def error_from_response(code: int, body: bytes, retry_after: str | None = None) -> ApiError:
     """Return the error for an HTTP response, whether or not its body is a Status."""
     status = _read_status(body) or Status(
         status="Failure", message=_foreign_message(code, body), code=code

@@ -24,8 +24,8 @@ from gangline.api.core import Event, EventSource
 from gangline.api.meta import Object, ObjectMeta
 from gangline.api.reference import ObjectReference
 from gangline.api.resource import Resource
-from gangline.api.resources import BUILT_IN, CUSTOM, EVENTS
-from gangline.kube.client import Client
+from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES, EVENTS
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, ConfigError, NotFound
 from gangline.kube.ratelimit import TokenBucket
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 1024
 """Maximum length of a message in Kubernetes."""
-MAX_WAITING = 1000
+MAX_PENDING = 1000
 MAX_REMEMBERED = 4096
 SIMILAR_LIMIT = 10
 """From this number of different messages per object and reason on, they are combined."""
@@ -42,50 +42,52 @@ BURST, RATE = 25, 1 / 300
 """Rate limit per object, as in Kubernetes: a burst of 25, then one per five minutes."""
 SEND_TIMEOUT_S = 10.0
 
-_KINDS: dict[object, Resource[Any]] = {kind.type: kind for kind in (*BUILT_IN, *CUSTOM)}
+_KINDS: dict[object, Resource[Any]] = {
+    kind.type: kind for kind in (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class PendingEvent:
     """An event that has not been sent."""
 
-    involved: ObjectReference
+    involved_object: ObjectReference
     type: str
     reason: str
     message: str
 
     @property
-    def similarity(self) -> tuple[str, ...]:
+    def aggregation_key(self) -> tuple[str, ...]:
         """Key of events that differ only in their message."""
-        return (*_identity(self.involved), self.type, self.reason)
+        return (*_identity(self.involved_object), self.type, self.reason)
 
 
 @dataclass(slots=True)
-class _Similar:
+class _SimilarEvents:
     """Recent messages of one object with one reason."""
 
     since: float
     messages: set[str] = field(default_factory=set)
 
 
-class Aggregator:
+class EventCorrelator:
     """Decides about an event: drop it, create a new one, or increment a previous one's count."""
 
     def __init__(self, component: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._component = component
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
-        self._similar: OrderedDict[tuple[str, ...], _Similar] = OrderedDict()
+        self._similar: OrderedDict[tuple[str, ...], _SimilarEvents] = OrderedDict()
         self._sent: OrderedDict[tuple[str, ...], Event] = OrderedDict()
 
-    def admit(self, note: Note) -> bool:
+    def admit(self, note: PendingEvent) -> bool:
         """Whether the rate limit of the object admits one more event now."""
-        identity = _identity(note.involved)
+        identity = _identity(note.involved_object)
         bucket = self._buckets.pop(identity, None) or TokenBucket(RATE, BURST, clock=self._clock)
         _remember(self._buckets, identity, bucket)
         return bucket.try_take()
 
-    def next_event(self, note: Note, now: datetime) -> Event:
+    def next_event(self, note: PendingEvent, now: datetime) -> Event:
         """Return the event to send: a new one, or an update (it then has a resource version)."""
         key, message = self._key(note)
         before = self._sent.get(key)
@@ -95,29 +97,29 @@ class Aggregator:
             )
         return self._new_event(note, message, now)
 
-    def sent(self, note: Note, event: Event) -> None:
+    def record_sent(self, note: PendingEvent, event: Event) -> None:
         """Remember an event as the server stored it, for later counts."""
         _remember(self._sent, self._key(note)[0], event)
 
-    def forget(self, note: Note) -> None:
+    def forget(self, note: PendingEvent) -> None:
         """Forget an event that the server has deleted: the next one is a new event."""
         self._sent.pop(self._key(note)[0], None)
 
-    def _key(self, note: Note) -> tuple[tuple[str, ...], str]:
+    def _key(self, note: PendingEvent) -> tuple[tuple[str, ...], str]:
         """Return the key under which an event is counted, and its message."""
         now = self._clock()
-        similar = self._similar.pop(note.similarity, None)
+        similar = self._similar.pop(note.aggregation_key, None)
         if similar is None or now - similar.since > SIMILAR_WINDOW_S:
-            similar = _Similar(now)
-        _remember(self._similar, note.similarity, similar)
+            similar = _SimilarEvents(now)
+        _remember(self._similar, note.aggregation_key, similar)
         if len(similar.messages) < SIMILAR_LIMIT:
             similar.messages.add(note.message)
         if note.message in similar.messages:
-            return (*note.similarity, note.message), note.message
-        return note.similarity, f"(combined from similar events): {note.message}"[:MAX_MESSAGE]
+            return (*note.aggregation_key, note.message), note.message
+        return note.aggregation_key, f"(combined from similar events): {note.message}"[:MAX_MESSAGE]
 
-    def _new_event(self, note: Note, message: str, now: datetime) -> Event:
-        involved = note.involved
+    def _new_event(self, note: PendingEvent, message: str, now: datetime) -> Event:
+        involved = note.involved_object
         # Events of cluster-scoped objects are in the default namespace, as in Kubernetes.
         namespace = involved.namespace or "default"
         name = f"{involved.name[:200]}.{time.time_ns():x}"
@@ -141,7 +143,7 @@ class EventRecorder:
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         component: str,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -149,8 +151,8 @@ class EventRecorder:
     ) -> None:
         self._client = client
         self._now = now
-        self._aggregator = Aggregator(component, clock)
-        self._notes: asyncio.Queue[Note] = asyncio.Queue(MAX_WAITING)
+        self._correlator = EventCorrelator(component, clock)
+        self._pending: asyncio.Queue[PendingEvent] = asyncio.Queue(MAX_PENDING)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -160,7 +162,7 @@ class EventRecorder:
     async def __aexit__(self, *_: object) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                await self._notes.join()
+                await self._pending.join()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -176,35 +178,35 @@ class EventRecorder:
             reason: one CamelCase word, always the same for the same kind of event.
             message: a sentence for users.
         """
-        note = Note(reference_to(involved), type_, reason, message[:MAX_MESSAGE])
-        if not self._aggregator.admit(note):
+        note = PendingEvent(object_reference(involved), type_, reason, message[:MAX_MESSAGE])
+        if not self._correlator.admit(note):
             return
         try:
-            self._notes.put_nowait(note)
+            self._pending.put_nowait(note)
         except asyncio.QueueFull:
             log.debug("event dropped: the queue is full", extra={"reason": reason})
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Wait until everything recorded so far was sent or dropped."""
-        await self._notes.join()
+        await self._pending.join()
 
     async def run(self) -> None:
         """Send recorded events until cancelled."""
         while True:
-            note = await self._notes.get()
+            note = await self._pending.get()
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     await self._send(note)
             except (ApiError, ConfigError, TimeoutError) as error:
                 log.debug("event dropped: %s", error, extra={"reason": note.reason})
             finally:
-                self._notes.task_done()
+                self._pending.task_done()
 
     def _time(self) -> datetime:
         return self._now().replace(microsecond=0)
 
-    async def _send(self, note: Note) -> None:
-        event = self._aggregator.next_event(note, self._time())
+    async def _send(self, note: PendingEvent) -> None:
+        event = self._correlator.next_event(note, self._time())
         namespace = event.metadata.namespace
         if event.metadata.resource_version:
             change = {
@@ -216,15 +218,15 @@ class EventRecorder:
                 stored = await self._client.patch(EVENTS, event.metadata.name, change, namespace)
             except NotFound:
                 # The server deletes events after an hour: create a new one.
-                self._aggregator.forget(note)
-                event = self._aggregator.next_event(note, self._time())
+                self._correlator.forget(note)
+                event = self._correlator.next_event(note, self._time())
                 stored = await self._client.create(EVENTS, event, namespace)
         else:
             stored = await self._client.create(EVENTS, event, namespace)
-        self._aggregator.sent(note, stored)
+        self._correlator.record_sent(note, stored)
 
 
-def reference_to(involved: Object | ObjectReference) -> ObjectReference:
+def object_reference(involved: Object | ObjectReference) -> ObjectReference:
     """Return a reference to an object, also to one whose kind is not set."""
     if isinstance(involved, ObjectReference):
         return involved

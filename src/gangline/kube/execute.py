@@ -14,18 +14,18 @@ import msgspec
 
 from gangline.api.meta import Status
 from gangline.kube.errors import ApiError, Unreachable, error_from_status
-from gangline.kube.request import Request, parameters, pod_path
+from gangline.kube.request import Request, query_parameters, pod_path
 from gangline.kube.transport import Transport
 
 if TYPE_CHECKING:
     from aiohttp import ClientWebSocketResponse
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class ExecResult:
     """Output and exit code of a command."""
 
     exit_code: int
@@ -33,7 +33,7 @@ class Executed:
     stderr: bytes
 
 
-class Session:
+class RemoteCommand:
     """A command that runs in a container. Iterate over its output, then read ``exit_code``."""
 
     def __init__(self, socket: "ClientWebSocketResponse") -> None:
@@ -66,7 +66,7 @@ class Session:
             if message.type is not WSMsgType.BINARY or not message.data:
                 continue
             channel, content = message.data[0], message.data[1:]
-            if channel == OUTCOME:
+            if channel == STATUS:
                 self.exit_code = exit_code_of(msgspec.json.decode(content, type=Status))
             elif channel in {STDOUT, STDERR} and content:
                 yield channel, content
@@ -89,7 +89,7 @@ def exit_code_of(status: Status) -> int:
 
 
 @asynccontextmanager
-async def open_session(
+async def open_remote_command(
     transport: Transport,
     pod: str,
     namespace: str,
@@ -98,13 +98,13 @@ async def open_session(
     container: str = "",
     stdin: bool = False,
     tty: bool = False,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[RemoteCommand]:
     """Start a command in a container.
 
     Raises:
         ApiError: the server refused it.
     """
-    params = parameters(
+    params = query_parameters(
         command=list(command),
         container=container,
         stdin=stdin,
@@ -114,10 +114,10 @@ async def open_session(
     )
     request = Request("GET", pod_path(namespace, pod, "exec"), params)
     async with transport.websocket(request, PROTOCOLS) as socket:
-        yield Session(socket)
+        yield RemoteCommand(socket)
 
 
-async def execute(
+async def run_in_container(
     transport: Transport,
     pod: str,
     namespace: str,
@@ -126,7 +126,7 @@ async def execute(
     container: str = "",
     stdin: bytes | None = None,
     timeout_s: float = 60.0,
-) -> Executed:
+) -> ExecResult:
     """Run a command in a container and wait for its end.
 
     Raises:
@@ -136,7 +136,7 @@ async def execute(
     try:
         async with (
             asyncio.timeout(timeout_s),
-            open_session(
+            open_remote_command(
                 transport, pod, namespace, command, container=container, stdin=stdin is not None
             ) as session,
         ):
@@ -149,4 +149,4 @@ async def execute(
         raise Unreachable(f"the command {command[0]!r} did not end in {timeout_s:.0f} s") from error
     if session.exit_code is None:
         raise ApiError(Status(message="the command ended without an exit code"))
-    return Executed(session.exit_code, bytes(output[STDOUT]), bytes(output[STDERR]))
+    return ExecResult(session.exit_code, bytes(output[STDOUT]), bytes(output[STDERR]))

@@ -20,9 +20,9 @@ from typing import Generic, TypeVar
 from gangline.api.meta import Object
 from gangline.api.resource import Resource
 from gangline.kube import metrics
-from gangline.kube.client import Client, Malformed, WatchEvent
+from gangline.kube.client import ApiClient, MalformedObject, WatchEvent
 from gangline.kube.errors import ApiError, ConfigError, Gone
-from gangline.kube.store import Key, Store, key_of
+from gangline.kube.store import ObjectKey, Indexer, object_key
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ SHORT_WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Selection(Generic[T]):
+class ReflectorOptions(Generic[T]):
     """Which objects are watched, and how they are stored."""
 
     resource: Resource[T]
@@ -44,30 +44,30 @@ class Selection(Generic[T]):
     transform: Callable[[T], T] | None = None
     page_size: int = 500
 
-    def kept(self, item: T) -> T:
+    def transformed(self, item: T) -> T:
         """Return the form of an object that is stored."""
         return self.transform(item) if self.transform else item
 
 
-class Follower(Generic[T]):
+class Reflector(Generic[T]):
     """Watches one namespace, or all. Start ``run`` in a task."""
 
     def __init__(
         self,
-        client: Client,
-        selection: Selection[T],
+        client: ApiClient,
+        options: ReflectorOptions[T],
         namespace: str | None,
-        store: Store[T],
-        refused: Callable[[Malformed], None],
+        indexer: Indexer[T],
+        on_malformed: Callable[[MalformedObject], None],
     ) -> None:
         self._client = client
-        self._selection = selection
+        self._options = options
         self._namespace = namespace
-        self._store = store
-        self._refused = refused
-        self._moved_on = False
+        self._indexer = indexer
+        self._on_malformed = on_malformed
+        self._has_progressed = False
         self._failures = 0
-        self.synced = asyncio.Event()
+        self.has_synced = asyncio.Event()
         """Set after the first complete list."""
         self.resource_version = ""
         """The revision of the store; empty if a list is necessary."""
@@ -86,7 +86,7 @@ class Follower(Generic[T]):
                 self._count_restart("expired")
                 log.info("revision expired: listing again", extra=self._fields_for_log())
                 self.resource_version = ""
-                if not self._moved_on:
+                if not self._has_progressed:
                     # Expired immediately after the list: listing again at once would not help.
                     await self._back_off(error)
             except (ApiError, ConfigError) as error:
@@ -94,7 +94,7 @@ class Follower(Generic[T]):
                 await self._back_off(error)
 
     async def _list(self) -> None:
-        selection = self._selection
+        selection = self._options
         listing = await self._client.list(
             selection.resource,
             self._namespace,
@@ -103,56 +103,56 @@ class Follower(Generic[T]):
             limit=selection.page_size,
         )
         for malformed in listing.malformed:
-            self._refuse(malformed)
-        items = [selection.kept(item) for item in listing.items]
-        self._store.replace(items, self._namespace)
+            self._report_malformed(malformed)
+        items = [selection.transformed(item) for item in listing.items]
+        self._indexer.replace(items, self._namespace)
         self.resource_version = listing.resource_version
-        self._current()
-        self._moved_on = False
-        self.synced.set()
+        self._clear_problem()
+        self._has_progressed = False
+        self.has_synced.set()
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         began, events = loop.time(), 0
         watch = self._client.watch(
-            self._selection.resource,
+            self._options.resource,
             self._namespace,
-            labels=self._selection.labels,
-            fields=self._selection.fields,
+            labels=self._options.labels,
+            fields=self._options.fields,
             resource_version=self.resource_version,
         )
         async with aclosing(watch) as stream:
             async for event in stream:
                 events += 1
-                self._take(event)
-                self._current()
+                self._handle(event)
+                self._clear_problem()
                 self._failures = 0
         if not events and loop.time() - began < SHORT_WATCH_S:
             # If a server ends watches immediately, reconnecting immediately would only load it.
             return await self._back_off(None)
-        self._current()
+        self._clear_problem()
         self._failures = 0
 
-    def _take(self, event: WatchEvent[T]) -> None:
-        self._moved_on = True
+    def _handle(self, event: WatchEvent[T]) -> None:
+        self._has_progressed = True
         if event.resource_version:
             self.resource_version = event.resource_version
         match event.type:
             case "ADDED" | "MODIFIED":
-                self._store.put(self._selection.kept(event.object))
+                self._indexer.put(self._options.transformed(event.object))
             case "DELETED":
-                self._store.remove(key_of(event.object))
+                self._indexer.remove(object_key(event.object))
             case "MALFORMED" if event.malformed is not None:
-                self._refuse(event.malformed)
+                self._report_malformed(event.malformed)
 
-    def _refuse(self, malformed: Malformed) -> None:
+    def _report_malformed(self, malformed: MalformedObject) -> None:
         metadata = malformed.metadata
-        self._store.remove(Key(metadata.namespace, metadata.name))
+        self._indexer.remove(ObjectKey(metadata.namespace, metadata.name))
         fields = {**self._fields_for_log(), "object": f"{metadata.namespace}/{metadata.name}"}
         log.warning("object does not fit its type", extra={**fields, "error": malformed.error})
-        self._refused(malformed)
+        self._on_malformed(malformed)
 
-    def _current(self) -> None:
+    def _clear_problem(self) -> None:
         if self.problem is not None:
             log.info("watch recovered", extra=self._fields_for_log())
         self.problem = None
@@ -170,10 +170,10 @@ class Follower(Generic[T]):
         await asyncio.sleep(wait)
 
     def _count_restart(self, cause: str) -> None:
-        metrics.WATCH_RESTARTS.labels(self._selection.resource.kind, cause).inc()
+        metrics.WATCH_RESTARTS.labels(self._options.resource.kind, cause).inc()
 
     def _fields_for_log(self) -> dict[str, str]:
         return {
-            "kind": self._selection.resource.kind,
+            "kind": self._options.resource.kind,
             "watched_namespace": self._namespace or "all",
         }

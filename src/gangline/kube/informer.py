@@ -14,12 +14,12 @@ from typing import Generic, TypeVar
 
 from gangline.api.meta import Object
 from gangline.api.resource import Resource
-from gangline.kube.client import Client, Malformed
+from gangline.kube.client import ApiClient, MalformedObject
 from gangline.kube.errors import ApiError, ConfigError
-from gangline.kube.follower import Follower, Selection
-from gangline.kube.store import Index, Key, Listener, Store, key_of
+from gangline.kube.follower import Reflector, ReflectorOptions
+from gangline.kube.store import IndexFunction, ObjectKey, Listener, Indexer, object_key
 
-__all__ = ["Informer", "Key", "key_of"]
+__all__ = ["Informer", "ObjectKey", "object_key"]
 
 T = TypeVar("T", bound=Object)
 
@@ -29,13 +29,13 @@ class Informer(Generic[T]):
 
     def __init__(  # noqa: PLR0913 - what to follow, and how to keep it
         self,
-        client: Client,
+        client: ApiClient,
         resource: Resource[T],
         namespace: str | Sequence[str] | None = None,
         *,
         labels: str = "",
         fields: str = "",
-        indexes: Mapping[str, Index[T]] | None = None,
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
         transform: Callable[[T], T] | None = None,
         resync_s: float | None = None,
         page_size: int = 500,
@@ -56,56 +56,56 @@ class Informer(Generic[T]):
         self.resource = resource
         self.transform = transform
         self._resync_s = resync_s
-        self._store: Store[T] = Store(indexes or {})
-        self._on_malformed: Callable[[Malformed], None] | None = None
-        selection = Selection(resource, labels, fields, transform, page_size)
-        self._followers = [
-            Follower(client, selection, scope, self._store, self._refused)
+        self._indexer: Indexer[T] = Indexer(indexes or {})
+        self._malformed_callback: Callable[[MalformedObject], None] | None = None
+        selection = ReflectorOptions(resource, labels, fields, transform, page_size)
+        self._reflectors = [
+            Reflector(client, selection, scope, self._indexer, self._report_malformed)
             for scope in _scopes(namespace)
         ]
 
     async def run(self) -> None:
         """Keep the copy current until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for follower in self._followers:
+            for follower in self._reflectors:
                 tasks.create_task(follower.run())
             if self._resync_s is not None:
                 tasks.create_task(self._resync(self._resync_s))
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Wait until the first list of every namespace is complete."""
-        for follower in self._followers:
-            await follower.synced.wait()
+        for follower in self._reflectors:
+            await follower.has_synced.wait()
 
     @property
     def has_synced(self) -> bool:
         """Whether the first list of every namespace is complete."""
-        return all(follower.synced.is_set() for follower in self._followers)
+        return all(follower.has_synced.is_set() for follower in self._reflectors)
 
     @property
     def problem(self) -> ApiError | ConfigError | None:
         """Why the copy is not current; None while it is."""
-        return next((one.problem for one in self._followers if one.problem), None)
+        return next((one.problem for one in self._reflectors if one.problem), None)
 
     @property
     def resource_version(self) -> str:
         """The revision of the copy; of several namespaces, the first one's."""
-        return self._followers[0].resource_version
+        return self._reflectors[0].resource_version
 
     def get(self, namespace: str | None, name: str) -> T | None:
         """Return the object of this name; None if there is none."""
-        return self._store.get(Key(namespace or "", name))
+        return self._indexer.get(ObjectKey(namespace or "", name))
 
     def items(self) -> Iterable[T]:
         """Return all objects, as of now."""
-        return self._store.items()
+        return self._indexer.items()
 
     def by_index(self, index: str, value: str) -> list[T]:
         """Return the objects with this index value, in order of namespace and name."""
-        return self._store.by_index(index, value)
+        return self._indexer.by_index(index, value)
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._indexer)
 
     def __bool__(self) -> bool:
         """Always true: otherwise an empty informer would be false, as it has a length."""
@@ -113,25 +113,25 @@ class Informer(Generic[T]):
 
     def add_listener(self, listener: Listener[T]) -> None:
         """Call ``listener(old, new)`` on each change, and immediately for each existing object."""
-        self._store.add_listener(listener)
+        self._indexer.add_listener(listener)
 
-    def add_index(self, name: str, index: Index[T]) -> None:
+    def add_index(self, name: str, index: IndexFunction[T]) -> None:
         """Add an index function; not after ``run``."""
-        self._store.add_index(name, index)
+        self._indexer.add_index(name, index)
 
-    def on_malformed(self, callback: Callable[[Malformed], None]) -> None:
+    def on_malformed(self, callback: Callable[[MalformedObject], None]) -> None:
         """Call ``callback`` for each object that does not fit the type (and is not in the copy)."""
-        self._on_malformed = callback
+        self._malformed_callback = callback
 
-    def _refused(self, malformed: Malformed) -> None:
-        if self._on_malformed is not None:
-            self._on_malformed(malformed)
+    def _report_malformed(self, malformed: MalformedObject) -> None:
+        if self._malformed_callback is not None:
+            self._malformed_callback(malformed)
 
     async def _resync(self, period_s: float) -> None:
-        await self.synced()
+        await self.wait_for_sync()
         while True:
             await asyncio.sleep(period_s)
-            self._store.replay()
+            self._indexer.resync()
 
 
 def _scopes(namespace: str | Sequence[str] | None) -> Sequence[str | None]:

@@ -19,10 +19,10 @@ from gangline.kube.credentials import (
     Credential,
     CredentialSource,
     ExecPlugin,
-    FixedCredential,
+    StaticCredential,
     TokenFile,
     basic_authorization,
-    checked_token,
+    check_token,
 )
 from gangline.kube.errors import ConfigError
 
@@ -31,7 +31,7 @@ class _Kebab(msgspec.Struct, rename="kebab"):
     """Field names of a kubeconfig have hyphens."""
 
 
-class Cluster(_Kebab):
+class KubeconfigCluster(_Kebab):
     """Address and certificate authority of an API server."""
 
     server: str = ""
@@ -42,7 +42,7 @@ class Cluster(_Kebab):
     proxy_url: str | None = None
 
 
-class ExecVariable(msgspec.Struct):
+class ExecEnvVar(msgspec.Struct):
     """One environment variable of a credential plug-in."""
 
     name: str
@@ -55,13 +55,13 @@ class ExecConfig(msgspec.Struct, rename="camel"):
     command: str = ""
     api_version: str = ""
     args: list[str] | None = None
-    env: list[ExecVariable] | None = None
+    env: list[ExecEnvVar] | None = None
     install_hint: str | None = None
     interactive_mode: str | None = None
     provide_cluster_info: bool = False
 
 
-class User(_Kebab):
+class KubeconfigUser(_Kebab):
     """Credentials of a user."""
 
     client_certificate: str | None = None
@@ -79,7 +79,7 @@ class User(_Kebab):
     as_groups: list[str] | None = None
 
 
-class Context(msgspec.Struct):
+class KubeconfigContext(msgspec.Struct):
     """A cluster, a user, and the default namespace."""
 
     cluster: str = ""
@@ -89,17 +89,17 @@ class Context(msgspec.Struct):
 
 class _NamedCluster(msgspec.Struct):
     name: str
-    cluster: Cluster | None = None
+    cluster: KubeconfigCluster | None = None
 
 
 class _NamedUser(msgspec.Struct):
     name: str
-    user: User | None = None
+    user: KubeconfigUser | None = None
 
 
 class _NamedContext(msgspec.Struct):
     name: str
-    context: Context | None = None
+    context: KubeconfigContext | None = None
 
 
 class _File(_Kebab):
@@ -114,9 +114,9 @@ class Kubeconfig:
     """The merged files. Each entry has the directory that its relative paths start from."""
 
     origin: str
-    clusters: dict[str, tuple[Cluster, Path]] = field(default_factory=dict)
-    users: dict[str, tuple[User, Path]] = field(default_factory=dict)
-    contexts: dict[str, Context] = field(default_factory=dict)
+    clusters: dict[str, tuple[KubeconfigCluster, Path]] = field(default_factory=dict)
+    users: dict[str, tuple[KubeconfigUser, Path]] = field(default_factory=dict)
+    contexts: dict[str, KubeconfigContext] = field(default_factory=dict)
     current_context: str = ""
 
 
@@ -134,11 +134,11 @@ def read_kubeconfig(paths: list[Path]) -> Kubeconfig:
 
 def _merge(merged: Kubeconfig, found: _File, folder: Path) -> None:
     for cluster in found.clusters or []:
-        merged.clusters.setdefault(cluster.name, (cluster.cluster or Cluster(), folder))
+        merged.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), folder))
     for user in found.users or []:
-        merged.users.setdefault(user.name, (user.user or User(), folder))
+        merged.users.setdefault(user.name, (user.user or KubeconfigUser(), folder))
     for context in found.contexts or []:
-        merged.contexts.setdefault(context.name, context.context or Context())
+        merged.contexts.setdefault(context.name, context.context or KubeconfigContext())
     merged.current_context = merged.current_context or found.current_context or ""
 
 
@@ -172,7 +172,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def pick(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, Context]:
+def select_context(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, KubeconfigContext]:
     """Return the given context, or the current one if None.
 
     Raises:
@@ -190,7 +190,7 @@ def pick(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, Context]:
     return name, kubeconfig.contexts[name]
 
 
-def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
+def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[KubeconfigCluster, Path]:
     """Return the cluster of a context, and the directory that its paths start from.
 
     Raises:
@@ -221,7 +221,7 @@ def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
     return cluster, folder
 
 
-def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[User, Path]:
+def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[KubeconfigUser, Path]:
     """Return the user of a context, and the directory that its paths start from; an empty one if
     unset.
 
@@ -230,7 +230,7 @@ def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[User, Path]:
     """
     name = kubeconfig.contexts[context].user
     if not name:
-        return User(), Path()
+        return KubeconfigUser(), Path()
     if name not in kubeconfig.users:
         known = ", ".join(sorted(kubeconfig.users)) or "none"
         raise ConfigError(
@@ -240,7 +240,7 @@ def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[User, Path]:
     return kubeconfig.users[name]
 
 
-def certificate_authority(cluster: Cluster, folder: Path) -> bytes | None:
+def certificate_authority(cluster: KubeconfigCluster, folder: Path) -> bytes | None:
     """Return the CA certificates (PEM) of the server; None means the system's."""
     return _inline_or_file(
         cluster.certificate_authority_data,
@@ -250,7 +250,9 @@ def certificate_authority(cluster: Cluster, folder: Path) -> bytes | None:
     )
 
 
-def credential_source(user: User, cluster: Cluster, folder: Path) -> CredentialSource:
+def credential_source(
+    user: KubeconfigUser, cluster: KubeconfigCluster, folder: Path
+) -> CredentialSource:
     """Return the source of a user's credentials.
 
     Raises:
@@ -275,22 +277,22 @@ def credential_source(user: User, cluster: Cluster, folder: Path) -> CredentialS
     if user.exec is not None:
         return _exec_plugin(user.exec, cluster, folder)
     if user.token:
-        token = checked_token(user.token, "the user's token")
-        return FixedCredential(Credential(f"Bearer {token}", certificate, key))
+        token = check_token(user.token, "the user's token")
+        return StaticCredential(Credential(f"Bearer {token}", certificate, key))
     if user.token_file:
         return TokenFile(folder / Path(user.token_file).expanduser(), certificate, key)
     authorization = basic_authorization(user.username, user.password or "") if user.username else ""
-    return FixedCredential(Credential(authorization, certificate, key))
+    return StaticCredential(Credential(authorization, certificate, key))
 
 
-def impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
+def impersonation_headers(user: KubeconfigUser) -> tuple[tuple[str, str], ...]:
     """Return the headers for impersonation of another user."""
     headers = [("Impersonate-User", user.as_)] if user.as_ else []
     headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
     return (*headers, *(("Impersonate-Group", group) for group in user.as_groups or []))
 
 
-def _exec_plugin(config: ExecConfig, cluster: Cluster, folder: Path) -> ExecPlugin:
+def _exec_plugin(config: ExecConfig, cluster: KubeconfigCluster, folder: Path) -> ExecPlugin:
     if not config.command:
         raise ConfigError("the user's exec plugin has no command")
     if config.api_version not in EXEC_VERSIONS:
@@ -310,7 +312,7 @@ def _exec_plugin(config: ExecConfig, cluster: Cluster, folder: Path) -> ExecPlug
     )
 
 
-def _cluster_info(cluster: Cluster, folder: Path) -> dict[str, Any]:
+def _cluster_info(cluster: KubeconfigCluster, folder: Path) -> dict[str, Any]:
     authority = certificate_authority(cluster, folder)
     info = {
         "server": cluster.server,

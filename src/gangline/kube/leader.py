@@ -22,7 +22,7 @@ from gangline.api.core import Lease, LeaseSpec
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import LEASES
 from gangline.kube import metrics
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ RELEASE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class LeaderElectionTiming:
     """Timing of an election: how fast a lost leader is replaced, and how often the lease is
     written.
     """
@@ -53,26 +53,28 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LeaseObservation:
     """A state of the lease, and the time on our clock when it was first observed."""
 
     holder: str
     resource_version: str
     duration_s: float
-    seen_at: float
+    observed_at: float
 
-    def expired(self, now: float) -> bool:
+    def has_expired(self, now: float) -> bool:
         """Whether the lease may be taken at time ``now``."""
-        return not self.holder or now - self.seen_at > self.duration_s
+        return not self.holder or now - self.observed_at > self.duration_s
 
 
-def sight(lease: Lease, last: Sighting | None, now: float, default_duration_s: float) -> Sighting:
+def observe_lease(
+    lease: Lease, last: LeaseObservation | None, now: float, default_duration_s: float
+) -> LeaseObservation:
     """Return a new observation if the lease has changed since the last one, else the last one."""
     version = lease.metadata.resource_version
     if last is not None and last.resource_version == version:
         return last
     duration = lease.spec.lease_duration_seconds or default_duration_s
-    return Sighting(lease.spec.holder_identity or "", version, float(duration), now)
+    return LeaseObservation(lease.spec.holder_identity or "", version, float(duration), now)
 
 
 class LeaderElector:
@@ -80,32 +82,32 @@ class LeaderElector:
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         name: str,
         namespace: str,
         identity: str,
         *,
-        timing: Timing | None = None,
+        timing: LeaderElectionTiming | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name, self.namespace, self.identity = name, namespace, identity
         self._client = client
-        self._timing = timing or Timing()
+        self._timing = timing or LeaderElectionTiming()
         self._now = now
         self._lease: Lease | None = None
-        self._sighting: Sighting | None = None
-        self._leads = False
-        self._shown = metrics.LEADER.labels(name)
-        self._shown.set(0)
+        self._observation: LeaseObservation | None = None
+        self._is_leader = False
+        self._metric = metrics.LEADER.labels(name)
+        self._metric.set(0)
 
     @property
-    def leads(self) -> bool:
-        return self._leads
+    def is_leader(self) -> bool:
+        return self._is_leader
 
     @property
     def holder(self) -> str:
         """The last observed leader; empty if there is none."""
-        return self._sighting.holder if self._sighting else ""
+        return self._observation.holder if self._observation else ""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Run ``lead`` while this replica is the leader; when leadership is lost, cancel it and
@@ -121,15 +123,15 @@ class LeaderElector:
                     return
                 log.warning("leadership lost", extra=self._fields())
             finally:
-                self._leads = False
-                self._shown.set(0)
+                self._is_leader = False
+                self._metric.set(0)
                 await self._release()
 
     async def _acquire(self) -> None:
         while not await self._try_acquire():  # noqa: ASYNC110 - a remote lease has no event
             await asyncio.sleep(self._timing.retry_s * random.uniform(1.0, 1.2))
-        self._leads = True
-        self._shown.set(1)
+        self._is_leader = True
+        self._metric.set(1)
 
     async def _try_acquire(self) -> bool:
         try:
@@ -146,14 +148,14 @@ class LeaderElector:
             lease = await self._client.get(LEASES, self.name, self.namespace)
         except NotFound:
             metadata = ObjectMeta(name=self.name, namespace=self.namespace)
-            fresh = Lease(metadata=metadata, spec=self._claim(LeaseSpec()))
-            self._note(await self._client.create(LEASES, fresh, self.namespace))
+            fresh = Lease(metadata=metadata, spec=self._claimed_spec(LeaseSpec()))
+            self._record_lease(await self._client.create(LEASES, fresh, self.namespace))
             return True
-        self._note(lease)
+        self._record_lease(lease)
         ours = self.holder == self.identity
-        if not ours and self._sighting and not self._sighting.expired(_monotonic()):
+        if not ours and self._observation and not self._observation.has_expired(_monotonic()):
             return False
-        await self._write(lease, self._claim(lease.spec))
+        await self._write(lease, self._claimed_spec(lease.spec))
         return True
 
     async def _lead(self, lead: Callable[[], Awaitable[None]]) -> bool:
@@ -192,7 +194,7 @@ class LeaderElector:
                     await self._renew()
                 # The time before the write: for other replicas the lease is as old as the write.
                 renewed_at = began
-            except _Lost:
+            except _LeadershipLost:
                 return
             except (ApiError, ConfigError, TimeoutError) as error:
                 log.debug("renewal: %s", error, extra=self._fields())
@@ -202,15 +204,15 @@ class LeaderElector:
     async def _renew(self) -> None:
         assert self._lease is not None
         try:
-            await self._write(self._lease, self._claim(self._lease.spec))
+            await self._write(self._lease, self._claimed_spec(self._lease.spec))
         except (Conflict, NotFound) as error:
             # Another writer changed it: a person, or we ourselves and the response was lost.
             if isinstance(error, NotFound) or not await self._still_ours():
-                raise _Lost from error
+                raise _LeadershipLost from error
 
     async def _still_ours(self) -> bool:
         try:
-            self._note(await self._client.get(LEASES, self.name, self.namespace))
+            self._record_lease(await self._client.get(LEASES, self.name, self.namespace))
         except NotFound:
             return False
         return self.holder == self.identity
@@ -230,13 +232,15 @@ class LeaderElector:
 
     async def _write(self, lease: Lease, spec: LeaseSpec) -> None:
         changed = msgspec.structs.replace(lease, spec=spec)
-        self._note(await self._client.update(LEASES, changed, self.namespace))
+        self._record_lease(await self._client.update(LEASES, changed, self.namespace))
 
-    def _note(self, lease: Lease) -> None:
+    def _record_lease(self, lease: Lease) -> None:
         self._lease = lease
-        self._sighting = sight(lease, self._sighting, _monotonic(), self._timing.lease_duration_s)
+        self._observation = observe_lease(
+            lease, self._observation, _monotonic(), self._timing.lease_duration_s
+        )
 
-    def _claim(self, spec: LeaseSpec) -> LeaseSpec:
+    def _claimed_spec(self, spec: LeaseSpec) -> LeaseSpec:
         """Return the spec of the lease with us as holder."""
         time = self._time()
         new = spec.holder_identity != self.identity
@@ -259,7 +263,7 @@ class LeaderElector:
         return {"lease": f"{self.namespace}/{self.name}", "identity": self.identity}
 
 
-class _Lost(Exception):
+class _LeadershipLost(Exception):
     """Another replica holds the lease."""
 
 

@@ -13,7 +13,7 @@ _NONE: Mapping[str, object] = MappingProxyType({})
 _fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=_NONE)
 
 
-def current_fields() -> Mapping[str, object]:
+def current_log_fields() -> Mapping[str, object]:
     """Return the log fields of the current task."""
     return _fields.get()
 

@@ -22,7 +22,7 @@ QUEUE_UNFINISHED = Gauge(
     "Sum of the time that workers have processed their current keys",
     ["name"],
 )
-QUEUE_LONGEST = Gauge(
+QUEUE_LONGEST_RUNNING = Gauge(
     "workqueue_longest_running_processor_seconds",
     "Time that the slowest worker has processed its current key",
     ["name"],
@@ -110,7 +110,7 @@ class RequestMetrics:
         self._answers: dict[tuple[str, str], Counter] = {}
         self._times: dict[str, Histogram] = {}
 
-    def answered(self, method: str, code: str, took_s: float) -> None:
+    def record_response(self, method: str, code: str, took_s: float) -> None:
         answers = self._answers.get((code, method))
         if answers is None:
             answers = self._answers[code, method] = REQUESTS.labels(code, method, self._host)
@@ -120,5 +120,5 @@ class RequestMetrics:
         answers.inc()
         times.observe(took_s)
 
-    def waited(self, method: str, waited_s: float) -> None:
+    def record_wait(self, method: str, waited_s: float) -> None:
         RATE_LIMIT_WAIT.labels(method, self._host).observe(waited_s)

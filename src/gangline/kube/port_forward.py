@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from gangline.kube.errors import ApiError, Unreachable
-from gangline.kube.request import Request, parameters, pod_path
+from gangline.kube.request import Request, query_parameters, pod_path
 from gangline.kube.transport import Transport
 
 PROTOCOLS = ("v4.channel.k8s.io",)
@@ -21,20 +21,20 @@ DATA, ERROR = 0, 1
 _CHUNK = 1 << 16
 _PORT_BYTES = 2
 
-Target = Callable[[], Awaitable[tuple[str, int]]]
+TargetResolver = Callable[[], Awaitable[tuple[str, int]]]
 """Returns pod and port for a new connection: the pods behind a service change."""
-Complaint = Callable[[str], None]
+ErrorCallback = Callable[[str], None]
 
 
 @asynccontextmanager
-async def forwarded_port(
+async def forward_port(
     transport: Transport,
     namespace: str,
-    target: Target,
+    resolve_target: TargetResolver,
     *,
     local_port: int = 0,
     host: str = "127.0.0.1",
-    complain: Complaint = lambda _: None,
+    on_error: ErrorCallback = lambda _: None,
 ) -> AsyncIterator[int]:
     """Listen on a port (0: any free one) and forward connections to a pod; yields the port.
 
@@ -44,10 +44,10 @@ async def forwarded_port(
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            pod, port = await target()
+            pod, port = await resolve_target()
             await _connect(transport, namespace, pod, port, reader, writer)
         except (ApiError, ConnectionError) as error:
-            complain(str(error))
+            on_error(str(error))
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
@@ -87,7 +87,7 @@ async def _connect(
     Raises:
         ApiError: the server refused, or nothing listens on the port in the pod.
     """
-    request = Request("GET", pod_path(namespace, pod, "portforward"), parameters(ports=port))
+    request = Request("GET", pod_path(namespace, pod, "portforward"), query_parameters(ports=port))
     async with transport.websocket(request, PROTOCOLS) as socket:
         sending = asyncio.create_task(_send(reader, socket))
         try:

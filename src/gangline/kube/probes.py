@@ -31,14 +31,14 @@ class Health:
 
     ready: bool = False
     """Whether the component has read the cluster state and works, or stands by for the leader."""
-    further: list[Callable[[], bool]] = field(default_factory=list)
+    extra_checks: list[Callable[[], bool]] = field(default_factory=list)
     """Further conditions of readiness."""
     ports: dict[str, int] = field(default_factory=dict)
     """The port of each path, once it is served."""
 
 
 @asynccontextmanager
-async def serve(
+async def serve_probes(
     metrics: Address | None, health: Address | None, state: Health
 ) -> AsyncIterator[None]:
     """Serve ``/metrics``, and ``/healthz`` with ``/readyz``, while the context is open.
@@ -52,13 +52,15 @@ async def serve(
             places.setdefault(address, []).extend(paths)
     async with AsyncExitStack() as stack:
         for address, paths in places.items():
-            port = await stack.enter_async_context(_served(address, paths, state))
+            port = await stack.enter_async_context(_serve_address(address, paths, state))
             state.ports.update(dict.fromkeys(paths, port))
         yield
 
 
 @asynccontextmanager
-async def _served(address: Address, paths: Iterable[str], state: Health) -> AsyncIterator[int]:
+async def _serve_address(
+    address: Address, paths: Iterable[str], state: Health
+) -> AsyncIterator[int]:
     app = web.Application()
     app.add_routes([web.get(path, _page(path, state)) for path in paths])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -82,7 +84,7 @@ def _page(path: str, state: Health) -> _Page:
         return web.Response(text="ok")
 
     async def ready(_: web.Request) -> web.Response:
-        if state.ready and all(holds() for holds in state.further):
+        if state.ready and all(holds() for holds in state.extra_checks):
             return web.Response(text="ok")
         return web.Response(text="starting", status=503)
 

@@ -44,12 +44,12 @@ class Request:
     content_type: str = JSON
 
     @property
-    def repeatable(self) -> bool:
+    def is_idempotent(self) -> bool:
         """Whether sending it twice has the same effect as sending it once."""
         return self.method in {"GET", "HEAD"}
 
 
-def parameters(**values: object) -> Params:
+def query_parameters(**values: object) -> Params:
     """Convert keyword arguments to query parameters; absent ones are omitted.
 
     Names are converted from snake_case to camelCase; a list repeats its name.
@@ -111,7 +111,7 @@ def list_page(
     resource_version: str = "",
 ) -> Request:
     """Read one page of a list; the continue token implies the revision."""
-    params = parameters(
+    params = query_parameters(
         label_selector=labels,
         field_selector=fields,
         limit=limit or None,
@@ -132,7 +132,7 @@ def watch(
     timeout_s: int = 0,
 ) -> Request:
     """Watch a list from a revision on."""
-    params = parameters(
+    params = query_parameters(
         watch=True,
         label_selector=labels,
         field_selector=fields,
@@ -150,8 +150,10 @@ def create(
     namespace = namespace or namespace_of(body)
     if resource.namespaced and not namespace:
         raise ValueError(f"a {resource.kind} is namespaced, and no namespace was given")
-    params = parameters(dry_run="All" if dry_run else None)
-    return Request("POST", collection_path(resource, namespace), params, encode(resource, body))
+    params = query_parameters(dry_run="All" if dry_run else None)
+    return Request(
+        "POST", collection_path(resource, namespace), params, encode_object(resource, body)
+    )
 
 
 def update(
@@ -159,7 +161,7 @@ def update(
 ) -> Request:
     """Replace an object or a subresource, if it still has the revision of the body."""
     path = object_path(resource, namespace or namespace_of(body), name_of(body), subresource)
-    return Request("PUT", path, (), encode(resource, body))
+    return Request("PUT", path, (), encode_object(resource, body))
 
 
 def patch(
@@ -187,8 +189,8 @@ def apply(
 ) -> Request:
     """Apply the fields that ``manager`` owns (server-side apply)."""
     path = object_path(resource, namespace or namespace_of(body), name_of(body), subresource)
-    params = parameters(field_manager=manager, force=force)
-    return Request("PATCH", path, params, encode(resource, body), PatchKind.APPLY.value)
+    params = query_parameters(field_manager=manager, force=force)
+    return Request("PATCH", path, params, encode_object(resource, body), PatchKind.APPLY.value)
 
 
 def delete(
@@ -251,10 +253,10 @@ def evict(
 
 def logs(pod: str, namespace: str, **options: object) -> Request:
     """Read the log of a container; ``options`` are those of the API, in snake_case."""
-    return Request("GET", pod_path(namespace, pod, "log"), parameters(**options))
+    return Request("GET", pod_path(namespace, pod, "log"), query_parameters(**options))
 
 
-def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
+def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
     """Encode headers for HTTP/1.1.
 
     Raises:
@@ -268,7 +270,7 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     return "".join(lines).encode()
 
 
-def plain_message(request: Request, base_path: str, head: bytes) -> bytes:
+def encode_request(request: Request, base_path: str, head: bytes) -> bytes:
     """Encode a request for HTTP/1.1; ``head`` has the headers that all requests share."""
     target = base_path + request.path
     if request.params:
@@ -282,7 +284,7 @@ def plain_message(request: Request, base_path: str, head: bytes) -> bytes:
     return b"".join((begin, head, b"\r\n", body))
 
 
-def encode(resource: Resource[Any], body: Any) -> bytes:
+def encode_object(resource: Resource[Any], body: Any) -> bytes:
     """Encode an object; sets the version and kind of the resource if the object has none."""
     if isinstance(body, bytes):
         return body

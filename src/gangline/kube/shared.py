@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 from gangline.api.meta import Object
 from gangline.api.resource import Resource
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.informer import Informer
-from gangline.kube.store import Index
+from gangline.kube.store import IndexFunction
 
 T = TypeVar("T", bound=Object)
 
 _Scope = tuple[str, str, str | None, str, str, object]
 
 
-class SharedInformers:
+class SharedInformerFactory:
     """Creates one informer per resource, type and selector, and runs all of them."""
 
-    def __init__(self, client: Client, *, resync_s: float | None = None) -> None:
+    def __init__(self, client: ApiClient, *, resync_s: float | None = None) -> None:
         self._client = client
         self._resync_s = resync_s
         self._informers: dict[_Scope, Informer[Any]] = {}
@@ -32,7 +32,7 @@ class SharedInformers:
         *,
         labels: str = "",
         fields: str = "",
-        indexes: Mapping[str, Index[T]] | None = None,
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
         transform: Callable[[T], T] | None = None,
     ) -> Informer[T]:
         """Return the informer of a resource. Call it before ``run``. Indexes of all callers are
@@ -73,9 +73,9 @@ class SharedInformers:
             for informer in self._informers.values():
                 tasks.create_task(informer.run())
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Wait until the first list of every informer is complete."""
         for informer in self._informers.values():
-            await informer.synced()
+            await informer.wait_for_sync()
         # The copies are large and long-lived: exclude them from garbage collection.
         gc.freeze()

@@ -15,9 +15,9 @@ from gangline.kube.config import ClusterConfig
 from gangline.kube.connections import (
     MAX_IDLE_S,
     NotConnected,
-    Refused,
+    UpgradeRefused,
     SocketFactory,
-    Untrusted,
+    UntrustedServer,
 )
 from gangline.kube.request import Request
 
@@ -26,8 +26,8 @@ LARGE_BODY_BYTES = 1 << 20
 Headers = Sequence[tuple[str, str]]
 
 
-class Streams:
-    """Requests to one server whose responses are streamed; use within ``plain_errors``."""
+class AiohttpTransport:
+    """Requests to one server whose responses are streamed; use within ``translate_errors``."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Streams:
 
     @staticmethod
     @contextlib.contextmanager
-    def plain_errors() -> Iterator[None]:
+    def translate_errors() -> Iterator[None]:
         """Translate aiohttp's errors to those of ``connections``, all of them OSErrors.
 
         Raises:
@@ -64,11 +64,11 @@ class Streams:
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
-            raise Untrusted(str(error.certificate_error)) from error
+            raise UntrustedServer(str(error.certificate_error)) from error
         except aiohttp.ClientConnectorError as error:
             raise NotConnected(str(error)) from error.os_error
         except aiohttp.WSServerHandshakeError as error:
-            raise Refused(error.status) from error
+            raise UpgradeRefused(error.status) from error
         except OSError:
             raise  # some of aiohttp's errors are OSErrors already
         except aiohttp.ClientError as error:
@@ -90,7 +90,7 @@ class Streams:
             request.method,
             self._config.server + request.path,
             params=list(request.params) or None,
-            data=_in_pieces(request.body),
+            data=_as_stream(request.body),
             headers=headers,
             timeout=limits,
             allow_redirects=False,
@@ -119,6 +119,6 @@ class Streams:
         )
 
 
-def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
+def _as_stream(body: bytes | None) -> bytes | io.BytesIO | None:
     """Return a large body as a stream: sent in one piece it would block the event loop."""
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

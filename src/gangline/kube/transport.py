@@ -22,23 +22,29 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from gangline.kube.config import ClusterConfig
-from gangline.kube.connections import Connections, NotConnected, Refused, Untrusted, server_of
-from gangline.kube.counting import NO_ANSWER, counter_of
+from gangline.kube.connections import (
+    ConnectionPool,
+    NotConnected,
+    UpgradeRefused,
+    UntrustedServer,
+    parse_server_address,
+)
+from gangline.kube.counting import NO_RESPONSE, request_counter
 from gangline.kube.credentials import Credential
 from gangline.kube.errors import (
     ApiError,
     ConfigError,
     Unauthorized,
     Unreachable,
-    error_from_answer,
+    error_from_response,
 )
 from gangline.kube.ratelimit import TokenBucket
-from gangline.kube.request import Request, header_lines, plain_message
+from gangline.kube.request import Request, encode_headers, encode_request
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientWebSocketResponse
 
-    from gangline.kube.streams import Streams
+    from gangline.kube.streams import AiohttpTransport
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
@@ -68,31 +74,31 @@ class Transport:
         user_agent: str,
         rate_limit: TokenBucket | None = None,
         *,
-        counted: bool = True,
+        count_requests: bool = True,
     ) -> None:
         self.config = config
         self._rate_limit = rate_limit
-        self._metrics = counter_of(urlsplit(config.server).netloc, counted=counted)
+        self._metrics = request_counter(urlsplit(config.server).netloc, counted=count_requests)
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._open = False
-        self._streams: Streams | None = None
+        self._streams: AiohttpTransport | None = None
         self._tls: tuple[Credential, ssl.SSLContext] | None = None
         self._headers = [
             ("User-Agent", user_agent),
             ("Accept", "application/json"),
-            ("Accept-Encoding", "identity" if config.loopback else "gzip"),
+            ("Accept-Encoding", "identity" if config.is_loopback else "gzip"),
             *config.headers,
         ]
         self._base_path = urlsplit(config.server).path.rstrip("/")
-        self._connections: Connections | None = None
+        self._connections: ConnectionPool | None = None
         self._head: tuple[str, bytes] | None = None
         """Encoded headers of all plain requests, with the authorization that they contain."""
 
     async def __aenter__(self) -> Self:
         self._open = True
-        server = server_of(self.config.server, self.config.tls_server_name)
+        server = parse_server_address(self.config.server, self.config.tls_server_name)
         if server is not None and not self.config.proxy_url:
-            self._connections = Connections(server, _socket, CONNECT_TIMEOUT_S)
+            self._connections = ConnectionPool(server, _keep_alive_socket, CONNECT_TIMEOUT_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -138,9 +144,9 @@ class Transport:
             ApiError: as ``send``; ``Unreachable`` also while reading, if the connection breaks.
         """
         try:
-            response = await self._begin(request, timeout_s, False, silence_s)
+            response = await self._open_stream(request, timeout_s, False, silence_s)
         except Unauthorized:
-            response = await self._begin(request, timeout_s, True, silence_s)
+            response = await self._open_stream(request, timeout_s, True, silence_s)
         try:
             yield self._chunks(response)
         finally:
@@ -157,23 +163,23 @@ class Transport:
         """
         credential = await self.config.credentials.current()
         try:
-            with self._as_unreachable():
-                connection = await self._streaming.websocket(
+            with self._translate_errors():
+                connection = await self._stream_transport.websocket(
                     request,
-                    _for_stream(self._with_authorization(credential)),
+                    _accept_any(self._with_authorization(credential)),
                     self._tls_for(credential),
                     protocols,
                 )
         except Unreachable as error:
-            if isinstance(error.__cause__, Refused):
-                raise await self._refusal(request, error.__cause__.code) from error
+            if isinstance(error.__cause__, UpgradeRefused):
+                raise await self._upgrade_error(request, error.__cause__.code) from error
             raise
         try:
             yield connection
         finally:
             await connection.close()
 
-    async def _refusal(self, request: Request, code: int) -> ApiError:
+    async def _upgrade_error(self, request: Request, code: int) -> ApiError:
         """Find out why a WebSocket was refused: a plain request returns more than the handshake's
         code.
         """
@@ -182,31 +188,31 @@ class Transport:
         except ApiError as error:
             if error.code == code:
                 return error
-        return error_from_answer(code, b"")
+        return error_from_response(code, b"")
 
     async def _exchange(self, request: Request, timeout_s: float, refresh: bool) -> bytes:
         if self._connections is None:
-            response = await self._begin(request, timeout_s, refresh)
-            with self._as_unreachable():
+            response = await self._open_stream(request, timeout_s, refresh)
+            with self._translate_errors():
                 return await response.read()
         credential = await self.config.credentials.current(refresh=refresh)
-        await self._await_turn(request)
-        message = plain_message(request, self._base_path, self._head_for(credential))
+        await self._wait_for_rate_limit(request)
+        message = encode_request(request, self._base_path, self._common_headers(credential))
         tls = self._tls_for(credential)
-        began, code = time.monotonic(), NO_ANSWER
+        began, code = time.monotonic(), NO_RESPONSE
         try:
-            answer = await self._connections.ask(message, tls, timeout_s)
+            answer = await self._connections.exchange(message, tls, timeout_s)
             code = str(answer.code)
-            body = answer.unpacked()
+            body = answer.decompressed()
         except OSError as error:
-            raise Unreachable(self._no_answer(error)) from error
+            raise Unreachable(self._describe_failure(error)) from error
         finally:
-            self._metrics.answered(request.method, code, time.monotonic() - began)
+            self._metrics.record_response(request.method, code, time.monotonic() - began)
         if answer.code < 300:
             return body
-        raise error_from_answer(answer.code, body, answer.headers.get("retry-after"))
+        raise error_from_response(answer.code, body, answer.headers.get("retry-after"))
 
-    async def _begin(
+    async def _open_stream(
         self,
         request: Request,
         timeout_s: float | None,
@@ -215,59 +221,61 @@ class Transport:
     ) -> "ClientResponse":
         """Send a request and return its response after the head; the body is not read."""
         credential = await self.config.credentials.current(refresh=refresh)
-        await self._await_turn(request)
+        await self._wait_for_rate_limit(request)
         headers = self._with_authorization(credential)
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
-        with self._as_unreachable(), self._counted(request) as answer:
-            response = await self._streaming.open(
+        with self._translate_errors(), self._count(request) as answer:
+            response = await self._stream_transport.open(
                 request, headers, self._tls_for(credential), timeout_s, silence_s
             )
             answer.append(response.status)
             if response.status < 300:
                 return response
             body = await response.read()
-        raise error_from_answer(response.status, body, response.headers.get("Retry-After"))
+        raise error_from_response(response.status, body, response.headers.get("Retry-After"))
 
-    async def _await_turn(self, request: Request) -> None:
+    async def _wait_for_rate_limit(self, request: Request) -> None:
         if self._rate_limit is not None:
             began = time.monotonic()
             await self._rate_limit.take()
-            self._metrics.waited(request.method, time.monotonic() - began)
+            self._metrics.record_wait(request.method, time.monotonic() - began)
 
     @contextmanager
-    def _counted(self, request: Request) -> Iterator[list[int]]:
+    def _count(self, request: Request) -> Iterator[list[int]]:
         """Count a request under the code that the caller appends to the yielded list."""
         answer: list[int] = []
         began = time.monotonic()
         try:
             yield answer
         finally:
-            code = str(answer[0]) if answer else NO_ANSWER
-            self._metrics.answered(request.method, code, time.monotonic() - began)
+            code = str(answer[0]) if answer else NO_RESPONSE
+            self._metrics.record_response(request.method, code, time.monotonic() - began)
 
     async def _chunks(self, response: "ClientResponse") -> AsyncIterator[bytes]:
-        with self._as_unreachable():
+        with self._translate_errors():
             async for chunk in response.content.iter_any():
                 yield chunk
 
     @contextmanager
-    def _as_unreachable(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate errors of streams to ``Unreachable``."""
         try:
-            with self._streaming.plain_errors():
+            with self._stream_transport.translate_errors():
                 yield
         except OSError as error:
-            raise Unreachable(self._no_answer(error)) from error
+            raise Unreachable(self._describe_failure(error)) from error
 
     @property
-    def _streaming(self) -> "Streams":
+    def _stream_transport(self) -> "AiohttpTransport":
         if not self._open:
             raise RuntimeError("the client is not open: use `async with Client(...)`")
         if self._streams is None:
-            from gangline.kube.streams import Streams  # noqa: PLC0415 - see its module docstring
+            from gangline.kube.streams import AiohttpTransport  # noqa: PLC0415 - see its module docstring
 
-            self._streams = Streams(self.config, _socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S)
+            self._streams = AiohttpTransport(
+                self.config, _keep_alive_socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+            )
         return self._streams
 
     def _with_authorization(self, credential: Credential) -> list[tuple[str, str]]:
@@ -275,11 +283,11 @@ class Transport:
             return list(self._headers)
         return [*self._headers, ("Authorization", credential.authorization)]
 
-    def _head_for(self, credential: Credential) -> bytes:
+    def _common_headers(self, credential: Credential) -> bytes:
         if self._head is None or self._head[0] != credential.authorization:
             host = ("Host", urlsplit(self.config.server).netloc)
             headers = [host, *self._with_authorization(credential)]
-            self._head = credential.authorization, header_lines(headers)
+            self._head = credential.authorization, encode_headers(headers)
         return self._head[1]
 
     def _tls_for(self, credential: Credential) -> ssl.SSLContext | None:
@@ -292,16 +300,16 @@ class Transport:
             self._tls = credential, tls_context(self.config, credential)
         return self._tls[1]
 
-    def _no_answer(self, error: Exception) -> str:
+    def _describe_failure(self, error: Exception) -> str:
         server = self.config.server
         match error:
-            case Untrusted():
+            case UntrustedServer():
                 return (
                     f"the certificate of {server} is not trusted: {error}. Check "
                     "certificate-authority and tls-server-name of the cluster in the kubeconfig"
                 )
             case NotConnected():
-                reason = _plain_reason(error.__cause__)
+                reason = _os_reason(error.__cause__)
                 return f"{server} cannot be reached: {reason}. Is the cluster running?"
             case TimeoutError():
                 return f"{server} did not respond in time"
@@ -309,12 +317,12 @@ class Transport:
                 return f"{server} closed the connection: {error or type(error).__name__}"
 
 
-def _for_stream(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _accept_any(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Accept any format: older API servers refuse a request for a JSON stream (406)."""
     return [*(pair for pair in headers if pair[0] != "Accept"), ("Accept", "*/*")]
 
 
-def _plain_reason(error: BaseException | None) -> str:
+def _os_reason(error: BaseException | None) -> str:
     """Return the operating system's message, without what the event loop adds to it."""
     if not isinstance(error, OSError):
         return str(error)
@@ -333,9 +341,9 @@ def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None
         if request.path.endswith("/eviction") or error.retry_after_s > MAX_RETRY_AFTER_S:
             return None
         return error.retry_after_s * (1 + random.random() / 4)
-    if isinstance(error.__cause__, Untrusted):
+    if isinstance(error.__cause__, UntrustedServer):
         return None
-    if isinstance(error, Unreachable) and request.repeatable:
+    if isinstance(error, Unreachable) and request.is_idempotent:
         return CONNECT_BACKOFF_S * (1 << (attempt - 1)) * (0.5 + random.random())
     return None
 
@@ -356,11 +364,11 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if credential.certificate and credential.key:
-        _show_certificate(context, credential.certificate, credential.key)
+        _load_client_certificate(context, credential.certificate, credential.key)
     return context
 
 
-def _show_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+def _load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     # The ssl module reads a key only from a file: use a private temporary directory.
     with tempfile.TemporaryDirectory(prefix="gangline-") as folder:
         chain = Path(folder, "chain.pem")
@@ -374,7 +382,7 @@ def _show_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -
             ) from error
 
 
-def _socket(
+def _keep_alive_socket(
     address: tuple[
         socket.AddressFamily | int, socket.SocketKind | int, int, str, tuple[object, ...]
     ],

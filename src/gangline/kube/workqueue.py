@@ -70,8 +70,8 @@ class WorkQueue(Generic[K]):
         self._observer = observer
         self._heap: list[tuple[int, int, K]] = []
         self._waiting: dict[K, _Waiting] = {}
-        self._held: dict[K, float] = {}
-        self._again: dict[K, int] = {}
+        self._processing: dict[K, float] = {}
+        self._requeue_after_done: dict[K, int] = {}
         self._timers: dict[K, _Timer] = {}
         self._failures: dict[K, int] = {}
         self._order = itertools.count()
@@ -84,20 +84,22 @@ class WorkQueue(Generic[K]):
     @property
     def idle(self) -> bool:
         """Whether no key waits, is processed, or is scheduled for later."""
-        return not (self._waiting or self._held or self._again or self._timers)
+        return not (self._waiting or self._processing or self._requeue_after_done or self._timers)
 
-    def held_s(self) -> list[float]:
+    def processing_times_s(self) -> list[float]:
         """Return how long each worker has processed its current key, in seconds."""
         now = time.monotonic()
-        return [now - since for since in self._held.values()]
+        return [now - since for since in self._processing.values()]
 
     def add(self, key: K, priority: int = 0) -> None:
         """Queue a key; the highest of several priorities counts."""
         if self._stopped:
             return
         self._cancel_timer(key)
-        if key in self._held:
-            self._again[key] = max(priority, self._again.get(key, priority))
+        if key in self._processing:
+            self._requeue_after_done[key] = max(
+                priority, self._requeue_after_done.get(key, priority)
+            )
             return
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.priority >= priority:
@@ -135,7 +137,7 @@ class WorkQueue(Generic[K]):
         self.add_after(key, delay)
         return delay
 
-    def failures(self, key: K) -> int:
+    def failure_count(self, key: K) -> int:
         """Number of consecutive failures of a key."""
         return self._failures.get(key, 0)
 
@@ -169,10 +171,10 @@ class WorkQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """Report that a key was processed; if it was added meanwhile, it is queued again."""
-        since = self._held.pop(key, None)
+        since = self._processing.pop(key, None)
         if since is not None and self._observer is not None:
             self._observer.finished(time.monotonic() - since)
-        if (priority := self._again.pop(key, None)) is not None:
+        if (priority := self._requeue_after_done.pop(key, None)) is not None:
             self.add(key, priority)
 
     def stop(self) -> None:
@@ -191,7 +193,7 @@ class WorkQueue(Generic[K]):
             if waiting is None or waiting.order != order:
                 continue
             del self._waiting[key]
-            self._held[key] = time.monotonic()
+            self._processing[key] = time.monotonic()
             if self._observer is not None:
                 self._observer.taken(len(self._waiting), _now() - waiting.since)
             return (key,)

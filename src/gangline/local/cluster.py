@@ -24,20 +24,20 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from gangline.api.resources import NODES
-from gangline.kube.client import Client
-from gangline.kube.shared import SharedInformers
+from gangline.kube.client import ApiClient
+from gangline.kube.shared import SharedInformerFactory
 from gangline.local import leftovers, machine, ports
 from gangline.local.apiserver.database import DatabaseError
-from gangline.local.apiserver.server import ApiServer, ServerSettings
-from gangline.local.daemon import tell_ready
-from gangline.local.home import ClusterError, Lock, RunNote, process_start
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.daemon import report_ready
+from gangline.local.home import ClusterError, ClusterLock, RunRecord, process_start_ticks
 from gangline.local.network.contract import NetworkError
 from gangline.local.network.plane import ClusterNetwork
 from gangline.local.settings import ClusterSettings
 
 log = logging.getLogger(__name__)
 
-USUAL_PORT = 16460
+DEFAULT_PORT = 16460
 RESTART_S = (0.5, 30.0)
 """The first and the longest delay before a failed component is restarted, in seconds."""
 
@@ -47,27 +47,27 @@ class Component:
     """Another component that runs with the cluster, such as the operator or the scheduler."""
 
     name: str
-    run: Callable[[Client, asyncio.Event], Awaitable[None]]
+    run: Callable[[ApiClient, asyncio.Event], Awaitable[None]]
     """It runs until the event is set or it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ClusterReady:
     """What is reported when the API server answers."""
 
     url: str
     kubeconfig: str
-    shortcoming: str
+    limitation: str
     """The cluster feature that is missing on this machine, and why; empty if none is missing."""
 
 
-Announce = Callable[[Ready], None]
+ReadyCallback = Callable[[ClusterReady], None]
 
 
 def run_foreground(
     settings: ClusterSettings,
     components: Sequence[Component] = (),
-    announce: Announce = lambda ready: None,
+    announce: ReadyCallback = lambda ready: None,
 ) -> None:
     """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end.
 
@@ -87,7 +87,7 @@ def _allow_many_files() -> None:
 
 
 async def _until_signalled(
-    settings: ClusterSettings, components: Sequence[Component], announce: Announce
+    settings: ClusterSettings, components: Sequence[Component], announce: ReadyCallback
 ) -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -97,18 +97,18 @@ async def _until_signalled(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
-    await Cluster(settings, components, announce).run(stop, hurry)
+    await EmbeddedCluster(settings, components, announce).run(stop, hurry)
 
 
-class Cluster:
+class EmbeddedCluster:
     def __init__(
         self,
         settings: ClusterSettings,
         components: Sequence[Component] = (),
-        announce: Announce = lambda ready: None,
+        announce: ReadyCallback = lambda ready: None,
     ) -> None:
         self._settings = settings
-        self._home = settings.cluster_home
+        self._home = settings.directory
         self._components = components
         self._announce = announce
 
@@ -118,12 +118,12 @@ class Cluster:
         Raises:
             ClusterError: it cannot be started.
         """
-        self._shapes = machine.divide(self._settings, machine.look())
+        self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
         self._home.prepare()
-        with Lock(self._home):
-            await leftovers.remove(self._home.folder)
+        with ClusterLock(self._home):
+            await leftovers.remove_leftovers(self._home.folder)
             async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(leftovers.remove, self._home.folder)
+                stack.push_async_callback(leftovers.remove_leftovers, self._home.folder)
                 network = await stack.enter_async_context(self._network())
                 server = await stack.enter_async_context(self._server(network))
                 ready = self._publish(server, network)
@@ -151,9 +151,9 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def _server(self, network: ClusterNetwork) -> AsyncIterator[ApiServer]:
         settings = self._settings
-        port = ports.choose(settings.host, settings.port, self._liked_ports())
+        port = ports.choose_port(settings.host, settings.port, self._preferred_ports())
         server = ApiServer(
-            ServerSettings(
+            ApiServerSettings(
                 data=self._home.folder,
                 host=settings.host,
                 port=port,
@@ -171,25 +171,25 @@ class Cluster:
         finally:
             await server.stop()
 
-    def _liked_ports(self) -> tuple[int, ...]:
+    def _preferred_ports(self) -> tuple[int, ...]:
         """The port of the last run comes first, so that existing kubeconfigs stay valid."""
-        last = self._home.last_note()
+        last = self._home.last_run_record()
         before = urlsplit(last.url).port if last is not None else None
-        return tuple(port for port in (before, USUAL_PORT) if port)
+        return tuple(port for port in (before, DEFAULT_PORT) if port)
 
-    def _publish(self, server: ApiServer, network: ClusterNetwork) -> Ready:
+    def _publish(self, server: ApiServer, network: ClusterNetwork) -> ClusterReady:
         pid = os.getpid()
         now = datetime.now(UTC)
         kubeconfig = self._home.publish_kubeconfig()
         # The run record comes last: a process that finds it relies on the kubeconfig.
-        self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
-        return Ready(server.url, str(kubeconfig), network.shortcoming)
+        self._home.write_run_record(RunRecord(pid, process_start_ticks(pid), server.url, now))
+        return ClusterReady(server.url, str(kubeconfig), network.limitation)
 
     async def _work(
         self,
         server: ApiServer,
         network: ClusterNetwork,
-        ready: Ready,
+        ready: ClusterReady,
         stop: asyncio.Event,
         hurry: asyncio.Event,
     ) -> None:
@@ -199,20 +199,20 @@ class Cluster:
         from gangline.local.controllers import manager  # noqa: PLC0415
         from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
         from gangline.local.kubelets import Kubelets  # noqa: PLC0415
-        from gangline.local.nodes import Nodes  # noqa: PLC0415
-        from gangline.local.port_clashes import PortClashes  # noqa: PLC0415
+        from gangline.local.nodes import VirtualNodes  # noqa: PLC0415
+        from gangline.local.port_clashes import PortConflicts  # noqa: PLC0415
 
         async with (
-            Client(server.config, user_agent="gangline-cluster") as client,
+            ApiClient(server.config, user_agent="gangline-cluster") as client,
             EventRecorder(client, "network") as recorder,
         ):
-            await definitions.install(client)
+            await definitions.install_definitions(client)
             # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
-            tell_ready()
-            informers = SharedInformers(client)
+            report_ready()
+            informers = SharedInformerFactory(client)
             address = urlsplit(server.url)
-            publisher = network.publisher(
+            publisher = network.updater(
                 informers, (address.hostname or "127.0.0.1", address.port or 443)
             )
             controlling = ControllerSettings(
@@ -222,18 +222,22 @@ class Cluster:
                 client, self._settings, network.pods, informers, server.kubelet_token
             )
             await kubelets.start()
-            nodes = Nodes(client, self._shapes, informers.informer(NODES), kubelets.make)
+            nodes = VirtualNodes(
+                client, self._shapes, informers.informer(NODES), kubelets.create_kubelet
+            )
             halt = asyncio.Event()
             tasks = [
                 _supervised("network", publisher.run, halt),
                 _supervised(
-                    "controllers", lambda: manager.run(client, controlling, informers), halt
+                    "controllers",
+                    lambda: manager.run_controllers(client, controlling, informers),
+                    halt,
                 ),
                 _supervised("nodes", nodes.run, halt),
                 *(self._component(server, component, halt) for component in self._components),
             ]
             if not network.isolated:
-                clashes = PortClashes(informers, recorder)
+                clashes = PortConflicts(informers, recorder)
                 tasks.append(_supervised("port clashes", clashes.run, halt))
             running = [asyncio.create_task(task) for task in tasks]
             gc.freeze()
@@ -250,7 +254,7 @@ class Cluster:
     async def _component(
         self, server: ApiServer, component: Component, halt: asyncio.Event
     ) -> None:
-        async with Client(server.config, user_agent=f"gangline-{component.name}") as client:
+        async with ApiClient(server.config, user_agent=f"gangline-{component.name}") as client:
             await _supervised(component.name, lambda: component.run(client, halt), halt)
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from gangline.local import leftovers
 from gangline.local.home import (
-    AlreadyRunning,
+    ClusterAlreadyRunning,
     ClusterError,
-    ClusterHome,
-    NotRunning,
-    RunNote,
-    process_start,
+    ClusterDirectory,
+    ClusterNotRunning,
+    RunRecord,
+    process_start_ticks,
 )
 from gangline.local.settings import ClusterSettings
 
@@ -27,9 +27,9 @@ READY_FD = "GANGLINE_READY_FD"
 """The environment variable with the descriptor of the pipe on which a detached cluster reports
 readiness.
 """
-STARTS_WITHIN_S = 60.0
-STOPS_WITHIN_S = 15.0
-SHOWN_LINES = 15
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+LOG_TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ClusterStatus:
     url: str = ""
     since: datetime | None = None
     kubeconfig: Path = Path()
-    answers: bool = False
+    reachable: bool = False
     """True if the API server answered; ``nodes`` and ``pods`` are known only then."""
 
     nodes: tuple[tuple[str, bool], ...] = ()
@@ -53,7 +53,7 @@ class ClusterStatus:
     """The number of pods in each phase."""
 
 
-def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote:
+def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunRecord:
     """Run ``command`` in the background; it must run the cluster in the foreground.
 
     Returns when the API server answers. The output of the cluster goes to its log file.
@@ -61,10 +61,12 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
     Raises:
         ClusterError: it did not start; the message holds the last lines of its output.
     """
-    home = settings.cluster_home
+    home = settings.directory
     home.prepare()
-    if (note := home.read_note()) is not None:
-        raise AlreadyRunning(f"cluster {home.name} already runs at {note.url} (process {note.pid})")
+    if (note := home.read_run_record()) is not None:
+        raise ClusterAlreadyRunning(
+            f"cluster {home.name} already runs at {note.url} (process {note.pid})"
+        )
     reading, writing = os.pipe()
     try:
         with home.log.open("ab") as log:
@@ -79,7 +81,7 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
                 start_new_session=True,
             )
         os.close(writing)
-        if _told_ready(reading) and (note := home.read_note()) is not None:
+        if _wait_ready(reading) and (note := home.read_run_record()) is not None:
             process.returncode = 0  # It outlives this process on purpose: no ResourceWarning.
             return note
     finally:
@@ -89,13 +91,13 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
     raise ClusterError(f"cluster {home.name} did not start:\n{_tail(home.log, begin)}")
 
 
-def _told_ready(reading: int) -> bool:
+def _wait_ready(reading: int) -> bool:
     """Wait for the readiness byte; if the new process ends first, the pipe is closed without it."""
-    readable, _, _ = select.select([reading], [], [], STARTS_WITHIN_S)
+    readable, _, _ = select.select([reading], [], [], START_TIMEOUT_S)
     return bool(readable) and os.read(reading, 1) != b""
 
 
-def tell_ready() -> None:
+def report_ready() -> None:
     """Report to the process that started this one detached that the API server answers."""
     descriptor = os.environ.pop(READY_FD, "")
     if descriptor.isdigit():
@@ -108,12 +110,12 @@ def _tail(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-SHOWN_LINES:]) or "(no output)"
+    return "\n".join(lines[-LOG_TAIL_LINES:]) or "(no output)"
 
 
-async def status(home: ClusterHome) -> ClusterStatus:
+async def cluster_status(home: ClusterDirectory) -> ClusterStatus:
     """Return the status of a cluster, also of one whose API server does not answer."""
-    note = home.read_note()
+    note = home.read_run_record()
     if note is None:
         return ClusterStatus(home.name, home.folder, running=False)
     known = ClusterStatus(
@@ -125,49 +127,51 @@ async def status(home: ClusterHome) -> ClusterStatus:
         since=note.since,
         kubeconfig=home.kubeconfig,
     )
-    return await _asked(known)
+    return await _query_api_server(known)
 
 
-async def _asked(known: ClusterStatus) -> ClusterStatus:
+async def _query_api_server(known: ClusterStatus) -> ClusterStatus:
     # Imported here: only this function queries the cluster, and a start should not load them.
     import dataclasses  # noqa: PLC0415
 
-    from gangline.api.conditions import is_true  # noqa: PLC0415
+    from gangline.api.conditions import is_condition_true  # noqa: PLC0415
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
-    from gangline.kube.client import Client  # noqa: PLC0415
+    from gangline.kube.client import ApiClient  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
     from gangline.kube.errors import KubeError  # noqa: PLC0415
 
     try:
-        async with asyncio.timeout(5.0), Client(load_config(str(known.kubeconfig))) as client:
+        async with asyncio.timeout(5.0), ApiClient(load_config(str(known.kubeconfig))) as client:
             nodes = (await client.list(NODES)).items
             pods = (await client.list(PODS)).items
     except (KubeError, TimeoutError):
         return known
     phases = Counter(pod.status.phase or "Pending" for pod in pods)
-    ready = ((node.metadata.name, is_true(node.status.conditions, "Ready")) for node in nodes)
+    ready = (
+        (node.metadata.name, is_condition_true(node.status.conditions, "Ready")) for node in nodes
+    )
     return dataclasses.replace(
-        known, answers=True, nodes=tuple(sorted(ready)), pods=tuple(sorted(phases.items()))
+        known, reachable=True, nodes=tuple(sorted(ready)), pods=tuple(sorted(phases.items()))
     )
 
 
-def stop(home: ClusterHome) -> RunNote | None:
+def stop_cluster(home: ClusterDirectory) -> RunRecord | None:
     """Stop a cluster and clean up after it; None if it did not run.
 
     Raises:
-        NotRunning: there is no such cluster.
+        ClusterNotRunning: there is no such cluster.
         ClusterError: it belongs to another user.
     """
     if not home.folder.is_dir():
-        raise NotRunning(f"there is no cluster {home.name} in {home.root}")
-    note = home.read_note()
+        raise ClusterNotRunning(f"there is no cluster {home.name} in {home.root}")
+    note = home.read_run_record()
     if note is not None:
-        _end(note)
-    asyncio.run(leftovers.remove(home.folder))
+        _terminate(note)
+    asyncio.run(leftovers.remove_leftovers(home.folder))
     return note
 
 
-def _end(note: RunNote) -> None:
+def _terminate(note: RunRecord) -> None:
     """Send SIGTERM, then SIGKILL; the pidfd and the start time rule out another process with this
     pid.
     """
@@ -176,12 +180,12 @@ def _end(note: RunNote) -> None:
     except ProcessLookupError:
         return
     try:
-        if process_start(note.pid) != note.process_start:
+        if process_start_ticks(note.pid) != note.process_start:
             return
         signal.pidfd_send_signal(handle, signal.SIGTERM)
-        if not _ends(handle, STOPS_WITHIN_S):
+        if not _wait_exit(handle, STOP_TIMEOUT_S):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
-            _ends(handle, STOPS_WITHIN_S)
+            _wait_exit(handle, STOP_TIMEOUT_S)
     except ProcessLookupError:
         return
     except PermissionError as error:
@@ -190,6 +194,6 @@ def _end(note: RunNote) -> None:
         os.close(handle)
 
 
-def _ends(handle: int, within_s: float) -> bool:
+def _wait_exit(handle: int, within_s: float) -> bool:
     readable, _, _ = select.select([handle], [], [], within_s)
     return bool(readable)

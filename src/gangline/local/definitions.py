@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.crd import manifests
+from gangline.api.crd import crd_manifests
 from gangline.api.resource import Resource
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import AlreadyExists, NotFound
 
 FINGERPRINT = "gangline.dev/fingerprint"
@@ -21,13 +21,13 @@ DEFINITIONS: Resource[dict[str, Any]] = Resource(
 )
 
 
-async def install(client: Client) -> None:
+async def install_definitions(client: ApiClient) -> None:
     """Create missing definitions and replace those with another fingerprint."""
-    for manifest in manifests().values():
+    for manifest in crd_manifests().values():
         await _install(client, manifest)
 
 
-async def _install(client: Client, manifest: dict[str, Any]) -> None:
+async def _install(client: ApiClient, manifest: dict[str, Any]) -> None:
     name = manifest["metadata"]["name"]
     fingerprint = hashlib.sha256(msgspec.json.encode(manifest)).hexdigest()[:16]
     annotations = {**manifest["metadata"].get("annotations", {}), FINGERPRINT: fingerprint}

@@ -27,11 +27,11 @@ class ClusterError(Exception):
     """The cluster cannot be started, stopped or found; the message gives the remedy."""
 
 
-class AlreadyRunning(ClusterError):
+class ClusterAlreadyRunning(ClusterError):
     """Another process runs this cluster."""
 
 
-class NotRunning(ClusterError):
+class ClusterNotRunning(ClusterError):
     """No process runs this cluster."""
 
 
@@ -40,7 +40,7 @@ def default_home() -> Path:
     return Path(os.environ.get("GANGLINE_HOME") or Path.home() / ".gangline")
 
 
-class RunNote(msgspec.Struct, frozen=True):
+class RunRecord(msgspec.Struct, frozen=True):
     """The process that runs a cluster, and the URL of its API server."""
 
     pid: int
@@ -54,7 +54,7 @@ class RunNote(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterHome:
+class ClusterDirectory:
     """The directory of one cluster."""
 
     root: Path
@@ -84,7 +84,7 @@ class ClusterHome:
         return self.folder / "volumes"
 
     @property
-    def _run_note(self) -> Path:
+    def _run_record_path(self) -> Path:
         return self.folder / "run.json"
 
     def prepare(self) -> None:
@@ -108,21 +108,21 @@ class ClusterHome:
                 "choose another folder with GANGLINE_HOME"
             ) from error
 
-    def write_note(self, note: RunNote) -> None:
-        fresh = self._run_note.with_suffix(".new")
+    def write_run_record(self, note: RunRecord) -> None:
+        fresh = self._run_record_path.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(note))
-        fresh.rename(self._run_note)
+        fresh.rename(self._run_record_path)
 
-    def read_note(self) -> RunNote | None:
+    def read_run_record(self) -> RunRecord | None:
         """Return the record of the running process; None if the cluster does not run."""
-        note = self.last_note()
-        alive = note is not None and process_start(note.pid) == note.process_start
+        note = self.last_run_record()
+        alive = note is not None and process_start_ticks(note.pid) == note.process_start
         return note if alive else None
 
-    def last_note(self) -> RunNote | None:
+    def last_run_record(self) -> RunRecord | None:
         """Return the record of the last process that ran the cluster, alive or not."""
         try:
-            return msgspec.json.decode(self._run_note.read_bytes(), type=RunNote)
+            return msgspec.json.decode(self._run_record_path.read_bytes(), type=RunRecord)
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -135,10 +135,10 @@ class ClusterHome:
         return self.default_kubeconfig
 
 
-class Lock:
+class ClusterLock:
     """The lock of a cluster, owned by the one process that runs it."""
 
-    def __init__(self, home: ClusterHome) -> None:
+    def __init__(self, home: ClusterDirectory) -> None:
         self._home = home
         self._descriptor = -1
 
@@ -149,11 +149,11 @@ class Lock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._descriptor)
-            note = self._home.read_note()
+            note = self._home.read_run_record()
             owner = f"by process {note.pid} at {note.url}" if note else "by another process"
-            raise AlreadyRunning(
+            raise ClusterAlreadyRunning(
                 f"cluster {self._home.name} is already run {owner}; stop it with "
-                f"{command_for('down', self._home.name)} or start another with --name"
+                f"{cli_command('down', self._home.name)} or start another with --name"
             ) from None
         return self
 
@@ -161,12 +161,12 @@ class Lock:
         os.close(self._descriptor)
 
 
-def command_for(verb: str, name: str) -> str:
+def cli_command(verb: str, name: str) -> str:
     """Return a command line about a cluster, for messages."""
     return f"'gangline {verb}'" if name == DEFAULT_NAME else f"'gangline {verb} --name {name}'"
 
 
-def process_start(pid: int) -> int:
+def process_start_ticks(pid: int) -> int:
     """Return the start time of a process in kernel ticks; 0 if there is none or it is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -5,23 +5,23 @@ import sys
 from pathlib import Path
 
 from gangline.api.resources import SERVICES
-from gangline.kube.client import Client
-from gangline.kube.shared import SharedInformers
+from gangline.kube.client import ApiClient
+from gangline.kube.shared import SharedInformerFactory
 from gangline.local.home import ClusterError
 from gangline.local.kubelet.images import ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.contract import Runtime
+from gangline.local.kubelet.runtime.contract import ContainerRuntime
 from gangline.local.kubelet.runtime.fake import FakeRuntime
-from gangline.local.kubelet.runtime.isolation import detect
+from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process import ProcessRuntime
 from gangline.local.kubelet.server import KubeletServer
-from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.kubelet.volumes import remove_memory_folders
 from gangline.local.machine import NodeShape
-from gangline.local.network.bridge import prefix_of
+from gangline.local.network.bridge import kernel_prefix
 from gangline.local.network.contract import PodNetwork
-from gangline.local.nodes import VIRTUAL
+from gangline.local.nodes import VIRTUAL_LABEL
 from gangline.local.settings import ClusterSettings
 
 
@@ -30,10 +30,10 @@ class Kubelets:
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         settings: ClusterSettings,
         network: PodNetwork,
-        informers: SharedInformers,
+        informers: SharedInformerFactory,
         token: str,
     ) -> None:
         """Read the image map.
@@ -45,12 +45,12 @@ class Kubelets:
         self._settings = settings
         self._network = network
         self._services = informers.informer(SERVICES)
-        self._mark = prefix_of(settings.cluster_home.folder)
+        self._mark = kernel_prefix(settings.directory.folder)
         try:
             self._images = load_image_map(settings.image_map)
         except ImageMapError as error:
             raise ClusterError(str(error)) from error
-        self._runtime: Runtime | None = None
+        self._runtime: ContainerRuntime | None = None
         self._server = KubeletServer([], token)
         self._port = 0
 
@@ -70,19 +70,19 @@ class Kubelets:
             await self._runtime.clean_up()
         await asyncio.to_thread(remove_memory_folders, self._mark)
 
-    def make(self, shape: NodeShape) -> Kubelet:
+    def create_kubelet(self, shape: NodeShape) -> Kubelet:
         """Create the kubelet of a node; it replaces one that was created before."""
         assert self._runtime is not None
-        node = NodeSpec(
+        node = VirtualNodeSpec(
             name=shape.name,
             cpu_milli=shape.cpu_milli,
             memory_bytes=shape.memory_bytes,
             gpus=shape.gpus,
             pods=shape.pods,
-            labels={VIRTUAL: "true"},
+            labels={VIRTUAL_LABEL: "true"},
         )
         settings = KubeletSettings(
-            data=self._settings.cluster_home.folder / "kubelet" / shape.name,
+            data=self._settings.directory.folder / "kubelet" / shape.name,
             cluster=self._mark,
             port=self._port,
             heartbeat_s=self._settings.heartbeat_s,
@@ -100,11 +100,11 @@ class Kubelets:
         self._server.kubelets = [*others, kubelet]
         return kubelet
 
-    def _make_runtime(self) -> Runtime:
+    def _make_runtime(self) -> ContainerRuntime:
         if self._settings.fake_runtime:
             return FakeRuntime()
         groups = ControlGroups(f"gangline-{self._mark}")
-        return ProcessRuntime(detect(), groups, self._environments())
+        return ProcessRuntime(detect_isolation(), groups, self._environments())
 
     def _environments(self) -> tuple[Path, ...]:
         """The folders that image names map to: pods see them even below a /tmp."""

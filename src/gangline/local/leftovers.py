@@ -12,24 +12,24 @@ import shutil
 import signal
 from pathlib import Path
 
-from gangline.local.network.bridge import prefix_of
-from gangline.local.network.plane import remove_leftovers
+from gangline.local.network.bridge import kernel_prefix
+from gangline.local.network.plane import remove_network_leftovers
 
 MOUNTS = Path("/proc/self/mountinfo")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MEMORY_FOLDERS = Path("/dev/shm")
 OCTAL_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
-GO_WITHIN_S = 2.0
+KILL_TIMEOUT_S = 2.0
 
 
-async def remove(folder: Path) -> None:
+async def remove_leftovers(folder: Path) -> None:
     """Remove everything that the cluster in ``folder`` left, except its files."""
-    groups = control_groups(folder)
+    groups = list_control_groups(folder)
     for group in groups:
         await _end_processes(group)
-    for mount in mounts_below(folder):
+    for mount in list_mounts_below(folder):
         await _unmount(mount)
-    await remove_leftovers(folder)
+    await remove_network_leftovers(folder)
     await asyncio.to_thread(_remove_memory_folders, folder)
     for group in groups:
         with contextlib.suppress(OSError):
@@ -37,11 +37,11 @@ async def remove(folder: Path) -> None:
 
 
 def _remove_memory_folders(folder: Path) -> None:
-    for memory in MEMORY_FOLDERS.glob(f"*{prefix_of(folder)}*"):
+    for memory in MEMORY_FOLDERS.glob(f"*{kernel_prefix(folder)}*"):
         shutil.rmtree(memory, ignore_errors=True)
 
 
-def mounts_below(folder: Path) -> list[Path]:
+def list_mounts_below(folder: Path) -> list[Path]:
     """List the mount points below a folder, innermost first."""
     try:
         lines = MOUNTS.read_text().splitlines()
@@ -53,9 +53,9 @@ def mounts_below(folder: Path) -> list[Path]:
     return sorted(ours, key=lambda point: len(point.parts), reverse=True)
 
 
-def control_groups(folder: Path) -> list[Path]:
+def list_control_groups(folder: Path) -> list[Path]:
     """List the cluster's control groups in every hierarchy, innermost first."""
-    mark = prefix_of(folder)
+    mark = kernel_prefix(folder)
     roots = [CONTROL_GROUPS, *CONTROL_GROUPS.glob("*/")]
     found = {group for root in roots for group in root.glob(f"*{mark}*")}
     nested = {child for group in found for child in group.glob("**/") if child.is_dir()}
@@ -71,7 +71,7 @@ def _unescaped(text: str) -> str:
 async def _end_processes(group: Path) -> None:
     """Kill the processes of a control group, and wait until they have ended."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + GO_WITHIN_S
+    deadline = loop.time() + KILL_TIMEOUT_S
     while (pids := _pids(group)) and loop.time() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.api.quantity import QuantityError, whole
+from gangline.api.quantity import QuantityError, parse_whole
 from gangline.local.home import ClusterError
 from gangline.local.settings import ClusterSettings
 
 GPU_DEVICE = re.compile(r"nvidia(\d+)")
-LEAST_MEMORY = 64 << 20
+MIN_NODE_MEMORY = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class NodeShape:
     pods: int
 
 
-def look() -> Machine:
+def detect_machine() -> Machine:
     cpus = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(cpus * 1000, min(memory, _memory_limit() or memory), _gpus())
@@ -58,7 +58,7 @@ def _memory_limit() -> int | None:
     return None
 
 
-def divide(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
+def divide_machine(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
     """Divide a machine among the nodes of a cluster.
 
     Raises:
@@ -76,7 +76,7 @@ def divide(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
     cpu = machine.cpu_milli // count if settings.cpus is None else round(settings.cpus * 1000)
     memory = _memory(settings) or machine.memory_bytes // count
     each = len(machine.gpus) // count if settings.gpus is None else settings.gpus
-    if memory < LEAST_MEMORY:
+    if memory < MIN_NODE_MEMORY:
         raise ClusterError(f"{memory} bytes of memory for each node are not enough: give --memory")
     indices = (*machine.gpus, *range(len(machine.gpus), count * each))
     return [
@@ -95,6 +95,6 @@ def _memory(settings: ClusterSettings) -> int:
     if settings.memory is None:
         return 0
     try:
-        return whole(settings.memory)
+        return parse_whole(settings.memory)
     except QuantityError as error:
         raise ClusterError(f"--memory {settings.memory}: {error}") from error

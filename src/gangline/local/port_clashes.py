@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
 from gangline.kube.events import EventRecorder
-from gangline.kube.shared import SharedInformers
+from gangline.kube.shared import SharedInformerFactory
 from gangline.local import ports
 
-ENDED = frozenset({"Succeeded", "Failed"})
-REASON = "PortTaken"
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+EVENT_REASON = "PortTaken"
 
 
-def declared(pod: Pod) -> set[int]:
+def declared_ports(pod: Pod) -> set[int]:
     """The TCP ports that a pod's containers declare."""
     return {
         port.container_port
@@ -29,7 +29,7 @@ def declared(pod: Pod) -> set[int]:
     }
 
 
-def failures(pod: Pod | None) -> int:
+def count_failed_runs(pod: Pod | None) -> int:
     """The number of failed runs of a pod's containers, as far as its status shows them."""
     statuses = pod.status.container_statuses if pod is not None else []
     ended = [status.state.terminated for status in statuses]
@@ -37,19 +37,19 @@ def failures(pod: Pod | None) -> int:
     return failed_now + sum(status.restart_count for status in statuses)
 
 
-def explain(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> str:
+def explain_conflict(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> str:
     """Return a message about a declared port that another process listens on; empty if there is
     none.
     """
-    clashing = sorted(port for port in declared(pod) if taken(port))
+    clashing = sorted(port for port in declared_ports(pod) if taken(port))
     if not clashing:
         return ""
     holders = [
         f"{other.metadata.namespace}/{other.metadata.name}"
         for other in others
         if other.metadata.uid != pod.metadata.uid
-        and other.status.phase not in ENDED
-        and declared(other) & set(clashing)
+        and other.status.phase not in TERMINAL_PHASES
+        and declared_ports(other) & set(clashing)
     ]
     owner = f", which pod {min(holders)} declares as well," if holders else ""
     return (
@@ -58,10 +58,10 @@ def explain(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> st
     )
 
 
-class PortClashes:
+class PortConflicts:
     """Watches for failed pods in a cluster whose pods share the host's network."""
 
-    def __init__(self, informers: SharedInformers, recorder: EventRecorder) -> None:
+    def __init__(self, informers: SharedInformerFactory, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._pods = informers.informer(PODS)
         self._failed: asyncio.Queue[Pod] = asyncio.Queue()
@@ -70,14 +70,21 @@ class PortClashes:
     async def run(self) -> None:
         while True:
             pod = await self._failed.get()
-            message = await asyncio.to_thread(explain, pod, list(self._pods.items()), _taken)
+            message = await asyncio.to_thread(
+                explain_conflict, pod, list(self._pods.items()), _taken
+            )
             if message:
-                self._recorder.event(pod, "Warning", REASON, message)
+                self._recorder.event(pod, "Warning", EVENT_REASON, message)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and failures(new) > failures(old) and declared(new):
+        if (
+            old is not None
+            and new is not None
+            and count_failed_runs(new) > count_failed_runs(old)
+            and declared_ports(new)
+        ):
             self._failed.put_nowait(new)
 
 
 def _taken(port: int) -> bool:
-    return bool(ports.listening(port))
+    return bool(ports.listening_sockets(port))

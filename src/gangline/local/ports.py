@@ -11,24 +11,26 @@ from gangline.local.home import ClusterError
 LISTEN = "0A"
 
 
-def choose(host: str, wanted: int | None, liked: tuple[int, ...]) -> int:
-    """Return the port to listen on: ``wanted``, else the first free one of ``liked``, else 0 (any).
+def choose_port(host: str, requested: int | None, preferred: tuple[int, ...]) -> int:
+    """Return the port to listen on: ``wanted``, else the first free one of ``preferred``, else 0 (any).
 
     Raises:
         ClusterError: ``wanted`` is taken or not permitted; the message names the owner.
     """
-    if wanted is None:
-        return next((port for port in liked if _refusal(host, port) is None), 0)
-    refusal = _refusal(host, wanted) if wanted else None
+    if requested is None:
+        return next((port for port in preferred if _refusal(host, port) is None), 0)
+    refusal = _refusal(host, requested) if requested else None
     if refusal is None:
-        return wanted
+        return requested
     if refusal.errno == errno.EADDRINUSE:
-        owner = holder(wanted)
+        owner = port_owner(requested)
         raise ClusterError(
-            f"port {wanted} is in use{f' by {owner}' if owner else ''}; "
+            f"port {requested} is in use{f' by {owner}' if owner else ''}; "
             "choose another with --port, or --port 0 for any"
         )
-    raise ClusterError(f"cannot listen on {host}:{wanted}: {refusal.strerror}; choose with --port")
+    raise ClusterError(
+        f"cannot listen on {host}:{requested}: {refusal.strerror}; choose with --port"
+    )
 
 
 def _refusal(host: str, port: int) -> OSError | None:
@@ -43,9 +45,9 @@ def _refusal(host: str, port: int) -> OSError | None:
     return None
 
 
-def holder(port: int) -> str:
+def port_owner(port: int) -> str:
     """Name the process that listens on a port, as far as /proc is readable; empty if unknown."""
-    inodes = {f"socket:[{inode}]" for inode in listening(port)}
+    inodes = {f"socket:[{inode}]" for inode in listening_sockets(port)}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # Ended in the meantime, or of another user.
             if any(_target(link) in inodes for link in (process / "fd").iterdir()):
@@ -60,7 +62,7 @@ def _target(link: Path) -> str:
         return ""
 
 
-def listening(port: int) -> list[str]:
+def listening_sockets(port: int) -> list[str]:
     """Return the inodes of the sockets that listen on a TCP port of any address."""
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

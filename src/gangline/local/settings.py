@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gangline.local.home import DEFAULT_NAME, ClusterHome, default_home
+from gangline.local.home import DEFAULT_NAME, ClusterDirectory, default_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +65,5 @@ class ClusterSettings:
     """True runs no processes for pods: for measuring the control plane."""
 
     @property
-    def cluster_home(self) -> ClusterHome:
-        return ClusterHome(self.home, self.name)
+    def directory(self) -> ClusterDirectory:
+        return ClusterDirectory(self.home, self.name)

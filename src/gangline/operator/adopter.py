@@ -1,6 +1,6 @@
 """Adopts objects of other operators and orphaned objects; ``adoption`` decides which and how.
 
-The controller runs beside the engine with a queue of its own. ``take_over`` runs first: existing
+The controller runs beside the engine with a queue of its own. ``adopt_existing`` runs first: existing
 pods need our labels before the engine reconciles their jobs, or the engine would create them a
 second time.
 """
@@ -18,66 +18,74 @@ from gangline.api.kubeflow import MANAGED_BY_US
 from gangline.api.meta import Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import POD_GROUPS
-from gangline.kube.client import Client
-from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.client import ApiClient
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informer import Informer
 from gangline.operator import adoption, build, conditions, labels, metrics
-from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, JobKey, Sight, job_resource
-from gangline.operator.decision import Target
+from gangline.operator.cache import (
+    OWNED_RESOURCES,
+    PODS,
+    SERVICES,
+    ClusterCache,
+    JobKey,
+    Observation,
+    job_resource,
+)
+from gangline.operator.decision import TargetKind
 from gangline.operator.job import Manifest
-from gangline.operator.recent import RecentObjects
-from gangline.operator.replicas import Pod
-from gangline.operator.stored import StoredJob
+from gangline.operator.recent import UnobservedWrites
+from gangline.operator.replicas import ObservedPod
+from gangline.operator.stored import RawJob
 
 log = logging.getLogger(__name__)
 
-WORKERS = 8
-PODS_FIRST_S = 0.2
+ADOPTION_WORKERS = 8
+SERVICE_RETRY_S = 0.2
 """An old service waits this many seconds for its pod to get our labels, by which it then selects.
 """
-PODS_PATIENCE_S = 5.0
+POD_LABEL_TIMEOUT_S = 5.0
 """The start of the engine waits at most this many seconds: the API server may refuse to label a
 pod.
 """
-OTHERS_PATIENCE_S = 5.0
+OPTIONAL_SYNC_TIMEOUT_S = 5.0
 """The start of the engine waits at most this many seconds for kinds that the operator may not list.
 """
 
 _ORPHAN = "orphan"
 
 
-class _Selects(Wire):
+class _ServiceSelector(Wire):
     selector: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class OldService(Object):
+class LegacyService(Object):
     """The fields of a service that adoption reads."""
 
-    spec: _Selects = _Selects()
+    spec: _ServiceSelector = _ServiceSelector()
 
 
-_OLD_SERVICES = Resource(OldService, "", "v1", "services", "Service")
-_FOREIGN: Sequence[tuple[Target, Resource[Any], str]] = (
-    (Target.POD, PODS, adoption.OLD_SELECTOR),
-    (Target.SERVICE, _OLD_SERVICES, adoption.OLD_SELECTOR),
+_LEGACY_SERVICES = Resource(LegacyService, "", "v1", "services", "Service")
+_FOREIGN: Sequence[tuple[TargetKind, Resource[Any], str]] = (
+    (TargetKind.POD, PODS, adoption.LEGACY_SELECTOR),
+    (TargetKind.SERVICE, _LEGACY_SERVICES, adoption.LEGACY_SELECTOR),
 )
-_FOREIGN_PADDLE: Sequence[tuple[Target, Resource[Any], str]] = (
-    (Target.POD, PODS, adoption.PADDLE_SELECTOR),
-    (Target.CONFIG_MAP, EXTRAS[Target.CONFIG_MAP], adoption.PADDLE_SELECTOR),
+_FOREIGN_PADDLE: Sequence[tuple[TargetKind, Resource[Any], str]] = (
+    (TargetKind.POD, PODS, adoption.PADDLE_SELECTOR),
+    (TargetKind.CONFIG_MAP, OWNED_RESOURCES[TargetKind.CONFIG_MAP], adoption.PADDLE_SELECTOR),
 )
-_RESOURCES: Mapping[Target, Resource[Any]] = {
-    Target.POD: PODS,
-    Target.SERVICE: SERVICES,
-    Target.POD_GROUP: POD_GROUPS,
-    **EXTRAS,
+_RESOURCES: Mapping[TargetKind, Resource[Any]] = {
+    TargetKind.POD: PODS,
+    TargetKind.SERVICE: SERVICES,
+    TargetKind.POD_GROUP: POD_GROUPS,
+    **OWNED_RESOURCES,
 }
 
 
-class ItemKey(NamedTuple):
+class AdoptionKey(NamedTuple):
     """Identifies an object in the adoption queue."""
 
-    target: Target
+    target: TargetKind
     namespace: str
     name: str
 
@@ -85,13 +93,13 @@ class ItemKey(NamedTuple):
         return f"{self.target} {self.namespace}/{self.name}"
 
 
-class Adopter:
-    """Adopts objects that turn up. Call ``take_over`` before the engine starts, and ``run`` in a
+class AdoptionController:
+    """Adopts objects that turn up. Call ``adopt_existing`` before the engine starts, and ``run`` in a
     task.
     """
 
     def __init__(
-        self, client: Client, cache: Cache, namespaces: Sequence[str], *, gangs: bool
+        self, client: ApiClient, cache: ClusterCache, namespaces: Sequence[str], *, gangs: bool
     ) -> None:
         self._client = client
         self._cache = cache
@@ -104,22 +112,22 @@ class Adopter:
             (target, Informer(client, resource, namespaces, labels=selector))
             for target, resource, selector in (*_FOREIGN, *(_FOREIGN_PADDLE if paddle else ()))
         ]
-        self._followed: dict[Target, Informer[Any]] = {
-            Target.POD: cache.pods,
-            Target.SERVICE: cache.services,
-            **({Target.POD_GROUP: cache.groups} if cache.groups else {}),
-            **cache.extras,
+        self._informers: dict[TargetKind, Informer[Any]] = {
+            TargetKind.POD: cache.pods,
+            TargetKind.SERVICE: cache.services,
+            **({TargetKind.POD_GROUP: cache.groups} if cache.groups else {}),
+            **cache.owned_objects,
         }
-        self._recent: dict[Target, RecentObjects[Any]] = {
-            Target.POD: cache.recent_pods,
-            Target.SERVICE: cache.recent_services,
-            Target.POD_GROUP: cache.recent_groups,
-            **cache.recent_extras,
+        self._unobserved: dict[TargetKind, UnobservedWrites[Any]] = {
+            TargetKind.POD: cache.unobserved_pods,
+            TargetKind.SERVICE: cache.unobserved_services,
+            TargetKind.POD_GROUP: cache.unobserved_groups,
+            **cache.unobserved_objects,
         }
-        self._controller: Controller[ItemKey] = Controller(
-            "adoption", self._reconcile, workers=WORKERS
+        self._controller: Controller[AdoptionKey] = Controller(
+            "adoption", self._reconcile, workers=ADOPTION_WORKERS
         )
-        self._listen()
+        self._add_listeners()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -127,98 +135,98 @@ class Adopter:
                 tasks.create_task(informer.run())
             tasks.create_task(self._controller.run())
 
-    async def take_over(self) -> None:
+    async def adopt_existing(self) -> None:
         """Wait until each existing object of another operator is adopted, or the API server
         refused.
         """
-        slots = asyncio.Semaphore(WORKERS)
+        slots = asyncio.Semaphore(ADOPTION_WORKERS)
         for target, informer in self._foreign:
             # The operator requires rights to pods and services; other rights may be missing.
-            needed = target in (Target.POD, Target.SERVICE)
+            needed = target in (TargetKind.POD, TargetKind.SERVICE)
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if needed else OTHERS_PATIENCE_S):
-                    await informer.synced()
+                async with asyncio.timeout(None if needed else OPTIONAL_SYNC_TIMEOUT_S):
+                    await informer.wait_for_sync()
             keys = [_key(target, item) for item in informer.items()]
-            await asyncio.gather(*(self._attempt(key, slots) for key in keys))
+            await asyncio.gather(*(self._adopt_with_timeout(key, slots) for key in keys))
 
-    async def _attempt(self, key: ItemKey, slots: asyncio.Semaphore) -> None:
+    async def _adopt_with_timeout(self, key: AdoptionKey, slots: asyncio.Semaphore) -> None:
         # A failure here is retried by the controller, whose queue has the object too.
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + PODS_PATIENCE_S
+        give_up = loop.time() + POD_LABEL_TIMEOUT_S
         async with slots:
             with suppress(ApiError):
-                while isinstance(result := await self._reconcile(key), After):
+                while isinstance(result := await self._reconcile(key), RequeueAfter):
                     if loop.time() > give_up:
                         return
                     await asyncio.sleep(result.seconds)
 
-    def _listen(self) -> None:
+    def _add_listeners(self) -> None:
         for target, informer in self._foreign:
             informer.add_listener(partial(self._changed, target))
-        for target, informer in self._followed.items():
+        for target, informer in self._informers.items():
             informer.add_index(_ORPHAN, _job_of_orphan)
             informer.add_listener(partial(self._changed, target))
         for jobs in self._cache.jobs.values():
             jobs.add_listener(self._job_changed)
 
-    def _changed(self, target: Target, _: Object | None, new: Object | None) -> None:
+    def _changed(self, target: TargetKind, _: Object | None, new: Object | None) -> None:
         if new is None:
             return
         meta = new.metadata
-        foreign = target is not Target.POD_GROUP and labels.JOB_NAME not in meta.labels
-        if foreign or adoption.is_orphan(meta) or self._shall_join(new):
+        foreign = target is not TargetKind.POD_GROUP and labels.JOB_NAME not in meta.labels
+        if foreign or adoption.is_orphan(meta) or self._should_join_gang(new):
             self._controller.queue.add(_key(target, new))
 
-    def _job_changed(self, old: StoredJob | None, new: StoredJob | None) -> None:
+    def _job_changed(self, old: RawJob | None, new: RawJob | None) -> None:
         """Enqueue the orphans of a job that was created."""
         if new is None or (old is not None and old.metadata.uid == new.metadata.uid):
             return
         job = f"{new.metadata.namespace}/{new.metadata.name}"
-        for target, informer in self._followed.items():
+        for target, informer in self._informers.items():
             for item in informer.by_index(_ORPHAN, job):
                 self._controller.queue.add(_key(target, item))
 
-    async def _reconcile(self, key: ItemKey) -> Result:
+    async def _reconcile(self, key: AdoptionKey) -> ReconcileResult:
         for target, informer in self._foreign:
             item = informer.get(key.namespace, key.name) if target is key.target else None
             if item is not None:
-                return await self._label(key, item)
-        item = self._followed[key.target].get(key.namespace, key.name)
+                return await self._add_labels(key, item)
+        item = self._informers[key.target].get(key.namespace, key.name)
         if item is not None and adoption.is_orphan(item.metadata):
-            await self._claim(key, item)
-        elif item is not None and self._shall_join(item):
-            await self._write(key, adoption.joined(item), "gang")
-        return Done()
+            await self._set_owner(key, item)
+        elif item is not None and self._should_join_gang(item):
+            await self._write(key, adoption.gang_patch(item), "gang")
+        return ReconcileDone()
 
-    async def _label(self, key: ItemKey, item: Object) -> Result:
+    async def _add_labels(self, key: AdoptionKey, item: Object) -> ReconcileResult:
         """Add our labels to an object of an upstream operator."""
-        selector = item.spec.selector if isinstance(item, OldService) else None
+        selector = item.spec.selector if isinstance(item, LegacyService) else None
         if selector is not None and self._is_foreign_pod(key):
-            return After(PODS_FIRST_S)
-        patch = adoption.labelled(key.target, item.metadata, self._kinds, selector)
+            return RequeueAfter(SERVICE_RETRY_S)
+        patch = adoption.label_patch(key.target, item.metadata, self._kinds, selector)
         if patch is None:
-            return Done()
-        if key.target is Target.POD and adoption.PADDLE_LABEL in item.metadata.labels:
+            return ReconcileDone()
+        if key.target is TargetKind.POD and adoption.PADDLE_LABEL in item.metadata.labels:
             # First, because it has no labels: it could not be found once its pod has ours.
             await self._label_service_of(key, item)
         await self._write(key, patch, "labels")
-        return Done()
+        return ReconcileDone()
 
-    def _is_foreign_pod(self, service: ItemKey) -> bool:
-        pods = (informer for target, informer in self._foreign if target is Target.POD)
+    def _is_foreign_pod(self, service: AdoptionKey) -> bool:
+        pods = (informer for target, informer in self._foreign if target is TargetKind.POD)
         return any(informer.get(service.namespace, service.name) for informer in pods)
 
-    async def _label_service_of(self, pod: ItemKey, item: Object) -> None:
-        key = pod._replace(target=Target.SERVICE)
+    async def _label_service_of(self, pod: AdoptionKey, item: Object) -> None:
+        key = pod._replace(target=TargetKind.SERVICE)
         try:
             service = await self._client.get(SERVICES, key.name, key.namespace)
         except NotFound:
             return
-        patch = adoption.labelled(key.target, service.metadata, self._kinds)
+        patch = adoption.label_patch(key.target, service.metadata, self._kinds)
         if patch and labels.JOB_NAME not in service.metadata.labels:
             await self._write(key, patch, "labels")
 
-    async def _claim(self, key: ItemKey, item: Object) -> None:
+    async def _set_owner(self, key: AdoptionKey, item: Object) -> None:
         """Make a job the owner of an orphan, if it accepts one."""
         kind = self._by_controller.get(item.metadata.labels[labels.OPERATOR_NAME])
         if kind is None or not adoption.is_claimable(item):
@@ -228,51 +236,51 @@ class Adopter:
             observation = self._cache.observe(JobKey(kind.kind, key.namespace, name))
             if (
                 observation is None
-                or not _takes(observation)
-                or not await self._is_still_there(observation)
+                or not _accepts_objects(observation)
+                or not await self._job_exists(observation)
             ):
                 return
-            owner = build.owner(observation.observed.job)
-            await self._write(key, adoption.claimed(item.metadata, owner), "owner")
+            owner = build.owner_reference(observation.job_state.job)
+            await self._write(key, adoption.owner_patch(item.metadata, owner), "owner")
 
-    async def _is_still_there(self, observation: Sight) -> bool:
+    async def _job_exists(self, observation: Observation) -> bool:
         """Ask the API server, because the cache may not show yet that the job is being deleted."""
-        job = observation.observed.job
+        job = observation.job_state.job
         try:
             now = await self._client.get(job_resource(job.kind), job.name, job.meta.namespace)
         except NotFound:
             return False
         return now.metadata.uid == job.meta.uid and now.metadata.deletion_timestamp is None
 
-    def _shall_join(self, item: Object) -> bool:
+    def _should_join_gang(self, item: Object) -> bool:
         """Return whether a pod of one of our jobs lacks the annotation of its gang."""
-        if not self._gangs or not isinstance(item, Pod) or not adoption.is_outside_gang(item):
+        if not self._gangs or not isinstance(item, ObservedPod) or not adoption.lacks_gang(item):
             return False
         return adoption.kind_of(item.metadata.controller, self._kinds) is not None
 
-    async def _write(self, key: ItemKey, patch: Manifest, what: str) -> None:
+    async def _write(self, key: AdoptionKey, patch: Manifest, what: str) -> None:
         metrics.WRITES.labels(key.target, "patch").inc()
         # Deleted or changed meanwhile: the watch shows the change and the object is requeued.
         with suppress(NotFound, Conflict):
             item = await self._client.patch(_RESOURCES[key.target], key.name, patch, key.namespace)
-            seen = self._followed[key.target].get(key.namespace, key.name)
-            self._recent[key.target].made(item, seen)
+            seen = self._informers[key.target].get(key.namespace, key.name)
+            self._unobserved[key.target].record_created(item, seen)
             metrics.ADOPTED.labels(key.target, what).inc()
             log.info("adopted", extra={"object": str(key), "given": what})
 
 
-def _key(target: Target, item: Object) -> ItemKey:
-    return ItemKey(target, item.metadata.namespace, item.metadata.name)
+def _key(target: TargetKind, item: Object) -> AdoptionKey:
+    return AdoptionKey(target, item.metadata.namespace, item.metadata.name)
 
 
-def _takes(observation: Sight) -> bool:
+def _accepts_objects(observation: Observation) -> bool:
     """Return whether a job is ours and unfinished, so that it accepts objects."""
-    job = observation.observed.job
+    job = observation.job_state.job
     ours = job.policy.managed_by in (None, MANAGED_BY_US)
     return (
         ours
-        and not job.deleting
-        and not conditions.is_finished(observation.observed.status.conditions)
+        and not job.is_deleting
+        and not conditions.is_finished(observation.job_state.status.conditions)
     )
 
 

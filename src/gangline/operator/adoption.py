@@ -22,35 +22,35 @@ import msgspec
 
 from gangline.api.meta import Object, ObjectMeta, OwnerReference
 from gangline.operator import labels
-from gangline.operator.decision import Target
-from gangline.operator.job import Kind, Manifest
-from gangline.operator.replicas import Pod
+from gangline.operator.decision import TargetKind
+from gangline.operator.job import JobKindInfo, Manifest
+from gangline.operator.replicas import ObservedPod
 
 PADDLE_LABEL = "paddle-res-name"
-OLD_ROLE = "job-role"
-_WITHOUT_OURS = f"!{labels.JOB_NAME}"
-PADDLE_SELECTOR = f"{PADDLE_LABEL},{_WITHOUT_OURS}"
-OLD_GROUP = ("group-name", "kubeflow.org")
-OLD_SELECTOR = f"{'='.join(OLD_GROUP)},job-name,{_WITHOUT_OURS}"
+LEGACY_ROLE_LABEL = "job-role"
+_NOT_ADOPTED = f"!{labels.JOB_NAME}"
+PADDLE_SELECTOR = f"{PADDLE_LABEL},{_NOT_ADOPTED}"
+LEGACY_GROUP_LABEL = ("group-name", "kubeflow.org")
+LEGACY_SELECTOR = f"{'='.join(LEGACY_GROUP_LABEL)},job-name,{_NOT_ADOPTED}"
 
-_OF_A_REPLICA = frozenset({Target.POD, Target.SERVICE})
+_REPLICA_TARGETS = frozenset({TargetKind.POD, TargetKind.SERVICE})
 
-KindTable = Mapping[tuple[str, str], Kind]
+KindTable = Mapping[tuple[str, str], JobKindInfo]
 """The kinds that this operator runs, by group and kind."""
 
 
-def kind_of(owner: OwnerReference | None, kinds: KindTable) -> Kind | None:
+def kind_of(owner: OwnerReference | None, kinds: KindTable) -> JobKindInfo | None:
     """Return the kind of the job that controls an object, or None if the kind is not ours."""
     return kinds.get((owner.api_version.rpartition("/")[0], owner.kind)) if owner else None
 
 
 def is_foreign(meta: ObjectMeta) -> bool:
     """Return whether an object has the labels of an upstream operator and none of ours yet."""
-    found = PADDLE_LABEL in meta.labels or OLD_GROUP in meta.labels.items()
+    found = PADDLE_LABEL in meta.labels or LEGACY_GROUP_LABEL in meta.labels.items()
     return found and labels.JOB_NAME not in meta.labels
 
 
-def replica_in_name(name: str, job: str) -> tuple[str, int] | None:
+def parse_replica_name(name: str, job: str) -> tuple[str, int] | None:
     """Parse role and index from an object's name; None if the name is not one of this job's
     replicas.
     """
@@ -60,7 +60,9 @@ def replica_in_name(name: str, job: str) -> tuple[str, int] | None:
     return (role, int(index)) if index.isascii() and index.isdigit() else None
 
 
-def our_labels(target: Target, meta: ObjectMeta, kinds: KindTable) -> dict[str, str] | None:
+def adoption_labels(
+    target: TargetKind, meta: ObjectMeta, kinds: KindTable
+) -> dict[str, str] | None:
     """Return the labels to add to an object of an upstream operator; None if no job of ours owns
     it.
     """
@@ -68,19 +70,19 @@ def our_labels(target: Target, meta: ObjectMeta, kinds: KindTable) -> dict[str, 
     kind = kind_of(owner, kinds)
     if owner is None or kind is None:
         return None
-    if target not in _OF_A_REPLICA:
+    if target not in _REPLICA_TARGETS:
         return {labels.JOB_NAME: owner.name, labels.OPERATOR_NAME: kind.controller}
-    replica = replica_in_name(meta.name, owner.name)
+    replica = parse_replica_name(meta.name, owner.name)
     if replica is None:
         return None
     found = labels.replica_labels(owner.name, kind.controller, *replica)
-    if target is Target.POD and meta.labels.get(OLD_ROLE) == labels.MASTER_ROLE:
+    if target is TargetKind.POD and meta.labels.get(LEGACY_ROLE_LABEL) == labels.MASTER_ROLE:
         found[labels.JOB_ROLE] = labels.MASTER_ROLE
     return found
 
 
-def labelled(
-    target: Target,
+def label_patch(
+    target: TargetKind,
     meta: ObjectMeta,
     kinds: KindTable,
     selector: Mapping[str, str] | None = None,
@@ -94,10 +96,10 @@ def labelled(
         selector: the selector of an old service. It is changed to our labels, which replacements of
             old pods have as well.
     """
-    found = our_labels(target, meta, kinds)
+    found = adoption_labels(target, meta, kinds)
     if found is None:
         return None
-    patch = _patch(meta, labels=found)
+    patch = _metadata_patch(meta, labels=found)
     if selector and "job-name" in selector:
         dropped: Manifest = dict.fromkeys(set(selector) - set(found))
         patch["spec"] = {"selector": {**dropped, **found}}
@@ -112,33 +114,33 @@ def is_orphan(meta: ObjectMeta) -> bool:
 
 def is_claimable(item: Object) -> bool:
     """Return whether a job of its name may adopt an object: an orphan, and not a finished pod."""
-    return is_orphan(item.metadata) and not (isinstance(item, Pod) and item.over)
+    return is_orphan(item.metadata) and not (isinstance(item, ObservedPod) and item.is_finished)
 
 
-def claimed(meta: ObjectMeta, owner: Manifest) -> Manifest:
+def owner_patch(meta: ObjectMeta, owner: Manifest) -> Manifest:
     others = [msgspec.to_builtins(reference) for reference in meta.owner_references]
-    return _patch(meta, ownerReferences=[*others, owner])
+    return _metadata_patch(meta, ownerReferences=[*others, owner])
 
 
-def is_outside_gang(pod: Pod) -> bool:
+def lacks_gang(pod: ObservedPod) -> bool:
     """Return whether an unfinished pod of a job belongs to no gang."""
     return (
-        labels.GROUP_NAME not in pod.metadata.annotations
-        and labels.replica_of(pod.metadata) is not None
-        and not pod.terminating
-        and not pod.over
+        labels.POD_GROUP_ANNOTATION not in pod.metadata.annotations
+        and labels.parse_replica_labels(pod.metadata) is not None
+        and not pod.is_terminating
+        and not pod.is_finished
     )
 
 
-def joined(pod: Pod) -> Manifest:
+def gang_patch(pod: ObservedPod) -> Manifest:
     meta = pod.metadata
     gang = {
-        labels.GROUP_NAME: meta.labels[labels.JOB_NAME],
-        labels.TASK_SPEC: meta.labels[labels.REPLICA_TYPE],
+        labels.POD_GROUP_ANNOTATION: meta.labels[labels.JOB_NAME],
+        labels.TASK_SPEC_ANNOTATION: meta.labels[labels.REPLICA_TYPE],
     }
-    return _patch(meta, annotations=gang)
+    return _metadata_patch(meta, annotations=gang)
 
 
-def _patch(meta: ObjectMeta, **metadata: object) -> Manifest:
+def _metadata_patch(meta: ObjectMeta, **metadata: object) -> Manifest:
     seen = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     return {"metadata": {**seen, **metadata}}

@@ -9,45 +9,52 @@ starting.
 import msgspec
 
 from gangline.operator import labels, template
-from gangline.operator.decision import Creation, EngineSettings, Target
+from gangline.operator.decision import PlannedCreation, EngineSettings, TargetKind
 from gangline.operator.job import (
-    KeepsNodes,
+    TracksNodes,
     Manifest,
-    NamesServices,
+    ConfiguresServices,
     RestartPolicy,
-    Role,
+    ReplicaRole,
     ShapesPods,
-    TrainingJob,
-    offers,
+    NormalizedJob,
+    implements,
 )
 from gangline.operator.policies import restart, together
-from gangline.operator.replicas import Gang
+from gangline.operator.replicas import ReplicaGang
 from gangline.operator.shared_memory import with_shared_memory
 
 
-def owner(job: TrainingJob) -> Manifest:
+def owner_reference(job: NormalizedJob) -> Manifest:
     reference: Manifest = msgspec.to_builtins(job.owner_reference())
     return reference
 
 
-def pod(
-    job: TrainingJob, role: Role, index: int, settings: EngineSettings, gang: Gang, generation: int
-) -> Creation:
+def build_pod(
+    job: NormalizedJob,
+    role: ReplicaRole,
+    index: int,
+    settings: EngineSettings,
+    gang: ReplicaGang,
+    generation: int,
+) -> PlannedCreation:
     """Build the pod of one replica from the role's template."""
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
     if job.rules.is_master(job, role, index):
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
     variables = job.rules.environment(job, role, index, gang)
-    only = None if job.kind.everywhere else job.kind.container
+    only = None if job.kind.env_in_all_containers else job.kind.container
     manifest = template.with_environment(role.template, variables, only)
-    notes = _gang_annotations(job, role, settings) | together.annotations(job, generation)
+    notes = _gang_annotations(job, role, settings) | together.generation_annotations(
+        job, generation
+    )
     manifest = template.with_metadata(manifest, own, notes)
     manifest = template.with_spec(
         manifest,
         restartPolicy=_restart_policy(job, role),
         **_scheduling(job, role, settings),
     )
-    if offers(job.rules, ShapesPods):
+    if implements(job.rules, ShapesPods):
         manifest = job.rules.shape_pod(job, role, index, manifest, gang)
     manifest = with_shared_memory(job, role, manifest)
     meta: Manifest = {
@@ -56,27 +63,31 @@ def pod(
         if key in ("labels", "annotations", "finalizers")
     }
     meta |= _identity(job, pod_name(job, role, index))
-    return Creation(
-        Target.POD,
+    return PlannedCreation(
+        TargetKind.POD,
         {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.pod_spec(manifest)},
     )
 
 
-def pod_name(job: TrainingJob, role: Role, index: int) -> str:
-    if offers(job.rules, KeepsNodes):
+def pod_name(job: NormalizedJob, role: ReplicaRole, index: int) -> str:
+    if implements(job.rules, TracksNodes):
         return job.rules.pod_name(job, role, index)
     return labels.replica_name(job.name, role.name, index)
 
 
-def service_name(job: TrainingJob, role: Role, index: int) -> str:
-    if offers(job.rules, KeepsNodes):
+def service_name(job: NormalizedJob, role: ReplicaRole, index: int) -> str:
+    if implements(job.rules, TracksNodes):
         return job.rules.service_name(job, role, index)
     return labels.replica_name(job.name, role.name, index)
 
 
-def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
+def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedCreation | None:
     """Build the service of one replica; None if its kind needs no service."""
-    fields = job.rules.service(job, role, index) if offers(job.rules, NamesServices) else {}
+    fields = (
+        job.rules.service_overrides(job, role, index)
+        if implements(job.rules, ConfiguresServices)
+        else {}
+    )
     if fields is None:
         return None
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
@@ -87,8 +98,8 @@ def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
         "selector": own,
         "ports": _service_ports(role.template, job.kind.container),
     } | fields
-    return Creation(
-        Target.SERVICE,
+    return PlannedCreation(
+        TargetKind.SERVICE,
         {
             "apiVersion": "v1",
             "kind": "Service",
@@ -98,24 +109,30 @@ def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
     )
 
 
-def _restart_policy(job: TrainingJob, role: Role) -> str:
+def _restart_policy(job: NormalizedJob, role: ReplicaRole) -> str:
     """The kubelet restarts containers, except where all replicas restart together."""
-    return RestartPolicy.NEVER if together.restarts(job) else restart.pod_policy(role.restart)
+    return RestartPolicy.NEVER if together.restarts_gang(job) else restart.pod_policy(role.restart)
 
 
-def _identity(job: TrainingJob, name: str) -> Manifest:
-    return {"name": name, "namespace": job.meta.namespace, "ownerReferences": [owner(job)]}
+def _identity(job: NormalizedJob, name: str) -> Manifest:
+    return {
+        "name": name,
+        "namespace": job.meta.namespace,
+        "ownerReferences": [owner_reference(job)],
+    }
 
 
-def _gang_annotations(job: TrainingJob, role: Role, settings: EngineSettings) -> dict[str, str]:
-    if not settings.gang:
+def _gang_annotations(
+    job: NormalizedJob, role: ReplicaRole, settings: EngineSettings
+) -> dict[str, str]:
+    if not settings.gang_scheduling:
         return {}
-    return {labels.GROUP_NAME: job.name, labels.TASK_SPEC: role.label}
+    return {labels.POD_GROUP_ANNOTATION: job.name, labels.TASK_SPEC_ANNOTATION: role.label}
 
 
-def _scheduling(job: TrainingJob, role: Role, settings: EngineSettings) -> Manifest:
+def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings) -> Manifest:
     """Return scheduler and priority class, where the template names none."""
-    if not settings.gang:
+    if not settings.gang_scheduling:
         return {}
     spec = template.pod_spec(role.template)
     chosen = {
@@ -130,7 +147,7 @@ def _service_ports(pod_template: Manifest, container: str) -> list[Manifest]:
     """List the ports of the main container; Kubernetes requires a name for each if there are
     several.
     """
-    found = template.ports(pod_template, container)
+    found = template.container_ports(pod_template, container)
     return [
         {
             "name": entry.get("name") or f"port-{entry['containerPort']}",

@@ -18,15 +18,15 @@ from gangline.api.meta import Object
 from gangline.api.resource import Resource
 from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.informer import Informer
 from gangline.operator import adoption, labels
-from gangline.operator.decision import Extra, Observed, Target
-from gangline.operator.frameworks.base import Framework, Reading, ReadsStatus
-from gangline.operator.job import Kind, Manifest, ShowsStatus, TrainingJob, offers
-from gangline.operator.recent import RecentObjects, RecentStatus
-from gangline.operator.replicas import Node, Pod, Service, lean
-from gangline.operator.stored import StoredJob, detached
+from gangline.operator.decision import OwnedObject, ObservedJob, TargetKind
+from gangline.operator.frameworks.base import Framework, ParsedJob, DecodesStatus
+from gangline.operator.job import JobKindInfo, Manifest, ExtendsStatus, NormalizedJob, implements
+from gangline.operator.recent import UnobservedWrites, WrittenStatuses
+from gangline.operator.replicas import ObservedNode, ObservedPod, ObservedService, strip_pod
+from gangline.operator.stored import RawJob, detach
 
 _STATUS = msgspec.json.Decoder(JobStatus)
 _COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(JobStatus))
@@ -36,18 +36,20 @@ _NODE = "node"
 _Owned = TypeVar("_Owned", bound=Object)
 
 
-PODS = Resource(Pod, "", "v1", "pods", "Pod")
-SERVICES = Resource(Service, "", "v1", "services", "Service")
-NODES = Resource(Node, "", "v1", "nodes", "Node", namespaced=False)
+PODS = Resource(ObservedPod, "", "v1", "pods", "Pod")
+SERVICES = Resource(ObservedService, "", "v1", "services", "Service")
+NODES = Resource(ObservedNode, "", "v1", "nodes", "Node", namespaced=False)
 _RBAC = "rbac.authorization.k8s.io"
-EXTRAS = {
-    Target.CONFIG_MAP: Resource(Extra, "", "v1", "configmaps", "ConfigMap"),
-    Target.SECRET: Resource(Extra, "", "v1", "secrets", "Secret"),
-    Target.SERVICE_ACCOUNT: Resource(Extra, "", "v1", "serviceaccounts", "ServiceAccount"),
-    Target.ROLE: Resource(Extra, _RBAC, "v1", "roles", "Role"),
-    Target.ROLE_BINDING: Resource(Extra, _RBAC, "v1", "rolebindings", "RoleBinding"),
-    Target.AUTOSCALER: Resource(
-        Extra, "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
+OWNED_RESOURCES = {
+    TargetKind.CONFIG_MAP: Resource(OwnedObject, "", "v1", "configmaps", "ConfigMap"),
+    TargetKind.SECRET: Resource(OwnedObject, "", "v1", "secrets", "Secret"),
+    TargetKind.SERVICE_ACCOUNT: Resource(
+        OwnedObject, "", "v1", "serviceaccounts", "ServiceAccount"
+    ),
+    TargetKind.ROLE: Resource(OwnedObject, _RBAC, "v1", "roles", "Role"),
+    TargetKind.ROLE_BINDING: Resource(OwnedObject, _RBAC, "v1", "rolebindings", "RoleBinding"),
+    TargetKind.AUTOSCALER: Resource(
+        OwnedObject, "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
     ),
 }
 """Resources of the owned objects, by kind."""
@@ -65,25 +67,25 @@ class JobKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """A stored job, and everything that planning for it depends on."""
 
-    stored: StoredJob
-    observed: Observed
-    own_fields: Manifest
+    stored: RawJob
+    job_state: ObservedJob
+    kind_status: Manifest
     """Fields of the stored status that only this kind has."""
 
 
-def job_resource(kind: Kind) -> Resource[StoredJob]:
-    return Resource(StoredJob, kind.group, kind.version, kind.plural, kind.kind)
+def job_resource(kind: JobKindInfo) -> Resource[RawJob]:
+    return Resource(RawJob, kind.group, kind.version, kind.plural, kind.kind)
 
 
-class Cache:
+class ClusterCache:
     """Caches of the cluster's objects. Call ``run`` in a task, and read only after ``synced``."""
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         frameworks: Sequence[Framework],
         namespace: str | Sequence[str] | None,
         *,
@@ -92,7 +94,7 @@ class Cache:
         self.frameworks: Mapping[str, Framework] = {f.kind.kind: f for f in frameworks}
         self._kind_of = {f.kind.controller: f.kind.kind for f in frameworks}
         self.jobs = {
-            f.kind.kind: Informer(client, job_resource(f.kind), namespace, transform=detached)
+            f.kind.kind: Informer(client, job_resource(f.kind), namespace, transform=detach)
             for f in frameworks
         }
         by_job = {_JOB: _job_of}
@@ -102,33 +104,35 @@ class Cache:
             namespace,
             labels=labels.JOB_NAME,
             indexes={_JOB: _job_of, _NODE: _node_of},
-            transform=lean,
+            transform=strip_pod,
         )
         self.services = Informer(
             client, SERVICES, namespace, labels=labels.JOB_NAME, indexes=by_job
         )
         self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
         self.nodes = Informer(client, NODES)
-        self.extras = {
+        self.owned_objects = {
             target: Informer(
                 client,
-                EXTRAS[target],
+                OWNED_RESOURCES[target],
                 namespace,
                 labels=labels.JOB_NAME,
                 indexes={_JOB: _job_of},
-                transform=partial(_of_kind, target),
+                transform=partial(_with_kind, target),
             )
-            for target in sorted({Target(kind) for f in frameworks for kind in f.kind.makes})
+            for target in sorted(
+                {TargetKind(kind) for f in frameworks for kind in f.kind.owned_kinds}
+            )
         }
-        self.recent_pods: RecentObjects[Pod] = RecentObjects()
-        self.recent_services: RecentObjects[Service] = RecentObjects()
-        self.recent_groups: RecentObjects[PodGroup] = RecentObjects()
-        self.recent_extras: Mapping[Target, RecentObjects[Extra]] = {
-            target: RecentObjects() for target in EXTRAS
+        self.unobserved_pods: UnobservedWrites[ObservedPod] = UnobservedWrites()
+        self.unobserved_services: UnobservedWrites[ObservedService] = UnobservedWrites()
+        self.unobserved_groups: UnobservedWrites[PodGroup] = UnobservedWrites()
+        self.unobserved_objects: Mapping[TargetKind, UnobservedWrites[OwnedObject]] = {
+            target: UnobservedWrites() for target in OWNED_RESOURCES
         }
-        self.recent_status = RecentStatus()
-        self._readings: dict[JobKey, tuple[tuple[str, int], Reading]] = {}
-        self._listen()
+        self.written_statuses = WrittenStatuses()
+        self._readings: dict[JobKey, tuple[tuple[str, int], ParsedJob]] = {}
+        self._add_listeners()
 
     async def run(self) -> None:
         """Watch the cluster until cancelled."""
@@ -137,7 +141,7 @@ class Cache:
             self.pods,
             self.services,
             self.nodes,
-            *self.extras.values(),
+            *self.owned_objects.values(),
         ]
         async with asyncio.TaskGroup() as tasks:
             for informer in followers:
@@ -153,13 +157,13 @@ class Cache:
         one twice fails with AlreadyExists. It does not wait for nodes: without the right to read
         them the operator never considers a node lost.
         """
-        await self.pods.synced()
-        await self.services.synced()
+        await self.pods.wait_for_sync()
+        await self.services.wait_for_sync()
         if self.groups:
-            await self.groups.synced()
+            await self.groups.wait_for_sync()
 
-    def on_change(self, look_at: Callable[[JobKey], None]) -> None:
-        """Call ``look_at`` for each job that is affected by a change.
+    def add_job_listener(self, enqueue: Callable[[JobKey], None]) -> None:
+        """Call ``enqueue`` for each job that is affected by a change.
 
         The echo of the operator's own creations is ignored: the pass that created an object
         requeues its job itself.
@@ -167,33 +171,33 @@ class Cache:
 
         def owned(old: Object | None, new: Object | None) -> None:
             for item in (old, new):
-                key = self._key_of_owned(item) if item else None
+                key = self._job_key_of(item) if item else None
                 if key:
-                    look_at(key)
+                    enqueue(key)
 
-        def node(old: Node | None, new: Node | None) -> None:
-            if old and new and old.lost == new.lost:
+        def node(old: ObservedNode | None, new: ObservedNode | None) -> None:
+            if old and new and old.is_lost == new.is_lost:
                 return
             subject = new or old
             if subject:
                 for pod in self.pods.by_index(_NODE, subject.metadata.name):
                     owned(None, pod)
 
-        def heard(recent: RecentObjects[Any], old: Object | None, new: Object | None) -> None:
-            if recent.shown(old, new):
+        def heard(recent: UnobservedWrites[Any], old: Object | None, new: Object | None) -> None:
+            if recent.observe(old, new):
                 owned(old, new)
 
         for kind, informer in self.jobs.items():
-            informer.add_listener(_job_listener(kind, look_at))
-        self.pods.add_listener(partial(heard, self.recent_pods))
-        self.services.add_listener(partial(heard, self.recent_services))
+            informer.add_listener(_job_listener(kind, enqueue))
+        self.pods.add_listener(partial(heard, self.unobserved_pods))
+        self.services.add_listener(partial(heard, self.unobserved_services))
         self.nodes.add_listener(node)
-        for target, followed in self.extras.items():
-            followed.add_listener(partial(heard, self.recent_extras[target]))
+        for target, followed in self.owned_objects.items():
+            followed.add_listener(partial(heard, self.unobserved_objects[target]))
         if self.groups:
-            self.groups.add_listener(partial(heard, self.recent_groups))
+            self.groups.add_listener(partial(heard, self.unobserved_groups))
 
-    def observe(self, key: JobKey) -> Sight | None:
+    def observe(self, key: JobKey) -> Observation | None:
         """Build the observation of a job; None if there is no such job.
 
         Raises:
@@ -202,59 +206,61 @@ class Cache:
         cached = self.jobs[key.kind].get(key.namespace, key.name)
         if cached is None:
             return None
-        stored = self.recent_status.newest(cached)
+        stored = self.written_statuses.latest(cached)
         uid = stored.metadata.uid
-        reading = self._read(key, stored)
-        pods, other_pods = _split(uid, self._of_job(self.pods, key))
-        services, other_services = _split(uid, self._of_job(self.services, key))
-        group, other_group = self._group(uid, key)
-        extras, other_extras = self._extras(uid, key)
-        others: list[tuple[Target, Object]] = [
-            *((Target.POD, pod) for pod in other_pods),
-            *((Target.SERVICE, service) for service in other_services),
-            *((Target.POD_GROUP, each) for each in other_group),
+        reading = self._parse(key, stored)
+        pods, other_pods = _split_by_owner(uid, self._objects_of(self.pods, key))
+        services, other_services = _split_by_owner(uid, self._objects_of(self.services, key))
+        group, other_group = self._pod_group_of(uid, key)
+        extras, other_extras = self._owned_objects_of(uid, key)
+        others: list[tuple[TargetKind, Object]] = [
+            *((TargetKind.POD, pod) for pod in other_pods),
+            *((TargetKind.SERVICE, service) for service in other_services),
+            *((TargetKind.POD_GROUP, each) for each in other_group),
             *((extra.target, extra) for extra in other_extras),
         ]
-        taken = {(target, item.metadata.name) for target, item in others if _passes(key, item)}
-        pods = self.recent_pods.over(uid, pods)
-        observed = Observed(
+        taken = {
+            (target, item.metadata.name) for target, item in others if _becomes_available(key, item)
+        }
+        pods = self.unobserved_pods.merge_into(uid, pods)
+        observed = ObservedJob(
             job=reading.job,
             status=self._status(key.kind, stored),
             pods=pods,
-            services=self.recent_services.over(uid, services),
+            services=self.unobserved_services.merge_into(uid, services),
             pod_group=group,
-            extras=extras,
-            taken=frozenset(taken),
+            owned_objects=extras,
+            occupied=frozenset(taken),
             lost_nodes=self._lost_nodes(pods),
-            mistakes=reading.mistakes,
+            spec_errors=reading.spec_errors,
         )
-        return Sight(stored, observed, _own_fields(stored, reading.job))
+        return Observation(stored, observed, _kind_status(stored, reading.job))
 
-    def owed(self, uid: str) -> bool:
+    def has_unobserved_writes(self, uid: str) -> bool:
         """Return whether the watches do not show yet all objects that were written for a job."""
-        return any(objects.pending(uid) for objects in self._recent())
+        return any(objects.has_unobserved(uid) for objects in self._unobserved_writes())
 
-    def _recent(self) -> tuple[RecentObjects[Any], ...]:
+    def _unobserved_writes(self) -> tuple[UnobservedWrites[Any], ...]:
         return (
-            self.recent_pods,
-            self.recent_services,
-            self.recent_groups,
-            *self.recent_extras.values(),
+            self.unobserved_pods,
+            self.unobserved_services,
+            self.unobserved_groups,
+            *self.unobserved_objects.values(),
         )
 
-    def _listen(self) -> None:
+    def _add_listeners(self) -> None:
         for kind, informer in self.jobs.items():
-            informer.add_listener(partial(self._forget_gone, kind))
+            informer.add_listener(partial(self._forget_deleted, kind))
 
-    def _forget_gone(self, kind: str, old: StoredJob | None, new: StoredJob | None) -> None:
+    def _forget_deleted(self, kind: str, old: RawJob | None, new: RawJob | None) -> None:
         if new is None and old is not None:
             meta = old.metadata
-            self.recent_status.forget(meta.uid)
-            for recent in self._recent():
+            self.written_statuses.forget(meta.uid)
+            for recent in self._unobserved_writes():
                 recent.forget(meta.uid)
             self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
 
-    def _read(self, key: JobKey, stored: StoredJob) -> Reading:
+    def _parse(self, key: JobKey, stored: RawJob) -> ParsedJob:
         """Parse a job once per generation: parsing includes validation, which is expensive."""
         meta = stored.metadata
         version = (meta.uid, meta.generation)
@@ -263,41 +269,43 @@ class Cache:
             known = self._readings[key] = version, self.frameworks[key.kind].read(stored)
         return replace(known[1], job=replace(known[1].job, meta=meta))
 
-    def _status(self, kind: str, stored: StoredJob) -> JobStatus:
+    def _status(self, kind: str, stored: RawJob) -> JobStatus:
         framework = self.frameworks[kind]
-        if isinstance(framework, ReadsStatus):
+        if isinstance(framework, DecodesStatus):
             return framework.read_status(stored)
         return _STATUS.decode(stored.status)
 
-    def _extras(self, uid: str, key: JobKey) -> tuple[list[Extra], list[Extra]]:
-        own: list[Extra] = []
-        others: list[Extra] = []
-        for target in map(Target, self.frameworks[key.kind].kind.makes):
-            ours, theirs = _split(uid, self._of_job(self.extras[target], key))
-            own += self.recent_extras[target].over(uid, ours)
+    def _owned_objects_of(
+        self, uid: str, key: JobKey
+    ) -> tuple[list[OwnedObject], list[OwnedObject]]:
+        own: list[OwnedObject] = []
+        others: list[OwnedObject] = []
+        for target in map(TargetKind, self.frameworks[key.kind].kind.owned_kinds):
+            ours, theirs = _split_by_owner(uid, self._objects_of(self.owned_objects[target], key))
+            own += self.unobserved_objects[target].merge_into(uid, ours)
             others += theirs
         return own, others
 
-    def _of_job(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
+    def _objects_of(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
         return informer.by_index(_JOB, f"{key.namespace}/{key.name}")
 
-    def _group(self, uid: str, key: JobKey) -> tuple[PodGroup | None, list[PodGroup]]:
+    def _pod_group_of(self, uid: str, key: JobKey) -> tuple[PodGroup | None, list[PodGroup]]:
         if self.groups is None:
             return None, []
         cached = self.groups.get(key.namespace, key.name)
-        own, others = _split(uid, [cached] if cached else [])
-        own = self.recent_groups.over(uid, own)
+        own, others = _split_by_owner(uid, [cached] if cached else [])
+        own = self.unobserved_groups.merge_into(uid, own)
         return (own[0] if own else None), others
 
-    def _lost_nodes(self, pods: Iterable[Pod]) -> frozenset[str]:
+    def _lost_nodes(self, pods: Iterable[ObservedPod]) -> frozenset[str]:
         """Return the lost nodes that have terminating pods; empty while nodes cannot be read."""
         if not self.nodes.has_synced or self.nodes.problem:
             return frozenset()
-        used = {pod.spec.node_name for pod in pods if pod.terminating} - {""}
+        used = {pod.spec.node_name for pod in pods if pod.is_terminating} - {""}
         found = {name: self.nodes.get(None, name) for name in used}
-        return frozenset(name for name, node in found.items() if node is None or node.lost)
+        return frozenset(name for name, node in found.items() if node is None or node.is_lost)
 
-    def _key_of_owned(self, item: Object) -> JobKey | None:
+    def _job_key_of(self, item: Object) -> JobKey | None:
         """Return the job of an object: by its controller, else by its labels."""
         meta = item.metadata
         owner = meta.controller
@@ -308,14 +316,14 @@ class Cache:
         return JobKey(kind, meta.namespace, name) if kind and name else None
 
 
-def _own_fields(stored: StoredJob, job: TrainingJob) -> Manifest:
-    if not offers(job.rules, ShowsStatus):
+def _kind_status(stored: RawJob, job: NormalizedJob) -> Manifest:
+    if not implements(job.rules, ExtendsStatus):
         return {}
     status: Manifest = msgspec.json.decode(stored.status)
     return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
 
 
-def _of_kind(target: Target, item: Extra) -> Extra:
+def _with_kind(target: TargetKind, item: OwnedObject) -> OwnedObject:
     """Add the kind, which the items of a list response lack."""
     return msgspec.structs.replace(item, kind=target)
 
@@ -325,11 +333,11 @@ def _job_of(item: Object) -> Iterable[str]:
     return (f"{item.metadata.namespace}/{name}",) if name else ()
 
 
-def _node_of(pod: Pod) -> Iterable[str]:
+def _node_of(pod: ObservedPod) -> Iterable[str]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
-def _split(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned]]:
+def _split_by_owner(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned]]:
     """Separate the objects of a job from objects of other owners with the same job name."""
     own: list[_Owned] = []
     others: list[_Owned] = []
@@ -339,7 +347,7 @@ def _split(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned
     return own, others
 
 
-def _passes(key: JobKey, item: Object) -> bool:
+def _becomes_available(key: JobKey, item: Object) -> bool:
     """Return whether an object that occupies a name will be deleted, or adopted, without user
     action.
 
@@ -353,11 +361,11 @@ def _passes(key: JobKey, item: Object) -> bool:
 
 
 def _job_listener(
-    kind: str, look_at: Callable[[JobKey], None]
-) -> Callable[[StoredJob | None, StoredJob | None], None]:
-    def changed(old: StoredJob | None, new: StoredJob | None) -> None:
+    kind: str, enqueue: Callable[[JobKey], None]
+) -> Callable[[RawJob | None, RawJob | None], None]:
+    def changed(old: RawJob | None, new: RawJob | None) -> None:
         job = new or old
         if job:
-            look_at(JobKey(kind, job.metadata.namespace, job.metadata.name))
+            enqueue(JobKey(kind, job.metadata.namespace, job.metadata.name))
 
     return changed

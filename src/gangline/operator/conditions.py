@@ -30,22 +30,22 @@ MESSAGE_LIMIT = 32_768
 _EXCLUDES = {RUNNING: RESTARTING, RESTARTING: RUNNING}
 
 
-def find(conditions: Sequence[Condition], type_: str) -> Condition | None:
+def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
-def holds(conditions: Sequence[Condition], type_: str) -> bool:
+def is_condition_true(conditions: Sequence[Condition], type_: str) -> bool:
     """Return whether a condition exists and is True."""
-    condition = find(conditions, type_)
+    condition = find_condition(conditions, type_)
     return condition is not None and condition.status == TRUE
 
 
 def is_finished(conditions: Sequence[Condition]) -> bool:
     """Return whether the job has succeeded or failed. Both are final."""
-    return holds(conditions, SUCCEEDED) or holds(conditions, FAILED)
+    return is_condition_true(conditions, SUCCEEDED) or is_condition_true(conditions, FAILED)
 
 
-def assert_true(
+def set_condition_true(
     conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
     """Set a condition to True, as the latest.
@@ -54,31 +54,31 @@ def assert_true(
     Restarting replace each other; Succeeded and Failed set Running to False.
     """
     message = message[:MESSAGE_LIMIT]
-    old = find(conditions, type_)
+    old = find_condition(conditions, type_)
     if old and (old.status, old.reason, old.message) == (TRUE, reason, message):
         return list(conditions)
-    kept = drop(drop(conditions, type_), _EXCLUDES.get(type_, ""))
+    kept = remove_condition(remove_condition(conditions, type_), _EXCLUDES.get(type_, ""))
     if type_ in (SUCCEEDED, FAILED):
-        kept = drop(kept, RESTARTING)
-        if holds(kept, RUNNING):
-            kept = assert_false(kept, RUNNING, reason, message, now)
+        kept = remove_condition(kept, RESTARTING)
+        if is_condition_true(kept, RUNNING):
+            kept = set_condition_false(kept, RUNNING, reason, message, now)
     since = old.last_transition_time if old and old.status == TRUE else now
     return [*kept, _condition(type_, TRUE, reason, message, now, since)]
 
 
-def assert_false(
+def set_condition_false(
     conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
     """Set a condition to False if it is True; a missing condition is not added."""
-    if not holds(conditions, type_):
+    if not is_condition_true(conditions, type_):
         return list(conditions)
     over = _condition(type_, FALSE, reason, message[:MESSAGE_LIMIT], now, now)
-    rest = drop(conditions, type_)
+    rest = remove_condition(conditions, type_)
     settled = [condition for condition in rest if condition.status != TRUE]
     return [*settled, over, *(condition for condition in rest if condition.status == TRUE)]
 
 
-def drop(conditions: Sequence[Condition], type_: str) -> list[Condition]:
+def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:
     return [condition for condition in conditions if condition.type != type_]
 
 

@@ -31,25 +31,25 @@ from gangline.api.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.scheduling import PodGroup
 from gangline.operator import build, conditions, extras
 from gangline.operator.decision import (
-    Creation,
-    Decision,
-    Deletion,
+    PlannedCreation,
+    ReconcilePlan,
+    PlannedDeletion,
     EngineSettings,
-    Observed,
-    Patch,
-    Target,
+    ObservedJob,
+    PlannedPatch,
+    TargetKind,
 )
 from gangline.operator.job import (
-    KeepsNodes,
+    TracksNodes,
     Manifest,
-    OutlivesFailures,
-    Role,
-    ShowsStatus,
-    StartsLater,
-    TrainingJob,
-    offers,
+    ToleratesFailures,
+    ReplicaRole,
+    ExtendsStatus,
+    OrdersStartup,
+    NormalizedJob,
+    implements,
 )
-from gangline.operator.places import arranged, judged
+from gangline.operator.places import assign_slots, classify_failures
 from gangline.operator.policies import (
     backoff,
     cleanup,
@@ -59,94 +59,94 @@ from gangline.operator.policies import (
     restart,
     together,
 )
-from gangline.operator.removals import force_left, removals, soonest
-from gangline.operator.replicas import Pod
+from gangline.operator.removals import time_to_force_delete, plan_deletions, earliest
+from gangline.operator.replicas import ObservedPod
 from gangline.operator.story import (
-    counted,
-    failed,
+    count_replicas,
+    mark_failed,
     failure_message,
-    invalid,
-    restarting,
-    restarting_together,
-    running,
-    started,
-    succeeded,
-    suspended,
-    why_failed,
+    mark_invalid,
+    mark_restarting,
+    mark_gang_restarting,
+    mark_running,
+    mark_started,
+    mark_succeeded,
+    mark_suspended,
+    describe_failures,
 )
 
-MOST_CREATIONS = 500
+MAX_CREATIONS = 500
 """A larger job is created in several passes, so that other jobs are reconciled in between."""
 
 _ZERO = timedelta(0)
 
 
-def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
+def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     """Plan the writes for one job, and the time of the next pass."""
     rules = observed.job.rules
-    if offers(rules, KeepsNodes):
-        observed = replace(observed, job=rules.recalled(observed.job, observed.status))
-    plan = _decide(observed, now, settings)
+    if implements(rules, TracksNodes):
+        observed = replace(observed, job=rules.restore_from_status(observed.job, observed.status))
+    plan = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
-    if job.deleting or not offers(rules, ShowsStatus):
+    if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
-    replicas = arranged(observed, plan.status)
-    return replace(plan, fields=rules.status_fields(job, replicas, plan.status))
+    replicas = assign_slots(observed, plan.status)
+    return replace(plan, kind_status=rules.status_fields(job, replicas, plan.status))
 
 
-def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
+def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     job = observed.job
     if job.policy.managed_by not in (None, MANAGED_BY_US):
-        return Decision(observed.status)
-    if job.deleting:
-        return Decision(observed.status, patches=_let_go(job))
+        return ReconcilePlan(observed.status)
+    if job.is_deleting:
+        return ReconcilePlan(observed.status, patches=_remove_finalizers(job))
     if conditions.is_finished(observed.status.conditions):
-        return _after_the_end(observed, now, settings)
+        return _plan_finished(observed, now, settings)
     # Kubernetes' timestamps have a resolution of one second.
     stamp = now.replace(microsecond=0)
-    if observed.mistakes:
-        return Decision(invalid(job, observed.status, observed.mistakes, stamp))
+    if observed.spec_errors:
+        return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
     if job.policy.suspended:
-        return _suspend(observed, now, stamp, settings)
-    view = _View(observed, now, stamp, settings)
-    return view.end() or view.go_on()
+        return _plan_suspended(observed, now, stamp, settings)
+    view = _Pass(observed, now, stamp, settings)
+    return view.plan_end() or view.plan_live()
 
 
-def _after_the_end(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
+def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     job, policy = observed.job, observed.job.policy
-    left = deadline.left(observed.status.completion_time, policy.ttl, now)
-    if deadline.is_over(left):
-        return Decision(observed.status, deletions=(_delete_job(job),))
-    failed = conditions.holds(observed.status.conditions, conditions.FAILED)
-    clean = policy.clean_after(failure=failed)
+    left = deadline.time_left(observed.status.completion_time, policy.ttl, now)
+    if deadline.has_passed(left):
+        return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
+    failed = conditions.is_condition_true(observed.status.conditions, conditions.FAILED)
+    clean = policy.clean_policy_after_end(failure=failed)
     pods = cleanup.pods_to_remove(clean, observed.pods)
     services = cleanup.services_to_remove(clean, observed.services, observed.pods)
-    spare = extras.unwanted_after_end(clean, observed.extras)
-    return Decision(
+    spare = extras.obsolete_after_end(clean, observed.owned_objects)
+    return ReconcilePlan(
         observed.status,
-        deletions=removals(observed, pods, services, now, settings, extras=spare),
-        requeue_after=soonest(left, force_left(observed, now, settings)),
+        deletions=plan_deletions(observed, pods, services, now, settings, extras=spare),
+        requeue_after=earliest(left, time_to_force_delete(observed, now, settings)),
     )
 
 
-def _suspend(
-    observed: Observed, now: datetime, stamp: datetime, settings: EngineSettings
-) -> Decision:
-    return Decision(
-        suspended(observed.job, observed.status, stamp),
-        deletions=removals(
+def _plan_suspended(
+    observed: ObservedJob, now: datetime, stamp: datetime, settings: EngineSettings
+) -> ReconcilePlan:
+    return ReconcilePlan(
+        mark_suspended(observed.job, observed.status, stamp),
+        deletions=plan_deletions(
             observed,
             observed.pods,
             observed.services,
             now,
             settings,
-            extras=observed.extras,
+            extras=observed.owned_objects,
         ),
-        requeue_after=force_left(observed, now, settings),
+        requeue_after=time_to_force_delete(observed, now, settings),
     )
 
 
-def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
+def _remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
     """Remove the finalizers of an upstream operator that may not run any more."""
     found = job.meta.finalizers
     remaining = [name for name in found if name not in job.kind.finalizers]
@@ -157,208 +157,233 @@ def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
         {"op": "test", "path": path, "value": list(found)},
         {"op": "replace", "path": path, "value": remaining},
     ]
-    return (Patch(Target.JOB, job.name, operations),)
+    return (PlannedPatch(TargetKind.JOB, job.name, operations),)
 
 
-class _View:
+class _Pass:
     """One reconcile pass over an unfinished job: derived values, computed once."""
 
     def __init__(
-        self, observed: Observed, now: datetime, stamp: datetime, settings: EngineSettings
+        self, observed: ObservedJob, now: datetime, stamp: datetime, settings: EngineSettings
     ) -> None:
         self.observed = observed
         self.job = observed.job
         self.now, self.stamp, self.settings = now, stamp, settings
-        self.gang = arranged(observed, observed.status)
-        self.failures = [judged(self.job, role, self.gang) for role in self.job.roles]
-        self.restart = self._restart()
-        self.extras = extras.wanted(self.job, self.gang)
+        self.gang = assign_slots(observed, observed.status)
+        self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
+        self.restart = self._gang_restart_reason()
+        self.desired_extras = extras.desired_objects(self.job, self.gang)
         self.status = self._status()
 
-    def end(self) -> Decision | None:
+    def plan_end(self) -> ReconcilePlan | None:
         """Return the plan that ends the job, or None. The next pass cleans up."""
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
-            return Decision(succeeded(self.job, status, now))
+            return ReconcilePlan(mark_succeeded(self.job, status, now))
         why = (
-            self._fatal_failure() or self._hopeless() or self._limit_reached() or self._time_is_up()
+            self._fatal_failure_message()
+            or self._kind_failure_message()
+            or self._backoff_limit_message()
+            or self._timeout_message()
         )
-        return Decision(failed(self.job, status, why, now)) if why else None
+        return ReconcilePlan(mark_failed(self.job, status, why, now)) if why else None
 
-    def go_on(self) -> Decision:
+    def plan_live(self) -> ReconcilePlan:
         """Plan the changes that lead to the specified replicas."""
-        missing = self._missing()
-        pause = pace.wait(self.status.restarts, self.now)
+        missing = self._missing_objects()
+        pause = pace.time_to_replacement(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO
-        there_is_more = len(missing) == MOST_CREATIONS
+        there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
         if not missing:
-            stalled = conditions.drop(status.conditions, conditions.STALLED)
+            stalled = conditions.remove_condition(status.conditions, conditions.STALLED)
             status = structs.replace(status, conditions=stalled)
-        return Decision(
+        return ReconcilePlan(
             status,
-            creations=extras.with_unseen(self.extras, self._unhurt(missing) if paused else missing),
+            creations=extras.prepend_unwatched(
+                self.desired_extras, self._creations_during_backoff(missing) if paused else missing
+            ),
             deletions=self._deletions(),
             patches=self._patches(),
-            requeue_after=soonest(
+            requeue_after=earliest(
                 pause if paused else _ZERO if there_is_more else None,
-                self._time_left(),
-                self._patience()[0],
-                gang.time_left(self.job, self.gang, status, self.now),
-                force_left(self.observed, self.now, self.settings),
+                self._time_to_deadline(),
+                self._pending_timeout()[0],
+                gang.time_to_schedule_timeout(self.job, self.gang, status, self.now),
+                time_to_force_delete(self.observed, self.now, self.settings),
             ),
         )
 
-    def _restart(self) -> str:
+    def _gang_restart_reason(self) -> str:
         """Return why all replicas restart together in this pass; empty if they do not."""
         name = self.job.kind.container
-        if together.restarts(self.job):
+        if together.restarts_gang(self.job):
             for failure in self.failures:
                 if failure.replaced and not failure.fatal:
-                    failures = [restart.describe(pod, name) for pod in failure.replaced]
-                    return why_failed(failure.role.name, failures)
-            if lost := together.taken_away(self.gang):
+                    failures = [restart.describe_pod_failure(pod, name) for pod in failure.replaced]
+                    return describe_failures(failure.role.name, failures)
+            if lost := together.externally_deleted(self.gang):
                 return f"{lost[0].name} was deleted."
-        if together.resizes(self.job) and together.outgrown(self.job, self.gang):
-            return f"its replicas are now {together.world(self.job)}."
+        if together.restarts_on_resize(self.job) and together.was_resized(self.job, self.gang):
+            return f"its replicas are now {together.format_replicas(self.job)}."
         return ""
 
     def _status(self) -> JobStatus:
         """Count replicas and restarts and set the conditions, for a job that does not end."""
         job, stamp = self.job, self.stamp
-        status = started(job, self.observed.status, stamp)
-        status = counted(job, status, self.gang)
+        status = mark_started(job, self.observed.status, stamp)
+        status = count_replicas(job, status, self.gang)
         if self.restart:
             failed = any(failure.replaced for failure in self.failures)
-            return restarting_together(job, status, self.restart, stamp, counted=failed)
+            return mark_gang_restarting(job, status, self.restart, stamp, counted=failed)
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
         # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
-        record = backoff.count(before, self._current(), frozenset(replaced))
-        fresh = {uid for uid in replaced if uid not in self._counted()}
+        record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
+        fresh = {uid for uid in replaced if uid not in self._counted_failures()}
         if fresh:
-            record = pace.note(record, stamp)
+            record = pace.record_failure(record, stamp)
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
-                failures = [restart.describe(pod, job.kind.container) for pod in failure.replaced]
-                status = restarting(job, status, failure.role.name, failures, stamp)
-        if not replaced and self._runs(status):
-            status = running(job, status, stamp)
-        if offers(job.rules, KeepsNodes):
-            status = job.rules.remembered(job, self.gang, status)
+                failures = [
+                    restart.describe_pod_failure(pod, job.kind.container)
+                    for pod in failure.replaced
+                ]
+                status = mark_restarting(job, status, failure.role.name, failures, stamp)
+        if not replaced and self._is_running(status):
+            status = mark_running(job, status, stamp)
+        if implements(job.rules, TracksNodes):
+            status = job.rules.save_to_status(job, self.gang, status)
         return status
 
-    def _current(self) -> list[Pod]:
+    def _current_generation(self) -> list[ObservedPod]:
         """The pods of this generation, with a slot or without."""
         return [*self.gang.pods, *self.gang.surplus]
 
-    def _runs(self, status: JobStatus) -> bool:
+    def _is_running(self, status: JobStatus) -> bool:
         """A job that was restarting is running again only when all its replicas are."""
-        back = self.gang.all_up or not conditions.holds(status.conditions, conditions.RESTARTING)
+        back = self.gang.all_running_or_succeeded or not conditions.is_condition_true(
+            status.conditions, conditions.RESTARTING
+        )
         return back and self.job.rules.is_running(self.job, self.gang)
 
-    def _counted(self) -> frozenset[str]:
+    def _counted_failures(self) -> frozenset[str]:
         """The failed pods whose failure the stored status already counts."""
         record = self.observed.status.restarts
         return frozenset(
             pod.uid
             for failure in self.failures
             for pod in failure.replaced
-            if record.pods.get(pod.uid, 0) > backoff.in_place(pod)
+            if record.pods.get(pod.uid, 0) > backoff.count_in_place_restarts(pod)
         )
 
-    def _fatal_failure(self) -> str:
+    def _fatal_failure_message(self) -> str:
         for failure in self.failures:
             if failure.fatal:
-                failures = [restart.describe(pod, self.job.kind.container) for pod in failure.fatal]
+                failures = [
+                    restart.describe_pod_failure(pod, self.job.kind.container)
+                    for pod in failure.fatal
+                ]
                 return failure_message(self.job, failure.role.name, failures)
         return ""
 
-    def _hopeless(self) -> str:
+    def _kind_failure_message(self) -> str:
         rules = self.job.rules
-        return rules.has_failed(self.job, self.gang) if offers(rules, OutlivesFailures) else ""
+        return (
+            rules.failure_reason(self.job, self.gang)
+            if implements(rules, ToleratesFailures)
+            else ""
+        )
 
-    def _limit_reached(self) -> str:
+    def _backoff_limit_message(self) -> str:
         limit, record = self.job.policy.backoff_limit, self.status.restarts
-        if not backoff.is_exceeded(record, limit):
+        if not backoff.is_limit_exceeded(record, limit):
             return ""
         return (
             f"{self.job.kind.kind} {self.job.name} has failed because it has reached its backoff "
             f"limit: {record.total} restarts, {limit} allowed."
         )
 
-    def _time_left(self) -> timedelta | None:
-        return deadline.left(self.status.start_time, self.job.policy.active_deadline, self.now)
+    def _time_to_deadline(self) -> timedelta | None:
+        return deadline.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
 
-    def _patience(self) -> tuple[timedelta | None, str]:
+    def _pending_timeout(self) -> tuple[timedelta | None, str]:
         rules = self.job.rules
-        if not offers(rules, KeepsNodes):
+        if not implements(rules, TracksNodes):
             return None, ""
-        return rules.patience(self.job, self.gang, self.now)
+        return rules.pending_timeout(self.job, self.gang, self.now)
 
-    def _time_is_up(self) -> str:
-        left, why = self._patience()
-        if deadline.is_over(left):
+    def _timeout_message(self) -> str:
+        left, why = self._pending_timeout()
+        if deadline.has_passed(left):
             return why
         name = f"{self.job.kind.kind} {self.job.name}"
-        if deadline.is_over(self._time_left()):
+        if deadline.has_passed(self._time_to_deadline()):
             limit = self.job.policy.active_deadline
             return f"{name} has failed because it was active longer than its deadline of {limit}."
-        if deadline.is_over(gang.time_left(self.job, self.gang, self.status, self.now)):
-            reason = gang.waiting_reason(self.observed.pod_group)
+        if deadline.has_passed(
+            gang.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
+        ):
+            reason = gang.pending_reason(self.observed.pod_group)
             limit = self.job.policy.scheduling.timeout
             return f"{name} has failed because it could not be placed within {limit}: {reason}"
         return ""
 
-    def _missing(self) -> tuple[Creation, ...]:
+    def _missing_objects(self) -> tuple[PlannedCreation, ...]:
         """The objects that are desired, do not exist, and whose names are free."""
-        occupied = self.observed.taken | {(Target.POD, pod.name) for pod in self.gang.surplus}
+        occupied = self.observed.occupied | {
+            (TargetKind.POD, pod.name) for pod in self.gang.surplus
+        }
         free = (
             creation
-            for creation in self._wanted()
+            for creation in self._desired_objects()
             if (creation.target, creation.name) not in occupied
         )
-        return tuple(islice(free, MOST_CREATIONS))
+        return tuple(islice(free, MAX_CREATIONS))
 
-    def _wanted(self) -> Iterator[Creation]:
+    def _desired_objects(self) -> Iterator[PlannedCreation]:
         job = self.job
-        if self.settings.gang and self.observed.pod_group is None and job.size:
-            yield gang.create(job)
-        yield from extras.missing(self.extras, self.observed.extras)
+        if self.settings.gang_scheduling and self.observed.pod_group is None and job.size:
+            yield gang.create_pod_group(job)
+        yield from extras.missing_objects(self.desired_extras, self.observed.owned_objects)
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
-            for index in self._indexes(role):
+            for index in self._desired_indexes(role):
                 if build.service_name(job, role, index) not in services:
-                    service = build.service(job, role, index)
+                    service = build.build_service(job, role, index)
                     yield from (service,) if service else ()
         # New pods wait until the last pod of an earlier generation is gone: two generations must
         # not train side by side.
-        if not self.gang.former and not self.restart:
-            yield from self._wanted_pods()
+        if not self.gang.previous_generation and not self.restart:
+            yield from self._desired_pods()
 
-    def _wanted_pods(self) -> Iterator[Creation]:
+    def _desired_pods(self) -> Iterator[PlannedCreation]:
         job, rules = self.job, self.job.rules
         generation = self.status.restarts.generation
         for role in job.roles:
             for index in self.gang[role.name].missing:
-                if offers(rules, StartsLater) and not rules.can_start(job, role, index, self.gang):
+                if implements(rules, OrdersStartup) and not rules.can_start(
+                    job, role, index, self.gang
+                ):
                     continue
-                if offers(rules, KeepsNodes) and not rules.may_make(job, role, index):
+                if implements(rules, TracksNodes) and not rules.may_create(job, role, index):
                     continue
-                yield build.pod(job, role, index, self.settings, self.gang, generation)
+                yield build.build_pod(job, role, index, self.settings, self.gang, generation)
 
-    def _indexes(self, role: Role) -> list[int]:
-        absent = self.gang[role.name].absent
+    def _desired_indexes(self, role: ReplicaRole) -> list[int]:
+        absent = self.gang[role.name].excluded
         return [index for index in range(role.replicas) if index not in absent]
 
-    def _unhurt(self, missing: tuple[Creation, ...]) -> tuple[Creation, ...]:
+    def _creations_during_backoff(
+        self, missing: tuple[PlannedCreation, ...]
+    ) -> tuple[PlannedCreation, ...]:
         """Creations that are allowed during the backoff delay: replicas that have not failed.
 
         Only kinds that track nodes know which replicas have failed before.
         """
         rules = self.job.rules
-        if not offers(rules, KeepsNodes):
+        if not implements(rules, TracksNodes):
             return ()
         waiting = {
             build.pod_name(self.job, role, index)
@@ -368,47 +393,47 @@ class _View:
         }
         return tuple(each for each in missing if each.name not in waiting)
 
-    def _deletions(self) -> tuple[Deletion, ...]:
+    def _deletions(self) -> tuple[PlannedDeletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""
         # Write-ahead: only failures in the *stored* status, not in the one this pass writes.
         # In a gang restart the new generation in the status replaces all pods.
-        counted = frozenset() if together.restarts(self.job) else self._counted()
+        counted = frozenset() if together.restarts_gang(self.job) else self._counted_failures()
         failed = [
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
         names = {
             build.service_name(self.job, role, index)
             for role in self.job.roles
-            for index in self._indexes(role)
+            for index in self._desired_indexes(role)
         }
         services = [
             service for service in self.observed.services if service.metadata.name not in names
         ]
-        return removals(
+        return plan_deletions(
             self.observed,
-            [*self.gang.surplus, *self.gang.former, *failed],
+            [*self.gang.surplus, *self.gang.previous_generation, *failed],
             services,
             self.now,
             self.settings,
-            with_group=not self.settings.gang or not self.job.size,
-            extras=extras.unwanted(self.extras, self.observed.extras),
+            with_group=not self.settings.gang_scheduling or not self.job.size,
+            extras=extras.obsolete_objects(self.desired_extras, self.observed.owned_objects),
         )
 
-    def _patches(self) -> tuple[Patch, ...]:
-        updates = extras.updates(self.extras, self.observed.extras)
+    def _patches(self) -> tuple[PlannedPatch, ...]:
+        updates = extras.update_patches(self.desired_extras, self.observed.owned_objects)
         group = self.observed.pod_group
-        if group is None or not self.settings.gang or not self.job.size:
+        if group is None or not self.settings.gang_scheduling or not self.job.size:
             return tuple(updates)
-        patch = gang.update(self.job, group)
-        places = self._places(group) if self.restart else None
+        patch = gang.update_pod_group(self.job, group)
+        places = self._record_previous_nodes(group) if self.restart else None
         return (*updates, *(each for each in (patch, places) if each))
 
-    def _places(self, group: PodGroup) -> Patch | None:
+    def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""
-        pause = pace.wait(self.status.restarts, self.now)
-        until = self.stamp + max(pause, timedelta(0)) + gang.KEEP_PLACES
-        return gang.keep_places(group, self.gang.pods, until)
+        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        until = self.stamp + max(pause, timedelta(0)) + gang.PREVIOUS_NODES_TTL
+        return gang.record_previous_nodes(group, self.gang.pods, until)
 
 
-def _delete_job(job: TrainingJob) -> Deletion:
-    return Deletion(Target.JOB, job.name, job.meta.uid)
+def _delete_job(job: NormalizedJob) -> PlannedDeletion:
+    return PlannedDeletion(TargetKind.JOB, job.name, job.meta.uid)

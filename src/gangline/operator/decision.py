@@ -1,6 +1,6 @@
 """What the engine observes and what it plans: plain values.
 
-``Observed`` is everything that a plan may depend on, besides the clock and the settings.
+``ObservedJob`` is everything that a plan may depend on, besides the clock and the settings.
 ``Decision`` is everything to write, in this order: deletions, patches, creations, then one status
 write, then events about the new status.
 """
@@ -13,17 +13,17 @@ from enum import StrEnum
 from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import Object
 from gangline.api.scheduling import PodGroup
-from gangline.operator.job import Manifest, TrainingJob
-from gangline.operator.replicas import Pod, Service
+from gangline.operator.job import Manifest, NormalizedJob
+from gangline.operator.replicas import ObservedPod, ObservedService
 
-RANDOM = "gangline.dev/random"
+RANDOM_VALUE = "gangline.dev/random"
 """Placeholder for a secret value: it becomes 32 random bytes, in hexadecimal, on creation.
 
 Plans stay deterministic, and the value never changes after the Secret is created.
 """
 
 
-class Target(StrEnum):
+class TargetKind(StrEnum):
     """The kinds of objects that the engine writes for a job."""
 
     POD = "Pod"
@@ -38,7 +38,7 @@ class Target(StrEnum):
     AUTOSCALER = "HorizontalPodAutoscaler"
 
 
-UNSEEN = frozenset({Target.SECRET})
+UNWATCHED = frozenset({TargetKind.SECRET})
 """Kinds that the operator creates and has no right to read, so that it cannot read users' Secrets.
 
 The names of such objects contain the job's uid, so an existing one is the job's own. They are
@@ -46,21 +46,21 @@ created before each pod that may need them, and deleted with the job.
 """
 
 
-class Extra(Object):
+class OwnedObject(Object):
     """An object that a job owns besides pods, services and pod group; its content is not read."""
 
     kind: str = ""
 
     @property
-    def target(self) -> Target:
-        return Target(self.kind)
+    def target(self) -> TargetKind:
+        return TargetKind(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """The administrator's settings that apply to all jobs."""
 
-    gang: bool = True
+    gang_scheduling: bool = True
     """True if the cluster has pod groups and jobs get one."""
     scheduler_name: str = "gangline"
     """Scheduler of pods in a gang whose template names none. Empty: the template is not changed."""
@@ -69,31 +69,31 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedJob:
     """The observed state of one job and its objects."""
 
-    job: TrainingJob
+    job: NormalizedJob
     status: JobStatus
-    pods: Sequence[Pod] = ()
+    pods: Sequence[ObservedPod] = ()
     """Pods whose controller has the uid of the job."""
-    services: Sequence[Service] = ()
+    services: Sequence[ObservedService] = ()
     """Services whose controller has the uid of the job."""
     pod_group: PodGroup | None = None
-    extras: Sequence[Extra] = ()
+    owned_objects: Sequence[OwnedObject] = ()
     """The other objects that the job owns."""
-    taken: frozenset[tuple[Target, str]] = frozenset()
+    occupied: frozenset[tuple[TargetKind, str]] = frozenset()
     """Names of existing objects that belong to another owner, such as a deleted job."""
     lost_nodes: frozenset[str] = frozenset()
     """Nodes that were deleted or do not report."""
-    mistakes: str = ""
+    spec_errors: str = ""
     """The errors in the specification; empty if it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
-class Creation:
+class PlannedCreation:
     """An object to create."""
 
-    target: Target
+    target: TargetKind
     manifest: Manifest
 
     @property
@@ -103,10 +103,10 @@ class Creation:
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class PlannedDeletion:
     """An object to delete, if its uid is still the observed one."""
 
-    target: Target
+    target: TargetKind
     name: str
     uid: str
     force: bool = False
@@ -114,16 +114,16 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Patch:
+class PlannedPatch:
     """A JSON patch of one of the job's objects."""
 
-    target: Target
+    target: TargetKind
     name: str
     operations: list[Manifest]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PlannedEvent:
     """An event to emit once."""
 
     reason: str
@@ -132,18 +132,18 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ReconcilePlan:
     """The writes that bring a job to its desired state."""
 
     status: JobStatus
-    creations: tuple[Creation, ...] = ()
-    deletions: tuple[Deletion, ...] = ()
-    patches: tuple[Patch, ...] = ()
+    creations: tuple[PlannedCreation, ...] = ()
+    deletions: tuple[PlannedDeletion, ...] = ()
+    patches: tuple[PlannedPatch, ...] = ()
     requeue_after: timedelta | None = None
     """Time until the next pass even if nothing changes; None: no further pass is needed."""
-    fields: Manifest | None = None
+    kind_status: Manifest | None = None
     """Status fields that only this kind has; None if the kind has none."""
 
     @property
-    def writes(self) -> bool:
+    def has_writes(self) -> bool:
         return bool(self.creations or self.deletions or self.patches)

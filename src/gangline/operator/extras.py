@@ -12,74 +12,93 @@ from collections.abc import Iterable
 import msgspec
 
 from gangline.operator import build, labels
-from gangline.operator.decision import UNSEEN, Creation, Extra, Patch, Target
-from gangline.operator.job import CleanPodPolicy, MakesObjects, Manifest, TrainingJob, offers
-from gangline.operator.replicas import Gang
+from gangline.operator.decision import (
+    UNWATCHED,
+    PlannedCreation,
+    OwnedObject,
+    PlannedPatch,
+    TargetKind,
+)
+from gangline.operator.job import CleanPodPolicy, OwnsObjects, Manifest, NormalizedJob, implements
+from gangline.operator.replicas import ReplicaGang
 
-CONTENT = "gangline.dev/content"
+CONTENT_ANNOTATION = "gangline.dev/content"
 """Annotation: the digest of the content with which the object was created."""
 
 _FRAME = ("apiVersion", "kind", "metadata")
 
 
-def wanted(job: TrainingJob, gang: Gang) -> list[Creation]:
+def desired_objects(job: NormalizedJob, gang: ReplicaGang) -> list[PlannedCreation]:
     rules = job.rules
-    listed = rules.objects(job, gang) if offers(rules, MakesObjects) else []
-    return [Creation(Target(manifest["kind"]), _complete(job, manifest)) for manifest in listed]
-
-
-def missing(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Creation]:
-    """List the objects to create; those that cannot be read are excluded."""
-    there = {(extra.target, extra.metadata.name) for extra in found}
-    seen = (each for each in wanted if each.target not in UNSEEN)
-    return [each for each in seen if (each.target, each.name) not in there]
-
-
-def with_unseen(
-    wanted: Iterable[Creation], creations: tuple[Creation, ...]
-) -> tuple[Creation, ...]:
-    """Put objects that cannot be read before pods that need them: they may not exist."""
-    if not any(each.target is Target.POD for each in creations):
-        return creations
-    return (*(each for each in wanted if each.target in UNSEEN), *creations)
-
-
-def updates(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Patch]:
-    """List the patches that make objects current."""
-    seen = {(extra.target, extra.metadata.name): extra for extra in found}
-    patches = []
-    for creation in wanted:
-        extra = seen.get((creation.target, creation.name))
-        if extra is None or extra.metadata.deletion_timestamp is not None:
-            continue
-        content = creation.manifest["metadata"]["annotations"][CONTENT]
-        before = extra.metadata.annotations.get(CONTENT)
-        if before not in (None, content):
-            patches.append(Patch(creation.target, creation.name, _operations(creation.manifest)))
-    return patches
-
-
-def unwanted(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Extra]:
-    """List the objects that a running job no longer needs, except those of an upstream operator."""
-    names = {(creation.target, creation.name) for creation in wanted}
+    listed = rules.owned_objects(job, gang) if implements(rules, OwnsObjects) else []
     return [
-        extra
-        for extra in found
-        if (extra.target, extra.metadata.name) not in names
-        and CONTENT in extra.metadata.annotations
+        PlannedCreation(TargetKind(manifest["kind"]), _with_metadata(job, manifest))
+        for manifest in listed
     ]
 
 
-def unwanted_after_end(policy: CleanPodPolicy, found: Iterable[Extra]) -> list[Extra]:
+def missing_objects(
+    desired: Iterable[PlannedCreation], observed: Iterable[OwnedObject]
+) -> list[PlannedCreation]:
+    """List the objects to create; those that cannot be read are excluded."""
+    there = {(extra.target, extra.metadata.name) for extra in observed}
+    seen = (each for each in desired if each.target not in UNWATCHED)
+    return [each for each in seen if (each.target, each.name) not in there]
+
+
+def prepend_unwatched(
+    desired: Iterable[PlannedCreation], creations: tuple[PlannedCreation, ...]
+) -> tuple[PlannedCreation, ...]:
+    """Put objects that cannot be read before pods that need them: they may not exist."""
+    if not any(each.target is TargetKind.POD for each in creations):
+        return creations
+    return (*(each for each in desired if each.target in UNWATCHED), *creations)
+
+
+def update_patches(
+    desired: Iterable[PlannedCreation], observed: Iterable[OwnedObject]
+) -> list[PlannedPatch]:
+    """List the patches that make objects current."""
+    seen = {(extra.target, extra.metadata.name): extra for extra in observed}
+    patches = []
+    for creation in desired:
+        extra = seen.get((creation.target, creation.name))
+        if extra is None or extra.metadata.deletion_timestamp is not None:
+            continue
+        content = creation.manifest["metadata"]["annotations"][CONTENT_ANNOTATION]
+        before = extra.metadata.annotations.get(CONTENT_ANNOTATION)
+        if before not in (None, content):
+            patches.append(
+                PlannedPatch(creation.target, creation.name, _update_operations(creation.manifest))
+            )
+    return patches
+
+
+def obsolete_objects(
+    desired: Iterable[PlannedCreation], observed: Iterable[OwnedObject]
+) -> list[OwnedObject]:
+    """List the objects that a running job no longer needs, except those of an upstream operator."""
+    names = {(creation.target, creation.name) for creation in desired}
+    return [
+        extra
+        for extra in observed
+        if (extra.target, extra.metadata.name) not in names
+        and CONTENT_ANNOTATION in extra.metadata.annotations
+    ]
+
+
+def obsolete_after_end(
+    policy: CleanPodPolicy, observed: Iterable[OwnedObject]
+) -> list[OwnedObject]:
     """List the objects to delete when the job has finished.
 
     Retained pods may still read theirs, but a finished job must not be scaled.
     """
     everything = policy is CleanPodPolicy.ALL
-    return [extra for extra in found if everything or extra.target is Target.AUTOSCALER]
+    return [extra for extra in observed if everything or extra.target is TargetKind.AUTOSCALER]
 
 
-def _complete(job: TrainingJob, manifest: Manifest) -> Manifest:
+def _with_metadata(job: NormalizedJob, manifest: Manifest) -> Manifest:
     meta: Manifest = manifest["metadata"]
     own = {labels.JOB_NAME: job.name, labels.OPERATOR_NAME: job.kind.controller}
     return {
@@ -88,8 +107,11 @@ def _complete(job: TrainingJob, manifest: Manifest) -> Manifest:
             "name": meta["name"],
             "namespace": job.meta.namespace,
             "labels": {**(meta.get("labels") or {}), **own},
-            "annotations": {**(meta.get("annotations") or {}), CONTENT: _digest(manifest)},
-            "ownerReferences": [build.owner(job)],
+            "annotations": {
+                **(meta.get("annotations") or {}),
+                CONTENT_ANNOTATION: _digest(manifest),
+            },
+            "ownerReferences": [build.owner_reference(job)],
         },
     }
 
@@ -99,9 +121,9 @@ def _digest(manifest: Manifest) -> str:
     return hashlib.sha256(written).hexdigest()[:16]
 
 
-def _operations(manifest: Manifest) -> list[Manifest]:
-    pointer = CONTENT.replace("/", "~1")
-    content = manifest["metadata"]["annotations"][CONTENT]
+def _update_operations(manifest: Manifest) -> list[Manifest]:
+    pointer = CONTENT_ANNOTATION.replace("/", "~1")
+    content = manifest["metadata"]["annotations"][CONTENT_ANNOTATION]
     digest = {"op": "add", "path": f"/metadata/annotations/{pointer}", "value": content}
     fields = [name for name in manifest if name not in _FRAME]
     return [

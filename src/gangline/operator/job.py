@@ -4,7 +4,7 @@ A job is a set of roles, each with a number of replicas, a pod template and a re
 policy that bounds its life; and the rules of its kind (``Rules``): the environment of a replica,
 which replica is the master, when the job has succeeded. The engine knows only this form.
 
-Kinds that need more implement capability protocols, such as ``MakesObjects``. All values are
+Kinds that need more implement capability protocols, such as ``OwnsObjects``. All values are
 immutable.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkab
 from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import ObjectMeta, OwnerReference
 from gangline.api.resource import Resource
-from gangline.operator.replicas import Gang, Pod
+from gangline.operator.replicas import ReplicaGang, ObservedPod
 
 Manifest: TypeAlias = dict[str, Any]
 """JSON that belongs to the user, such as a pod template: passed through, never modelled."""
@@ -42,7 +42,7 @@ class CleanPodPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class ReplicaRole:
     """Replicas that share a template, such as the workers."""
 
     name: str
@@ -51,7 +51,7 @@ class Role:
     restart: RestartPolicy
     template: Manifest
     """A pod template that declares the kind's default port."""
-    least: int
+    min_replicas: int
     """The number of replicas that the job can start with: all of them unless it is elastic."""
 
     @property
@@ -61,7 +61,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduling:
+class SchedulingRequest:
     """What the job requests of the gang scheduler."""
 
     min_available: int | None = None
@@ -72,7 +72,7 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPolicy:
+class JobRunPolicy:
     """The bounds of the job's life. ``None`` means unbounded."""
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -83,16 +83,16 @@ class RunPolicy:
     backoff_limit: int | None = None
     suspended: bool = False
     managed_by: str | None = None
-    scheduling: Scheduling = field(default_factory=Scheduling)
+    scheduling: SchedulingRequest = field(default_factory=SchedulingRequest)
 
-    def clean_after(self, *, failure: bool) -> CleanPodPolicy:
+    def clean_policy_after_end(self, *, failure: bool) -> CleanPodPolicy:
         if failure and self.clean_after_failure is not None:
             return self.clean_after_failure
         return self.clean_pods
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class JobKindInfo:
     """The properties that all jobs of a kind share."""
 
     kind: str
@@ -107,17 +107,17 @@ class Kind:
     """The name of the main container, which runs the training program."""
     port_name: str
     port: int
-    everywhere: bool = True
+    env_in_all_containers: bool = True
     """True if every container of the pod gets the framework's environment variables; False if only
     the main container does.
     """
-    makes: tuple[str, ...] = ()
+    owned_kinds: tuple[str, ...] = ()
     """Kinds of owned objects that the operator watches: ``ConfigMap``."""
     finalizers: tuple[str, ...] = ()
     """Finalizers of an upstream operator: removed when the job is deleted, never set."""
-    shares_memory: frozenset[str] = frozenset()
+    shared_memory_roles: frozenset[str] = frozenset()
     """The roles whose pods mount memory at /dev/shm unless the job disables it."""
-    companions: tuple[Resource[Any], ...] = ()
+    related_resources: tuple[Resource[Any], ...] = ()
     """Other resources about these jobs that the webhook validates."""
 
     @property
@@ -126,19 +126,21 @@ class Kind:
         return f"{self.group}/{self.version}"
 
 
-class Rules(Protocol):
+class JobRules(Protocol):
     """The rules that only the kind of a job knows; each kind has one class that implements them."""
 
-    def environment(self, job: "TrainingJob", role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: "NormalizedJob", role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """List the environment variables of a replica's containers, in order."""
 
-    def is_master(self, job: "TrainingJob", role: Role, index: int) -> bool:
+    def is_master(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
         """Return whether this replica gets the master label."""
 
-    def has_succeeded(self, job: "TrainingJob", gang: Gang) -> bool:
+    def has_succeeded(self, job: "NormalizedJob", gang: ReplicaGang) -> bool:
         """Return whether the job has succeeded, given the replicas that have."""
 
-    def is_running(self, job: "TrainingJob", gang: Gang) -> bool:
+    def is_running(self, job: "NormalizedJob", gang: ReplicaGang) -> bool:
         """Return whether the job counts as running."""
 
 
@@ -147,16 +149,18 @@ class ShapesPods(Protocol):
     """For kinds whose pods need more than variables: init containers, volumes, network settings."""
 
     def shape_pod(
-        self, job: "TrainingJob", role: Role, index: int, pod: Manifest, gang: Gang
+        self, job: "NormalizedJob", role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         """Return the pod to create; ``pod`` itself is not changed."""
 
 
 @runtime_checkable
-class NamesServices(Protocol):
+class ConfiguresServices(Protocol):
     """For kinds whose replicas do not all have the default headless service."""
 
-    def service(self, job: "TrainingJob", role: Role, index: int) -> Manifest | None:
+    def service_overrides(
+        self, job: "NormalizedJob", role: ReplicaRole, index: int
+    ) -> Manifest | None:
         """Return the fields of the service's spec that differ from the headless default.
 
         A field that is None is removed. None instead of fields: the replica has no service.
@@ -164,18 +168,20 @@ class NamesServices(Protocol):
 
 
 @runtime_checkable
-class StartsLater(Protocol):
+class OrdersStartup(Protocol):
     """For kinds that create some pods only when others, or their services, exist."""
 
-    def can_start(self, job: "TrainingJob", role: Role, index: int, gang: Gang) -> bool:
+    def can_start(
+        self, job: "NormalizedJob", role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> bool:
         """Return whether the pod of a replica can be created now."""
 
 
 @runtime_checkable
-class MakesObjects(Protocol):
+class OwnsObjects(Protocol):
     """For kinds that need other objects than pods and services, such as a ConfigMap."""
 
-    def objects(self, job: "TrainingJob", gang: Gang) -> list[Manifest]:
+    def owned_objects(self, job: "NormalizedJob", gang: ReplicaGang) -> list[Manifest]:
         """List the objects that the job needs now, each with apiVersion, kind and a name.
 
         The engine adds namespace, owner and labels. An object that is no longer listed is deleted.
@@ -183,96 +189,100 @@ class MakesObjects(Protocol):
 
 
 @runtime_checkable
-class OutlivesFailures(Protocol):
+class ToleratesFailures(Protocol):
     """For kinds that continue without a replica that has failed."""
 
-    def tolerates(self, job: "TrainingJob", role: Role) -> bool:
+    def tolerates_failures(self, job: "NormalizedJob", role: ReplicaRole) -> bool:
         """Return whether failed pods of a role are neither replaced nor the end of the job."""
 
-    def has_failed(self, job: "TrainingJob", gang: Gang) -> str:
+    def failure_reason(self, job: "NormalizedJob", gang: ReplicaGang) -> str:
         """Return why the job can no longer succeed; empty if it can."""
 
 
 @runtime_checkable
-class ShowsStatus(Protocol):
+class ExtendsStatus(Protocol):
     """For kinds whose status has fields of its own."""
 
-    def status_fields(self, job: "TrainingJob", gang: Gang, status: JobStatus) -> Manifest:
+    def status_fields(self, job: "NormalizedJob", gang: ReplicaGang, status: JobStatus) -> Manifest:
         """Return these fields, as a function of the observed replicas and the common status."""
 
 
 @runtime_checkable
-class KeepsNodes(Protocol):
+class TracksNodes(Protocol):
     """For kinds whose replicas get another pod name each time they are replaced.
 
     The status stores the names, and everything else that changes the job after its creation.
     """
 
-    def recalled(self, job: "TrainingJob", status: JobStatus) -> "TrainingJob":
+    def restore_from_status(self, job: "NormalizedJob", status: JobStatus) -> "NormalizedJob":
         """Return the job with the changes that its status stores."""
 
-    def remembered(self, job: "TrainingJob", gang: Gang, status: JobStatus) -> JobStatus:
+    def save_to_status(
+        self, job: "NormalizedJob", gang: ReplicaGang, status: JobStatus
+    ) -> JobStatus:
         """Return the status with the values to store now, such as a replica's next name."""
 
-    def pod_name(self, job: "TrainingJob", role: Role, index: int) -> str: ...
+    def pod_name(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> str: ...
 
-    def service_name(self, job: "TrainingJob", role: Role, index: int) -> str: ...
+    def service_name(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> str: ...
 
-    def is_present(self, job: "TrainingJob", pod: Pod) -> bool:
+    def is_current(self, job: "NormalizedJob", pod: ObservedPod) -> bool:
         """Return whether a pod is the current one of its replica."""
 
-    def is_awaited(self, job: "TrainingJob", pod: Pod, gang: Gang) -> bool:
+    def is_awaited(self, job: "NormalizedJob", pod: ObservedPod, gang: ReplicaGang) -> bool:
         """Return whether a replaced pod keeps running until its successor runs."""
 
-    def may_make(self, job: "TrainingJob", role: Role, index: int) -> bool:
+    def may_create(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
         """Return whether a new pod may be created under the current name of a missing replica."""
 
-    def absent(self, job: "TrainingJob", role: Role) -> frozenset[int]:
+    def excluded_indexes(self, job: "NormalizedJob", role: ReplicaRole) -> frozenset[int]:
         """Return the indexes of a role that must have no pod."""
 
-    def is_replaced(self, job: "TrainingJob", role: Role, index: int, pod: Pod) -> bool:
+    def is_replaced(
+        self, job: "NormalizedJob", role: ReplicaRole, index: int, pod: ObservedPod
+    ) -> bool:
         """Return whether a failed pod is replaced."""
 
-    def has_failed_before(self, job: "TrainingJob", role: Role, index: int) -> bool:
+    def has_failed_before(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
         """Return whether earlier pods of a replica failed, so that its replacement is delayed."""
 
-    def patience(
-        self, job: "TrainingJob", gang: Gang, now: datetime
+    def pending_timeout(
+        self, job: "NormalizedJob", gang: ReplicaGang, now: datetime
     ) -> tuple[timedelta | None, str]:
         """Return how long the job may still wait for pods, and the failure message when that is
         over.
         """
 
 
-_Offered = TypeVar("_Offered")
+_Capability = TypeVar("_Capability")
 
 
-def offers(rules: Rules, protocol: type[_Offered]) -> TypeGuard[_Offered]:
+def implements(rules: JobRules, protocol: type[_Capability]) -> TypeGuard[_Capability]:
     """Return whether the rules of a kind implement a capability protocol.
 
     The result is cached: ``isinstance`` checks each method of the protocol on each call, which was
     a tenth of the engine's CPU time.
     """
     asked: Any = protocol
-    return _offers(type(rules), asked)
+    return _implements(type(rules), asked)
 
 
 @cache
-def _offers(rules: type, protocol: type) -> bool:
+def _implements(rules: type, protocol: type) -> bool:
     return issubclass(rules, protocol)
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingJob:
+class NormalizedJob:
     """A job of any kind, in the common form."""
 
-    kind: Kind
+    kind: JobKindInfo
     meta: ObjectMeta
-    roles: Sequence[Role]
+    roles: Sequence[ReplicaRole]
     """In the kind's order, which is also the order of creation."""
-    policy: RunPolicy
-    rules: Rules
-    resize_together: bool = False
+    policy: JobRunPolicy
+    rules: JobRules
+    restart_on_resize: bool = False
     """True if a changed number of replicas restarts all, because running ones cannot be notified.
     """
 
@@ -281,7 +291,7 @@ class TrainingJob:
         return self.meta.name
 
     @property
-    def deleting(self) -> bool:
+    def is_deleting(self) -> bool:
         """True if the job has a deletion timestamp: the garbage collector deletes its objects."""
         return self.meta.deletion_timestamp is not None
 
@@ -290,7 +300,7 @@ class TrainingJob:
         """The desired number of replicas of all roles."""
         return sum(role.replicas for role in self.roles)
 
-    def role(self, name: str) -> Role | None:
+    def find_role(self, name: str) -> ReplicaRole | None:
         return next((role for role in self.roles if role.name == name), None)
 
     def owner_reference(self) -> OwnerReference:

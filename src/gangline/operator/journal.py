@@ -12,10 +12,10 @@ from gangline.operator import conditions
 log = logging.getLogger(__name__)
 
 
-def note(before: JobStatus, after: JobStatus) -> None:
+def log_transitions(before: JobStatus, after: JobStatus) -> None:
     """Log the conditions that became True between two stored statuses."""
     for condition in after.conditions:
         began = condition.status == conditions.TRUE
-        if began and not conditions.holds(before.conditions, condition.type):
+        if began and not conditions.is_condition_true(before.conditions, condition.type):
             fields = {"reason": condition.reason, "restarts": after.restarts.total}
             log.info("job is %s", condition.type, extra=fields)

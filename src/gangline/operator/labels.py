@@ -13,10 +13,10 @@ REPLICA_INDEX = "training.kubeflow.org/replica-index"
 JOB_ROLE = "training.kubeflow.org/job-role"
 MASTER_ROLE = "master"
 
-GROUP_NAME = "scheduling.k8s.io/group-name"
+POD_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 """Pod annotation: the pod group of the pod."""
 
-TASK_SPEC = "volcano.sh/task-spec"
+TASK_SPEC_ANNOTATION = "volcano.sh/task-spec"
 """Pod annotation: the pod's role in its gang."""
 
 
@@ -35,7 +35,7 @@ def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str
     }
 
 
-def replica_of(meta: ObjectMeta) -> tuple[str, int] | None:
+def parse_replica_labels(meta: ObjectMeta) -> tuple[str, int] | None:
     """Parse the lower-case role and the index from labels; None if they name no replica."""
     role = meta.labels.get(REPLICA_TYPE, "")
     # Upstream's MPIJob launchers have no index, because a job has only one.

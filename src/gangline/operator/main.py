@@ -12,58 +12,58 @@ from functools import partial
 from typing import Any
 
 from gangline.api.resources import POD_GROUPS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.controller import Controller
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.leader import LeaderElector
-from gangline.kube.probes import Health, serve
-from gangline.operator.adopter import Adopter
-from gangline.operator.cache import Cache, JobKey
+from gangline.kube.probes import Health, serve_probes
+from gangline.operator.adopter import AdoptionController
+from gangline.operator.cache import ClusterCache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
 from gangline.operator.frameworks.elastic import KIND as ELASTIC_KIND
-from gangline.operator.frameworks.elastic import Elastic
-from gangline.operator.frameworks.jax import Jax
-from gangline.operator.frameworks.mindspore import MindSpore
-from gangline.operator.frameworks.mpi import MPI
-from gangline.operator.frameworks.paddle import Paddle
-from gangline.operator.frameworks.pytorch import PyTorch
-from gangline.operator.frameworks.tensorflow import TensorFlow
-from gangline.operator.frameworks.xgboost import XGBoost
-from gangline.operator.hands import Hands
-from gangline.operator.scaleplan_runner import ScalePlanRunner
+from gangline.operator.frameworks.elastic import ElasticFramework
+from gangline.operator.frameworks.jax import JaxFramework
+from gangline.operator.frameworks.mindspore import MindSporeFramework
+from gangline.operator.frameworks.mpi import MPIFramework
+from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.frameworks.pytorch import PyTorchFramework
+from gangline.operator.frameworks.tensorflow import TensorFlowFramework
+from gangline.operator.frameworks.xgboost import XGBoostFramework
+from gangline.operator.hands import PlanExecutor
+from gangline.operator.scaleplan_runner import ScalePlanController
 from gangline.operator.settings import GangScheduling, OperatorSettings
-from gangline.operator.shell import Reconciler
-from gangline.operator.webhook.component import admission
+from gangline.operator.shell import JobReconciler
+from gangline.operator.webhook.component import run_webhook
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "gangline-operator"
 LOOK_FOR_GROUPS_S = 30.0
-ASK_AGAIN_S = 1.0
+DISCOVERY_RETRY_S = 1.0
 
 
-def frameworks(settings: OperatorSettings) -> list[Framework]:
+def all_frameworks(settings: OperatorSettings) -> list[Framework]:
     return [
-        PyTorch(settings.init_image),
-        TensorFlow(settings.cluster_domain),
-        Jax(),
-        XGBoost(),
-        MPI(settings.mpi_kubectl_image),
-        MindSpore(),
-        Paddle(settings.paddle_init_image, settings.paddle_etcd_server),
-        Elastic(settings.elastic_master_image),
+        PyTorchFramework(settings.init_image),
+        TensorFlowFramework(settings.cluster_domain),
+        JaxFramework(),
+        XGBoostFramework(),
+        MPIFramework(settings.mpi_kubectl_image),
+        MindSporeFramework(),
+        PaddleFramework(settings.paddle_init_image, settings.paddle_etcd_server),
+        ElasticFramework(settings.elastic_master_image),
     ]
 
 
-def chosen(settings: OperatorSettings) -> list[Framework]:
-    every = frameworks(settings)
+def enabled_frameworks(settings: OperatorSettings) -> list[Framework]:
+    every = all_frameworks(settings)
     return [each for each in every if not settings.kinds or each.kind.kind in settings.kinds]
 
 
 async def run(
-    client: Client,
+    client: ApiClient,
     settings: OperatorSettings,
     stop: asyncio.Event,
     health: Health | None = None,
@@ -75,19 +75,19 @@ async def run(
     """
     health = health or Health()
     async with (
-        serve(settings.metrics_address, settings.health_address, health),
-        admission(client, settings.webhook, chosen(settings)) as webhook,
+        serve_probes(settings.metrics_address, settings.health_address, health),
+        run_webhook(client, settings.webhook, enabled_frameworks(settings)) as webhook,
     ):
         if health.ports:
             log.info("serving", extra={"ports": health.ports})
         if webhook is not None:
-            health.further.append(lambda: webhook.server.is_serving)
-        await _until(stop, _elected(client, settings, health))
+            health.extra_checks.append(lambda: webhook.server.is_serving)
+        await _run_until(stop, _run_elected(client, settings, health))
 
 
-async def _elected(client: Client, settings: OperatorSettings, health: Health) -> None:
+async def _run_elected(client: ApiClient, settings: OperatorSettings, health: Health) -> None:
     async def lead() -> None:
-        await _work(client, settings, health)
+        await _run_engine_for_groups(client, settings, health)
 
     if not settings.leader_election:
         return await lead()
@@ -103,84 +103,90 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
     await elector.run(lead)
 
 
-async def _work(client: Client, settings: OperatorSettings, health: Health) -> None:
+async def _run_engine_for_groups(
+    client: ApiClient, settings: OperatorSettings, health: Health
+) -> None:
     """Run the engine; restart it when the cluster starts to support pod groups."""
     while True:
         enabled = settings.gang_scheduling != GangScheduling.OFF
-        with_groups = enabled and await _has_groups(client)
+        with_groups = enabled and await _supports_pod_groups(client)
         log.info("operator starts", extra={"gang_scheduling": with_groups})
         appeared = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             if enabled and not with_groups:
-                tasks.create_task(_look_for_groups(client, appeared))
+                tasks.create_task(_wait_for_pod_groups(client, appeared))
             tasks.create_task(
-                _until(appeared, _engine(client, settings, health, with_groups=with_groups))
+                _run_until(appeared, _run_engine(client, settings, health, with_groups=with_groups))
             )
 
 
-async def _engine(
-    client: Client, settings: OperatorSettings, health: Health, *, with_groups: bool
+async def _run_engine(
+    client: ApiClient, settings: OperatorSettings, health: Health, *, with_groups: bool
 ) -> None:
     engine = EngineSettings(
-        gang=with_groups,
+        gang_scheduling=with_groups,
         scheduler_name=settings.scheduler_name,
         force_delete_after=settings.force_delete_after,
     )
-    cache = Cache(client, chosen(settings), settings.namespaces, with_groups=with_groups)
-    executor = Hands(client, cache, settings.writes_in_flight)
+    cache = ClusterCache(
+        client, enabled_frameworks(settings), settings.namespaces, with_groups=with_groups
+    )
+    executor = PlanExecutor(client, cache, settings.writes_in_flight)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-        reconciler = Reconciler(client, cache, executor, events, engine)
+        reconciler = JobReconciler(client, cache, executor, events, engine)
         controller: Controller[JobKey] = Controller(
             "jobs",
             reconciler.reconcile,
             workers=settings.workers,
-            describe=partial(describe, cache),
+            describe=partial(log_fields, cache),
         )
-        adopter = Adopter(client, cache, settings.namespaces, gangs=with_groups)
+        adopter = AdoptionController(client, cache, settings.namespaces, gangs=with_groups)
         listeners: list[Callable[[JobKey], None]] = [controller.queue.add]
         if ELASTIC_KIND.kind in cache.frameworks:
-            runner = ScalePlanRunner(client, cache, events, settings.namespaces)
-            listeners.append(runner.heard)
+            runner = ScalePlanController(client, cache, events, settings.namespaces)
+            listeners.append(runner.job_changed)
             tasks.create_task(runner.run())
-        cache.on_change(lambda key: _tell(listeners, key))
+        cache.add_job_listener(lambda key: _notify(listeners, key))
         tasks.create_task(cache.run())
         tasks.create_task(adopter.run())
         tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
         # Order: a pass over a job whose pods lack our labels would create its pods again.
         await cache.synced()
-        await adopter.take_over()
+        await adopter.adopt_existing()
         health.ready = True
         await controller.run()
 
 
-def _tell(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
+def _notify(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
     for listener in listeners:
         listener(key)
 
 
-def describe(cache: Cache, key: JobKey) -> Mapping[str, object]:
+def log_fields(cache: ClusterCache, key: JobKey) -> Mapping[str, object]:
     job = cache.jobs[key.kind].get(key.namespace, key.name)
     uid = job.metadata.uid if job else ""
     return {"job_kind": key.kind, "job": f"{key.namespace}/{key.name}", "job_uid": uid}
 
 
-async def _resync(cache: Cache, look_at: Callable[[JobKey], None], every_s: float | None) -> None:
+async def _resync(
+    cache: ClusterCache, enqueue: Callable[[JobKey], None], every_s: float | None
+) -> None:
     """Enqueue every job periodically, in case a watch missed a change."""
     while every_s is not None:
         await asyncio.sleep(every_s)
         for kind, jobs in cache.jobs.items():
             for job in jobs.items():
-                look_at(JobKey(kind, job.metadata.namespace, job.metadata.name))
+                enqueue(JobKey(kind, job.metadata.namespace, job.metadata.name))
 
 
-async def _look_for_groups(client: Client, appeared: asyncio.Event) -> None:
+async def _wait_for_pod_groups(client: ApiClient, appeared: asyncio.Event) -> None:
     while True:
-        if await _has_groups(client):
+        if await _supports_pod_groups(client):
             return appeared.set()
         await asyncio.sleep(LOOK_FOR_GROUPS_S)
 
 
-async def _has_groups(client: Client) -> bool:
+async def _supports_pod_groups(client: ApiClient) -> bool:
     """Return whether the cluster supports pod groups; retry until the API server responds."""
     while True:
         try:
@@ -189,13 +195,13 @@ async def _has_groups(client: Client) -> bool:
             return False
         except ApiError as error:
             log.warning("cannot discover pod groups: %s", error)
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(DISCOVERY_RETRY_S)
             continue
         kinds = found.get("resources", []) if isinstance(found, dict) else []
         return any(kind.get("name") == POD_GROUPS.plural for kind in kinds)
 
 
-async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+async def _run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Run ``work`` until it ends or ``stop`` is set."""
     task = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())

@@ -12,9 +12,9 @@ from prometheus_client import Counter
 
 from gangline.api.kubeflow import JobStatus
 from gangline.operator import conditions
-from gangline.operator.causes import restarts
-from gangline.operator.decision import Observed
-from gangline.operator.job import TrainingJob
+from gangline.operator.causes import count_restart_causes
+from gangline.operator.decision import ObservedJob
+from gangline.operator.job import NormalizedJob
 
 _LABELS = ("job_namespace", "framework")
 JOBS_CREATED = Counter(
@@ -45,19 +45,21 @@ _BY_CONDITION = {
 }
 
 
-def count_status(observed: Observed, after: JobStatus) -> None:
+def count_transitions(observed: ObservedJob, after: JobStatus) -> None:
     """Count the transitions between the observed status and the stored one."""
     job, before = observed.job, observed.status
     labels = (job.meta.namespace, job.kind.framework)
     for type_, counter in _BY_CONDITION.items():
-        if conditions.holds(after.conditions, type_) > conditions.holds(before.conditions, type_):
+        if conditions.is_condition_true(after.conditions, type_) > conditions.is_condition_true(
+            before.conditions, type_
+        ):
             counter.labels(*labels).inc()
     restarted = after.restarts.total - before.restarts.total
     if restarted > 0:
         JOBS_RESTARTED.labels(*labels).inc(restarted)
-    for restart, count in restarts(observed, after).items():
+    for restart, count in count_restart_causes(observed, after).items():
         RESTARTS.labels(job.kind.framework, restart.scope, restart.cause).inc(count)
 
 
-def count_deleted(job: TrainingJob) -> None:
+def count_deleted(job: NormalizedJob) -> None:
     JOBS_DELETED.labels(job.meta.namespace, job.kind.framework).inc()

@@ -8,64 +8,78 @@ the kind asks for it (``is_awaited``); otherwise it is surplus and deleted.
 from dataclasses import dataclass, replace
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator.decision import Observed
-from gangline.operator.indexes import read
-from gangline.operator.job import KeepsNodes, OutlivesFailures, Role, TrainingJob, offers
+from gangline.operator.decision import ObservedJob
+from gangline.operator.indexes import parse_indexes
+from gangline.operator.job import (
+    TracksNodes,
+    ToleratesFailures,
+    ReplicaRole,
+    NormalizedJob,
+    implements,
+)
 from gangline.operator.policies import restart, together
-from gangline.operator.replicas import Gang, Pod, arrange
+from gangline.operator.replicas import ReplicaGang, ObservedPod, fill_slots
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class RoleFailures:
     """The failed replicas of one role."""
 
-    role: Role
-    fatal: list[Pod]
-    replaced: list[Pod]
+    role: ReplicaRole
+    fatal: list[ObservedPod]
+    replaced: list[ObservedPod]
 
 
-def arranged(observed: Observed, status: JobStatus) -> Gang:
+def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
     """Assign the pods of the current generation to slots."""
     job, rules = observed.job, observed.job.rules
-    current, former = together.parted(observed.pods, observed.status.restarts.generation)
+    current, former = together.split_by_generation(
+        observed.pods, observed.status.restarts.generation
+    )
     completed = {
-        role: read(counted.completed_indexes) for role, counted in status.replica_statuses.items()
+        role: parse_indexes(counted.completed_indexes)
+        for role, counted in status.replica_statuses.items()
     }
     sizes = [(role.name, role.replicas) for role in job.roles]
-    if not offers(rules, KeepsNodes):
-        return arrange(sizes, current, completed, observed.services, former)
-    absent = {role.name: rules.absent(job, role) for role in job.roles}
-    gang = arrange(
+    if not implements(rules, TracksNodes):
+        return fill_slots(sizes, current, completed, observed.services, former)
+    absent = {role.name: rules.excluded_indexes(job, role) for role in job.roles}
+    gang = fill_slots(
         sizes,
         current,
         completed,
         observed.services,
         former,
         absent,
-        lambda pod: rules.is_present(job, pod),
+        lambda pod: rules.is_current(job, pod),
     )
     left = tuple(pod for pod in gang.surplus if not rules.is_awaited(job, pod, gang))
     return replace(gang, surplus=left)
 
 
-def judged(job: TrainingJob, role: Role, seen: Gang) -> Failures:
+def classify_failures(job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang) -> RoleFailures:
     """Separate the failed replicas of a role that are replaced from those that end the job."""
-    fatal: list[Pod] = []
-    replaced: list[Pod] = []
-    for index, pod in enumerate(seen[role.name].pods):
+    fatal: list[ObservedPod] = []
+    replaced: list[ObservedPod] = []
+    for index, pod in enumerate(gang[role.name].pods):
         if pod is None or not pod.failed:
             continue
         if _is_replaced(job, role, index, pod):
             replaced.append(pod)
-        elif not (offers(job.rules, OutlivesFailures) and job.rules.tolerates(job, role)):
+        elif not (
+            implements(job.rules, ToleratesFailures) and job.rules.tolerates_failures(job, role)
+        ):
             fatal.append(pod)
-    return Failures(role, fatal, replaced)
+    return RoleFailures(role, fatal, replaced)
 
 
-def _is_replaced(job: TrainingJob, role: Role, index: int, pod: Pod) -> bool:
+def _is_replaced(job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod) -> bool:
     container = job.kind.container
-    if together.restarts(job):
-        return together.judged(role.restart, pod, container) is restart.Judgement.REPLACE
-    if offers(job.rules, KeepsNodes):
+    if together.restarts_gang(job):
+        return (
+            together.gang_failure_action(role.restart, pod, container)
+            is restart.FailureAction.REPLACE
+        )
+    if implements(job.rules, TracksNodes):
         return job.rules.is_replaced(job, role, index, pod)
-    return restart.judge(role.restart, pod, container) is restart.Judgement.REPLACE
+    return restart.failure_action(role.restart, pod, container) is restart.FailureAction.REPLACE

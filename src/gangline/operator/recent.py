@@ -16,15 +16,15 @@ from typing import Generic, TypeVar
 from msgspec.structs import replace
 
 from gangline.api.meta import Object
-from gangline.operator.stored import StoredJob
+from gangline.operator.stored import RawJob
 
 T = TypeVar("T", bound=Object)
 
-PATIENCE_S = 30.0
+WATCH_TIMEOUT_S = 30.0
 """Seconds after which a write is dropped although no watch has shown it."""
 
 
-class RecentObjects(Generic[T]):
+class UnobservedWrites(Generic[T]):
     """Objects of one kind that were recently created or deleted, by owner."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,21 +32,21 @@ class RecentObjects(Generic[T]):
         self._made: dict[str, dict[str, tuple[T, float]]] = defaultdict(dict)
         self._deleted: dict[str, float] = {}
 
-    def made(self, item: T, seen: T | None) -> None:
+    def record_created(self, item: T, cached: T | None) -> None:
         """Record an object that was created; ``seen`` is the cached object of that name."""
-        if seen is None or seen.metadata.uid != item.metadata.uid:
-            until = self._clock() + PATIENCE_S
+        if cached is None or cached.metadata.uid != item.metadata.uid:
+            until = self._clock() + WATCH_TIMEOUT_S
             self._made[_owner(item)][item.metadata.name] = (item, until)
 
-    def deleted(self, uid: str) -> None:
+    def record_deleted(self, uid: str) -> None:
         now = self._clock()
-        self._deleted[uid] = now + PATIENCE_S
+        self._deleted[uid] = now + WATCH_TIMEOUT_S
         # The watch may show a deletion before its response arrives. Such an entry is never read
         # again, so each call drops at most two expired ones.
         for old in [uid for uid, until in islice(self._deleted.items(), 2) if until < now]:
             del self._deleted[old]
 
-    def shown(self, old: T | None, new: T | None) -> bool:
+    def observe(self, old: T | None, new: T | None) -> bool:
         """Process a watch event; return False if it is only the echo of a recorded creation."""
         item = new or old
         if item is None:
@@ -63,17 +63,17 @@ class RecentObjects(Generic[T]):
             self._deleted.pop(item.metadata.uid, None)
         return new is None or not known or new.metadata.resource_version != known
 
-    def over(self, owner: str, cached: list[T]) -> list[T]:
+    def merge_into(self, owner: str, cached: list[T]) -> list[T]:
         """Merge the recorded writes into the cached objects of an owner."""
         now = self._clock()
-        items = [self._marked(item, now) for item in cached]
+        items = [self._with_deletion(item, now) for item in cached]
         known = {item.metadata.uid for item in items}
         made = self._made.get(owner)
         if made:
             for name in [name for name, (_, until) in made.items() if until < now]:
                 del made[name]
             fresh = (item for item, _ in made.values() if item.metadata.uid not in known)
-            items += [self._marked(item, now) for item in fresh]
+            items += [self._with_deletion(item, now) for item in fresh]
             if not made:
                 del self._made[owner]
         return items
@@ -82,11 +82,11 @@ class RecentObjects(Generic[T]):
         """Drop the records of a deleted owner."""
         self._made.pop(owner, None)
 
-    def pending(self, owner: str) -> bool:
+    def has_unobserved(self, owner: str) -> bool:
         """Return whether the watch does not show yet all created objects of an owner."""
         return owner in self._made
 
-    def _marked(self, item: T, now: float) -> T:
+    def _with_deletion(self, item: T, now: float) -> T:
         until = self._deleted.get(item.metadata.uid)
         if until is None or item.metadata.deletion_timestamp is not None:
             return item
@@ -97,18 +97,18 @@ class RecentObjects(Generic[T]):
         return replace(item, metadata=meta)
 
 
-class RecentStatus:
+class WrittenStatuses:
     """Jobs as returned by the operator's latest status writes."""
 
     def __init__(self) -> None:
-        self._written: dict[str, tuple[StoredJob, set[str]]] = {}
+        self._written: dict[str, tuple[RawJob, set[str]]] = {}
 
-    def written(self, before: StoredJob, after: StoredJob) -> None:
+    def record_write(self, before: RawJob, after: RawJob) -> None:
         _, stale = self._written.get(before.metadata.uid, (None, set()))
         stale.add(before.metadata.resource_version)
         self._written[before.metadata.uid] = (after, stale)
 
-    def newest(self, cached: StoredJob) -> StoredJob:
+    def latest(self, cached: RawJob) -> RawJob:
         """Return the latest known version of a job.
 
         A status write carries the version it is based on, so no version lies between the two. A

@@ -4,21 +4,27 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from gangline.api.meta import Object
-from gangline.operator.decision import Deletion, EngineSettings, Extra, Observed, Target
+from gangline.operator.decision import (
+    PlannedDeletion,
+    EngineSettings,
+    OwnedObject,
+    ObservedJob,
+    TargetKind,
+)
 from gangline.operator.policies import stuck
-from gangline.operator.replicas import Pod, Service
+from gangline.operator.replicas import ObservedPod, ObservedService
 
 
-def removals(
-    observed: Observed,
-    pods: Iterable[Pod],
-    services: Iterable[Service],
+def plan_deletions(
+    observed: ObservedJob,
+    pods: Iterable[ObservedPod],
+    services: Iterable[ObservedService],
     now: datetime,
     settings: EngineSettings,
     *,
     with_group: bool = True,
-    extras: Iterable[Extra] = (),
-) -> tuple[Deletion, ...]:
+    extras: Iterable[OwnedObject] = (),
+) -> tuple[PlannedDeletion, ...]:
     """List the deletions, in an order that depends only on names.
 
     Args:
@@ -31,33 +37,40 @@ def removals(
         extras: other owned objects to delete.
     """
     patience = settings.force_delete_after
-    overdue = sorted(stuck.overdue(observed.pods, observed.lost_nodes, patience, now), key=_name)
+    overdue = sorted(
+        stuck.overdue_pods(observed.pods, observed.lost_nodes, patience, now), key=_name
+    )
     groups = [observed.pod_group] if with_group and observed.pod_group else []
-    unmarked = [pod for pod in pods if not pod.terminating]
-    others: list[tuple[Target, Object]] = [
-        *((Target.SERVICE, service) for service in sorted(services, key=_name)),
-        *((Target.POD_GROUP, group) for group in groups),
+    unmarked = [pod for pod in pods if not pod.is_terminating]
+    others: list[tuple[TargetKind, Object]] = [
+        *((TargetKind.SERVICE, service) for service in sorted(services, key=_name)),
+        *((TargetKind.POD_GROUP, group) for group in groups),
         *((extra.target, extra) for extra in sorted(extras, key=_kind_and_name)),
     ]
     return (
-        *(Deletion(Target.POD, pod.name, pod.uid) for pod in sorted(unmarked, key=_name)),
-        *(Deletion(Target.POD, pod.name, pod.uid, force=True) for pod in overdue),
         *(
-            Deletion(target, item.metadata.name, item.metadata.uid)
+            PlannedDeletion(TargetKind.POD, pod.name, pod.uid)
+            for pod in sorted(unmarked, key=_name)
+        ),
+        *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid, force=True) for pod in overdue),
+        *(
+            PlannedDeletion(target, item.metadata.name, item.metadata.uid)
             for target, item in others
             if item.metadata.deletion_timestamp is None
         ),
     )
 
 
-def force_left(observed: Observed, now: datetime, settings: EngineSettings) -> timedelta | None:
+def time_to_force_delete(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> timedelta | None:
     """Return the time until the next forced deletion of a stuck pod; None if there is none."""
     lost, patience = observed.lost_nodes, settings.force_delete_after
-    times = (stuck.time_left(pod, lost, patience, now) for pod in observed.pods)
-    return soonest(*(left for left in times if left is not None and left > timedelta(0)))
+    times = (stuck.time_to_force_delete_pod(pod, lost, patience, now) for pod in observed.pods)
+    return earliest(*(left for left in times if left is not None and left > timedelta(0)))
 
 
-def soonest(*times: timedelta | None) -> timedelta | None:
+def earliest(*times: timedelta | None) -> timedelta | None:
     """Return the shortest of the known times, at least zero; None if no time is known."""
     known = [time for time in times if time is not None]
     return max(min(known), timedelta(0)) if known else None
@@ -67,5 +80,5 @@ def _name(item: Object) -> str:
     return item.metadata.name
 
 
-def _kind_and_name(item: Extra) -> tuple[str, str]:
+def _kind_and_name(item: OwnedObject) -> tuple[str, str]:
     return item.target, item.metadata.name

@@ -16,7 +16,7 @@ from gangline.api.meta import Condition, Object, Wire
 from gangline.operator import labels
 
 
-class Phase(StrEnum):
+class PodPhase(StrEnum):
     """The phase of a pod."""
 
     PENDING = "Pending"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Terminated(Wire):
+class ObservedTermination(Wire):
     """How a container ended."""
 
     exit_code: int = 0
@@ -34,31 +34,31 @@ class Terminated(Wire):
     message: str = ""
 
 
-class Waiting(Wire):
+class ObservedWaiting(Wire):
     """Why a container does not run."""
 
     reason: str = ""
     message: str = ""
 
 
-class ContainerState(Wire):
+class ObservedContainerState(Wire):
     """At most one of the two is set; a running container has neither."""
 
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
+    waiting: ObservedWaiting | None = None
+    terminated: ObservedTermination | None = None
 
 
-class ContainerStatus(Wire):
+class ObservedContainerStatus(Wire):
     """The status of one container."""
 
     name: str = ""
     restart_count: int = 0
-    state: ContainerState = ContainerState()
+    state: ObservedContainerState = ObservedContainerState()
     ready: bool = False
-    last_state: ContainerState = ContainerState()
+    last_state: ObservedContainerState = ObservedContainerState()
 
 
-class PodStatus(Wire):
+class ObservedPodStatus(Wire):
     """The status of a pod, as set by the kubelet or by the component that evicted it."""
 
     phase: str = ""
@@ -66,48 +66,48 @@ class PodStatus(Wire):
     message: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     host_ip: str = msgspec.field(name="hostIP", default="")
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ObservedContainerStatus, ...] = ()
+    init_container_statuses: tuple[ObservedContainerStatus, ...] = ()
 
 
-class SecretKey(Wire):
+class ObservedSecretKeyRef(Wire):
     """A reference to a value of a Secret."""
 
     name: str = ""
     """The Secret's name."""
 
 
-class VariableSource(Wire):
+class ObservedEnvSource(Wire):
     """The source of an environment variable's value."""
 
-    secret_key_ref: SecretKey | None = None
+    secret_key_ref: ObservedSecretKeyRef | None = None
 
 
-class Variable(Wire):
+class ObservedEnvVar(Wire):
     """An environment variable."""
 
     name: str = ""
-    value_from: VariableSource | None = None
+    value_from: ObservedEnvSource | None = None
 
 
-class Container(Wire):
+class ObservedContainer(Wire):
     """A container of a pod."""
 
-    env: tuple[Variable, ...] | None = ()
+    env: tuple[ObservedEnvVar, ...] | None = ()
 
 
-class PodPlace(Wire):
+class ObservedPodSpec(Wire):
     """The pod's node, and the Secrets in its environment."""
 
     node_name: str = ""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ObservedContainer, ...] = ()
 
 
-class Pod(Object):
+class ObservedPod(Object):
     """A pod, with the fields that planning reads."""
 
-    spec: PodPlace = PodPlace()
-    status: PodStatus = PodStatus()
+    spec: ObservedPodSpec = ObservedPodSpec()
+    status: ObservedPodStatus = ObservedPodStatus()
 
     @property
     def name(self) -> str:
@@ -118,13 +118,13 @@ class Pod(Object):
         return self.metadata.uid
 
     @property
-    def terminating(self) -> bool:
+    def is_terminating(self) -> bool:
         return self.metadata.deletion_timestamp is not None
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """True if the pod runs and is not being deleted."""
-        return self.status.phase == Phase.RUNNING and not self.terminating
+        return self.status.phase == PodPhase.RUNNING and not self.is_terminating
 
     @property
     def succeeded(self) -> bool:
@@ -132,7 +132,7 @@ class Pod(Object):
 
         A deleted pod may also exit with 0, after a last checkpoint: its work is unfinished.
         """
-        return self.status.phase == Phase.SUCCEEDED and not self.terminating
+        return self.status.phase == PodPhase.SUCCEEDED and not self.is_terminating
 
     @property
     def failed(self) -> bool:
@@ -141,14 +141,14 @@ class Pod(Object):
         A deleted pod usually exits by SIGTERM and is then Failed too: that is no failure of the
         job.
         """
-        return self.status.phase == Phase.FAILED and not self.terminating
+        return self.status.phase == PodPhase.FAILED and not self.is_terminating
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """True if no process of the pod runs or will run."""
-        return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+        return self.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
-    def secret_behind(self, variable: str) -> str:
+    def secret_of_variable(self, variable: str) -> str:
         """Return the name of the Secret that a variable is read from; empty if there is none."""
         for container in self.spec.containers:
             for each in container.env or ():
@@ -157,7 +157,7 @@ class Pod(Object):
                     return source.name
         return ""
 
-    def ending(self, container: str) -> Terminated | None:
+    def termination_of(self, container: str) -> ObservedTermination | None:
         """Return how the main container ended, or else the first that failed.
 
         None if no container has ended (an eviction, a lost node).
@@ -170,74 +170,74 @@ class Pod(Object):
         return next((end for end in ends.values() if end.exit_code), trained)
 
 
-def lean(pod: Pod) -> Pod:
+def strip_pod(pod: ObservedPod) -> ObservedPod:
     """Drop variables that planning does not read: each of thousands of pods has dozens of them."""
     kept = tuple(
-        Container(env)
+        ObservedContainer(env)
         for each in pod.spec.containers
         if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
     )
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=kept))
 
 
-class ServicePlace(Wire):
+class ObservedServiceSpec(Wire):
     """The address of a service."""
 
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
 
 
-class Service(Object):
+class ObservedService(Object):
     """A service, with the fields that planning reads."""
 
-    spec: ServicePlace = ServicePlace()
+    spec: ObservedServiceSpec = ObservedServiceSpec()
 
 
-class NodeStatus(Wire):
+class ObservedNodeStatus(Wire):
     """The status of a node."""
 
     conditions: tuple[Condition, ...] = ()
 
 
-class Node(Object):
+class ObservedNode(Object):
     """A node, with the fields that planning reads."""
 
-    status: NodeStatus = NodeStatus()
+    status: ObservedNodeStatus = ObservedNodeStatus()
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """True unless the node's Ready condition is True."""
         ready = (c.status for c in self.status.conditions if c.type == "Ready")
         return next(ready, "Unknown") != "True"
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class ReplicaSlots:
     """The replicas of one role: the pod at each index, or None."""
 
-    pods: tuple[Pod | None, ...]
+    pods: tuple[ObservedPod | None, ...]
     completed: frozenset[int] = frozenset()
     """Indexes that have succeeded, also those whose pod was deleted since."""
-    absent: frozenset[int] = frozenset()
+    excluded: frozenset[int] = frozenset()
     """Indexes that must have no pod."""
 
     @property
-    def present(self) -> list[Pod]:
+    def present(self) -> list[ObservedPod]:
         return [pod for pod in self.pods if pod is not None]
 
     @property
     def missing(self) -> list[int]:
         """The indexes that have no pod and need one."""
         gaps = (index for index, pod in enumerate(self.pods) if pod is None)
-        return [index for index in gaps if index not in self.completed | self.absent]
+        return [index for index in gaps if index not in self.completed | self.excluded]
 
     @property
-    def wanted(self) -> int:
-        return len(self.pods) - len(self.absent)
+    def desired(self) -> int:
+        return len(self.pods) - len(self.excluded)
 
     @property
     def active(self) -> int:
         """The number of replicas that run and are not being deleted."""
-        return sum(pod.active for pod in self.present)
+        return sum(pod.is_active for pod in self.present)
 
     @property
     def succeeded(self) -> int:
@@ -251,51 +251,51 @@ class Slots:
     @property
     def all_succeeded(self) -> bool:
         """True if every replica has succeeded; False for a role without replicas."""
-        return self.wanted > 0 and self.succeeded == self.wanted
+        return self.desired > 0 and self.succeeded == self.desired
 
     @property
-    def all_up(self) -> bool:
+    def all_running_or_succeeded(self) -> bool:
         """True if every replica runs or has succeeded."""
-        return self.active + self.succeeded == self.wanted
+        return self.active + self.succeeded == self.desired
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class ReplicaGang:
     """All replicas of a job by role, and the pods without a slot."""
 
-    roles: Mapping[str, Slots]
+    roles: Mapping[str, ReplicaSlots]
     """The slots by role, with the role's name as in the specification."""
-    surplus: tuple[Pod, ...]
+    surplus: tuple[ObservedPod, ...]
     """Pods of an index or role that the job does not have, or second to an index."""
-    services: Mapping[str, Service] = field(default_factory=dict)
+    services: Mapping[str, ObservedService] = field(default_factory=dict)
     """The job's services by name, without those that are being deleted."""
-    former: tuple[Pod, ...] = ()
+    previous_generation: tuple[ObservedPod, ...] = ()
     """Pods of earlier generations, which are being deleted."""
 
-    def __getitem__(self, role: str) -> Slots:
+    def __getitem__(self, role: str) -> ReplicaSlots:
         """The slots of a role; no slots for an unknown role."""
-        return self.roles.get(role, Slots(()))
+        return self.roles.get(role, ReplicaSlots(()))
 
     @property
-    def pods(self) -> list[Pod]:
+    def pods(self) -> list[ObservedPod]:
         """The pods that have a slot."""
         return [pod for slots in self.roles.values() for pod in slots.present]
 
     @property
-    def all_up(self) -> bool:
+    def all_running_or_succeeded(self) -> bool:
         """True if every replica of every role runs or has succeeded."""
-        return all(slots.all_up for slots in self.roles.values())
+        return all(slots.all_running_or_succeeded for slots in self.roles.values())
 
 
-def arrange(
+def fill_slots(
     sizes: Sequence[tuple[str, int]],
-    pods: Iterable[Pod],
+    pods: Iterable[ObservedPod],
     completed: Mapping[str, frozenset[int]],
-    services: Iterable[Service] = (),
-    former: Iterable[Pod] = (),
-    absent: Mapping[str, frozenset[int]] = MappingProxyType({}),
-    is_present: Callable[[Pod], bool] = lambda _: True,
-) -> Gang:
+    services: Iterable[ObservedService] = (),
+    previous_generation: Iterable[ObservedPod] = (),
+    excluded: Mapping[str, frozenset[int]] = MappingProxyType({}),
+    is_current: Callable[[ObservedPod], bool] = lambda _: True,
+) -> ReplicaGang:
     """Assign pods to slots.
 
     Of two pods with one index the older gets the slot (then the smaller uid, so that the result
@@ -308,43 +308,45 @@ def arrange(
         services: the job's services.
         former: pods of earlier generations, which get no slot.
         absent: indexes of each role that must have no pod.
-        is_present: whether a pod may have a slot.
+        is_current: whether a pod may have a slot.
     """
-    slots: dict[str, list[Pod | None]] = {role.lower(): [None] * size for role, size in sizes}
-    gone = {role.lower(): indexes for role, indexes in absent.items()}
+    slots: dict[str, list[ObservedPod | None]] = {
+        role.lower(): [None] * size for role, size in sizes
+    }
+    gone = {role.lower(): indexes for role, indexes in excluded.items()}
     surplus = []
     for pod in sorted(pods, key=_age):
-        role, index = labels.replica_of(pod.metadata) or ("", 0)
+        role, index = labels.parse_replica_labels(pod.metadata) or ("", 0)
         row = slots.get(role, [])
         free = index < len(row) and row[index] is None and index not in gone.get(role, ())
-        if free and is_present(pod):
+        if free and is_current(pod):
             row[index] = pod
         else:
             surplus.append(pod)
-    return Gang(
+    return ReplicaGang(
         {
             role: _slots(slots[role.lower()], completed.get(role), gone.get(role.lower()))
             for role, _ in sizes
         },
         tuple(surplus),
         {s.metadata.name: s for s in services if s.metadata.deletion_timestamp is None},
-        tuple(former),
+        tuple(previous_generation),
     )
 
 
 def _slots(
-    row: Sequence[Pod | None], known: frozenset[int] | None, absent: frozenset[int] | None
-) -> Slots:
+    row: Sequence[ObservedPod | None], known: frozenset[int] | None, absent: frozenset[int] | None
+) -> ReplicaSlots:
     """The phase of a pod takes precedence; the status counts only for an index without a pod."""
     done = set()
     for index, pod in enumerate(row):
-        silent = pod is None or (pod.terminating and pod.over)
+        silent = pod is None or (pod.is_terminating and pod.is_finished)
         if (silent and index in (known or ())) or (pod and pod.succeeded):
             done.add(index)
     gone = frozenset(index for index in absent or () if index < len(row))
-    return Slots(tuple(row), frozenset(done) - gone, gone)
+    return ReplicaSlots(tuple(row), frozenset(done) - gone, gone)
 
 
-def _age(pod: Pod) -> tuple[float, str]:
+def _age(pod: ObservedPod) -> tuple[float, str]:
     created = pod.metadata.creation_timestamp
     return created.timestamp() if created else math.inf, pod.uid

@@ -20,49 +20,51 @@ from gangline.api.elastic import (
     PHASE_FAILED,
     PHASE_SUCCEEDED,
     SCALE_TYPE_LABEL,
-    ElasticMemory,
+    ElasticJobRecord,
     PodMeta,
     ScalePlan,
     ScalePlanStatus,
 )
-from gangline.api.fielderror import FieldError, child
+from gangline.api.fielderror import FieldError, child_path
 from gangline.api.validation import validate_job
 from gangline.operator import conditions
-from gangline.operator.decision import Observed
-from gangline.operator.frameworks.elastic_pod import spec_of
+from gangline.operator.decision import ObservedJob
+from gangline.operator.frameworks.elastic_pod import replica_spec_of
 from gangline.operator.frameworks.elastic_rules import ElasticRules
-from gangline.operator.places import arranged
-from gangline.operator.scaleplan_effect import Refused, carried_out
+from gangline.operator.places import assign_slots
+from gangline.operator.scaleplan_effect import RejectedScalePlan, apply_scale_plan
 
 PENDING, SCALING = "Pending", "Scaling"
-NO_JOB_FOR = timedelta(seconds=60)
+MISSING_JOB_TIMEOUT = timedelta(seconds=60)
 """Time that a plan waits for a missing job: both may have been submitted together."""
 
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class ScalePlanStep:
     """The writes for one plan: first the job's status, then the plan's."""
 
     plan: ScalePlan
     status: ScalePlanStatus
-    memory: ElasticMemory | None = None
+    memory: ElasticJobRecord | None = None
     """The job's status as changed by the plan; None: unchanged."""
-    look_again: timedelta | None = None
+    requeue_after: timedelta | None = None
     """Time until the next check, if nothing changes before."""
 
 
-def ordered(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
+def open_plans(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
     """Return the unfinished plans in the order in which they are applied."""
-    return sorted((plan for plan in plans if not is_over(plan)), key=_age)
+    return sorted((plan for plan in plans if not is_plan_finished(plan)), key=_age)
 
 
-def is_over(plan: ScalePlan) -> bool:
+def is_plan_finished(plan: ScalePlan) -> bool:
     return plan.status.phase in (PHASE_SUCCEEDED, PHASE_FAILED)
 
 
-def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -> Step | None:
+def next_step(
+    plans: Sequence[ScalePlan], observed: ObservedJob | None, now: datetime
+) -> ScalePlanStep | None:
     """Return the next step for the first plan of a job; None if there is nothing to do.
 
     Args:
@@ -75,56 +77,58 @@ def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -
     stamp = now.replace(microsecond=0)
     plan, more = plans[0], len(plans) > 1
     if mistakes := validate_job(plan):
-        return _failed(plan, "; ".join(map(str, mistakes)), stamp)
-    if observed is None or observed.job.deleting:
+        return _failed_step(plan, "; ".join(map(str, mistakes)), stamp)
+    if observed is None or observed.job.is_deleting:
         return _without_job(plan, stamp)
     memory = observed.status
-    if not isinstance(memory, ElasticMemory):
+    if not isinstance(memory, ElasticJobRecord):
         return None
     if memory.scale_plan_uid == plan.metadata.uid:
-        return _under_way(plan, observed, stamp, superseded=more)
+        return _scaling_step(plan, observed, stamp, superseded=more)
     if conditions.is_finished(memory.conditions):
         problem = FieldError("spec.ownerJob", plan.spec.owner_job, "has ended")
-        return _failed(plan, str(problem), stamp)
-    if observed.mistakes:
-        message = f"waits for a valid job: {observed.mistakes}"
-        return Step(plan, _status(plan, PENDING, stamp, message))
+        return _failed_step(plan, str(problem), stamp)
+    if observed.spec_errors:
+        message = f"waits for a valid job: {observed.spec_errors}"
+        return ScalePlanStep(plan, _status(plan, PENDING, stamp, message))
     if forbidden := list(_forbidden(plan, observed)):
-        return _failed(plan, "; ".join(map(str, forbidden)), stamp)
-    effect = carried_out(plan.spec, observed.job, memory)
-    if isinstance(effect, Refused):
-        return _failed(plan, str(effect), stamp)
+        return _failed_step(plan, "; ".join(map(str, forbidden)), stamp)
+    effect = apply_scale_plan(plan.spec, observed.job, memory)
+    if isinstance(effect, RejectedScalePlan):
+        return _failed_step(plan, str(effect), stamp)
     noted = replace(effect, scale_plan=plan.metadata.name, scale_plan_uid=plan.metadata.uid)
-    return Step(plan, _status(plan, SCALING, stamp), noted)
+    return ScalePlanStep(plan, _status(plan, SCALING, stamp), noted)
 
 
-def _without_job(plan: ScalePlan, now: datetime) -> Step:
+def _without_job(plan: ScalePlan, now: datetime) -> ScalePlanStep:
     problem = str(
         FieldError("spec.ownerJob", plan.spec.owner_job, "is not an ElasticJob of this namespace")
     )
     since = plan.status.create_time or now
-    left = since + NO_JOB_FOR - now
+    left = since + MISSING_JOB_TIMEOUT - now
     if left <= timedelta(0):
-        return _failed(plan, problem, now)
-    return Step(plan, _status(plan, PENDING, now, problem), look_again=left)
+        return _failed_step(plan, problem, now)
+    return ScalePlanStep(plan, _status(plan, PENDING, now, problem), requeue_after=left)
 
 
-def _under_way(plan: ScalePlan, observed: Observed, now: datetime, *, superseded: bool) -> Step:
+def _scaling_step(
+    plan: ScalePlan, observed: ObservedJob, now: datetime, *, superseded: bool
+) -> ScalePlanStep:
     """Check whether the pods run; a plan that is followed by another does not wait for them."""
     rules = observed.job.rules
     assert isinstance(rules, ElasticRules)
-    job = rules.recalled(observed.job, observed.status)
-    gang = arranged(dataclasses.replace(observed, job=job), observed.status)
+    job = rules.restore_from_status(observed.job, observed.status)
+    gang = assign_slots(dataclasses.replace(observed, job=job), observed.status)
     ended = conditions.is_finished(observed.status.conditions)
-    if ended or (gang.all_up and not gang.surplus):
-        return Step(plan, _status(plan, PHASE_SUCCEEDED, now))
+    if ended or (gang.all_running_or_succeeded and not gang.surplus):
+        return ScalePlanStep(plan, _status(plan, PHASE_SUCCEEDED, now))
     if superseded:
         message = "the next plan superseded it before all of its pods ran"
-        return Step(plan, _status(plan, PHASE_SUCCEEDED, now, message))
-    return Step(plan, _status(plan, SCALING, now))
+        return ScalePlanStep(plan, _status(plan, PHASE_SUCCEEDED, now, message))
+    return ScalePlanStep(plan, _status(plan, SCALING, now))
 
 
-def _forbidden(plan: ScalePlan, observed: Observed) -> Iterator[FieldError]:
+def _forbidden(plan: ScalePlan, observed: ObservedJob) -> Iterator[FieldError]:
     """Changes that are forbidden to a plan labelled ``auto`` and allowed to a user."""
     if plan.metadata.labels.get(SCALE_TYPE_LABEL) != AUTO:
         return
@@ -132,18 +136,18 @@ def _forbidden(plan: ScalePlan, observed: Observed) -> Iterator[FieldError]:
     assert isinstance(rules, ElasticRules)
     mode = rules.spec.optimize_mode
     if is_manual(mode):
-        where = child("metadata.labels", SCALE_TYPE_LABEL)
+        where = child_path("metadata.labels", SCALE_TYPE_LABEL)
         yield FieldError(where, AUTO, f"is refused: the job's optimizeMode is {mode!r}")
-    for path, role in _touched(plan):
-        written = spec_of(rules.spec, role)
+    for path, role in _affected_roles(plan):
+        written = replica_spec_of(rules.spec, role)
         if written is not None and written.auto_scale is False:
             yield FieldError(path, role, "is refused: this role has autoScale: false")
 
 
-def _touched(plan: ScalePlan) -> Iterator[tuple[str, str]]:
+def _affected_roles(plan: ScalePlan) -> Iterator[tuple[str, str]]:
     spec = plan.spec
     for role in spec.replica_resource_specs:
-        yield child("spec.replicaResourceSpecs", role), role.lower()
+        yield child_path("spec.replicaResourceSpecs", role), role.lower()
     lists: tuple[tuple[str, list[PodMeta]], ...] = (
         ("createPods", spec.create_pods),
         ("removePods", spec.remove_pods),
@@ -154,8 +158,8 @@ def _touched(plan: ScalePlan) -> Iterator[tuple[str, str]]:
             yield f"spec.{field}[{place}].type", pod.type.lower() or "worker"
 
 
-def _failed(plan: ScalePlan, why: str, now: datetime) -> Step:
-    return Step(plan, _status(plan, PHASE_FAILED, now, why))
+def _failed_step(plan: ScalePlan, why: str, now: datetime) -> ScalePlanStep:
+    return ScalePlanStep(plan, _status(plan, PHASE_FAILED, now, why))
 
 
 def _status(plan: ScalePlan, phase: str, now: datetime, message: str = "") -> ScalePlanStatus:

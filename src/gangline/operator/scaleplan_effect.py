@@ -10,28 +10,28 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gangline.api.checks.parts import MOST_REPLICAS
+from gangline.api.checks.parts import MAX_JOB_REPLICAS
 from gangline.api.elastic import (
     CONTAINER,
     MASTER,
     PS,
     WORKER,
-    ElasticMemory,
+    ElasticJobRecord,
     PodMeta,
     RoleRecord,
     ScalePlanSpec,
 )
-from gangline.api.fielderror import FieldError, child
-from gangline.api.resourcelist import amounts, quantity_of
+from gangline.api.fielderror import FieldError, child_path
+from gangline.api.resourcelist import parse_resources, format_resource
 from gangline.operator.frameworks import elastic_memory
 from gangline.operator.frameworks import elastic_nodes as nodes
 from gangline.operator.frameworks.elastic_pod import pod_name
 from gangline.operator.frameworks.elastic_rules import ElasticRules
-from gangline.operator.job import Role, TrainingJob
+from gangline.operator.job import ReplicaRole, NormalizedJob
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedScalePlan:
     """The reasons why a plan cannot be applied."""
 
     errors: tuple[FieldError, ...]
@@ -40,9 +40,9 @@ class Refused:
         return "; ".join(map(str, self.errors))
 
 
-def carried_out(
-    spec: ScalePlanSpec, job: TrainingJob, memory: ElasticMemory
-) -> ElasticMemory | Refused:
+def apply_scale_plan(
+    spec: ScalePlanSpec, job: NormalizedJob, memory: ElasticJobRecord
+) -> ElasticJobRecord | RejectedScalePlan:
     """Return the status of a job as changed by a plan, or the reasons why that is impossible.
 
     Args:
@@ -50,23 +50,23 @@ def carried_out(
         job: the job as specified.
         memory: its status.
     """
-    draft = _Draft(job, memory)
+    draft = _ScalePlanDraft(job, memory)
     errors = tuple(draft.errors(spec))
     if errors:
-        return Refused(errors)
+        return RejectedScalePlan(errors)
     hosts = spec.ps_hosts or memory.ps_hosts
     return replace(memory, roles={**memory.roles, **draft.changed}, ps_hosts=hosts)
 
 
-class _Draft:
+class _ScalePlanDraft:
     """The records of a job's roles while a plan changes them."""
 
-    def __init__(self, job: TrainingJob, memory: ElasticMemory) -> None:
+    def __init__(self, job: NormalizedJob, memory: ElasticJobRecord) -> None:
         rules = job.rules
         assert isinstance(rules, ElasticRules)
         self.job, self.rules = job, rules
         self.specified = {role.name: role.replicas for role in job.roles}
-        recalled = rules.recalled(job, memory).rules
+        recalled = rules.restore_from_status(job, memory).rules
         assert isinstance(recalled, ElasticRules)
         self.records = dict(recalled.records)
         self.changed: dict[str, RoleRecord] = {}
@@ -74,13 +74,13 @@ class _Draft:
     def errors(self, spec: ScalePlanSpec) -> Iterator[FieldError]:
         """Apply all changes of the plan and yield those that are impossible."""
         for name, scale in spec.replica_resource_specs.items():
-            path, role = child("spec.replicaResourceSpecs", name), name.lower()
+            path, role = child_path("spec.replicaResourceSpecs", name), name.lower()
             if role not in self.records:
-                yield self._no_role(path, name)
+                yield self._unknown_role(path, name)
                 continue
             if scale.resource:
                 merged = {**self.records[role].resources, **scale.resource}
-                self._put(role, replace(self.records[role], resources=merged))
+                self._set_record(role, replace(self.records[role], resources=merged))
             if scale.replicas is not None:
                 yield from self._resize(role, scale.replicas, f"{path}.replicas")
         for field, change in (
@@ -96,40 +96,40 @@ class _Draft:
             for place, pod in enumerate(pods):
                 path, role = f"spec.{field}[{place}]", pod.type.lower() or WORKER
                 if role not in self.records:
-                    yield self._no_role(f"{path}.type", pod.type)
+                    yield self._unknown_role(f"{path}.type", pod.type)
                 else:
                     yield from change(role, pod, path)
         if spec.ps_hosts and PS not in self.records:
             yield FieldError("spec.psHosts", None, "the job has no parameter servers")
-        yield from self._bounds()
+        yield from self._bound_errors()
 
-    def _resize(self, role: str, wanted: int, path: str) -> Iterator[FieldError]:
+    def _resize(self, role: str, replicas: int, path: str) -> Iterator[FieldError]:
         """Set the number of ranks: the highest ranks are removed, the lowest free ones added."""
-        if wanted > MOST_REPLICAS:
-            yield FieldError(path, wanted, f"is more than {MOST_REPLICAS}")
+        if replicas > MAX_JOB_REPLICAS:
+            yield FieldError(path, replicas, f"is more than {MAX_JOB_REPLICAS}")
             return
-        there = sorted(self._ranks(role))[:wanted]
+        there = sorted(self._ranks(role))[:replicas]
         rank = 0
         known = set(there)
-        while len(known) < wanted:
+        while len(known) < replicas:
             known.add(rank)
             rank += 1
-        self._have(role, known)
+        self._set_ranks(role, known)
 
     def _remove(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
-        rank = self._find(role, pod)
+        rank = self._find_rank(role, pod)
         if rank is None:
-            yield _no_pod(path, pod)
+            yield _unknown_pod(path, pod)
         else:
-            self._have(role, self._ranks(role) - {rank})
+            self._set_ranks(role, self._ranks(role) - {rank})
 
     def _migrate(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
-        rank = self._find(role, pod)
+        rank = self._find_rank(role, pod)
         if rank is None:
-            yield _no_pod(path, pod)
+            yield _unknown_pod(path, pod)
             return
-        record = nodes.relaunched(self.records[role], {rank: nodes.Loss()})
-        self._put(role, _with_resources(record, rank, pod))
+        record = nodes.relaunch(self.records[role], {rank: nodes.NodeLoss()})
+        self._set_record(role, _with_resources(record, rank, pod))
 
     def _create(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
         there = self._ranks(role)
@@ -139,54 +139,54 @@ class _Draft:
         if rank in there:
             yield FieldError(f"{path}.rankIndex", rank, "already has a pod")
             return
-        if rank >= MOST_REPLICAS:
-            yield FieldError(f"{path}.rankIndex", rank, f"is more than {MOST_REPLICAS}")
+        if rank >= MAX_JOB_REPLICAS:
+            yield FieldError(f"{path}.rankIndex", rank, f"is more than {MAX_JOB_REPLICAS}")
             return
-        self._have(role, there | {rank})
-        self._put(role, _with_resources(self.records[role], rank, pod))
+        self._set_ranks(role, there | {rank})
+        self._set_record(role, _with_resources(self.records[role], rank, pod))
 
-    def _bounds(self) -> Iterator[FieldError]:
+    def _bound_errors(self) -> Iterator[FieldError]:
         """Check that the job can still train and stays within its limits."""
         counts = {role: len(self._ranks(role)) for role in self.records if role != MASTER}
-        least = self.rules.node_range.least if self.rules.node_range else 1
+        least = self.rules.node_range.min_nodes if self.rules.node_range else 1
         workers = counts.get(WORKER)
         if workers is not None and WORKER in self.changed and workers < least:
             problem = f"leaves {workers} workers, and the job needs at least {least}"
             yield FieldError("spec", None, problem)
         elif not sum(counts.values()):
             yield FieldError("spec", None, "leaves no replica that trains")
-        yield from self._over_limits()
+        yield from self._limit_errors()
 
-    def _over_limits(self) -> Iterator[FieldError]:
-        limits = amounts(self.rules.spec.resource_limits)
+    def _limit_errors(self) -> Iterator[FieldError]:
+        limits = parse_resources(self.rules.spec.resource_limits)
         if not limits or not self.changed:
             return
         roles = {
-            role.name: Role(
+            role.name: ReplicaRole(
                 role.name,
-                nodes.size(self.records[role.name], role.replicas),
+                nodes.rank_count(self.records[role.name], role.replicas),
                 role.restart,
                 role.template,
-                role.least,
+                role.min_replicas,
             )
             for role in self.job.roles
             if role.name != MASTER
         }
-        total = elastic_memory.total(roles, self.records, CONTAINER)
+        total = elastic_memory.total_requests(roles, self.records, CONTAINER)
         for resource, most in limits.items():
             if total.get(resource, 0) > most:
-                asked = quantity_of(resource, total[resource])
+                asked = format_resource(resource, total[resource])
                 given = self.rules.spec.resource_limits[resource]
                 problem = (
                     f"requests {asked} of {resource} in total; the job's resourceLimits: {given}"
                 )
                 yield FieldError("spec", None, problem)
 
-    def _find(self, role: str, pod: PodMeta) -> int | None:
+    def _find_rank(self, role: str, pod: PodMeta) -> int | None:
         """Find the rank of a pod that a plan names; None if the job has no such pod."""
         record, there = self.records[role], self._ranks(role)
         for rank in there:
-            number = nodes.node(record, rank).id
+            number = nodes.node_of_rank(record, rank).id
             named = not pod.name or pod.name == pod_name(self.job.name, role, number)
             numbered = pod.id in (None, number)
             ranked = pod.rank_index in (None, rank)
@@ -195,25 +195,27 @@ class _Draft:
         return None
 
     def _ranks(self, role: str) -> frozenset[int]:
-        return nodes.ranks(self.records[role], self.specified[role])
+        return nodes.active_ranks(self.records[role], self.specified[role])
 
-    def _have(self, role: str, ranks: set[int] | frozenset[int]) -> None:
-        record = nodes.resized(self.records[role], ranks, self.specified[role])
-        self._put(role, nodes.extended(record, nodes.size(record, self.specified[role])))
+    def _set_ranks(self, role: str, ranks: set[int] | frozenset[int]) -> None:
+        record = nodes.resize(self.records[role], ranks, self.specified[role])
+        self._set_record(
+            role, nodes.assign_node_ids(record, nodes.rank_count(record, self.specified[role]))
+        )
 
-    def _put(self, role: str, record: RoleRecord) -> None:
+    def _set_record(self, role: str, record: RoleRecord) -> None:
         self.records[role] = self.changed[role] = record
 
-    def _no_role(self, path: str, name: str) -> FieldError:
+    def _unknown_role(self, path: str, name: str) -> FieldError:
         known = ", ".join(role for role in self.records if role != MASTER)
         return FieldError(path, name, "is not a role of the job", f"it has {known}")
 
 
 def _with_resources(record: RoleRecord, rank: int, pod: PodMeta) -> RoleRecord:
-    return nodes.changed(record, rank, resources=pod.resource) if pod.resource else record
+    return nodes.update_node(record, rank, resources=pod.resource) if pod.resource else record
 
 
-def _no_pod(path: str, pod: PodMeta) -> FieldError:
+def _unknown_pod(path: str, pod: PodMeta) -> FieldError:
     field, value = next(
         (
             (name, value)

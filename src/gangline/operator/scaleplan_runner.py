@@ -13,33 +13,33 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gangline.api.elastic import ElasticMemory, ScalePlan
+from gangline.api.elastic import ElasticJobRecord, ScalePlan
 from gangline.api.kubeflow import MANAGED_BY_US
 from gangline.api.resources import SCALE_PLANS
-from gangline.kube.client import Client, PatchKind
-from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.client import ApiClient, PatchKind
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
 from gangline.operator import build, metrics
-from gangline.operator.cache import Cache, JobKey, Sight, job_resource
+from gangline.operator.cache import ClusterCache, JobKey, Observation, job_resource
 from gangline.operator.frameworks.elastic import KIND
 from gangline.operator.job import Manifest
-from gangline.operator.scaleplan import Step, is_over, ordered, step
+from gangline.operator.scaleplan import ScalePlanStep, is_plan_finished, open_plans, next_step
 
 log = logging.getLogger(__name__)
 
-WORKERS = 4
+SCALE_PLAN_WORKERS = 4
 _JOB = "job"
 
 
-class ScalePlanRunner:
+class ScalePlanController:
     """Applies ScalePlans. Call ``run`` in a task, and ``heard`` for each change of a job."""
 
     def __init__(
         self,
-        client: Client,
-        cache: Cache,
+        client: ApiClient,
+        cache: ClusterCache,
         events: EventRecorder,
         namespaces: Sequence[str],
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -50,7 +50,7 @@ class ScalePlanRunner:
         self._clock = clock
         self._plans = Informer(client, SCALE_PLANS, namespaces, indexes={_JOB: _job_of})
         self._controller: Controller[JobKey] = Controller(
-            "scale-plans", self._reconcile, workers=WORKERS
+            "scale-plans", self._reconcile, workers=SCALE_PLAN_WORKERS
         )
         self._plans.add_listener(self._changed)
 
@@ -59,9 +59,9 @@ class ScalePlanRunner:
             tasks.create_task(self._plans.run())
             tasks.create_task(self._controller.run())
 
-    def heard(self, key: JobKey) -> None:
+    def job_changed(self, key: JobKey) -> None:
         """Enqueue a changed job if it has unfinished plans."""
-        if key.kind == KIND.kind and self._open(key):
+        if key.kind == KIND.kind and self._open_plans_of(key):
             self._controller.queue.add(key)
 
     def _changed(self, old: ScalePlan | None, new: ScalePlan | None) -> None:
@@ -69,40 +69,40 @@ class ScalePlanRunner:
         if plan is not None and plan.spec.owner_job:
             key = JobKey(KIND.kind, plan.metadata.namespace, plan.spec.owner_job)
             self._controller.queue.add(key)
-        elif new is not None and not is_over(new):
+        elif new is not None and not is_plan_finished(new):
             # A plan without a job's name belongs to no queue of plans: it fails on its own.
             self._controller.queue.add(JobKey(KIND.kind, new.metadata.namespace, ""))
 
-    def _open(self, key: JobKey) -> list[ScalePlan]:
+    def _open_plans_of(self, key: JobKey) -> list[ScalePlan]:
         plans = self._plans.by_index(_JOB, f"{key.namespace}/{key.name}")
-        return ordered(plan for plan in plans if plan.metadata.deletion_timestamp is None)
+        return open_plans(plan for plan in plans if plan.metadata.deletion_timestamp is None)
 
-    async def _reconcile(self, key: JobKey) -> Result:
+    async def _reconcile(self, key: JobKey) -> ReconcileResult:
         """Execute the next step of the job's first unfinished plan.
 
         Raises:
             ApiError: a write failed; the next pass continues from the stored state.
         """
         observation = self._cache.observe(key) if key.name else None
-        if observation and observation.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
-            return Done()
-        next_write = step(
-            self._open(key), observation.observed if observation else None, self._clock()
+        if observation and observation.job_state.job.policy.managed_by not in (None, MANAGED_BY_US):
+            return ReconcileDone()
+        next_write = next_step(
+            self._open_plans_of(key), observation.job_state if observation else None, self._clock()
         )
         if next_write is None:
-            return Done()
+            return ReconcileDone()
         # The plan was deleted: no status can be reported.
         with suppress(NotFound):
-            await self._carry_out(next_write, observation)
-        wait = next_write.look_again
-        return Done() if wait is None else After(wait.total_seconds())
+            await self._apply(next_write, observation)
+        wait = next_write.requeue_after
+        return ReconcileDone() if wait is None else RequeueAfter(wait.total_seconds())
 
-    async def _carry_out(self, next_write: Step, observation: Sight | None) -> None:
+    async def _apply(self, next_write: ScalePlanStep, observation: Observation | None) -> None:
         plan = next_write.plan
         if observation is not None and not _is_owned(plan, observation):
-            plan = await self._own(plan, observation)
+            plan = await self._set_owner(plan, observation)
         if observation is not None and next_write.memory is not None:
-            await self._store(observation, next_write.memory)
+            await self._store_job_status(observation, next_write.memory)
             self._events.event(
                 observation.stored,
                 "Normal",
@@ -116,7 +116,7 @@ class ScalePlanRunner:
             SCALE_PLANS,
             plan.metadata.name,
             [
-                _based_on(plan.metadata.resource_version),
+                _version_precondition(plan.metadata.resource_version),
                 {"op": "add", "path": "/status", "value": next_write.status},
             ],
             plan.metadata.namespace,
@@ -128,14 +128,14 @@ class ScalePlanRunner:
             extra={"plan": plan.metadata.name, "phase": next_write.status.phase},
         )
 
-    async def _own(self, plan: ScalePlan, observation: Sight) -> ScalePlan:
+    async def _set_owner(self, plan: ScalePlan, observation: Observation) -> ScalePlan:
         """Make the job the owner of the plan, so that the plan is deleted with it.
 
         Otherwise it would be applied to a later job of the same name.
         """
         owner = {
             name: value
-            for name, value in build.owner(observation.observed.job).items()
+            for name, value in build.owner_reference(observation.job_state.job).items()
             if name not in ("controller", "blockOwnerDeletion")
         }
         others = [msgspec.to_builtins(each) for each in plan.metadata.owner_references]
@@ -144,14 +144,14 @@ class ScalePlanRunner:
             SCALE_PLANS,
             plan.metadata.name,
             [
-                _based_on(plan.metadata.resource_version),
+                _version_precondition(plan.metadata.resource_version),
                 {"op": "add", "path": "/metadata/ownerReferences", "value": [*others, owner]},
             ],
             plan.metadata.namespace,
             kind=PatchKind.JSON,
         )
 
-    async def _store(self, observation: Sight, memory: ElasticMemory) -> None:
+    async def _store_job_status(self, observation: Observation, memory: ElasticJobRecord) -> None:
         """Write the plan's changes and its uid in one status write."""
         stored = observation.stored
         written: Manifest = msgspec.json.decode(stored.status)
@@ -160,7 +160,7 @@ class ScalePlanRunner:
             job_resource(KIND),
             stored.metadata.name,
             [
-                _based_on(stored.metadata.resource_version),
+                _version_precondition(stored.metadata.resource_version),
                 {
                     "op": "add",
                     "path": "/status",
@@ -171,14 +171,14 @@ class ScalePlanRunner:
             kind=PatchKind.JSON,
             subresource="status",
         )
-        self._cache.recent_status.written(stored, after)
+        self._cache.written_statuses.record_write(stored, after)
 
 
-def _based_on(version: str) -> Manifest:
+def _version_precondition(version: str) -> Manifest:
     return {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
 
 
-def _is_owned(plan: ScalePlan, observation: Sight) -> bool:
+def _is_owned(plan: ScalePlan, observation: Observation) -> bool:
     uid = observation.stored.metadata.uid
     return any(each.uid == uid for each in plan.metadata.owner_references)
 

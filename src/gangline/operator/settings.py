@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from uuid import uuid4
 
-from gangline.kube.leader import Timing
+from gangline.kube.leader import LeaderElectionTiming
 from gangline.kube.probes import Address
 from gangline.operator.webhook.settings import WebhookSettings
 
@@ -58,7 +58,7 @@ class OperatorSettings:
     """Required if several replicas of the operator run: only the leader works."""
     leader_election_name: str = "gangline-operator"
     leader_election_namespace: str = "kube-system"
-    leader_election_timing: Timing = field(default_factory=Timing)
+    leader_election_timing: LeaderElectionTiming = field(default_factory=LeaderElectionTiming)
     """How fast a lost leader is replaced, and how often the lease is renewed."""
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
     """The name of this replica in the leader election."""

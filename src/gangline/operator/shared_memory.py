@@ -9,29 +9,31 @@ import posixpath
 
 from gangline.api.kubeflow import SHARED_MEMORY_ANNOTATION
 from gangline.operator import template
-from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.job import Manifest, ReplicaRole, NormalizedJob
 
-PATH = "/dev/shm"
-_NAME = "gangline-shared-memory"
+SHARED_MEMORY_PATH = "/dev/shm"
+_SHARED_MEMORY_VOLUME = "gangline-shared-memory"
 
 
-def with_shared_memory(job: TrainingJob, role: Role, pod: Manifest) -> Manifest:
+def with_shared_memory(job: NormalizedJob, role: ReplicaRole, pod: Manifest) -> Manifest:
     """Mount memory in the pod of a role, if the job requests it and nothing is mounted there."""
     written = job.meta.annotations.get(SHARED_MEMORY_ANNOTATION)
-    enabled = role.name in job.kind.shares_memory if written is None else written != "false"
-    if not enabled or _has_some(pod, job.kind.container):
+    enabled = role.name in job.kind.shared_memory_roles if written is None else written != "false"
+    if not enabled or _has_shared_memory(pod, job.kind.container):
         return pod
     limit = {} if written in (None, "true") else {"sizeLimit": written}
-    volume = {"name": _NAME, "emptyDir": {"medium": "Memory", **limit}}
-    mount = {"name": _NAME, "mountPath": PATH}
+    volume = {"name": _SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory", **limit}}
+    mount = {"name": _SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_PATH}
     return template.with_volume(pod, job.kind.container, volume, mount)
 
 
-def _has_some(pod: Manifest, container: str) -> bool:
+def _has_shared_memory(pod: Manifest, container: str) -> bool:
     """Return whether a volume is mounted there, or the pod shares the IPC namespace of the node."""
     trains = template.main_container(pod, container)
     if not trains or template.pod_spec(pod).get("hostIPC"):
         return True
     mounts = trains.get("volumeMounts") or []
     places = (posixpath.normpath(str(each.get("mountPath"))) for each in mounts)
-    return any(place in (PATH, posixpath.dirname(PATH)) for place in places)
+    return any(
+        place in (SHARED_MEMORY_PATH, posixpath.dirname(SHARED_MEMORY_PATH)) for place in places
+    )

@@ -8,17 +8,17 @@ import msgspec
 
 from gangline.api.meta import Object
 
-_NOTHING = msgspec.Raw(b"{}")
+_EMPTY = msgspec.Raw(b"{}")
 
 
-class StoredJob(Object):
+class RawJob(Object):
     """A job of any kind."""
 
-    spec: msgspec.Raw = _NOTHING
-    status: msgspec.Raw = _NOTHING
+    spec: msgspec.Raw = _EMPTY
+    status: msgspec.Raw = _EMPTY
 
 
-def detached(job: StoredJob) -> StoredJob:
+def detach(job: RawJob) -> RawJob:
     """Copy a job out of its watch message, which otherwise stays in memory with it."""
     return msgspec.structs.replace(
         job, spec=msgspec.Raw(bytes(job.spec)), status=msgspec.Raw(bytes(job.status))

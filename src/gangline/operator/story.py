@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from gangline.api.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.meta import Condition
 from gangline.operator import conditions, labels
-from gangline.operator.decision import Event
-from gangline.operator.indexes import write
-from gangline.operator.job import CleanPodPolicy, TrainingJob
+from gangline.operator.decision import PlannedEvent
+from gangline.operator.indexes import format_indexes
+from gangline.operator.job import CleanPodPolicy, NormalizedJob
 from gangline.operator.policies import pace
-from gangline.operator.replicas import Gang
+from gangline.operator.replicas import ReplicaGang
 
-_NAMED_PODS = 5
+_MAX_LISTED_PODS = 5
 """Number of pods that a message names."""
 
-_TOLD = {
+_EVENT_CONDITIONS = {
     conditions.RESTARTING: True,
     conditions.SUSPENDED: False,
     conditions.SUCCEEDED: False,
@@ -32,35 +32,35 @@ _TOLD = {
 """Conditions that emit an event when they become True, and whether it is a warning."""
 
 
-def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job may run: created, valid, and started or resumed."""
-    current = _created(job, status.conditions, now)
+    current = _with_created_condition(job, status.conditions, now)
     resumed = f"{job.kind.kind} {job.name} is resumed."
-    current = conditions.assert_false(
-        current, conditions.SUSPENDED, _reason(job, "Resumed"), resumed, now
+    current = conditions.set_condition_false(
+        current, conditions.SUSPENDED, _condition_reason(job, "Resumed"), resumed, now
     )
-    current = conditions.drop(current, conditions.INVALID_SPEC)
+    current = conditions.remove_condition(current, conditions.INVALID_SPEC)
     return replace(status, conditions=current, start_time=status.start_time or now)
 
 
-def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
-    current = _created(job, status.conditions, now)
-    current = conditions.assert_true(
-        current, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
+def mark_invalid(job: NormalizedJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
+    current = _with_created_condition(job, status.conditions, now)
+    current = conditions.set_condition_true(
+        current, conditions.INVALID_SPEC, _condition_reason(job, "Invalid"), mistakes, now
     )
     return replace(status, conditions=current)
 
 
-def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+def mark_suspended(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job is suspended: it has no pods, and its start time is set again on resume."""
-    reason = _reason(job, "Suspended")
+    reason = _condition_reason(job, "Suspended")
     message = f"{job.kind.kind} {job.name} is suspended."
-    current = _created(job, status.conditions, now)
-    current = conditions.drop(current, conditions.RESTARTING)
-    current = conditions.drop(current, conditions.STALLED)
-    current = conditions.drop(current, conditions.INVALID_SPEC)
-    current = conditions.assert_false(current, conditions.RUNNING, reason, message, now)
-    current = conditions.assert_true(current, conditions.SUSPENDED, reason, message, now)
+    current = _with_created_condition(job, status.conditions, now)
+    current = conditions.remove_condition(current, conditions.RESTARTING)
+    current = conditions.remove_condition(current, conditions.STALLED)
+    current = conditions.remove_condition(current, conditions.INVALID_SPEC)
+    current = conditions.set_condition_false(current, conditions.RUNNING, reason, message, now)
+    current = conditions.set_condition_true(current, conditions.SUSPENDED, reason, message, now)
     return replace(
         status,
         conditions=current,
@@ -69,18 +69,20 @@ def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
     )
 
 
-def restarting(
-    job: TrainingJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
+def mark_restarting(
+    job: NormalizedJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
 ) -> JobStatus:
-    message = f"{job.kind.kind} {job.name} is restarting because {why_failed(role, failures)}"
-    current = conditions.assert_true(
-        status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
+    message = (
+        f"{job.kind.kind} {job.name} is restarting because {describe_failures(role, failures)}"
+    )
+    current = conditions.set_condition_true(
+        status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
     )
     return replace(status, conditions=current)
 
 
-def restarting_together(
-    job: TrainingJob, status: JobStatus, why: str, now: datetime, *, counted: bool
+def mark_gang_restarting(
+    job: NormalizedJob, status: JobStatus, reason: str, now: datetime, *, counted: bool
 ) -> JobStatus:
     """All replicas are being replaced; this is one restart, however many of them failed.
 
@@ -93,10 +95,10 @@ def restarting_together(
     """
     record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
     if counted:
-        record = pace.note(replace(record, total=record.total + 1), now)
-    message = f"{job.kind.kind} {job.name} is restarting all replicas because {why}"
-    current = conditions.assert_true(
-        status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
+        record = pace.record_failure(replace(record, total=record.total + 1), now)
+    message = f"{job.kind.kind} {job.name} is restarting all replicas because {reason}"
+    current = conditions.set_condition_true(
+        status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
     )
     unfinished = {
         role: replace(count, completed_indexes="")
@@ -105,42 +107,44 @@ def restarting_together(
     return replace(status, conditions=current, restarts=record, replica_statuses=unfinished)
 
 
-def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+def mark_running(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
-    current = conditions.assert_true(
-        status.conditions, conditions.RUNNING, _reason(job, "Running"), message, now
+    current = conditions.set_condition_true(
+        status.conditions, conditions.RUNNING, _condition_reason(job, "Running"), message, now
     )
     return replace(status, conditions=current)
 
 
-def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+def mark_succeeded(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job has succeeded. Replicas that still run count as succeeded, as in upstream."""
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} successfully completed."
     counts = {
         role: replace(count, active=0, succeeded=count.succeeded + count.active)
         for role, count in status.replica_statuses.items()
     }
-    ended = _ended(status, conditions.SUCCEEDED, _reason(job, "Succeeded"), message, now)
+    ended = _mark_ended(
+        status, conditions.SUCCEEDED, _condition_reason(job, "Succeeded"), message, now
+    )
     return replace(ended, replica_statuses=counts)
 
 
-def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
+def mark_failed(job: NormalizedJob, status: JobStatus, message: str, now: datetime) -> JobStatus:
     """The job has failed. Replicas that clean-up deletes no longer count as active."""
-    ended = _ended(status, conditions.FAILED, _reason(job, "Failed"), why, now)
-    if job.policy.clean_after(failure=True) is CleanPodPolicy.NONE:
+    ended = _mark_ended(status, conditions.FAILED, _condition_reason(job, "Failed"), message, now)
+    if job.policy.clean_policy_after_end(failure=True) is CleanPodPolicy.NONE:
         return ended
     counts = {role: replace(count, active=0) for role, count in status.replica_statuses.items()}
     return replace(ended, replica_statuses=counts)
 
 
-def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
-    current = conditions.assert_true(
-        status.conditions, conditions.STALLED, _reason(job, "Stalled"), why, now
+def mark_stalled(job: NormalizedJob, status: JobStatus, message: str, now: datetime) -> JobStatus:
+    current = conditions.set_condition_true(
+        status.conditions, conditions.STALLED, _condition_reason(job, "Stalled"), message, now
     )
     return replace(status, conditions=current)
 
 
-def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
+def count_replicas(job: NormalizedJob, status: JobStatus, gang: ReplicaGang) -> JobStatus:
     """Update the number of replicas in each state."""
     counts = {}
     for role in job.roles:
@@ -150,89 +154,95 @@ def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
             succeeded=slots.succeeded,
             failed=slots.failed,
             selector=_selector(job, role.label),
-            completed_indexes=write(slots.completed),
+            completed_indexes=format_indexes(slots.completed),
         )
     return replace(status, replica_statuses=counts)
 
 
-def is_minor(before: JobStatus, after: JobStatus) -> bool:
+def is_minor_change(before: JobStatus, after: JobStatus) -> bool:
     """Return whether a status change may be stored later.
 
     Created, the start time, replica counts and the removal of a counted pod can be computed again;
     ends, restarts and conditions that users were notified of cannot.
     """
-    return _major(before) == _major(after) and (
+    return _without_minor_fields(before) == _without_minor_fields(after) and (
         before.restarts.pods.items() >= after.restarts.pods.items()
     )
 
 
-def is_start(before: JobStatus, after: JobStatus) -> bool:
+def is_first_start(before: JobStatus, after: JobStatus) -> bool:
     """Return whether the only major change is that the job runs for the first time."""
-    if conditions.find(before.conditions, conditions.RESTARTING):
+    if conditions.find_condition(before.conditions, conditions.RESTARTING):
         return False
-    current = conditions.drop(after.conditions, conditions.RUNNING)
-    return is_minor(before, replace(after, conditions=current))
+    current = conditions.remove_condition(after.conditions, conditions.RUNNING)
+    return is_minor_change(before, replace(after, conditions=current))
 
 
-def _major(status: JobStatus) -> JobStatus:
-    current = conditions.drop(status.conditions, conditions.CREATED)
+def _without_minor_fields(status: JobStatus) -> JobStatus:
+    current = conditions.remove_condition(status.conditions, conditions.CREATED)
     restarts = replace(status.restarts, pods={})
     return replace(
         status, conditions=current, replica_statuses={}, start_time=None, restarts=restarts
     )
 
 
-def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
+def failure_message(job: NormalizedJob, role: str, failures: Sequence[str]) -> str:
     """Return the message of a job that fails because of its replicas."""
-    return f"{job.kind.kind} {job.name} is failed because {why_failed(role, failures)}"
+    return f"{job.kind.kind} {job.name} is failed because {describe_failures(role, failures)}"
 
 
-def why_failed(role: str, failures: Sequence[str]) -> str:
+def describe_failures(role: str, failures: Sequence[str]) -> str:
     """Return the failed replicas of a role and how each failed."""
-    named = "; ".join(failure.rstrip(".") for failure in failures[:_NAMED_PODS])
-    more = len(failures) - _NAMED_PODS
+    named = "; ".join(failure.rstrip(".") for failure in failures[:_MAX_LISTED_PODS])
+    more = len(failures) - _MAX_LISTED_PODS
     rest = f"; and {more} more" if more > 0 else ""
     return f"{len(failures)} {role} replica(s) failed: {named}{rest}."
 
 
-def events(before: JobStatus, after: JobStatus) -> list[Event]:
+def transition_events(before: JobStatus, after: JobStatus) -> list[PlannedEvent]:
     """List the events: conditions that became True, or are True for another reason."""
     emitted = []
     for condition in after.conditions:
-        old = conditions.find(before.conditions, condition.type)
-        if _says(condition) == _says(old) or condition.type not in _TOLD:
+        old = conditions.find_condition(before.conditions, condition.type)
+        if _essentials(condition) == _essentials(old) or condition.type not in _EVENT_CONDITIONS:
             continue
         if condition.status == conditions.TRUE:
-            emitted.append(Event(condition.reason, condition.message, _TOLD[condition.type]))
+            emitted.append(
+                PlannedEvent(condition.reason, condition.message, _EVENT_CONDITIONS[condition.type])
+            )
         elif condition.type == conditions.SUSPENDED:
-            emitted.append(Event(condition.reason, condition.message))
+            emitted.append(PlannedEvent(condition.reason, condition.message))
     return emitted
 
 
-def _says(condition: Condition | None) -> tuple[str, str, str] | None:
+def _essentials(condition: Condition | None) -> tuple[str, str, str] | None:
     return (condition.status, condition.reason, condition.message) if condition else None
 
 
-def _reason(job: TrainingJob, word: str) -> str:
+def _condition_reason(job: NormalizedJob, word: str) -> str:
     return f"{job.kind.kind}{word}"
 
 
-def _created(job: TrainingJob, current: Sequence[Condition], now: datetime) -> list[Condition]:
-    if conditions.find(current, conditions.CREATED):
+def _with_created_condition(
+    job: NormalizedJob, current: Sequence[Condition], now: datetime
+) -> list[Condition]:
+    if conditions.find_condition(current, conditions.CREATED):
         return list(current)
     message = f"{job.kind.kind} {job.name} is created."
-    return conditions.assert_true(
-        current, conditions.CREATED, _reason(job, "Created"), message, now
+    return conditions.set_condition_true(
+        current, conditions.CREATED, _condition_reason(job, "Created"), message, now
     )
 
 
-def _ended(status: JobStatus, type_: str, reason: str, message: str, now: datetime) -> JobStatus:
-    current = conditions.drop(status.conditions, conditions.STALLED)
-    current = conditions.assert_true(current, type_, reason, message, now)
+def _mark_ended(
+    status: JobStatus, type_: str, reason: str, message: str, now: datetime
+) -> JobStatus:
+    current = conditions.remove_condition(status.conditions, conditions.STALLED)
+    current = conditions.set_condition_true(current, type_, reason, message, now)
     return replace(status, conditions=current, completion_time=now)
 
 
-def _selector(job: TrainingJob, role: str) -> str:
+def _selector(job: NormalizedJob, role: str) -> str:
     wanted = {
         labels.JOB_NAME: job.name,
         labels.OPERATOR_NAME: job.kind.controller,

@@ -13,33 +13,37 @@ def pod_spec(template: Manifest) -> Manifest:
     return spec
 
 
-def containers(template: Manifest) -> list[Manifest]:
+def list_containers(template: Manifest) -> list[Manifest]:
     found: list[Manifest] = pod_spec(template).get("containers") or []
     return found
 
 
 def main_container(template: Manifest, name: str) -> Manifest:
     """Return the main container: the one with the kind's name, else the first; empty if none."""
-    candidates = containers(template)
+    candidates = list_containers(template)
     named = (container for container in candidates if container.get("name") == name)
     return next(named, candidates[0] if candidates else {})
 
 
-def ports(template: Manifest, container: str) -> list[Manifest]:
+def container_ports(template: Manifest, container: str) -> list[Manifest]:
     found: list[Manifest] = main_container(template, container).get("ports") or []
     return found
 
 
-def port(template: Manifest, container: str, name: str, otherwise: int) -> int:
+def find_port(template: Manifest, container: str, name: str, otherwise: int) -> int:
     """Return a port of the main container by its name, or ``otherwise``."""
-    named = (p.get("containerPort") for p in ports(template, container) if p.get("name") == name)
+    named = (
+        p.get("containerPort")
+        for p in container_ports(template, container)
+        if p.get("name") == name
+    )
     return next((number for number in named if isinstance(number, int)), otherwise)
 
 
 def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:
     """Add a named port to the main container, unless it has one of that name."""
     trains = main_container(template, container)
-    listed = ports(template, container)
+    listed = container_ports(template, container)
     if not trains or any(entry.get("name") == name for entry in listed):
         return template
     return with_container(
@@ -51,14 +55,14 @@ def with_container(template: Manifest, container: str, **fields: object) -> Mani
     trains = main_container(template, container)
     changed = {**trains, **fields}
     return _with_containers(
-        template, [changed if entry is trains else entry for entry in containers(template)]
+        template, [changed if entry is trains else entry for entry in list_containers(template)]
     )
 
 
 def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
     """Add a volume and mount it in the main container; both replace any of the same name."""
-    volumes = _others(pod_spec(template).get("volumes"), volume)
-    mounts = _others(main_container(template, container).get("volumeMounts"), mount)
+    volumes = _without_name(pod_spec(template).get("volumes"), volume)
+    mounts = _without_name(main_container(template, container).get("volumeMounts"), mount)
     return with_container(
         with_spec(template, volumes=[*volumes, volume]), container, volumeMounts=[*mounts, mount]
     )
@@ -76,14 +80,14 @@ def with_environment(
     """
     if not variables:
         return template
-    chosen = containers(template) if only is None else [main_container(template, only)]
+    chosen = list_containers(template) if only is None else [main_container(template, only)]
     return _with_containers(
         template,
         [
             {**container, "env": [*(container.get("env") or []), *variables]}
             if any(container is each for each in chosen)
             else container
-            for container in containers(template)
+            for container in list_containers(template)
         ],
     )
 
@@ -106,5 +110,5 @@ def _with_containers(template: Manifest, replaced: Iterable[Manifest]) -> Manife
     return with_spec(template, containers=list(replaced))
 
 
-def _others(listed: Iterable[Manifest] | None, added: Manifest) -> list[Manifest]:
+def _without_name(listed: Iterable[Manifest] | None, added: Manifest) -> list[Manifest]:
     return [entry for entry in listed or () if entry.get("name") != added["name"]]

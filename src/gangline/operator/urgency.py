@@ -5,28 +5,30 @@ pod creations of other jobs are queued, minor changes wait longer: a status writ
 the creation of a pod.
 """
 
-MINOR_EVERY_S = 1.0
+MINOR_STATUS_INTERVAL_S = 1.0
 """Seconds between writes of minor changes of one job."""
 
-START_WAITS_S = 0.5
+RUNNING_STATUS_DELAY_S = 0.5
 """Delay of the first Running condition, until the remaining pods of the gang run."""
 
-MINOR_WAITS_S = 30.0
+MINOR_STATUS_MAX_DELAY_S = 30.0
 """Longest delay of minor changes while pod creations are queued."""
 
-CROWD_LOOKS_S = 10.0
+SATURATED_REQUEUE_S = 10.0
 """Seconds between passes over a job in that time. Each pass costs as much as a pod creation."""
 
-LOOK_AGAIN_S = 1.0
+CREATED_REQUEUE_S = 1.0
 """Seconds until the next pass over a job for which objects were created."""
 
 
-def start_waits(waited_s: float) -> float | None:
+def running_status_delay(waited_s: float) -> float | None:
     """Return the remaining delay of the first Running condition; None: store it now."""
-    return START_WAITS_S - waited_s if waited_s < START_WAITS_S else None
+    return RUNNING_STATUS_DELAY_S - waited_s if waited_s < RUNNING_STATUS_DELAY_S else None
 
 
-def minor_waits(waited_s: float, since_stored_s: float, *, crowded: bool) -> float | None:
+def minor_status_delay(
+    waited_s: float, since_stored_s: float, *, is_saturated: bool
+) -> float | None:
     """Return the time until a minor change is checked again; None: store it now.
 
     Args:
@@ -34,12 +36,12 @@ def minor_waits(waited_s: float, since_stored_s: float, *, crowded: bool) -> flo
         since_stored_s: time since the job's last status write; infinite: never.
         crowded: whether writes wait for each other.
     """
-    if crowded and waited_s < MINOR_WAITS_S:
-        return min(CROWD_LOOKS_S, MINOR_WAITS_S - waited_s)
+    if is_saturated and waited_s < MINOR_STATUS_MAX_DELAY_S:
+        return min(SATURATED_REQUEUE_S, MINOR_STATUS_MAX_DELAY_S - waited_s)
     recent_s = min(waited_s, since_stored_s)
-    return MINOR_EVERY_S - recent_s if recent_s < MINOR_EVERY_S else None
+    return MINOR_STATUS_INTERVAL_S - recent_s if recent_s < MINOR_STATUS_INTERVAL_S else None
 
 
-def look_again(*, crowded: bool) -> float:
+def requeue_delay(*, is_saturated: bool) -> float:
     """Return the time until the next pass over a job for which objects were created."""
-    return CROWD_LOOKS_S if crowded else LOOK_AGAIN_S
+    return SATURATED_REQUEUE_S if is_saturated else CREATED_REQUEUE_S

@@ -12,16 +12,16 @@ from contextlib import suppress
 
 from gangline.api.reference import ObjectReference
 from gangline.kube.events import EventRecorder
-from gangline.scheduler.model import Binding
+from gangline.scheduler.model import PodBinding
 
 log = logging.getLogger(__name__)
 
-LONGEST_WAIT_S = 5.0
-MOST_WAITING = 20_000
+MAX_EVENT_DELAY_S = 5.0
+MAX_QUEUED_EVENTS = 20_000
 """Further events are dropped: the API server accepts none, or hardly any."""
 
 
-class Announcer:
+class ScheduledEventSender:
     """Sends the Scheduled event of each bound pod.
 
     Args:
@@ -33,10 +33,10 @@ class Announcer:
     def __init__(
         self, events: EventRecorder, resting: asyncio.Event, clock: Callable[[], float]
     ) -> None:
-        self._events, self._resting, self._clock = events, resting, clock
-        self._bound: asyncio.Queue[tuple[float, Binding]] = asyncio.Queue(MOST_WAITING)
+        self._events, self._idle, self._clock = events, resting, clock
+        self._bound: asyncio.Queue[tuple[float, PodBinding]] = asyncio.Queue(MAX_QUEUED_EVENTS)
 
-    def bound(self, binding: Binding) -> None:
+    def add_binding(self, binding: PodBinding) -> None:
         """Queue the event of a bound pod; never waits."""
         try:
             self._bound.put_nowait((self._clock(), binding))
@@ -48,14 +48,14 @@ class Announcer:
         while True:
             since, binding = await self._bound.get()
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, since + LONGEST_WAIT_S - self._clock())):
-                    await self._resting.wait()
+                async with asyncio.timeout(max(0.0, since + MAX_EVENT_DELAY_S - self._clock())):
+                    await self._idle.wait()
             message = f"Successfully assigned {binding.pod} to {binding.node}"
-            self._events.event(_reference(binding), "Normal", "Scheduled", message)
-            await self._events.settled()
+            self._events.event(_binding_reference(binding), "Normal", "Scheduled", message)
+            await self._events.flush()
 
 
-def _reference(binding: Binding) -> ObjectReference:
+def _binding_reference(binding: PodBinding) -> ObjectReference:
     namespace, _, name = binding.pod.partition("/")
     return ObjectReference(
         kind="Pod", api_version="v1", namespace=namespace, name=name, uid=binding.uid

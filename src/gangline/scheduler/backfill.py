@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from gangline.scheduler.bundles import may_be_evicted
-from gangline.scheduler.model import PodFacts
-from gangline.scheduler.place import place_unit, pods_of
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.trial import Placement, Trial
-from gangline.scheduler.units import Unit
+from gangline.scheduler.bundles import is_evictable
+from gangline.scheduler.model import PodInfo
+from gangline.scheduler.place import place_gang, placed_pods
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.trial import Placement, ScratchAllocation
+from gangline.scheduler.units import PendingGang
 
 
-def ends_at(state: ClusterState, pod: PodFacts, now: float, *, likely: bool = False) -> float:
+def latest_end(state: SchedulerCache, pod: PodInfo, now: float, *, likely: bool = False) -> float:
     """Return when a running pod will have ended at the latest; infinite: unknown.
 
     Args:
@@ -30,22 +30,22 @@ def ends_at(state: ClusterState, pod: PodFacts, now: float, *, likely: bool = Fa
         now: the time in seconds since the epoch.
         likely: True if learned run times count too.
     """
-    if pod.terminating:
+    if pod.is_terminating:
         return now
     group = state.groups.get(pod.group) if pod.group is not None else None
-    limits = (pod.limit_s, group.run_time_s if group is not None else 0.0)
+    limits = (pod.max_run_time_s, group.max_run_time_s if group is not None else 0.0)
     limit = min((each for each in limits if each > 0), default=inf)
     # A pod that has not started yet has its full run time left.
-    began = pod.started or now
+    began = pod.started_at or now
     if likely and group is not None and (learned := state.run_times.estimate(group.family)):
         # Nothing is known of a gang that has run for longer than the estimate.
         limit = min(limit, learned if began + learned > now else inf)
     return began + limit
 
 
-def opens_at(
-    state: ClusterState,
-    trial: Trial,
+def earliest_start(
+    state: SchedulerCache,
+    trial: ScratchAllocation,
     plan: Iterable[Placement],
     now: float,
     *,
@@ -61,22 +61,24 @@ def opens_at(
         likely: True if learned run times count too.
     """
     rows = {placement.row for placement in plan}
-    latest = max((_row_opens(state, trial, row, now, likely) for row in rows), default=now)
+    latest = max((_row_earliest_start(state, trial, row, now, likely) for row in rows), default=now)
     return latest if latest < inf else 0.0
 
 
-def _row_opens(state: ClusterState, trial: Trial, row: int, now: float, likely: bool) -> float:
+def _row_earliest_start(
+    state: SchedulerCache, trial: ScratchAllocation, row: int, now: float, likely: bool
+) -> float:
     lacking = {
         name: -int(trial.free[column, row])
         for name, column in state.nodes.columns.items()
         if trial.free[column, row] < 0
     }
-    node = state.nodes.facts[row]
+    node = state.nodes.infos[row]
     if node is None or not lacking:
         return now
     ending = sorted(
         (
-            (ends_at(state, pod, now, likely=likely), pod.key, pod)
+            (latest_end(state, pod, now, likely=likely), pod.key, pod)
             for pod in state.pods_on(node.name)
         ),
         key=lambda entry: entry[:2],
@@ -91,37 +93,44 @@ def _row_opens(state: ClusterState, trial: Trial, row: int, now: float, likely: 
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BackfillWindow:
     """Reserved placements of the first pending gang, and when the reservation can start."""
 
     plan: tuple[Placement, ...] = ()
-    opens: float = 0.0
-    likely: float = 0.0
+    earliest_start: float = 0.0
+    likely_start: float = 0.0
     """The same with learned run times; 0: no gang may backfill on an estimate."""
-    host: str = ""
+    owner: str = ""
     """Name of the gang that owns the reservation."""
 
-    def admits(self, unit: Unit, now: float) -> bool:
+    def fits_before_start(self, unit: PendingGang, now: float) -> bool:
         """Return whether a gang certainly ends before the reservation can start."""
-        return 0 < unit.limit_s <= self.opens - now
+        return 0 < unit.max_run_time_s <= self.earliest_start - now
 
-    def lodges(self, state: ClusterState, unit: Unit, now: float) -> bool:
+    def may_backfill_on_estimate(
+        self, state: SchedulerCache, unit: PendingGang, now: float
+    ) -> bool:
         """Return whether a gang probably ends before that, and may be evicted if it does not."""
-        if self.likely <= now or unit.group is None or unit.group in state.lodgers or unit.running:
+        if (
+            self.likely_start <= now
+            or unit.group is None
+            or unit.group in state.backfilled
+            or unit.running
+        ):
             return False
         group = state.groups[unit.group]
-        times = (unit.limit_s, state.run_times.estimate(group.family))
+        times = (unit.max_run_time_s, state.run_times.estimate(group.family))
         lasts = min((each for each in times if each), default=inf)
-        if now + lasts > self.likely or not group.preemptable:
+        if now + lasts > self.likely_start or not group.preemptable:
             return False
         return all(
             pod.preemptable
-            and may_be_evicted(pod)
+            and is_evictable(pod)
             and not any(budget.covers(pod) for budget in state.budgets.values())
-            for pod in unit.waiting
+            for pod in unit.pending
         )
 
-    def place(self, trial: Trial, unit: Unit) -> list[Placement]:
+    def place(self, trial: ScratchAllocation, unit: PendingGang) -> list[Placement]:
         """Place a gang, also on the reserved nodes.
 
         Returns:
@@ -129,10 +138,10 @@ class Window:
         """
         trial.release(self.plan)
         mark = trial.mark()
-        place_unit(trial, unit, unit.waiting[: unit.needed])
+        place_gang(trial, unit, unit.pending[: unit.needed])
         placed = trial.since(mark)
-        if not unit.satisfied_by(pods_of(placed)):
+        if not unit.satisfied_by(placed_pods(placed)):
             trial.rollback(mark)
             placed = []
-        trial.hold(self.plan)
+        trial.reserve(self.plan)
         return placed

@@ -6,15 +6,15 @@ import asyncio
 import logging
 
 from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from gangline.kube.client import Client
-from gangline.scheduler.model import Binding
+from gangline.kube.client import ApiClient
+from gangline.scheduler.model import PodBinding
 from gangline.scheduler.observe_storage import SELECTED_NODE
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import ClaimFacts, VolumeFacts
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import ClaimInfo, VolumeInfo
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 600.0
+VOLUME_TIMEOUT_S = 600.0
 """Timeout for provisioning and binding a volume; kube-scheduler uses the same."""
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
@@ -22,16 +22,16 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 class VolumeBinder:
     """Binds the claims of pods on the nodes that a cycle has chosen."""
 
-    def __init__(self, client: Client, state: ClusterState) -> None:
+    def __init__(self, client: ApiClient, state: SchedulerCache) -> None:
         self._client, self._state = client, state
         self._changed = asyncio.Event()
 
-    def changed(self) -> None:
+    def notify_changed(self) -> None:
         """Check again: claims or volumes have changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def prepare(self, binding: Binding) -> bool:
+    async def prepare(self, binding: PodBinding) -> bool:
         """Wait until all claims of a pod are bound; return whether they are.
 
         False means that they cannot be bound on this node: the pod becomes pending again.
@@ -40,30 +40,30 @@ class VolumeBinder:
             KubeError: a claim or volume cannot be written.
         """
         pod = self._state.pods.get(binding.pod)
-        if pod is None or not pod.claims or not self._state.storage.known:
+        if pod is None or not pod.claims or not self._state.storage.synced:
             return True
-        for claim in self._state.storage.pending(pod):
+        for claim in self._state.storage.unbound_claims(pod):
             if not await self._choose(claim, binding):
                 return False
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._bound(binding)
+            async with asyncio.timeout(VOLUME_TIMEOUT_S):
+                return await self._wait_until_bound(binding)
         except TimeoutError:
             log.warning("volumes not bound in time", extra={"pod": binding.pod})
             return False
 
-    async def _choose(self, claim: ClaimFacts, binding: Binding) -> bool:
+    async def _choose(self, claim: ClaimInfo, binding: PodBinding) -> bool:
         """Reserve a free volume for a claim, or request one; False: neither is possible."""
         row = self._state.nodes.rows.get(binding.node)
-        node = self._state.nodes.facts[row] if row is not None else None
+        node = self._state.nodes.infos[row] if row is not None else None
         if node is None:
             return False
         storage = self._state.storage
         if (volume := storage.volume_for(claim, node)) is not None:
-            return volume.claim == claim.key or await self._take(volume, claim)
-        if not storage.provisions(claim):
+            return volume.claim == claim.key or await self._reserve_volume(volume, claim)
+        if not storage.can_provision(claim):
             return False
-        if claim.selected != binding.node:
+        if claim.selected_node != binding.node:
             namespace, _, name = claim.key.partition("/")
             metadata = {"uid": claim.uid, "annotations": {SELECTED_NODE: binding.node}}
             await self._client.patch(
@@ -71,7 +71,7 @@ class VolumeBinder:
             )
         return True
 
-    async def _take(self, volume: VolumeFacts, claim: ClaimFacts) -> bool:
+    async def _reserve_volume(self, volume: VolumeInfo, claim: ClaimInfo) -> bool:
         """Reserve a volume for a claim; the cluster's volume controller binds the two.
 
         Return False if another writer was faster.
@@ -99,7 +99,7 @@ class VolumeBinder:
         await self._client.patch(PERSISTENT_VOLUMES, volume.name, body)
         return True
 
-    async def _bound(self, binding: Binding) -> bool:
+    async def _wait_until_bound(self, binding: PodBinding) -> bool:
         """Wait until all claims of a pod are bound; return False if the pod or the node selection
         is gone.
         """
@@ -110,11 +110,11 @@ class VolumeBinder:
             pod = self._state.pods.get(binding.pod)
             if pod is None or pod.uid != binding.uid:
                 return False
-            pending = self._state.storage.pending(pod)
+            pending = self._state.storage.unbound_claims(pod)
             if not pending and all(key in self._state.storage.claims for key in pod.claims):
                 return True
             for claim in pending:
-                if claim.selected == binding.node:
+                if claim.selected_node == binding.node:
                     asked.add(claim.key)
                 elif claim.key in asked:
                     # A provisioner removes the selected node if it cannot provision there.

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 from gangline.api.selectors import Selector
-from gangline.scheduler.model import PodFacts
+from gangline.scheduler.model import PodInfo
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetFacts:
+class DisruptionBudgetInfo:
     key: str
     namespace: str
     selector: Selector
     allowed: int = 0
 
-    def covers(self, pod: PodFacts) -> bool:
+    def covers(self, pod: PodInfo) -> bool:
         """Return whether the budget selects the pod."""
         return pod.key.startswith(f"{self.namespace}/") and self.selector.matches(dict(pod.labels))

@@ -10,45 +10,49 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from gangline.scheduler.place import pods_of
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.trial import Placement, Trial
-from gangline.scheduler.units import Unit
+from gangline.scheduler.place import placed_pods
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.trial import Placement, ScratchAllocation
+from gangline.scheduler.units import PendingGang
 
-CLAIM_S = 600.0
+PREEMPTOR_RESERVATION_S = 600.0
 """Validity of a preemptor's reservation: longer than the grace period of evicted pods."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class PreemptorReservations:
     """Valid reservations of preemptors, by the name of the gang."""
 
     placements: Mapping[str, list[Placement]]
-    state: ClusterState
+    state: SchedulerCache
 
-    def unit(self, unit: Unit) -> Unit:
+    def with_reserved_nodes(self, unit: PendingGang) -> PendingGang:
         """Return the gang with its reserved nodes as previous nodes, if it has any."""
         if unit.name not in self.placements:
             return unit
-        places = self.state.promises[unit.name].places
-        return replace(unit, places=places, likeness=(unit.likeness, unit.name))
+        places = self.state.reservations[unit.name].nodes
+        return replace(
+            unit, previous_nodes=places, equivalence_key=(unit.equivalence_key, unit.name)
+        )
 
 
-def standing_claims(state: ClusterState, units: Iterable[Unit], now: float) -> Claims:
+def valid_reservations(
+    state: SchedulerCache, units: Iterable[PendingGang], now: float
+) -> PreemptorReservations:
     """Return the reservations that gangs can use once the evicted pods have ended."""
     claiming = {
         name: promise
-        for name, promise in state.promises.items()
-        if promise.cleared and now - promise.since < CLAIM_S
+        for name, promise in state.reservations.items()
+        if promise.preempting and now - promise.created_at < PREEMPTOR_RESERVATION_S
     }
     if not claiming:
-        return Claims({}, state)
-    nodes = {node for promise in claiming.values() for _, node in promise.places}
-    trial = Trial(state.nodes)
+        return PreemptorReservations({}, state)
+    nodes = {node for promise in claiming.values() for _, node in promise.nodes}
+    trial = ScratchAllocation(state.nodes)
     for node in nodes:
         row = state.nodes.rows.get(node)
         if row is not None:
-            leaving = [pod for pod in state.pods_on(node) if pod.terminating]
+            leaving = [pod for pod in state.pods_on(node) if pod.is_terminating]
             trial.release(
                 Placement((p,), row, state.nodes.demand(p.shape.request)) for p in leaving
             )
@@ -56,13 +60,13 @@ def standing_claims(state: ClusterState, units: Iterable[Unit], now: float) -> C
     # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
     for unit in sorted((u for u in units if u.name in claiming), key=lambda unit: unit.order):
         mark = trial.mark()
-        rows = {pod: state.nodes.rows.get(node) for pod, node in claiming[unit.name].places}
-        for pod in unit.waiting:
+        rows = {pod: state.nodes.rows.get(node) for pod, node in claiming[unit.name].nodes}
+        for pod in unit.pending:
             row = rows.get(pod.key)
             if row is not None:
-                trial.put(pod, row)
-        if unit.satisfied_by(pods_of(trial.since(mark))):
+                trial.place_on_row(pod, row)
+        if unit.satisfied_by(placed_pods(trial.since(mark))):
             found[unit.name] = trial.since(mark)
         else:
             trial.rollback(mark)
-    return Claims(found, state)
+    return PreemptorReservations(found, state)

@@ -5,44 +5,48 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from gangline.scheduler.bundles import Bundle
+from gangline.scheduler.bundles import EvictionUnit
 from gangline.scheduler.model import NodeName
-from gangline.scheduler.place import place_unit, pods_of
+from gangline.scheduler.place import place_gang, placed_pods
 from gangline.scheduler.plugins.node_scores import Amounts
-from gangline.scheduler.trial import Placement, Trial
-from gangline.scheduler.units import Unit
+from gangline.scheduler.trial import Placement, ScratchAllocation
+from gangline.scheduler.units import PendingGang
 
 _FIRST_GUESS = 4
 """Number of units that is tried first."""
 
 
-def orders(bundles: list[Bundle]) -> Iterator[list[Bundle]]:
+def candidate_orders(bundles: list[EvictionUnit]) -> Iterator[list[EvictionUnit]]:
     """Yield orders of the candidates: by cost, and with the largest of the cheapest kind first."""
     if not bundles:
         return
     yield bundles
-    safe = [bundle for bundle in bundles if not bundle.breaks]
-    breaking = [bundle for bundle in bundles if bundle.breaks]
-    size: Callable[[Bundle], tuple[object, ...]] = lambda b: (b.cost[:2], -len(b.pods), b.cost)  # noqa: E731
+    safe = [bundle for bundle in bundles if not bundle.breaks_gang]
+    breaking = [bundle for bundle in bundles if bundle.breaks_gang]
+    size: Callable[[EvictionUnit], tuple[object, ...]] = lambda b: (
+        b.cost[:2],
+        -len(b.pods),
+        b.cost,
+    )  # noqa: E731
     yield [*safe, *sorted(breaking, key=size)]
 
 
-def cheapest_prefix(
-    trial: Trial, unit: Unit, bundles: Sequence[Bundle]
-) -> tuple[list[Bundle], list[Placement]] | None:
+def minimal_prefix(
+    trial: ScratchAllocation, unit: PendingGang, bundles: Sequence[EvictionUnit]
+) -> tuple[list[EvictionUnit], list[Placement]] | None:
     """Return the shortest sufficient prefix of the units; None: all of them are not sufficient.
 
     The search doubles the length, then bisects. Mostly a few of thousands are sufficient, and the
     others are never considered.
     """
-    freeing = _Freeing(trial, bundles)
+    freeing = _FreedResources(trial, bundles)
 
     def attempt(count: int) -> list[Placement] | None:
         cleared = trial.fork(freeing.free_after(count))
         mark = cleared.mark()
-        place_unit(cleared, unit, unit.waiting[: unit.needed])
+        place_gang(cleared, unit, unit.pending[: unit.needed])
         placed = cleared.since(mark)
-        return placed if unit.satisfied_by(pods_of(placed)) else None
+        return placed if unit.satisfied_by(placed_pods(placed)) else None
 
     low, high = 0, min(_FIRST_GUESS, len(bundles))
     while (found := attempt(high)) is None:
@@ -59,10 +63,10 @@ def cheapest_prefix(
     return list(bundles[:high]), found
 
 
-class _Freeing:
+class _FreedResources:
     """The free amounts after the eviction of a prefix of the units."""
 
-    def __init__(self, trial: Trial, bundles: Sequence[Bundle]) -> None:
+    def __init__(self, trial: ScratchAllocation, bundles: Sequence[EvictionUnit]) -> None:
         self._trial = trial
         self._bundles = bundles
         self._freed: list[list[tuple[int, int, int]]] = []
@@ -73,8 +77,8 @@ class _Freeing:
             self._freed.append(
                 [
                     (column, placement.row, amount)
-                    for placement in _room_of(self._trial, bundle)
-                    for column, amount, _ in placement.demand.parts
+                    for placement in _placements_of(self._trial, bundle)
+                    for column, amount, _ in placement.demand.terms
                 ]
             )
         free = self._trial.free.copy()
@@ -85,21 +89,21 @@ class _Freeing:
         return free
 
 
-def without_the_needless(
-    trial: Trial, bundles: list[Bundle], placements: Sequence[Placement]
-) -> list[Bundle]:
+def reprieve_victims(
+    trial: ScratchAllocation, bundles: list[EvictionUnit], placements: Sequence[Placement]
+) -> list[EvictionUnit]:
     """Reprieve victims, the most expensive first, whose resources the placements do not need."""
     short: dict[int, Counter[int]] = defaultdict(Counter)
     for placement in placements:
-        for column, amount, _ in placement.demand.parts:
+        for column, amount, _ in placement.demand.terms:
             short[placement.row][column] += amount * placement.count
     for row, amounts in short.items():
         for column in amounts:
             amounts[column] -= int(trial.free[column, row])
-    freed = {id(bundle): list(_room_of(trial, bundle)) for bundle in bundles}
+    freed = {id(bundle): list(_placements_of(trial, bundle)) for bundle in bundles}
     for bundle in bundles:
         _add(short, freed[id(bundle)], -1)
-    needed: list[Bundle] = []
+    needed: list[EvictionUnit] = []
     for bundle in reversed(bundles):
         _add(short, freed[id(bundle)], 1)
         if any(short[p.row][c] > 0 for p in freed[id(bundle)] for c in short[p.row]):
@@ -111,12 +115,12 @@ def without_the_needless(
 def _add(short: dict[int, Counter[int]], freed: Iterable[Placement], sign: int) -> None:
     for placement in freed:
         if placement.row in short:
-            for column, amount, _ in placement.demand.parts:
+            for column, amount, _ in placement.demand.terms:
                 if column in short[placement.row]:
                     short[placement.row][column] += sign * amount * placement.count
 
 
-def _room_of(trial: Trial, bundle: Bundle) -> Iterator[Placement]:
+def _placements_of(trial: ScratchAllocation, bundle: EvictionUnit) -> Iterator[Placement]:
     for pod in bundle.pods:
         row = trial.nodes.rows.get(pod.node or NodeName(""))
         if row is not None:

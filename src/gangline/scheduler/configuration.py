@@ -19,11 +19,11 @@ from gangline.scheduler.configured_weights import (
     ConfigurationError,
     configured_weights,
 )
-from gangline.scheduler.fairness import BY_AGE, Fairness
-from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.fairness import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.plugins.node_scores import ScoreWeights
 from gangline.scheduler.settings import SchedulerSettings
 
-__all__ = ["Configuration", "ConfigurationError", "read_configuration", "read_file"]
+__all__ = ["VolcanoConfiguration", "ConfigurationError", "read_configuration", "read_file"]
 
 ACTIONS = frozenset(
     ("enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim")
@@ -59,14 +59,14 @@ UNSUPPORTED = {
 
 
 _SWITCH = re.compile(r"enabled?[A-Z]")
-_HEEDED = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy")) | {
+_SUPPORTED_SWITCHES = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy")) | {
     "enablePreemptable",
     "enableReclaimable",
 }
 """Switches of ``drf`` that have an effect, or state the default: its shares cause no evictions."""
 
 
-_LODGE = ("backfill", "backfill.learned")
+_LEARNED_BACKFILL = ("backfill", "backfill.learned")
 """The action, and its argument, that lets gangs into planned room on learned run times."""
 
 
@@ -75,7 +75,7 @@ class _Plugin(msgspec.Struct):
     arguments: dict[str, Any] = {}
     switches: dict[str, bool] = {}
 
-    def says(self, switch: str) -> bool | None:
+    def switch(self, switch: str) -> bool | None:
         """Return the value of a switch; None: it is not set."""
         return self.switches.get(switch)
 
@@ -98,19 +98,19 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class VolcanoConfiguration:
     """The settings of a configuration file."""
 
     preempt: bool
     reclaim: bool
-    weights: Weights
-    fairness: Fairness = BY_AGE
+    weights: ScoreWeights
+    fairness: FairnessPolicy = ORDER_BY_AGE
     hierarchical: bool = False
     lodge: bool = False
-    unheeded: tuple[str, ...] = ()
+    ignored_settings: tuple[str, ...] = ()
     """Settings of the file without an effect, for the log."""
 
-    def applied(self, settings: SchedulerSettings) -> SchedulerSettings:
+    def apply_to(self, settings: SchedulerSettings) -> SchedulerSettings:
         """Return the settings, updated from the file."""
         return replace(
             settings,
@@ -120,11 +120,11 @@ class Configuration:
             fairness=self.fairness,
             hierarchical=self.hierarchical,
             lodge=self.lodge,
-            unheeded=self.unheeded,
+            ignored_settings=self.ignored_settings,
         )
 
 
-def read_file(path: Path) -> Configuration:
+def read_file(path: Path) -> VolcanoConfiguration:
     """Read a configuration file.
 
     Raises:
@@ -136,7 +136,7 @@ def read_file(path: Path) -> Configuration:
         raise ConfigurationError(f"{path}: {error}") from error
 
 
-def read_configuration(text: str) -> Configuration:
+def read_configuration(text: str) -> VolcanoConfiguration:
     """Read the text of a configuration file.
 
     Raises:
@@ -154,28 +154,28 @@ def read_configuration(text: str) -> Configuration:
             f"unknown action {unknown[0]!r}; there are: {', '.join(sorted(ACTIONS))}"
         )
     for plugin in plugins:
-        _check(plugin)
+        _check_plugin(plugin)
     shares = [plugin for plugin in plugins if plugin.name == "drf"]
-    return Configuration(
+    return VolcanoConfiguration(
         preempt=bool(actions & {"preempt", "gangpreempt"}),
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
         weights=_weights(plugins, written.seed),
         fairness=_fairness(shares),
-        hierarchical=any(plugin.says("enableHierarchy") is True for plugin in shares),
-        lodge=_lodge(written.configurations),
-        unheeded=(
-            *(each for plugin in plugins for each in _unheeded(plugin)),
+        hierarchical=any(plugin.switch("enableHierarchy") is True for plugin in shares),
+        lodge=_learned_backfill(written.configurations),
+        ignored_settings=(
+            *(each for plugin in plugins for each in _ignored_settings(plugin)),
             *(
                 f"{key} of action {action.name!r}: it is not supported"
                 for action in written.configurations
                 for key in action.arguments
-                if (action.name, key) != _LODGE
+                if (action.name, key) != _LEARNED_BACKFILL
             ),
         ),
     )
 
 
-def _weights(plugins: Sequence[_Plugin], seed: int) -> Weights:
+def _weights(plugins: Sequence[_Plugin], seed: int) -> ScoreWeights:
     scoring = [(each.name, each.arguments) for each in plugins if each.name in SCORING]
     return replace(configured_weights(scoring), seed=seed)
 
@@ -192,26 +192,26 @@ def _plugin(raw: dict[str, Any]) -> _Plugin:
     return msgspec.convert({**rest, "switches": switches}, _Plugin)
 
 
-def _unheeded(plugin: _Plugin) -> Iterator[str]:
+def _ignored_settings(plugin: _Plugin) -> Iterator[str]:
     """Yield the settings of a plug-in that have no effect: its rules always apply."""
     if plugin.name in BUILT_IN:
         for key in plugin.arguments:
             yield f"{key} of plugin {plugin.name!r}: its rules always apply"
     for switch, on in plugin.switches.items():
-        if not on and not (plugin.name == "drf" and switch in _HEEDED):
+        if not on and not (plugin.name == "drf" and switch in _SUPPORTED_SWITCHES):
             yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"
 
 
-def _fairness(named: Sequence[_Plugin]) -> Fairness:
+def _fairness(named: Sequence[_Plugin]) -> FairnessPolicy:
     """Return which shares order gangs. By default ``drf`` orders gangs, not namespaces."""
-    return Fairness(
-        gangs=any(plugin.says("enableJobOrder") is not False for plugin in named),
-        namespaces=any(plugin.says("enableNamespaceOrder") is True for plugin in named),
+    return FairnessPolicy(
+        gangs=any(plugin.switch("enableJobOrder") is not False for plugin in named),
+        namespaces=any(plugin.switch("enableNamespaceOrder") is True for plugin in named),
     )
 
 
-def _lodge(actions: Sequence[_Action]) -> bool:
-    name, key = _LODGE
+def _learned_backfill(actions: Sequence[_Action]) -> bool:
+    name, key = _LEARNED_BACKFILL
     values = [
         each.arguments[key] for each in actions if each.name == name and key in each.arguments
     ]
@@ -221,7 +221,7 @@ def _lodge(actions: Sequence[_Action]) -> bool:
     return any(values)
 
 
-def _check(plugin: _Plugin) -> None:
+def _check_plugin(plugin: _Plugin) -> None:
     if plugin.name in UNSUPPORTED:
         raise ConfigurationError(
             f"plugin {plugin.name!r} does nothing here: {UNSUPPORTED[plugin.name]}"

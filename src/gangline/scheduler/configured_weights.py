@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.plugins.node_scores import ScoreWeights
 
 _LISTED = "binpack.resources"
 SCORING = frozenset(("binpack", "nodeorder"))
@@ -19,18 +19,18 @@ class ConfigurationError(ValueError):
     """The file cannot be read. The message says what is wrong, and what would be right."""
 
 
-_Change = Callable[[Weights, float], Weights]
+_WeightSetter = Callable[[ScoreWeights, float], ScoreWeights]
 _PACKING = frozenset(("binpack.weight", "mostrequested.weight", "leastrequested.weight"))
 """One consideration: weights for full nodes minus weights for empty nodes."""
-_BINPACK: Mapping[str, _Change] = {
+_BINPACK: Mapping[str, _WeightSetter] = {
     "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
     "binpack.memory": lambda weights, value: replace(weights, memory=value),
     "binpack.sparedevices": lambda weights, value: replace(weights, spare_devices=value),
-    "binpack.onemodel": lambda weights, value: replace(weights, one_model=value),
-    "binpack.together": lambda weights, value: replace(weights, together=value),
+    "binpack.onemodel": lambda weights, value: replace(weights, same_device_model=value),
+    "binpack.together": lambda weights, value: replace(weights, fewer_nodes=value),
     "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
 }
-_NODE_ORDER: Mapping[str, _Change] = {
+_NODE_ORDER: Mapping[str, _WeightSetter] = {
     "nodeaffinity.weight": lambda weights, value: replace(weights, affinity=value),
     "podaffinity.weight": lambda weights, value: replace(weights, pod_affinity=value),
     "podtopologyspread.weight": lambda weights, value: replace(weights, spreading=value),
@@ -38,7 +38,7 @@ _NODE_ORDER: Mapping[str, _Change] = {
     "balancedresource.weight": lambda weights, value: replace(weights, balance=value),
     "imagelocality.weight": lambda weights, value: replace(weights, images=value),
 }
-_CHANGES = {**_BINPACK, **_NODE_ORDER}
+_SETTERS = {**_BINPACK, **_NODE_ORDER}
 _KNOWN = {
     plugin: frozenset(changes) | {name for name in _PACKING if name.startswith("binpack") == packs}
     for plugin, changes, packs in (("binpack", _BINPACK, True), ("nodeorder", _NODE_ORDER, False))
@@ -49,7 +49,7 @@ _WITHOUT_EFFECT = {
 """Arguments without a score here, and why: only 0 is accepted."""
 
 
-def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
+def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> ScoreWeights:
     """Return the weights that the arguments of these plug-ins set.
 
     Raises:
@@ -60,11 +60,13 @@ def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
     for plugin, arguments in plugins:
         devices |= _devices(arguments) if plugin == "binpack" else {}
         for key, value in arguments.items():
-            if _counts(plugin, key, value, devices):
-                given[key] = number(key, value)
-    weights = replace(Weights(), packing=_packing(given), resources=tuple(sorted(devices.items())))
+            if _is_weight(plugin, key, value, devices):
+                given[key] = read_weight(key, value)
+    weights = replace(
+        ScoreWeights(), packing=_packing(given), resources=tuple(sorted(devices.items()))
+    )
     for key in given.keys() - _PACKING:
-        weights = _CHANGES[key](weights, given[key])
+        weights = _SETTERS[key](weights, given[key])
     return weights
 
 
@@ -72,7 +74,7 @@ def _packing(given: Mapping[str, float]) -> float:
     """Return the packing weight: full nodes first, unless only empty nodes have a weight."""
     full = [given[key] for key in ("binpack.weight", "mostrequested.weight") if key in given]
     empty = given.get("leastrequested.weight", 0.0)
-    usual = 0.0 if empty else Weights().packing
+    usual = 0.0 if empty else ScoreWeights().packing
     return (sum(full) if full else usual) - empty
 
 
@@ -80,15 +82,17 @@ def _devices(arguments: Arguments) -> dict[str, float]:
     """Return the weights of the resources in ``binpack.resources``."""
     listed = str(arguments.get(_LISTED, "")).split(",")
     keys = {name: f"{_LISTED}.{name}" for name in map(str.strip, listed) if name}
-    return {name: number(key, arguments[key]) for name, key in keys.items() if key in arguments}
+    return {
+        name: read_weight(key, arguments[key]) for name, key in keys.items() if key in arguments
+    }
 
 
-def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bool:
+def _is_weight(plugin: str, key: str, value: object, devices: Container[str]) -> bool:
     """Return whether an argument is a weight; raise if it is unknown."""
     if plugin == "binpack" and (key == _LISTED or key.removeprefix(f"{_LISTED}.") in devices):
         return False
     if plugin == "nodeorder" and key in _WITHOUT_EFFECT:
-        if number(key, value):
+        if read_weight(key, value):
             raise ConfigurationError(
                 f"{key} does nothing here: {_WITHOUT_EFFECT[key]}; set it to 0"
             )
@@ -101,7 +105,7 @@ def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bo
     return True
 
 
-def number(key: str, value: object) -> float:
+def read_weight(key: str, value: object) -> float:
     """Parse a weight.
 
     Raises:

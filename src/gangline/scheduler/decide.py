@@ -18,38 +18,40 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from gangline.scheduler import reasons
-from gangline.scheduler.backfill import Window, opens_at
-from gangline.scheduler.claims import Claims, standing_claims
-from gangline.scheduler.diagnose import Diagnosis, Failure
+from gangline.scheduler.backfill import BackfillWindow, earliest_start
+from gangline.scheduler.claims import PreemptorReservations, valid_reservations
+from gangline.scheduler.diagnose import PlacementDiagnosis, PlacementFailure
 from gangline.scheduler.fairness import NamespaceShares
-from gangline.scheduler.grants import Grants
-from gangline.scheduler.limits import limit_of
-from gangline.scheduler.line import Line
+from gangline.scheduler.grants import Allocations
+from gangline.scheduler.limits import queue_limit
+from gangline.scheduler.line import SchedulingOrder
 from gangline.scheduler.model import (
-    Decision,
-    Eviction,
+    CycleResult,
+    PodEviction,
     GroupKey,
     NodeName,
     PodKey,
-    Promise,
-    QueueFacts,
-    Verdict,
+    Reservation,
+    QueueInfo,
+    PendingReason,
 )
-from gangline.scheduler.place import Planner, place_unit, pods_of
+from gangline.scheduler.place import ReservationPlanner, place_gang, placed_pods
 from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.shares import Vector
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.surplus import Surplus
-from gangline.scheduler.trial import Placement, Trial
-from gangline.scheduler.turns import Turn
-from gangline.scheduler.units import Unit, waiting_units
-from gangline.scheduler.vacancies import HeldPlace, held_places
-from gangline.scheduler.victims import Candidates, Clearance, Policy
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.surplus import ExtraPods
+from gangline.scheduler.trial import Placement, ScratchAllocation
+from gangline.scheduler.turns import QueueEntry
+from gangline.scheduler.units import PendingGang, pending_gangs
+from gangline.scheduler.vacancies import RestartReservation, restart_reservations
+from gangline.scheduler.victims import PreemptionEvaluator, PreemptionResult, EvictionPolicy
 
-ANY_EVICTION = Policy()
+DEFAULT_POLICY = EvictionPolicy()
 
 
-def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> Decision:
+def run_cycle(
+    state: SchedulerCache, now: float, policy: EvictionPolicy = DEFAULT_POLICY
+) -> CycleResult:
     """Run one cycle: return the gangs to bind now, and why each other gang is pending.
 
     Args:
@@ -57,251 +59,282 @@ def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> De
         now: the time in seconds since the epoch, on the clock of the cache.
         policy: which evictions are allowed, and which shares order gangs.
     """
-    units, verdicts = waiting_units(state, now)
-    claims = standing_claims(state, units, now)
-    current = _Pass(state, [claims.unit(unit) for unit in units], now, policy)
-    current.keep_claims(claims, units)
-    for held in held_places(state, now):
-        current.keep(held)
+    units, verdicts = pending_gangs(state, now)
+    claims = valid_reservations(state, units, now)
+    current = _Cycle(state, [claims.with_reserved_nodes(unit) for unit in units], now, policy)
+    current.add_preemptor_reservations(claims, units)
+    for held in restart_reservations(state, now):
+        current.add_restart_reservation(held)
     current.run()
-    return Decision(
-        bindings=tuple(current.grants.bindings),
-        verdicts=(*verdicts, *current.verdicts),
+    return CycleResult(
+        bindings=tuple(current.allocations.bindings),
+        pending_reasons=(*verdicts, *current.pending_reasons),
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
-        promises=current.promises,
-        lodgers=current.lodgers,
+        reservations=current.reservations,
+        backfilled=current.backfilled,
     )
 
 
-class _Pass:
+class _Cycle:
     """The state of one cycle: what it has decided so far."""
 
     def __init__(
-        self, state: ClusterState, units: Sequence[Unit], now: float, policy: Policy
+        self,
+        state: SchedulerCache,
+        units: Sequence[PendingGang],
+        now: float,
+        policy: EvictionPolicy,
     ) -> None:
         self.state = state
         self.now = now
-        self.trial = Trial(state.nodes)
+        self.scratch = ScratchAllocation(state.nodes)
         self.tree = QueueTree(
-            state.queues, state.nodes, state.running, state.requested, state.obtainable()
+            state.queues,
+            state.nodes,
+            state.usage,
+            state.pending_usage,
+            state.schedulable_capacity(),
         )
         fairness = policy.fairness
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
-        self.grants = Grants(state, self.tree, shares)
-        share_of = self.grants.share_of if fairness.gangs else None
-        self.line = Line(units, self.tree, share_of, shares)
-        self.verdicts: list[Verdict] = []
+        self.allocations = Allocations(state, self.tree, shares)
+        share_of = self.allocations.share_of if fairness.gangs else None
+        self.order = SchedulingOrder(units, self.tree, share_of, shares)
+        self.pending_reasons: list[PendingReason] = []
         self.placed: set[GroupKey] = set()
-        self.evictions: list[Eviction] = []
-        self.promises: dict[str, Promise] = {}
-        self.lodgers: dict[GroupKey, str] = {}
-        self._lodging = policy.lodge and policy.preempt
+        self.evictions: list[PodEviction] = []
+        self.reservations: dict[str, Reservation] = {}
+        self.backfilled: dict[GroupKey, str] = {}
+        self._learned_backfill = policy.learned_backfill and policy.preempt
         """Backfilling on an estimated run time requires preemption, to evict the gang if the
         estimate is wrong.
         """
-        self._planner = Planner(state.nodes)
-        self._diagnosis = Diagnosis(state, self.trial, self._planner)
-        self._waiting: Counter[str] = Counter()
+        self._planner = ReservationPlanner(state.nodes)
+        self._diagnosis = PlacementDiagnosis(state, self.scratch, self._planner)
+        self._pending_counts: Counter[str] = Counter()
         """Gangs of each queue that were served and stay pending: they are before the next one."""
-        self._candidates = Candidates(state, self.tree, policy, now)
-        self._spared: set[object] = set()
+        self._preemption = PreemptionEvaluator(state, self.tree, policy, now)
+        self._preemption_failed: set[object] = set()
         """Equivalence keys for which no victims were found."""
-        self._planned = False
+        self._has_reservation = False
         """True once the first pending gang of the cycle has a reservation."""
-        self._window = Window()
-        self._failures: dict[object, Failure] = {}
+        self._window = BackfillWindow()
+        self._failures: dict[object, PlacementFailure] = {}
         """Failures by equivalence key."""
-        self._hopeless: dict[tuple[object, str, int], Failure] = {}
+        self._unschedulable: dict[tuple[object, str, int], PlacementFailure] = {}
         """Failures by (equivalence key, queue, priority) of gangs for which neither placement nor
         preemption nor a reservation is possible in this cycle. Equivalent gangs fail without being
         tried.
         """
-        self._held: dict[str, list[Placement]] = {}
+        self._reserved: dict[str, list[Placement]] = {}
         """Reserved placements by the name of their gang."""
-        self._places: dict[str, dict[PodKey, Placement]] = {}
+        self._restart_placements: dict[str, dict[PodKey, Placement]] = {}
         """Restart reservations by gang and pod: a gang may use its own."""
-        self._claims: Mapping[str, list[Placement]] = {}
-        self._first_in: dict[str, str] = {}
+        self._preemptor_placements: Mapping[str, list[Placement]] = {}
+        self._head_of_line: dict[str, str] = {}
         """Head of line of each queue whose pending gangs block later ones."""
-        self._surplus = Surplus(self.trial, self.tree, self.line, self.grants)
+        self._extra_pods = ExtraPods(self.scratch, self.tree, self.order, self.allocations)
 
-    def keep_claims(self, claims: "Claims", units: Iterable[Unit]) -> None:
+    def add_preemptor_reservations(
+        self, claims: "PreemptorReservations", units: Iterable[PendingGang]
+    ) -> None:
         """Reserve the resources that earlier evictions freed, for the gangs that caused them."""
-        self._claims = claims.placements
+        self._preemptor_placements = claims.placements
         for name, placements in claims.placements.items():
-            self._hold(placements, name)
+            self._reserve(placements, name)
         for unit in units:
             if unit.name in claims.placements:
-                self._candidates.outlook.expect(unit.name, unit.queue, unit.asked)
+                self._preemption.reclaim_state.add_expected(unit.name, unit.queue, unit.requested)
 
-    def keep(self, held: HeldPlace) -> None:
+    def add_restart_reservation(self, held: RestartReservation) -> None:
         """Reserve the node of a lost or restarting member, unless the gang has a preemptor
         reservation.
         """
-        if held.group not in self._claims and self.trial.has_room(held.placement):
-            self._hold([held.placement], held.group)
-            self._places.setdefault(held.group, {})[held.pod] = held.placement
+        if held.group not in self._preemptor_placements and self.scratch.has_capacity(
+            held.placement
+        ):
+            self._reserve([held.placement], held.group)
+            self._restart_placements.setdefault(held.group, {})[held.pod] = held.placement
 
     def run(self) -> None:
-        while (turn := self.line.pop()) is not None:
-            if turn.surplus:
-                self.verdicts += self._surplus.serve(turn)
+        while (turn := self.order.pop()) is not None:
+            if turn.is_extra:
+                self.pending_reasons += self._extra_pods.serve(turn)
             else:
-                self._serve(turn.unit)
+                self._schedule(turn.unit)
 
-    def _hold(self, placements: list[Placement], name: str) -> None:
+    def _reserve(self, placements: list[Placement], name: str) -> None:
         if placements:
-            self.trial.hold(placements)
-            self._held[name] = self._held.get(name, []) + placements
+            self.scratch.reserve(placements)
+            self._reserved[name] = self._reserved.get(name, []) + placements
 
-    def _serve(self, unit: Unit) -> None:
+    def _schedule(self, unit: PendingGang) -> None:
         """Place a gang, or record why it is pending.
 
         A gang with a reservation of its own is tried with that reservation released. If it stays
         pending, the reservation is charged again, so that later gangs cannot use it.
         """
-        known = self._told(unit) if self._hopeless else None
-        if known is not None and unit.name not in self._claims and unit.name not in self._places:
+        known = self._known_failure(unit) if self._unschedulable else None
+        if (
+            known is not None
+            and unit.name not in self._preemptor_placements
+            and unit.name not in self._restart_placements
+        ):
             # Nothing is left but backfill: its run time is not part of the equivalence key.
-            if not self._slip_in(unit):
-                self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, known.gang, known.pod)
+            if not self._backfill(unit):
+                self._add_pending_reason(
+                    unit, reasons.NOT_ENOUGH_RESOURCES, known.gang_message, known.pod_message
+                )
             return
-        amount = self.tree.amount(unit.asked)
-        if self._barred(unit, amount):
+        amount = self.tree.request_vector(unit.requested)
+        if self._blocked_by_queue(unit, amount):
             return
-        own = self._places.get(unit.name, {})
-        claim = self._claims.get(unit.name, [])
+        own = self._restart_placements.get(unit.name, {})
+        claim = self._preemptor_placements.get(unit.name, [])
         if own or claim:
-            self.trial.release(self._held.pop(unit.name, []))
-        placed = self._try(unit)
+            self.scratch.release(self._reserved.pop(unit.name, []))
+        placed = self._place_or_explain(unit)
         if own:
-            settled = placed or unit.name in self.promises
-            waiting = {pod.key for pod in unit.waiting if settled}
-            self._hold([kept for name, kept in own.items() if name not in waiting], unit.name)
+            settled = placed or unit.name in self.reservations
+            waiting = {pod.key for pod in unit.pending if settled}
+            self._reserve([kept for name, kept in own.items() if name not in waiting], unit.name)
         if claim and not placed:
-            self._hold(claim, unit.name)
-            self.promises[unit.name] = self.state.promises[unit.name]
+            self._reserve(claim, unit.name)
+            self.reservations[unit.name] = self.state.reservations[unit.name]
 
-    def _told(self, unit: Unit) -> Failure | None:
+    def _known_failure(self, unit: PendingGang) -> PlacementFailure | None:
         """Return the failure of an equivalent gang for which nothing more is possible; None:
         unknown.
         """
-        return self._hopeless.get((self._likeness(unit), unit.queue, unit.priority))
+        return self._unschedulable.get((self._equivalence_key(unit), unit.queue, unit.priority))
 
-    def _barred(self, unit: Unit, amount: Vector) -> bool:
+    def _blocked_by_queue(self, unit: PendingGang, amount: Vector) -> bool:
         """Record the reason if the limit or the FIFO order of the queue blocks a gang."""
-        first = self._first_in.get(unit.queue)
-        if first is not None and not unit.urgent:
-            self._refuse(unit, reasons.QUEUE_LIMIT, reasons.behind(unit.queue, first))
+        first = self._head_of_line.get(unit.queue)
+        if first is not None and not unit.is_urgent:
+            self._add_pending_reason(
+                unit, reasons.QUEUE_LIMIT, reasons.fifo_message(unit.queue, first)
+            )
             return True
-        account = self.tree.blocking(unit.queue, amount)
+        account = self.tree.blocking_queue(unit.queue, amount)
         if account is None:
             return False
-        limit = limit_of(self.tree, account, amount)
-        users = self._diagnosis.users(account, next(iter(limit.most)))
-        self._refuse(unit, reasons.QUEUE_LIMIT, reasons.over_limit(limit, users))
-        if not account.held.any() and all(
-            limit.asked[name] <= most for name, most in limit.most.items()
+        limit = queue_limit(self.tree, account, amount)
+        users = self._diagnosis.largest_users(account, next(iter(limit.limit)))
+        self._add_pending_reason(
+            unit, reasons.QUEUE_LIMIT, reasons.queue_limit_message(limit, users)
+        )
+        if not account.reserved.any() and all(
+            limit.requested[name] <= most for name, most in limit.limit.items()
         ):
             # Later gangs of the queue must not use what ends before the first can start.
-            self.tree.hold(unit.queue, amount)
-        self._note_first(unit)
+            self.tree.reserve(unit.queue, amount)
+        self._record_head_of_line(unit)
         return True
 
-    def _note_first(self, unit: Unit) -> None:
+    def _record_head_of_line(self, unit: PendingGang) -> None:
         if self.state.queues.get(unit.queue, _ANY_QUEUE).fifo:
-            self._first_in.setdefault(unit.queue, unit.name)
+            self._head_of_line.setdefault(unit.queue, unit.name)
 
-    def _try(self, unit: Unit) -> bool:
+    def _place_or_explain(self, unit: PendingGang) -> bool:
         """Place a gang and return True, or record why it is pending."""
-        likeness = self._likeness(unit)
+        likeness = self._equivalence_key(unit)
         failure = self._failures.get(likeness)
         if failure is None:
-            mark = self.trial.mark()
+            mark = self.scratch.mark()
             # The minimum comes first, alone: the scheduling order decides on extra pods.
-            for count in sorted({unit.needed, len(unit.waiting)}):
-                unfit = place_unit(self.trial, unit, unit.waiting[:count])
-                placements = self.trial.since(mark)
-                if unit.satisfied_by(pods_of(placements)):
+            for count in sorted({unit.needed, len(unit.pending)}):
+                unfit = place_gang(self.scratch, unit, unit.pending[:count])
+                placements = self.scratch.since(mark)
+                if unit.satisfied_by(placed_pods(placements)):
                     self._accept(unit, placements)
                     return True
-                if count < len(unit.waiting):
-                    self.trial.rollback(mark)
-            failure = self._diagnosis.fail(unit, mark, unfit[0], self._held)
+                if count < len(unit.pending):
+                    self.scratch.rollback(mark)
+            failure = self._diagnosis.explain_failure(unit, mark, unfit[0], self._reserved)
             self._failures[likeness] = failure
-        if self._slip_in(unit):
+        if self._backfill(unit):
             return True
-        outlook = self._make_room(unit)
-        if self._planned and not outlook and self.tree.is_open(unit.queue):
-            self._hopeless[likeness, unit.queue, unit.priority] = failure
-        shown = (failure.if_cleared if outlook == reasons.CLEARING else None) or failure
-        gang, pod = (reasons.clipped(text, outlook) for text in (shown.gang, shown.pod))
-        self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
-        self._note_first(unit)
+        outlook = self._preempt_or_reserve(unit)
+        if self._has_reservation and not outlook and self.tree.never_blocks(unit.queue):
+            self._unschedulable[likeness, unit.queue, unit.priority] = failure
+        shown = (failure.if_preempting if outlook == reasons.PREEMPTING else None) or failure
+        gang, pod = (
+            reasons.clip_message(text, outlook) for text in (shown.gang_message, shown.pod_message)
+        )
+        self._add_pending_reason(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
+        self._record_head_of_line(unit)
         return False
 
-    def _likeness(self, unit: Unit) -> object:
+    def _equivalence_key(self, unit: PendingGang) -> object:
         """Return the key by which gangs fit equally. Inter-pod rules depend on labels: then a gang
         is unique.
         """
-        alone = unit.related or self.state.nodes.repelling
-        return (unit.likeness, unit.name) if alone else unit.likeness
+        alone = unit.has_inter_pod_rules or self.state.nodes.anti_affinity_owners
+        return (unit.equivalence_key, unit.name) if alone else unit.equivalence_key
 
-    def _make_room(self, unit: Unit) -> str:
+    def _preempt_or_reserve(self, unit: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; else reserve nodes for the first
         one.
 
         Returns:
             The consequence for the gang, as a sentence of its message; empty: none.
         """
-        if unit.name in self._claims:
-            return reasons.CLEARING
-        likes = (self._likeness(unit), unit.queue, unit.priority)
-        if likes not in self._spared:
-            clearance = self._candidates.clear(self.trial, unit)
+        if unit.name in self._preemptor_placements:
+            return reasons.PREEMPTING
+        likes = (self._equivalence_key(unit), unit.queue, unit.priority)
+        if likes not in self._preemption_failed:
+            clearance = self._preemption.find_victims(self.scratch, unit)
             if clearance is not None:
                 self._evict(unit, clearance)
-                return reasons.CLEARING
-            self._spared.add(likes)
+                return reasons.PREEMPTING
+            self._preemption_failed.add(likes)
         # Only the first pending gang of a cycle gets a reservation. More of them would delay each
         # other, and leave fewer nodes for backfill.
-        if not self._planned:
-            plan = self._planner.plan(unit, self.state.promises.get(unit.name))
+        if not self._has_reservation:
+            plan = self._planner.plan(unit, self.state.reservations.get(unit.name))
             if plan is not None:
-                self._planned = True
-                self._promise(unit, plan)
-                self._window = self._window_of(unit, plan)
-                return reasons.planned(self._diagnosis.plan(unit, plan))
+                self._has_reservation = True
+                self._add_reservation(unit, plan)
+                self._window = self._backfill_window(unit, plan)
+                return reasons.reservation_message(self._diagnosis.summarize_plan(unit, plan))
         return ""
 
-    def _window_of(self, unit: Unit, plan: list[Placement]) -> Window:
+    def _backfill_window(self, unit: PendingGang, plan: list[Placement]) -> BackfillWindow:
         """Return until when other gangs may use the nodes that are reserved for a gang."""
-        opens = opens_at(self.state, self.trial, plan, self.now)
+        opens = earliest_start(self.state, self.scratch, plan, self.now)
         likely = 0.0
-        if self._lodging and unit.group is not None and all(pod.preempts for pod in unit.waiting):
-            likely = opens or opens_at(self.state, self.trial, plan, self.now, likely=True)
-        return Window(tuple(plan), opens, likely, unit.name)
+        if (
+            self._learned_backfill
+            and unit.group is not None
+            and all(pod.may_preempt for pod in unit.pending)
+        ):
+            likely = opens or earliest_start(self.state, self.scratch, plan, self.now, likely=True)
+        return BackfillWindow(tuple(plan), opens, likely, unit.name)
 
-    def _slip_in(self, unit: Unit) -> bool:
+    def _backfill(self, unit: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
         window = self._window
-        sure = window.admits(unit, self.now)
-        if not sure and not window.lodges(self.state, unit, self.now):
+        sure = window.fits_before_start(unit, self.now)
+        if not sure and not window.may_backfill_on_estimate(self.state, unit, self.now):
             return False
-        if self.tree.blocking(unit.queue, self.tree.amount(unit.asked)) is not None:
+        if (
+            self.tree.blocking_queue(unit.queue, self.tree.request_vector(unit.requested))
+            is not None
+        ):
             return False
-        placed = window.place(self.trial, unit)
+        placed = window.place(self.scratch, unit)
         if placed:
             self._accept(unit, placed)
             if unit.group is not None and not sure:
-                self.lodgers[unit.group] = window.host
+                self.backfilled[unit.group] = window.owner
         return bool(placed)
 
-    def _evict(self, unit: Unit, clearance: Clearance) -> None:
-        self._promise(unit, list(clearance.placements), cleared=True)
+    def _evict(self, unit: PendingGang, clearance: PreemptionResult) -> None:
+        self._add_reservation(unit, list(clearance.placements), cleared=True)
         self.evictions += [
-            Eviction(
+            PodEviction(
                 pod.key,
                 pod.uid,
                 pod.node or NodeName(""),
@@ -312,36 +345,44 @@ class _Pass:
             for pod in clearance.victims
         ]
 
-    def _accept(self, unit: Unit, placements: list[Placement]) -> None:
-        given = self.grants.bind(unit, placements)
-        self._candidates.outlook.arrived(unit.name)
+    def _accept(self, unit: PendingGang, placements: list[Placement]) -> None:
+        given = self.allocations.bind(unit, placements)
+        self._preemption.reclaim_state.remove_expected(unit.name)
         if unit.group is not None:
             self.placed.add(unit.group)
-        if len(given) < len(unit.waiting):
-            left = [pod for pod in unit.waiting if pod.key not in given]
-            share = self.grants.share_of(unit)
-            self.line.again(Turn(unit, True, deque(left), share=share))
+        if len(given) < len(unit.pending):
+            left = [pod for pod in unit.pending if pod.key not in given]
+            share = self.allocations.share_of(unit)
+            self.order.requeue(QueueEntry(unit, True, deque(left), share=share))
 
-    def _promise(self, unit: Unit, plan: list[Placement], cleared: bool = False) -> None:
+    def _add_reservation(
+        self, unit: PendingGang, plan: list[Placement], cleared: bool = False
+    ) -> None:
         """Reserve the planned nodes for a gang. A new plan keeps the age of the reservation it
         replaces.
         """
-        self._hold(plan, unit.name)
-        known = self.state.promises.get(unit.name)
+        self._reserve(plan, unit.name)
+        known = self.state.reservations.get(unit.name)
         places = tuple((pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods)
         places = tuple(sorted(places))
-        since = known.since if known is not None and not cleared else self.now
-        self.promises[unit.name] = Promise(places, cleared, since)
+        since = known.created_at if known is not None and not cleared else self.now
+        self.reservations[unit.name] = Reservation(places, cleared, since)
 
-    def _refuse(self, unit: Unit, reason: str, gang: str, pod: str | None = None) -> None:
+    def _add_pending_reason(
+        self, unit: PendingGang, reason: str, gang: str, pod: str | None = None
+    ) -> None:
         message = gang if pod is None else pod
         if unit.group is not None:
-            standing = reasons.standing(unit.queue, self._waiting[unit.queue], unit.since)
-            gang = reasons.clipped(gang, standing)
-        self._waiting[unit.queue] += 1
-        self.verdicts.append(
-            Verdict(reason, gang, tuple([(key, message) for key in unit.keys]), unit.group)
+            standing = reasons.position_message(
+                unit.queue, self._pending_counts[unit.queue], unit.pending_since
+            )
+            gang = reasons.clip_message(gang, standing)
+        self._pending_counts[unit.queue] += 1
+        self.pending_reasons.append(
+            PendingReason(
+                reason, gang, tuple([(key, message) for key in unit.pod_keys]), unit.group
+            )
         )
 
 
-_ANY_QUEUE = QueueFacts("")
+_ANY_QUEUE = QueueInfo("")

@@ -10,21 +10,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import HyperNodeFacts, MemberFacts, NetworkRule, NodeFacts
+from gangline.scheduler.model import (
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
+    NodeInfo,
+)
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Domain:
+class TopologyDomain:
     name: str
     tier: int
     rows: Mask
 
 
-def domains(
-    hypernodes: Mapping[str, HyperNodeFacts], nodes: Iterable[NodeFacts | None]
-) -> list[Domain]:
+def topology_domains(
+    hypernodes: Mapping[str, HyperNodeInfo], nodes: Iterable[NodeInfo | None]
+) -> list[TopologyDomain]:
     """Return all domains, the closest tier first. A cycle of domains ends where it closes."""
     listed = list(nodes)
     masks: dict[str, Mask] = {}
@@ -36,18 +41,20 @@ def domains(
         for member in hypernodes[name].members:
             if member.hypernode:
                 for other in hypernodes:
-                    if other not in above and _named(member, other):
+                    if other not in above and _matches_name(member, other):
                         mask |= rows(other, above | {other})
             else:
                 mask |= np.array([node is not None and _selects(member, node) for node in listed])
         masks[name] = mask
         return mask
 
-    found = [Domain(n, each.tier, rows(n, frozenset({n}))) for n, each in hypernodes.items()]
+    found = [
+        TopologyDomain(n, each.tier, rows(n, frozenset({n}))) for n, each in hypernodes.items()
+    ]
     return sorted(found, key=lambda domain: (domain.tier, domain.name))
 
 
-def _named(member: MemberFacts, name: str) -> bool:
+def _matches_name(member: HyperNodeMemberInfo, name: str) -> bool:
     if member.exact:
         return name == member.exact
     try:
@@ -56,13 +63,13 @@ def _named(member: MemberFacts, name: str) -> bool:
         return False
 
 
-def _selects(member: MemberFacts, node: NodeFacts) -> bool:
+def _selects(member: HyperNodeMemberInfo, node: NodeInfo) -> bool:
     if member.labels:
         return set(member.labels) <= set(node.labels)
-    return _named(member, node.name)
+    return _matches_name(member, node.name)
 
 
-def highest_tier(rule: NetworkRule, hypernodes: Mapping[str, HyperNodeFacts]) -> int:
+def highest_tier(rule: NetworkTopologyRule, hypernodes: Mapping[str, HyperNodeInfo]) -> int:
     """Return the highest tier of a domain that may hold the gang."""
     tiers = [each.tier for each in hypernodes.values()]
     if rule.tier_name:

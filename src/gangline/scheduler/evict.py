@@ -9,15 +9,15 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from gangline.api.failure import DISRUPTED
+from gangline.api.failure import DISRUPTION_TARGET
 from gangline.api.meta import Condition
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import KubeError, NotFound
 from gangline.kube.request import PatchKind
 from gangline.scheduler.metrics import EVICTIONS
-from gangline.scheduler.model import Eviction
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import PodEviction
+from gangline.scheduler.state import SchedulerCache
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ class Evictor:
 
     def __init__(
         self,
-        client: Client,
-        state: ClusterState,
+        client: ApiClient,
+        state: SchedulerCache,
         tasks: asyncio.TaskGroup,
         *,
-        evicted: Callable[[Eviction], None],
+        evicted: Callable[[PodEviction], None],
         refused: Callable[[], None],
     ) -> None:
         self._client = client
@@ -43,24 +43,24 @@ class Evictor:
         self._tasks = tasks
         self._evicted, self._refused = evicted, refused
 
-    def evict(self, evictions: Iterable[Eviction]) -> None:
+    def evict(self, evictions: Iterable[PodEviction]) -> None:
         """Count the pods as terminating from now on, and evict them in the background."""
         for eviction in evictions:
             self._state.evict(eviction.pod, eviction.uid)
             self._tasks.create_task(self._evict(eviction), name=f"evict {eviction.pod}")
 
-    async def _evict(self, eviction: Eviction) -> None:
+    async def _evict(self, eviction: PodEviction) -> None:
         namespace, _, name = eviction.pod.partition("/")
         try:
             # The condition first: after the eviction the pod may be deleted at any time.
-            await self._say_why(name, namespace, eviction)
+            await self._write_condition(name, namespace, eviction)
             await self._client.evict(name, namespace)
         except NotFound:
             return
         except KubeError as error:
             log.warning("eviction refused: %s", error, extra={"pod": eviction.pod})
             await asyncio.sleep(SETTLE_S)
-            self._state.pardon(eviction.pod, eviction.uid)
+            self._state.undo_eviction(eviction.pod, eviction.uid)
             self._refused()
         else:
             fields = {"pod": eviction.pod, "for": eviction.beneficiary}
@@ -68,9 +68,9 @@ class Evictor:
             EVICTIONS.inc()
             self._evicted(eviction)
 
-    async def _say_why(self, name: str, namespace: str, eviction: Eviction) -> None:
+    async def _write_condition(self, name: str, namespace: str, eviction: PodEviction) -> None:
         condition = Condition(
-            type=DISRUPTED,
+            type=DISRUPTION_TARGET,
             status="True",
             reason=REASON,
             message=f"Evicted: {eviction.reason}",

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 from gangline.api.scheduling import ROOT_QUEUE
 from gangline.scheduler import reasons, related
-from gangline.scheduler.decide import ANY_EVICTION, decide
-from gangline.scheduler.ledger import NOBODY
-from gangline.scheduler.model import Decision, GroupKey, NodeName, PodFacts, PodKey, Shape
-from gangline.scheduler.place import by_shape
+from gangline.scheduler.decide import DEFAULT_POLICY, run_cycle
+from gangline.scheduler.ledger import NO_QUEUE
+from gangline.scheduler.model import CycleResult, GroupKey, NodeName, PodInfo, PodKey, PodShape
+from gangline.scheduler.place import group_by_shape
 from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.shares import Vector
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.trial import Trial
-from gangline.scheduler.units import waiting_units
-from gangline.scheduler.victims import Policy
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.trial import ScratchAllocation
+from gangline.scheduler.units import pending_gangs
+from gangline.scheduler.victims import EvictionPolicy
 
-ROOM = "has enough free resources"
-KEPT = "has enough free resources, reserved for others"
+HAS_CAPACITY = "has enough free resources"
+CAPACITY_RESERVED = "has enough free resources, reserved for others"
 
 WAITS, STARTS, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
     "waits",
@@ -36,7 +36,7 @@ WAITS, STARTS, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
 
 
 @dataclass(frozen=True, slots=True)
-class NodesAlike:
+class NodeClass:
     """Nodes with the same reason for a pod."""
 
     why: str
@@ -46,17 +46,17 @@ class NodesAlike:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class PodRequirement:
     """Pending pods of one role and shape, and the nodes by reason."""
 
     role: str
     pods: tuple[str, ...]
     asked: str
-    nodes: tuple[NodesAlike, ...]
+    nodes: tuple[NodeClass, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueUse:
+class QueueUsage:
     """The amounts of a queue."""
 
     name: str
@@ -81,7 +81,7 @@ class Explanation:
     state: str
     reason: str = ""
     message: str = ""
-    queues: tuple[QueueUse, ...] = ()
+    queues: tuple[QueueUsage, ...] = ()
     """Its queue, followed by the ancestors."""
     minimum: int = 1
     """Number of its pods that must run together."""
@@ -91,22 +91,22 @@ class Explanation:
     """Nodes that its pods get in this cycle."""
     planned: Mapping[str, str] = field(default_factory=dict)
     """Reserved nodes of its pods."""
-    needs: tuple[Need, ...] = ()
+    needs: tuple[PodRequirement, ...] = ()
     evicted_for_it: tuple[str, ...] = ()
 
 
 def explain_group(
-    state: ClusterState, key: GroupKey, now: float, policy: Policy = ANY_EVICTION
+    state: SchedulerCache, key: GroupKey, now: float, policy: EvictionPolicy = DEFAULT_POLICY
 ) -> Explanation:
     members = list(state.members.get(key, {}).values())
     facts = state.groups.get(key)
-    queue = facts.queue if facts is not None else NOBODY
+    queue = facts.queue if facts is not None else NO_QUEUE
     minimum = facts.min_member if facts is not None else 0
     return _explain(state, "PodGroup", str(key), members, queue, minimum, now, policy)
 
 
 def explain_pod(
-    state: ClusterState, key: PodKey, now: float, policy: Policy = ANY_EVICTION
+    state: SchedulerCache, key: PodKey, now: float, policy: EvictionPolicy = DEFAULT_POLICY
 ) -> Explanation:
     """Explain a pod without a group.
 
@@ -114,87 +114,89 @@ def explain_pod(
         KeyError: the pod does not exist.
     """
     pod = state.pods[key]
-    queue = state.running.queue_of(None)
+    queue = state.usage.queue_of(None)
     return _explain(state, "Pod", str(key), [pod], queue, 1, now, policy)
 
 
 def _explain(  # noqa: PLR0913, PLR0917 - identity and context
-    state: ClusterState,
+    state: SchedulerCache,
     kind: str,
     name: str,
-    members: Sequence[PodFacts],
+    members: Sequence[PodInfo],
     queue: str,
     minimum: int,
     now: float,
-    policy: Policy,
+    policy: EvictionPolicy,
 ) -> Explanation:
-    decision = decide(state, now, policy)
-    units, _ = waiting_units(state, now)
-    prepared = {pod.key: pod for unit in units for pod in unit.waiting}
-    waiting = [prepared.get(pod.key, pod) for pod in members if pod.waits]
+    decision = run_cycle(state, now, policy)
+    units, _ = pending_gangs(state, now)
+    prepared = {pod.key: pod for unit in units for pod in unit.pending}
+    waiting = [prepared.get(pod.key, pod) for pod in members if pod.is_pending]
     own = {pod.key for pod in waiting}
     starting = {str(b.pod): str(b.node) for b in decision.bindings if b.pod in own}
-    promise = decision.promises.get(name)
-    reason, message = _told(decision, name, own)
+    promise = decision.reservations.get(name)
+    reason, message = _pending_reason_of(decision, name, own)
     left = [pod for pod in waiting if pod.key not in starting]
     return Explanation(
         kind=kind,
         name=name,
-        state=_standing(members, left, starting),
+        state=_gang_state(members, left, starting),
         reason=reason,
         message=message,
-        queues=queue_uses(state, queue),
+        queues=queue_usages(state, queue),
         minimum=minimum,
-        placed={str(pod.key): str(pod.node) for pod in members if pod.holds_room},
+        placed={str(pod.key): str(pod.node) for pod in members if pod.holds_resources},
         starting=starting,
-        planned={str(pod): str(node) for pod, node in promise.places} if promise else {},
-        needs=_needs(state, left, _kept(state, decision, name)),
+        planned={str(pod): str(node) for pod, node in promise.nodes} if promise else {},
+        needs=_needs(state, left, _remaining_allocation(state, decision, name)),
         evicted_for_it=tuple(str(e.pod) for e in decision.evictions if e.beneficiary == name),
     )
 
 
-def _standing(
-    members: Sequence[PodFacts], left: Sequence[PodFacts], starting: Mapping[str, str]
+def _gang_state(
+    members: Sequence[PodInfo], left: Sequence[PodInfo], starting: Mapping[str, str]
 ) -> str:
     if left:
         return WAITS
     if starting:
         return STARTS
-    open_ended = [pod for pod in members if not (pod.finished or pod.terminating)]
+    open_ended = [pod for pod in members if not (pod.is_finished or pod.is_terminating)]
     if not members:
         return EMPTY
     if not open_ended:
         return ENDED
     if all(pod.node for pod in open_ended):
         return PLACED
-    return GATED if any(pod.gated for pod in open_ended) else NOT_OURS
+    return GATED if any(pod.is_gated for pod in open_ended) else NOT_OURS
 
 
-def _told(decision: Decision, name: str, own: set[PodKey]) -> tuple[str, str]:
+def _pending_reason_of(decision: CycleResult, name: str, own: set[PodKey]) -> tuple[str, str]:
     """Return reason and message of a gang, or those of one of its pods."""
-    for verdict in decision.verdicts:
+    for verdict in decision.pending_reasons:
         if verdict.group == name and verdict.message:
             return verdict.reason, verdict.message
-    for verdict in decision.verdicts:
+    for verdict in decision.pending_reasons:
         for pod, text in verdict.pods:
             if pod in own:
                 return verdict.reason, text
     return "", ""
 
 
-def queue_uses(state: ClusterState, queue: str) -> tuple[QueueUse, ...]:
+def queue_usages(state: SchedulerCache, queue: str) -> tuple[QueueUsage, ...]:
     """Return the amounts of a queue and its ancestors; empty if the queue does not exist."""
-    tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
-    account = tree.accounts.get(queue)
+    tree = QueueTree(
+        state.queues, state.nodes, state.usage, state.pending_usage, state.schedulable_capacity()
+    )
+    account = tree.queues.get(queue)
     if account is None or queue == ROOT_QUEUE:
         return ()
     return tuple(
-        QueueUse(
-            name=each.facts.name,
+        QueueUsage(
+            name=each.info.name,
             used=_amounts(tree, each.used),
             requested=_amounts(tree, each.requested),
-            entitled=_amounts(tree, each.entitled),
-            most=_amounts(tree, each.ceiling) if each.limited else "",
+            entitled=_amounts(tree, each.fair_share),
+            most=_amounts(tree, each.limit) if each.has_limit else "",
             share=round(min(each.share, 1e9), 3),
         )
         for each in account.path()
@@ -207,27 +209,31 @@ def _amounts(tree: QueueTree, vector: Vector) -> str:
     )
 
 
-def _kept(state: ClusterState, decision: Decision, name: str) -> Trial:
+def _remaining_allocation(
+    state: SchedulerCache, decision: CycleResult, name: str
+) -> ScratchAllocation:
     """Return the free amounts after this cycle's bindings and the reservations of other gangs."""
-    trial = Trial(state.nodes)
+    trial = ScratchAllocation(state.nodes)
     given = [(binding.pod, binding.node) for binding in decision.bindings]
-    for other, promise in decision.promises.items():
-        given += promise.places if other != name else ()
+    for other, promise in decision.reservations.items():
+        given += promise.nodes if other != name else ()
     for key, node in given:
         row, pod = state.nodes.rows.get(node), state.pods.get(key)
         if row is not None and pod is not None:
-            trial.spend(pod, row)
+            trial.charge_pod(pod, row)
     return trial
 
 
-def _needs(state: ClusterState, waiting: Iterable[PodFacts], kept: Trial) -> tuple[Need, ...]:
-    by_role: dict[tuple[str, Shape], list[PodFacts]] = {}
-    for shape, alike in by_shape(waiting).items():
+def _needs(
+    state: SchedulerCache, waiting: Iterable[PodInfo], kept: ScratchAllocation
+) -> tuple[PodRequirement, ...]:
+    by_role: dict[tuple[str, PodShape], list[PodInfo]] = {}
+    for shape, alike in group_by_shape(waiting).items():
         for pod in alike:
             by_role.setdefault((pod.role, shape), []).append(pod)
-    standing = Trial(state.nodes)
+    standing = ScratchAllocation(state.nodes)
     return tuple(
-        Need(
+        PodRequirement(
             role=role,
             pods=tuple(str(pod.key) for pod in pods),
             asked=reasons.amounts_text(dict(shape.request)),
@@ -238,23 +244,31 @@ def _needs(state: ClusterState, waiting: Iterable[PodFacts], kept: Trial) -> tup
 
 
 def _nodes(
-    state: ClusterState, pod: PodFacts, standing: Trial, kept: Trial
-) -> Iterable[NodesAlike]:
+    state: SchedulerCache, pod: PodInfo, standing: ScratchAllocation, kept: ScratchAllocation
+) -> Iterable[NodeClass]:
     """Group the nodes by the reason that excludes a pod; accepting nodes come first."""
     nodes = state.nodes
     eligible = nodes.eligible(pod.shape.constraints)
-    apart = related.reasons_by_row(nodes, pod) if related.is_related(nodes, pod) else {}
+    apart = (
+        related.inter_pod_messages_by_row(nodes, pod)
+        if related.has_inter_pod_rules(nodes, pod)
+        else {}
+    )
     alike: dict[str, list[NodeName]] = defaultdict(list)
     for name, row in nodes.rows.items():
-        why = eligible.refusals[row] or apart.get(row, "")
-        why = why or ", ".join(reasons.shortage(one) for one in standing.lacking(pod.shape, row))
-        alike[why or (KEPT if kept.lacking(pod.shape, row) else ROOM)].append(name)
-    order = {ROOM: 0, KEPT: 1}
+        why = eligible.messages[row] or apart.get(row, "")
+        why = why or ", ".join(
+            reasons.shortage_message(one) for one in standing.lacking_resources(pod.shape, row)
+        )
+        alike[
+            why or (CAPACITY_RESERVED if kept.lacking_resources(pod.shape, row) else HAS_CAPACITY)
+        ].append(name)
+    order = {HAS_CAPACITY: 0, CAPACITY_RESERVED: 1}
     for why in sorted(alike, key=lambda why: (order.get(why, 2), -len(alike[why]), why)):
-        yield NodesAlike(why, tuple(sorted(alike[why])), _most_free(standing, pod, alike[why]))
+        yield NodeClass(why, tuple(sorted(alike[why])), _max_free(standing, pod, alike[why]))
 
 
-def _most_free(trial: Trial, pod: PodFacts, names: Iterable[NodeName]) -> str:
+def _max_free(trial: ScratchAllocation, pod: PodInfo, names: Iterable[NodeName]) -> str:
     nodes = trial.nodes
     rows = [nodes.rows[name] for name in names]
     return reasons.amounts_text(

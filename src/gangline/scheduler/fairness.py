@@ -16,15 +16,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gangline.scheduler.model import PodFacts, PodKey
+from gangline.scheduler.model import PodInfo, PodKey
 from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.shares import Vector, dominant_share
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.units import Unit
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.units import PendingGang
 
 
 @dataclass(frozen=True, slots=True)
-class Fairness:
+class FairnessPolicy:
     """Which shares order the gangs of a queue."""
 
     gangs: bool = False
@@ -33,39 +33,39 @@ class Fairness:
     """Order gangs of one priority by the share of their namespace."""
 
 
-BY_AGE = Fairness()
+ORDER_BY_AGE = FairnessPolicy()
 """The oldest gang comes first."""
 
 
-_Account: TypeAlias = tuple[str, str]
+_QueueNamespace: TypeAlias = tuple[str, str]
 """A queue and a namespace."""
-_Age: TypeAlias = tuple[datetime, str]
+_GangAge: TypeAlias = tuple[datetime, str]
 """Creation time and name of a gang."""
-FIRST = -1.0
+RESERVED_SHARE = -1.0
 """Share of a gang with a reservation: it comes first."""
 
 
 class NamespaceShares:
     """The share of each namespace in each queue, as charged to a gang."""
 
-    def __init__(self, state: ClusterState, tree: QueueTree) -> None:
+    def __init__(self, state: SchedulerCache, tree: QueueTree) -> None:
         self._state, self._tree = state, tree
-        self._given: dict[_Account, Vector] = {}
+        self._given: dict[_QueueNamespace, Vector] = {}
         """Allocations of this cycle."""
-        self._used: dict[_Account, tuple[list[_Age], list[Vector]]] | None = None
+        self._used: dict[_QueueNamespace, tuple[list[_GangAge], list[Vector]]] | None = None
         """Running gangs by age, with cumulative usage."""
 
-    def lane(self, unit: Unit) -> str:
+    def lane_of(self, unit: PendingGang) -> str:
         """Return the namespace of a gang, or its own name if it has a reservation.
 
         A reservation belongs to one gang, which need not be the first of its namespace.
         """
-        return unit.name if unit.name in self._state.promises else _namespace(unit.name)
+        return unit.name if unit.name in self._state.reservations else _namespace(unit.name)
 
-    def of(self, unit: Unit) -> float:
+    def share_of(self, unit: PendingGang) -> float:
         """Return the share charged to a gang; it only grows as the cycle allocates."""
-        if unit.name in self._state.promises:
-            return FIRST
+        if unit.name in self._state.reservations:
+            return RESERVED_SHARE
         if self._used is None:
             self._used = self._by_age()
         account = (unit.queue, _namespace(unit.name))
@@ -75,16 +75,16 @@ class NamespaceShares:
             total = total + sums[count - 1]
         return dominant_share(total, self._tree.total)
 
-    def give(self, unit: Unit, amount: Vector) -> None:
+    def add_usage(self, unit: PendingGang, amount: Vector) -> None:
         """Add an allocation of this cycle."""
         account = (unit.queue, _namespace(unit.name))
         known = self._given.get(account)
         self._given[account] = amount if known is None else known + amount
 
-    def _by_age(self) -> dict[_Account, tuple[list[_Age], list[Vector]]]:
-        running: dict[_Account, list[tuple[_Age, Vector]]] = defaultdict(list)
+    def _by_age(self) -> dict[_QueueNamespace, tuple[list[_GangAge], list[Vector]]]:
+        running: dict[_QueueNamespace, list[tuple[_GangAge, Vector]]] = defaultdict(list)
         for name, pods in self._state.placed_members.items():
-            found = self._user(name, next(iter(pods.values())))
+            found = self._gang_usage(name, next(iter(pods.values())))
             if found is not None:
                 queue, created, amount = found
                 running[queue, _namespace(name)].append(((created, name), amount))
@@ -95,18 +95,18 @@ class NamespaceShares:
             result[account] = ([age for age, _ in users], list(sums))
         return result
 
-    def _user(self, name: str, pod: PodFacts) -> tuple[str, datetime, Vector] | None:
+    def _gang_usage(self, name: str, pod: PodInfo) -> tuple[str, datetime, Vector] | None:
         """Return queue, age and usage of a running gang or pod; None: it is charged to no queue."""
         state = self._state
-        queue = state.running.queue_of(pod.group)
+        queue = state.usage.queue_of(pod.group)
         if pod.group is None:
-            amount = self._tree.amount(pod.shape.request)
-            return (queue, pod.created, amount) if pod.ours else None
+            amount = self._tree.request_vector(pod.shape.request)
+            return (queue, pod.created, amount) if pod.is_ours else None
         group = state.groups.get(pod.group)
-        used = state.running.by_group.get(pod.group)
+        used = state.usage.by_group.get(pod.group)
         if group is None or not used:
             return None
-        return queue, group.created, self._tree.amount(tuple(sorted(used.items())))
+        return queue, group.created, self._tree.request_vector(tuple(sorted(used.items())))
 
 
 def _namespace(name: str | PodKey) -> str:

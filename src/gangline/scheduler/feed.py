@@ -29,35 +29,35 @@ from gangline.api.resources import (
 )
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
 from gangline.api.topology import HyperNode
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.informer import Informer
-from gangline.scheduler.hierarchy import Hierarchy
+from gangline.scheduler.hierarchy import QueueHierarchy
 from gangline.scheduler.model import (
     GroupKey,
-    NodeFacts,
+    NodeInfo,
     NodeName,
-    PodFacts,
+    PodInfo,
     PodKey,
-    Promise,
-    QueueFacts,
+    Reservation,
+    QueueInfo,
 )
-from gangline.scheduler.notebook import read_promise
+from gangline.scheduler.notebook import read_reservation
 from gangline.scheduler.observe import (
-    alike,
-    budget_facts,
-    group_facts,
-    hypernode_facts,
-    node_facts,
-    pod_facts,
-    queue_facts,
+    have_same_shape,
+    budget_info,
+    group_info,
+    hypernode_info,
+    node_info,
+    pod_info,
+    queue_info,
 )
 from gangline.scheduler.observe_images import slim_node, slim_node_with_images
-from gangline.scheduler.observe_pools import quota_facts
-from gangline.scheduler.observe_relations import chooses_namespaces
-from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
+from gangline.scheduler.observe_pools import quota_info
+from gangline.scheduler.observe_relations import has_namespace_selector
+from gangline.scheduler.observe_storage import claim_info, storage_class_info, volume_info
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.vacancies import HELD_S
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.vacancies import LOST_MEMBER_RESERVATION_S
 from gangline.scheduler.wire import (
     IMAGED_PODS,
     LEAN_PODS,
@@ -65,7 +65,7 @@ from gangline.scheduler.wire import (
     LeanPod,
     LeanPodSpec,
     ResourceQuota,
-    slim,
+    slim_pod,
 )
 
 F = TypeVar("F")
@@ -73,7 +73,7 @@ F = TypeVar("F")
 log = logging.getLogger(__name__)
 
 
-class Feed:
+class SchedulerInformers:
     """The informers, and the cache that they update.
 
     Args:
@@ -86,30 +86,30 @@ class Feed:
 
     def __init__(
         self,
-        client: Client,
+        client: ApiClient,
         settings: SchedulerSettings,
         changed: Callable[[], None],
         regrouped: Callable[[GroupKey], None],
         clock: Callable[[], float],
         look_again: Callable[[float], None],
-        promised: Callable[[GroupKey, Promise], None],
+        promised: Callable[[GroupKey, Reservation], None],
     ) -> None:
-        self.state = ClusterState(settings.weights)
-        self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
-        self._answers_to = settings.scheduler_names
-        self._hierarchy, self._hierarchical = Hierarchy(), settings.hierarchical
-        self._changed, self._regrouped = changed, regrouped
-        self._clock, self._look_again = clock, look_again
-        self._promised = promised
+        self.state = SchedulerCache(settings.weights)
+        self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
+        self._scheduler_names = settings.scheduler_names
+        self._hierarchy, self._hierarchical = QueueHierarchy(), settings.hierarchical
+        self._on_change, self._on_group_changed = changed, regrouped
+        self._clock, self._request_cycle_after = clock, look_again
+        self._on_reservation_found = promised
         self._priorities: dict[str, int] = {}
-        self._nodes: dict[NodeName, NodeFacts] = {}
-        self._last: tuple[LeanPodSpec, PodFacts] | None = None
+        self._nodes: dict[NodeName, NodeInfo] = {}
+        self._last_converted: tuple[LeanPodSpec, PodInfo] | None = None
         """Spec and value of the pod that was converted last."""
-        self._images = bool(settings.weights.images)
+        self._reads_images = bool(settings.weights.images)
         """True if image locality has a weight."""
-        kept = slim_node_with_images if self._images else slim_node
-        pods = IMAGED_PODS if self._images else LEAN_PODS
-        self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim)
+        kept = slim_node_with_images if self._reads_images else slim_node
+        pods = IMAGED_PODS if self._reads_images else LEAN_PODS
+        self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim_pod)
         self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
         self._node_informer: Informer[Node] = Informer(client, NODES, transform=kept)
         self.queues: Informer[Queue] = Informer(client, QUEUES)
@@ -120,7 +120,7 @@ class Feed:
         self._namespace_informer: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         """Labels of namespaces, for pods that select others by them."""
-        self._choosing: set[PodKey] = set()
+        self._pods_with_namespace_selectors: set[PodKey] = set()
         """Pods whose terms select namespaces by labels."""
         self._claims: Informer[PersistentVolumeClaim] = Informer(client, PERSISTENT_VOLUME_CLAIMS)
         self._volumes: Informer[PersistentVolume] = Informer(client, PERSISTENT_VOLUMES)
@@ -167,40 +167,40 @@ class Feed:
         """Informers of claims and volumes; if one cannot sync, cycles ignore claims."""
         return (self._claims, self._volumes, self._storage_classes)
 
-    async def learn_storage(self) -> None:
+    async def wait_for_storage(self) -> None:
         """Make cycles consider claims once all storage objects have been read."""
         for informer in self.storage:
-            await informer.synced()
-        self.state.storage.known = True
+            await informer.wait_for_sync()
+        self.state.storage.synced = True
         self._storage_changed()
 
-    def on_storage(self, listener: Callable[[], None]) -> None:
+    def add_storage_listener(self, listener: Callable[[], None]) -> None:
         self._storage_listeners.append(listener)
 
     def _storage_changed(self) -> None:
         self.state.storage_changed()
-        self._tell_of_storage()
-        self._changed()
+        self._notify_storage_listeners()
+        self._on_change()
 
-    def _tell_of_storage(self) -> None:
+    def _notify_storage_listeners(self) -> None:
         for listener in self._storage_listeners:
             listener()
 
     def _on_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
-        facts = claim_facts(new) if new is not None else None
-        self._keep(self.state.storage.claims, _key_of(new or old), facts)
+        facts = claim_info(new) if new is not None else None
+        self._store_storage_object(self.state.storage.claims, _key_of(new or old), facts)
 
     def _on_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
-        facts = volume_facts(new) if new is not None else None
-        self._keep(self.state.storage.volumes, _name_of(new or old), facts)
+        facts = volume_info(new) if new is not None else None
+        self._store_storage_object(self.state.storage.volumes, _name_of(new or old), facts)
 
     def _on_storage_class(self, old: StorageClass | None, new: StorageClass | None) -> None:
-        facts = class_facts(new) if new is not None else None
-        self._keep(self.state.storage.classes, _name_of(new or old), facts)
+        facts = storage_class_info(new) if new is not None else None
+        self._store_storage_object(self.state.storage.classes, _name_of(new or old), facts)
 
-    def _keep(self, table: dict[str, F], key: str, facts: F | None) -> None:
+    def _store_storage_object(self, table: dict[str, F], key: str, facts: F | None) -> None:
         """Store a storage object, and notify listeners if it has changed."""
         if table.get(key) == facts:
             return
@@ -216,25 +216,25 @@ class Feed:
             name = NodeName(old.metadata.name)
             self._nodes.pop(name, None)
             self.state.remove_node(name)
-            self._changed()
+            self._on_change()
             return
-        facts = node_facts(new, images=self._images)
+        facts = node_info(new, images=self._reads_images)
         # Heartbeats change the object frequently, but not its value.
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self.state.set_node(facts)
-            self._changed()
+            self._on_change()
 
     def _on_pod(self, old: LeanPod | None, new: LeanPod | None) -> None:
         known = new or old
         assert known is not None
         key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
         before = self.state.pods.get(key)
-        facts = self._readable(new, old, before) if new is not None else None
-        if new is not None and chooses_namespaces(new.spec):
-            self._choosing.add(key)
+        facts = self._convert_pod(new, old, before) if new is not None else None
+        if new is not None and has_namespace_selector(new.spec):
+            self._pods_with_namespace_selectors.add(key)
         else:
-            self._choosing.discard(key)
+            self._pods_with_namespace_selectors.discard(key)
         if facts is None:
             self.state.remove_pod(key)
         else:
@@ -242,36 +242,38 @@ class Feed:
         after = self.state.pods.get(key)
         if before == after:
             return
-        if before is not None and before.holds_room and _is_lost(before, after):
-            self.state.vacate(before, self._clock(), HELD_S)
-            self._look_again(HELD_S)
+        if before is not None and before.holds_resources and _is_lost_member(before, after):
+            self.state.record_lost_member(before, self._clock(), LOST_MEMBER_RESERVATION_S)
+            self._request_cycle_after(LOST_MEMBER_RESERVATION_S)
         if before is not None and before.claims:
             # A volume binding of a deleted pod must stop waiting.
-            self._tell_of_storage()
-        self._changed()
+            self._notify_storage_listeners()
+        self._on_change()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
-            self._regrouped(group)
+            self._on_group_changed(group)
 
-    def _readable(
-        self, pod: LeanPod, old: LeanPod | None, before: PodFacts | None
-    ) -> PodFacts | None:
+    def _convert_pod(
+        self, pod: LeanPod, old: LeanPod | None, before: PodInfo | None
+    ) -> PodInfo | None:
         """Convert a pod to PodInfo. Returns None if a resource quantity cannot be parsed.
 
         The API server refuses such quantities. A changed pod, and the pods of one gang, mostly have
         an unchanged spec; converting it again would be most of the work.
         """
         like = None
-        if old is not None and before is not None and alike(pod.spec, old.spec):
+        if old is not None and before is not None and have_same_shape(pod.spec, old.spec):
             like = before
-        elif self._last is not None and alike(pod.spec, self._last[0]):
-            like = self._last[1]
+        elif self._last_converted is not None and have_same_shape(
+            pod.spec, self._last_converted[0]
+        ):
+            like = self._last_converted[1]
         try:
-            facts = pod_facts(pod, self._priorities, self._answers_to, self._namespaces, like)
+            facts = pod_info(pod, self._priorities, self._scheduler_names, self._namespaces, like)
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
             log.warning("pod ignored: %s", error, extra=fields)
             return None
-        self._last = pod.spec, facts
+        self._last_converted = pod.spec, facts
         return facts
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
@@ -282,41 +284,41 @@ class Feed:
         if new is None:
             self.state.remove_group(key)
         else:
-            facts = group_facts(new, self._priorities)
+            facts = group_info(new, self._priorities)
             self.state.set_group(facts)
-            if old is None and (promise := read_promise(new)) is not None:
-                self.state.promises.setdefault(key, promise)
-                self._promised(key, promise)
-            if facts.places is not None:
-                self._look_again(max(0.0, facts.places.until - self._clock()))
-        self._regrouped(key)
+            if old is None and (promise := read_reservation(new)) is not None:
+                self.state.reservations.setdefault(key, promise)
+                self._on_reservation_found(key, promise)
+            if facts.previous_nodes is not None:
+                self._request_cycle_after(max(0.0, facts.previous_nodes.expires_at - self._clock()))
+        self._on_group_changed(key)
         if before != self.state.groups.get(key):
-            self._changed()
+            self._on_change()
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         before = dict(self.state.queues)
         if new is not None:
-            self.state.queues[new.metadata.name] = queue_facts(new)
-            self._hierarchy.note(new)
+            self.state.queues[new.metadata.name] = queue_info(new)
+            self._hierarchy.update(new)
         elif old is not None:
             self.state.queues.pop(old.metadata.name, None)
-            self.state.queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
-            self._hierarchy.forget(old.metadata.name)
+            self.state.queues.setdefault(DEFAULT_QUEUE, QueueInfo(DEFAULT_QUEUE))
+            self._hierarchy.remove(old.metadata.name)
         if self._hierarchical:
-            self._hierarchy.arrange(self.state.queues)
+            self._hierarchy.apply_to(self.state.queues)
         if before == self.state.queues:
             # This scheduler writes the status of the queue frequently.
             return
-        self.state.memo.clear()
+        self.state.gang_cache.clear()
         for key in self.state.groups:
-            self._regrouped(key)
-        self._changed()
+            self._on_group_changed(key)
+        self._on_change()
 
     def _on_quota(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
         known = new or old
         assert known is not None
         namespace, name = known.metadata.namespace, known.metadata.name
-        facts = quota_facts(new) if new is not None else None
+        facts = quota_info(new) if new is not None else None
         quotas = self.state.quotas.setdefault(namespace, {})
         if facts == quotas.get(name):
             return
@@ -326,8 +328,8 @@ class Feed:
             quotas.pop(name, None)
         for key in self.state.groups:
             if key.startswith(f"{namespace}/"):
-                self._regrouped(key)
-        self._changed()
+                self._on_group_changed(key)
+        self._on_change()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         known = new or old
@@ -338,7 +340,7 @@ class Feed:
             self._namespaces[name] = new.metadata.labels
         if before == self._namespaces.get(name):
             return
-        for key in sorted(self._choosing):
+        for key in sorted(self._pods_with_namespace_selectors):
             namespace, _, pod_name = key.partition("/")
             if (pod := self.pods.get(namespace, pod_name)) is not None:
                 self._on_pod(pod, pod)
@@ -347,16 +349,16 @@ class Feed:
         if old is not None:
             self.state.nodes.remove_hypernode(old.metadata.name)
         if new is not None:
-            self.state.nodes.set_hypernode(hypernode_facts(new))
-        self._changed()
+            self.state.nodes.set_hypernode(hypernode_info(new))
+        self._on_change()
 
     def _on_budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
         if old is not None:
             self.state.budgets.pop(f"{old.metadata.namespace}/{old.metadata.name}", None)
         if new is not None:
-            facts = budget_facts(new)
+            facts = budget_info(new)
             self.state.budgets[facts.key] = facts
-            self._changed()
+            self._on_change()
 
     def _on_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         if old is not None:
@@ -384,7 +386,7 @@ def _key_of(known: Object | None) -> str:
     return f"{known.metadata.namespace}/{known.metadata.name}"
 
 
-def _is_lost(before: PodFacts, after: PodFacts | None) -> bool:
+def _is_lost_member(before: PodInfo, after: PodInfo | None) -> bool:
     """Return whether a pod that held resources has ended without success."""
     if after is None:
         return True

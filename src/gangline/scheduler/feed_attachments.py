@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.informer import Informer
 from gangline.scheduler.model import NodeName
 from gangline.scheduler.observe_storage import attach_limits
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.state import SchedulerCache
 from gangline.scheduler.wire import CSI_NODES, CSINode
 
 
-class AttachmentFeed:
+class CSINodeInformer:
     """Keeps attach limits in the cache current.
 
     Args:
@@ -19,7 +19,9 @@ class AttachmentFeed:
         changed: called when the next cycle may have another result.
     """
 
-    def __init__(self, client: Client, state: ClusterState, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, client: ApiClient, state: SchedulerCache, changed: Callable[[], None]
+    ) -> None:
         self._state, self._changed = state, changed
         self.informer: Informer[CSINode] = Informer(client, CSI_NODES)
         self.informer.add_listener(self._on_node)

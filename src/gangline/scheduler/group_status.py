@@ -12,7 +12,7 @@ import msgspec
 
 from gangline.api.scheduling import PodGroupCondition, PodGroupStatus
 from gangline.scheduler import reasons
-from gangline.scheduler.model import GroupFacts, PodFacts, Verdict
+from gangline.scheduler.model import PodGroupInfo, PodInfo, PendingReason
 
 PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = (
     "Pending",
@@ -22,14 +22,16 @@ PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = (
     "Completed",
 )
 UNSCHEDULABLE, SCHEDULED = "Unschedulable", "Scheduled"
-_NOT_ADMITTED = frozenset({reasons.NO_SUCH_QUEUE, reasons.QUEUE_CLOSED, reasons.QUOTA_EXCEEDED})
+_NOT_ADMITTED_REASONS = frozenset(
+    {reasons.NO_SUCH_QUEUE, reasons.QUEUE_CLOSED, reasons.QUOTA_EXCEEDED}
+)
 
 
-def group_status(
+def pod_group_status(
     current: PodGroupStatus,
-    group: GroupFacts,
-    members: Collection[PodFacts],
-    verdict: Verdict | None,
+    group: PodGroupInfo,
+    members: Collection[PodInfo],
+    verdict: PendingReason | None,
     now: datetime,
 ) -> PodGroupStatus:
     """Return the desired status; equal to ``current`` if nothing has to be written."""
@@ -43,24 +45,24 @@ def group_status(
 
 
 def phase_of(
-    current: str, group: GroupFacts, members: Collection[PodFacts], verdict: Verdict | None
+    current: str, group: PodGroupInfo, members: Collection[PodInfo], verdict: PendingReason | None
 ) -> str:
-    placed = [pod for pod in members if pod.node is not None or pod.finished]
+    placed = [pod for pod in members if pod.node is not None or pod.is_finished]
     if verdict is not None and any(pod.phase == "Running" for pod in placed):
         return UNKNOWN
     if len(placed) >= max(1, group.min_member):
         # A member that is pending, or is being created, keeps the group from being Completed.
-        return COMPLETED if all(pod.finished for pod in members) else RUNNING
-    if verdict is not None and verdict.reason in _NOT_ADMITTED:
+        return COMPLETED if all(pod.is_finished for pod in members) else RUNNING
+    if verdict is not None and verdict.reason in _NOT_ADMITTED_REASONS:
         return current if current == INQUEUE else PENDING
     return INQUEUE
 
 
 def _conditions(
     current: list[PodGroupCondition],
-    group: GroupFacts,
-    members: Collection[PodFacts],
-    verdict: Verdict | None,
+    group: PodGroupInfo,
+    members: Collection[PodInfo],
+    verdict: PendingReason | None,
     now: datetime,
 ) -> list[PodGroupCondition]:
     if verdict is not None:
@@ -85,8 +87,8 @@ def _conditions(
     return [_dated(condition, current, now) for condition in desired]
 
 
-def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
-    placed = sum(pod.node is not None or pod.finished for pod in members)
+def _is_placed(group: PodGroupInfo, members: Collection[PodInfo]) -> bool:
+    placed = sum(pod.node is not None or pod.is_finished for pod in members)
     return placed >= max(1, group.min_member)
 
 

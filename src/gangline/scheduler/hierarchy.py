@@ -15,22 +15,22 @@ from gangline.api.scheduling import (
     ROOT_QUEUE,
     Queue,
 )
-from gangline.scheduler.model import QueueFacts
+from gangline.scheduler.model import QueueInfo
 
 SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HierarchyPosition:
     """Position of a queue in the hierarchy, from the top down."""
 
-    above: tuple[tuple[str, float], ...]
+    ancestors: tuple[tuple[str, float], ...]
     """Names, each with its ancestors (``root/eng``), and weights."""
     weight: float
     """Weight of the queue itself among its siblings."""
 
 
-def place_of(queue: Queue) -> Place | None:
+def hierarchy_position(queue: Queue) -> HierarchyPosition | None:
     """Return a queue's position; None: its annotations state none, or cannot be parsed."""
     annotations = queue.metadata.annotations
     path = annotations.get(HIERARCHY_ANNOTATION, "").split(SEPARATOR)
@@ -43,13 +43,13 @@ def place_of(queue: Queue) -> Place | None:
     if not path:
         return None
     names = [SEPARATOR.join((ROOT_QUEUE, *path[:count])) for count in range(1, len(path))]
-    return Place(tuple(zip(names, weights[:-1], strict=True)), weights[-1])
+    return HierarchyPosition(tuple(zip(names, weights[:-1], strict=True)), weights[-1])
 
 
-def unreadable(queue: Queue) -> str:
+def hierarchy_problem(queue: Queue) -> str:
     """Return the problem with a queue's hierarchy annotations; empty: none."""
     annotations = queue.metadata.annotations
-    if not annotations.get(HIERARCHY_ANNOTATION) or place_of(queue) is not None:
+    if not annotations.get(HIERARCHY_ANNOTATION) or hierarchy_position(queue) is not None:
         return ""
     return (
         f"{HIERARCHY_ANNOTATION} and {HIERARCHY_WEIGHTS_ANNOTATION} do not state its position "
@@ -68,32 +68,32 @@ def _weights(written: str) -> list[float]:
     return [max(1.0, weight) for weight in weights]
 
 
-class Hierarchy:
+class QueueHierarchy:
     """Positions of all queues that have one."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
+        self._positions: dict[str, HierarchyPosition] = {}
 
-    def note(self, queue: Queue) -> None:
-        place = place_of(queue)
+    def update(self, queue: Queue) -> None:
+        place = hierarchy_position(queue)
         if place is None:
-            self.forget(queue.metadata.name)
+            self.remove(queue.metadata.name)
         else:
-            self._places[queue.metadata.name] = place
+            self._positions[queue.metadata.name] = place
 
-    def forget(self, name: str) -> None:
-        self._places.pop(name, None)
+    def remove(self, name: str) -> None:
+        self._positions.pop(name, None)
 
-    def arrange(self, queues: dict[str, QueueFacts]) -> None:
+    def apply_to(self, queues: dict[str, QueueInfo]) -> None:
         """Set parents and weights of queues by their positions.
 
         If queues disagree about the weight of an ancestor, the first queue by name decides.
         """
         for name in [name for name in queues if SEPARATOR in name]:
             del queues[name]
-        for name, place in sorted(self._places.items()):
+        for name, place in sorted(self._positions.items()):
             parent = ""
-            for each, weight in place.above:
-                queues.setdefault(each, QueueFacts(each, weight=weight, parent=parent))
+            for each, weight in place.ancestors:
+                queues.setdefault(each, QueueInfo(each, weight=weight, parent=parent))
                 parent = each
             queues[name] = replace(queues[name], parent=parent, weight=place.weight)

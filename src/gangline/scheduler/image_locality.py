@@ -9,33 +9,33 @@ from collections.abc import Set
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import NodeFacts
+from gangline.scheduler.model import NodeInfo
 
-LEAST = 23 * 2**20
+MIN_BYTES = 23 * 2**20
 """Bytes: smaller images are pulled quickly and do not count."""
-MOST_EACH = 1000 * 2**20
+MAX_BYTES_PER_CONTAINER = 1000 * 2**20
 """Bytes per container above which the score does not grow."""
-MAX_KEPT = 512
+MAX_CACHED_SCORES = 512
 """Cached score arrays, one for each set of images; the oldest is dropped."""
 
-Wanted = tuple[str, ...]
+PodImages = tuple[str, ...]
 """Images of a pod's containers: sorted, one for each container, with duplicates."""
 
 
-def normalised(name: str) -> str:
+def normalize_image_name(name: str) -> str:
     """Return an image name as nodes list it: without tag and digest the tag is ``latest``."""
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
-def locality(bytes_there: NDArray[np.float64], containers: int) -> NDArray[np.float64]:
+def image_locality_score(bytes_there: NDArray[np.float64], containers: int) -> NDArray[np.float64]:
     """Return scores between 0 and 1.
 
     Args:
         bytes_there: bytes of the images on each row, each weighted by the fraction of its nodes.
         containers: number of containers of the pod.
     """
-    most = MOST_EACH * containers
-    return (np.clip(bytes_there, LEAST, most) - LEAST) / (most - LEAST)
+    most = MAX_BYTES_PER_CONTAINER * containers
+    return (np.clip(bytes_there, MIN_BYTES, most) - MIN_BYTES) / (most - MIN_BYTES)
 
 
 class ImageLocality:
@@ -49,9 +49,9 @@ class ImageLocality:
         self._sizes: dict[str, dict[int, int]] = {}
         """Bytes by image and row."""
         self._nodes = 0
-        self._scores: dict[Wanted, NDArray[np.float64]] = {}
+        self._scores: dict[PodImages, NDArray[np.float64]] = {}
 
-    def changed(self, row: int, before: NodeFacts | None, after: NodeFacts | None) -> Set[str]:
+    def update_node(self, row: int, before: NodeInfo | None, after: NodeInfo | None) -> Set[str]:
         """Update a row after its node has changed.
 
         Returns:
@@ -74,7 +74,7 @@ class ImageLocality:
             del self._scores[names]
         return moved
 
-    def scores(self, names: Wanted, size: int) -> NDArray[np.float64]:
+    def scores(self, names: PodImages, size: int) -> NDArray[np.float64]:
         """Return a score for each of ``size`` rows; read-only."""
         known = self._scores.get(names)
         if known is None:
@@ -84,9 +84,9 @@ class ImageLocality:
                     rows = np.fromiter(sizes.keys(), np.intp, len(sizes))
                     amounts = np.fromiter(sizes.values(), np.float64, len(sizes))
                     there[rows] += amounts * (len(sizes) / self._nodes)
-            if len(self._scores) >= MAX_KEPT:
+            if len(self._scores) >= MAX_CACHED_SCORES:
                 self._scores.pop(next(iter(self._scores)))
-            known = self._scores[names] = locality(there, len(names))
+            known = self._scores[names] = image_locality_score(there, len(names))
         return known
 
     def _set(self, name: str, row: int, size: int | None) -> None:

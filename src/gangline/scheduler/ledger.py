@@ -5,18 +5,18 @@ from heapq import nlargest
 
 from gangline.scheduler.model import GroupKey, Request
 
-NOBODY = ""
+NO_QUEUE = ""
 """The queue of gangs whose group does not exist."""
 
 
-class Ledger:
+class UsageLedger:
     """Requested amounts charged to gangs, and through them to queues."""
 
-    def __init__(self, alone_queue: str) -> None:
+    def __init__(self, single_pod_queue: str) -> None:
         self.by_group: dict[GroupKey, Counter[str]] = defaultdict(Counter)
         self.by_queue: dict[str, Counter[str]] = defaultdict(Counter)
         self._queue_of: dict[GroupKey, str] = {}
-        self._alone_queue = alone_queue
+        self._single_pod_queue = single_pod_queue
         """Queue that pods without a group are charged to."""
         self._largest: dict[tuple[str, int], list[tuple[int, GroupKey]]] = {}
         """Cached results of ``largest``, in descending order."""
@@ -67,7 +67,7 @@ class Ledger:
 
     def queue_of(self, group: GroupKey | None) -> str:
         """Return the queue that a gang is charged to."""
-        return self._alone_queue if group is None else self._queue_of.get(group, NOBODY)
+        return self._single_pod_queue if group is None else self._queue_of.get(group, NO_QUEUE)
 
     def assign(self, group: GroupKey, queue: str) -> None:
         """Charge a gang to a queue, including its earlier usage."""
@@ -81,5 +81,5 @@ class Ledger:
 
     def release(self, group: GroupKey) -> None:
         """Charge a gang to no queue any more: its group was deleted."""
-        self.assign(group, NOBODY)
+        self.assign(group, NO_QUEUE)
         self._queue_of.pop(group, None)

@@ -18,22 +18,22 @@ from heapq import heappop, heappush
 from gangline.api.scheduling import ROOT_QUEUE
 from gangline.scheduler.fairness import NamespaceShares
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.turns import Entry, LanesByShare, QueueLine, Turn
-from gangline.scheduler.units import Unit
+from gangline.scheduler.turns import KeyedEntry, NamespaceFairQueue, EntryQueue, QueueEntry
+from gangline.scheduler.units import PendingGang
 
 _Rank = tuple[bool, int, float, tuple[object, ...], str]
 
-_ALONE: _Rank = (False, 0, 0.0, (), "")
+_ONLY_CHILD: _Rank = (False, 0, 0.0, (), "")
 
 
-class Line:
+class SchedulingOrder:
     """Entries in scheduling order. Allocations of the cycle change the order."""
 
     def __init__(
         self,
-        units: Iterable[Unit],
+        units: Iterable[PendingGang],
         tree: QueueTree,
-        share_of: Callable[[Unit], float] | None = None,
+        share_of: Callable[[PendingGang], float] | None = None,
         shares: NamespaceShares | None = None,
     ) -> None:
         """Build the order.
@@ -45,100 +45,106 @@ class Line:
             shares: shares of namespaces, if these order gangs within queues.
         """
         self._tree, self._shares = tree, shares
-        self._urgent: deque[Turn] = deque()
-        self._lines: dict[str, QueueLine] = {}
-        self._below: dict[str, list[tuple[_Rank, str]]] = {}
+        self._urgent: deque[QueueEntry] = deque()
+        self._entry_queues: dict[str, EntryQueue] = {}
+        self._active_children: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
         urgent = []
         for unit in units:
-            turn = Turn(unit)
+            turn = QueueEntry(unit)
             if not unit.needed:
                 share = share_of(unit) if share_of is not None else 0.0
-                turn = Turn(unit, True, deque(unit.waiting), share=share)
-            if unit.urgent and unit.needed:
+                turn = QueueEntry(unit, True, deque(unit.pending), share=share)
+            if unit.is_urgent and unit.needed:
                 urgent.append(turn)
             else:
-                self._line(unit.queue).enter((turn.key, turn))
+                self._entry_queue(unit.queue).add_first((turn.key, turn))
         self._urgent.extend(sorted(urgent, key=lambda turn: turn.unit.order))
-        for line in self._lines.values():
-            line.settle()
-        self._open = False
+        for line in self._entry_queues.values():
+            line.sort()
+        self._queues_ranked = False
         """Queues are ranked after the urgent gangs were served, since those change the usage."""
 
-    def pop(self) -> Turn | None:
+    def pop(self) -> QueueEntry | None:
         """Return the next entry; None: no entry is left."""
         if self._urgent:
             return self._urgent.popleft()
-        if not self._open:
-            self._open = True
-            for queue in self._lines:
-                self._enter(queue)
-        if self._path and not any(self._below.values()) and self._lines[self._path[-1][1]]:
+        if not self._queues_ranked:
+            self._queues_ranked = True
+            for queue in self._entry_queues:
+                self._activate_queue(queue)
+        if (
+            self._path
+            and not any(self._active_children.values())
+            and self._entry_queues[self._path[-1][1]]
+        ):
             # Only the queue that was served last has entries.
-            return self._lines[self._path[-1][1]].pop()
-        self._settle()
+            return self._entry_queues[self._path[-1][1]].pop()
+        self._reinsert_served()
         name = ROOT_QUEUE
-        while below := self._below.get(name):
+        while below := self._active_children.get(name):
             _, child = heappop(below)
             self._path.append((name, child))
             name = child
-        line = self._lines.get(name)
+        line = self._entry_queues.get(name)
         return line.pop() if line else None
 
-    def again(self, turn: Turn) -> None:
+    def requeue(self, turn: QueueEntry) -> None:
         """Requeue a gang for its remaining extra pods."""
-        line = self._line(turn.unit.queue)
+        line = self._entry_queue(turn.unit.queue)
         line.push((turn.key, turn))
-        if not self._open:
+        if not self._queues_ranked:
             return
         if len(line) == 1 and (not self._path or self._path[-1][1] != turn.unit.queue):
-            self._enter(turn.unit.queue)
+            self._activate_queue(turn.unit.queue)
 
-    def _line(self, queue: str) -> QueueLine:
-        line = self._lines.get(queue)
+    def _entry_queue(self, queue: str) -> EntryQueue:
+        line = self._entry_queues.get(queue)
         if line is None:
-            line = QueueLine() if self._shares is None else LanesByShare(self._shares)
-            self._lines[queue] = line
+            line = EntryQueue() if self._shares is None else NamespaceFairQueue(self._shares)
+            self._entry_queues[queue] = line
         return line
 
     @property
     def empty(self) -> bool:
         """True if no other entry is left."""
-        return not self._urgent and not any(self._lines.values())
+        return not self._urgent and not any(self._entry_queues.values())
 
-    def _enter(self, queue: str) -> None:
+    def _activate_queue(self, queue: str) -> None:
         """Activate a queue that has entries again, and its idle ancestors."""
-        self._settle()
-        for account in self._tree.accounts[queue].path():
-            parent = account.parent.facts.name if account.parent else ROOT_QUEUE
-            siblings = self._below.setdefault(parent, [])
+        self._reinsert_served()
+        for account in self._tree.queues[queue].path():
+            parent = account.parent.info.name if account.parent else ROOT_QUEUE
+            siblings = self._active_children.setdefault(parent, [])
             busy = bool(siblings)
-            self._push(parent, account.facts.name)
+            self._push(parent, account.info.name)
             if busy:
                 return
 
-    def _settle(self) -> None:
+    def _reinsert_served(self) -> None:
         """Reinsert the queue that was served last at its new rank."""
         while self._path:
             parent, child = self._path.pop()
-            if self._lines.get(child) or self._below.get(child):
+            if self._entry_queues.get(child) or self._active_children.get(child):
                 self._push(parent, child)
 
     def _push(self, parent: str, child: str) -> None:
-        siblings = self._below.setdefault(parent, [])
-        heappush(siblings, (self._rank(child) if self._rivals(parent) else _ALONE, child))
+        siblings = self._active_children.setdefault(parent, [])
+        heappush(
+            siblings, (self._rank(child) if self._has_siblings(parent) else _ONLY_CHILD, child)
+        )
 
-    def _rivals(self, parent: str) -> bool:
+    def _has_siblings(self, parent: str) -> bool:
         """Return whether ``parent`` has several children: only then is a rank needed."""
-        return len(self._tree.accounts[parent].children) > 1
+        return len(self._tree.queues[parent].children) > 1
 
     def _rank(self, queue: str) -> _Rank:
-        account = self._tree.accounts[queue]
+        account = self._tree.queues[queue]
         key, turn = self._head(queue)
-        borrows = account.borrows(self._tree.amount(turn.asked))
-        return (borrows, -account.facts.priority, account.share, key, queue)
+        borrows = account.would_exceed_fair_share(self._tree.request_vector(turn.requested))
+        return (borrows, -account.info.priority, account.share, key, queue)
 
-    def _head(self, queue: str) -> Entry:
-        while below := self._below.get(queue):
+    def _head(self, queue: str) -> KeyedEntry:
+        while below := self._active_children.get(queue):
             queue = below[0][1]
-        return self._lines[queue].head()
+        return self._entry_queues[queue].head()

@@ -15,7 +15,7 @@ import msgspec
 
 from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.api.selectors import Selector
-from gangline.scheduler.scopes import ORDINARY, Traits
+from gangline.scheduler.scopes import DEFAULT_QUOTA_ATTRIBUTES, QuotaAttributes
 
 NodeName = NewType("NodeName", str)
 PodKey = NewType("PodKey", str)
@@ -25,16 +25,16 @@ GroupKey = NewType("GroupKey", str)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-HOST_PORT = "hostport:"
+HOST_PORT_PREFIX = "hostport:"
 """Prefix of a host port (``hostport:tcp:8080``), a resource of which every node has one."""
 
-VOLUME = "volume:"
+VOLUME_PREFIX = "volume:"
 """Prefix of free volumes that match a claim, a resource of the nodes that reach them."""
 
-ATTACHED = "attach:"
+ATTACHMENT_PREFIX = "attach:"
 """Prefix of attachable volumes of a storage driver, a resource of nodes."""
 
-NOT_SHARED = (HOST_PORT, VOLUME, ATTACHED)
+INTERNAL_RESOURCE_PREFIXES = (HOST_PORT_PREFIX, VOLUME_PREFIX, ATTACHMENT_PREFIX)
 """Prefixes of internal resources: messages do not show them, and queues do not divide them."""
 
 Request = tuple[tuple[str, int], ...]
@@ -42,14 +42,14 @@ Request = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Taint:
+class TaintInfo:
     key: str
     value: str
     effect: str
 
 
 @dataclass(frozen=True, slots=True)
-class Toleration:
+class TolerationInfo:
     """A toleration. An empty key with the operator Exists tolerates every taint."""
 
     key: str = ""
@@ -59,7 +59,7 @@ class Toleration:
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
+class LabelExpression:
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class NodeTerm:
     Kubernetes.
     """
 
-    labels: tuple[Expression, ...] = ()
-    fields: tuple[Expression, ...] = ()
+    labels: tuple[LabelExpression, ...] = ()
+    fields: tuple[LabelExpression, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,57 +98,57 @@ class SpreadTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class Relations:
+class InterPodRules:
     """Inter-pod affinity, anti-affinity and topology spread of a pod."""
 
-    near: tuple[PodTerm, ...] = ()
-    apart: tuple[PodTerm, ...] = ()
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
     spread: tuple[SpreadTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class RequiredNodeTerms:
     """Node terms that a pod must match besides its own, from the node groups of its queue or its
     volumes.
     """
 
     terms: tuple[NodeTerm, ...]
     """A node must match at least one of these terms."""
-    why: str
+    message: str
     """The message for other nodes, in Kubernetes' wording where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Constraints:
+class PlacementConstraints:
     """Where a pod may run, apart from free resources. Equal constraints share one evaluation."""
 
     selector: tuple[tuple[str, str], ...] = ()
     required: tuple[NodeTerm, ...] | None = None
     """A node must match at least one term. None: no requirement. Empty: no node matches."""
     preferred: tuple[tuple[int, NodeTerm], ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
-    relations: Relations | None = None
+    tolerations: tuple[TolerationInfo, ...] = ()
+    inter_pod: InterPodRules | None = None
     """None: the pod has no rules about other pods."""
-    fences: tuple[Fence, ...] = ()
+    required_node_terms: tuple[RequiredNodeTerms, ...] = ()
     """A node must match all of these."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class NodeInfo:
     name: NodeName
     allocatable: Request
     labels: tuple[tuple[str, str], ...] = ()
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[TaintInfo, ...] = ()
     unschedulable: bool = False
     ready: bool = True
-    boasts: tuple[str, ...] = ()
+    overreported_resources: tuple[str, ...] = ()
     """Resources whose allocatable amount exceeds the capacity."""
     images: tuple[tuple[str, int], ...] = ()
     """Image names, sorted, with their bytes. Empty if image locality has no weight."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class PodShape:
     """The request and the constraints of a pod: pods of one shape are interchangeable.
 
     Created by ``shape_of`` only, which returns one object for equal shapes: tables find it by
@@ -156,17 +156,17 @@ class Shape:
     """
 
     request: Request
-    constraints: Constraints
+    constraints: PlacementConstraints
     images: tuple[str, ...] = ()
     """The image of each container, sorted. Empty if image locality has no weight."""
 
 
 @lru_cache(maxsize=16_384)
-def shape_of(request: Request, constraints: Constraints, *images: str) -> Shape:
-    return Shape(request, constraints, images)
+def shape_of(request: Request, constraints: PlacementConstraints, *images: str) -> PodShape:
+    return PodShape(request, constraints, images)
 
 
-class PodFacts(msgspec.Struct, frozen=True, gc=False):
+class PodInfo(msgspec.Struct, frozen=True, gc=False):
     """A pod: its shape, its gang, and its node.
 
     Each step of a pod's life creates a new one. A msgspec struct is created several times as fast
@@ -176,73 +176,73 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
     key: PodKey
     uid: str
-    shape: Shape
+    shape: PodShape
     created: datetime = EPOCH
     priority: int = 0
     group: GroupKey | None = None
     role: str = ""
     node: NodeName | None = None
     phase: str = "Pending"
-    terminating: bool = False
-    gated: bool = False
-    ours: bool = True
+    is_terminating: bool = False
+    is_gated: bool = False
+    is_ours: bool = True
     """True if its schedulerName is one that this scheduler serves."""
     labels: tuple[tuple[str, str], ...] = ()
     preemptable: bool = True
     """True if the pod may be evicted for other pods."""
-    preempts: bool = True
+    may_preempt: bool = True
     """True if other pods may be evicted for this pod."""
     claims: tuple[str, ...] = ()
     """Keys (``namespace/name``) of its PersistentVolumeClaims."""
-    limit_s: float = 0.0
+    max_run_time_s: float = 0.0
     """Maximum run time in seconds; 0: unlimited."""
-    started: float = 0.0
+    started_at: float = 0.0
     """Start time on its node, in seconds since the epoch; 0: not started."""
-    ended: float = 0.0
+    ended_at: float = 0.0
     """End of its last container, in seconds since the epoch; 0: unknown."""
-    traits: Traits = ORDINARY
+    quota_attributes: QuotaAttributes = DEFAULT_QUOTA_ATTRIBUTES
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return self.phase in {"Succeeded", "Failed"}
 
     @property
-    def holds_room(self) -> bool:
+    def holds_resources(self) -> bool:
         """True if the pod uses resources of its node, as the kubelet counts: until it has really
         ended.
         """
-        return self.node is not None and not self.finished
+        return self.node is not None and not self.is_finished
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         """True if this scheduler has to place the pod."""
         return (
-            self.ours
+            self.is_ours
             and self.node is None
-            and not (self.finished or self.terminating or self.gated)
+            and not (self.is_finished or self.is_terminating or self.is_gated)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PreviousNodes:
     """Nodes on which the pods of a restarting gang ran before. They are reserved for the gang."""
 
-    until: float
+    expires_at: float
     """Expiry, in seconds since the epoch: afterwards any pod may use the nodes."""
     nodes: tuple[tuple[PodKey, NodeName], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RoleWishes:
+class RoleAffinity:
     """Which roles of a gang prefer to share nodes, and which prefer not to."""
 
-    together: tuple[tuple[str, ...], ...] = ()
-    apart: tuple[tuple[str, ...], ...] = ()
+    affinity: tuple[tuple[str, ...], ...] = ()
+    anti_affinity: tuple[tuple[str, ...], ...] = ()
     """A single role: its pods are spread. Several roles: they avoid each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkRule:
+class NetworkTopologyRule:
     """How close in the network the pods of a gang must be, or prefer to be."""
 
     hard: bool = True
@@ -252,20 +252,20 @@ class NetworkRule:
 
 
 @dataclass(frozen=True, slots=True)
-class PartRule:
+class SubgroupRule:
     """A subGroupPolicy: which pods form subgroups, their size, and the minimal count."""
 
     name: str
     selector: Selector
     size: int = 1
-    minimum: int = 0
+    min_subgroups: int = 0
     keys: tuple[str, ...] = ()
     """Pods with equal values of these labels form one subgroup."""
-    network: NetworkRule | None = None
+    network: NetworkTopologyRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class MemberFacts:
+class HyperNodeMemberInfo:
     """Members of a network domain: domains or nodes, by name, pattern or labels."""
 
     hypernode: bool
@@ -275,15 +275,15 @@ class MemberFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class HyperNodeFacts:
+class HyperNodeInfo:
     name: str
     tier: int
     tier_name: str = ""
-    members: tuple[MemberFacts, ...] = ()
+    members: tuple[HyperNodeMemberInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFacts:
+class PodGroupInfo:
     """A pod group: how many members must start together, and what orders it."""
 
     key: GroupKey
@@ -296,24 +296,24 @@ class GroupFacts:
     created: datetime = EPOCH
     min_resources: Request = ()
     """Total request of its minimal members, if the creator of the group states it."""
-    places: Places | None = None
+    previous_nodes: PreviousNodes | None = None
     preemptable: bool = True
     """True if its pods may be evicted for other pods."""
-    roles: RoleWishes | None = None
-    network: NetworkRule | None = None
-    parts: tuple[PartRule, ...] = ()
-    run_time_s: float = 0.0
+    role_affinity: RoleAffinity | None = None
+    network: NetworkTopologyRule | None = None
+    subgroups: tuple[SubgroupRule, ...] = ()
+    max_run_time_s: float = 0.0
     """Maximum run time in seconds that the group states; 0: not stated."""
-    checkpointed: float = 0.0
+    checkpointed_at: float = 0.0
     """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
     family: str = ""
     """Gangs that run about equally long (see ``run_times``)."""
-    lodges_with: str = ""
+    backfills_for: str = ""
     """In whose planned room it runs; empty: in nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFacts:
+class QueueInfo:
     """A queue: its place in the tree, its limits and shares, and whether it is open."""
 
     name: str
@@ -331,14 +331,14 @@ class QueueFacts:
     parent: str = ""
     fifo: bool = False
     """True if a pending gang blocks later gangs of the queue."""
-    fences: tuple[Fence, ...] = ()
+    required_node_terms: tuple[RequiredNodeTerms, ...] = ()
     """Node terms that its pods must match."""
-    preferred: tuple[tuple[int, NodeTerm], ...] = ()
+    preferred_node_terms: tuple[tuple[int, NodeTerm], ...] = ()
     """Node terms that its pods prefer, with weights."""
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class PodEviction:
     """Part of a cycle's result: this pod is evicted for a gang."""
 
     pod: PodKey
@@ -351,7 +351,7 @@ class Eviction:
     """The rule that allows the eviction, as a text for people."""
 
 
-class Binding(msgspec.Struct, frozen=True, gc=False):
+class PodBinding(msgspec.Struct, frozen=True, gc=False):
     """Part of a cycle's result: this pod runs on this node."""
 
     pod: PodKey
@@ -360,7 +360,7 @@ class Binding(msgspec.Struct, frozen=True, gc=False):
     group: GroupKey | None = None
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class PendingReason(msgspec.Struct, frozen=True):
     """Why a gang, or a single pod, is pending: the text of conditions of the group and its pods."""
 
     reason: str
@@ -372,28 +372,28 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Reservation:
     """Nodes reserved for a pending gang. A reservation stays the same until it can be used."""
 
-    places: tuple[tuple[PodKey, NodeName], ...]
-    cleared: bool = False
+    nodes: tuple[tuple[PodKey, NodeName], ...]
+    preempting: bool = False
     """True if pods were evicted for it: then no other gang may use the nodes, whatever its order.
     """
-    since: float = 0.0
+    created_at: float = 0.0
     """Creation time in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CycleResult:
     """The result of a cycle: bindings of complete gangs, evictions, reasons."""
 
-    bindings: tuple[Binding, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    bindings: tuple[PodBinding, ...] = ()
+    pending_reasons: tuple[PendingReason, ...] = ()
     placed: frozenset[GroupKey] = field(default_factory=frozenset)
     """Groups whose minimum is complete with these bindings."""
-    evictions: tuple[Eviction, ...] = ()
+    evictions: tuple[PodEviction, ...] = ()
     """Pods to evict; victim sets are complete."""
-    promises: Mapping[str, Promise] = field(default_factory=dict)
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
     """Reservations by the name of their gang."""
-    lodgers: Mapping[GroupKey, str] = field(default_factory=dict)
+    backfilled: Mapping[GroupKey, str] = field(default_factory=dict)
     """Gangs that are let into planned room for as long as their like take, and whose room it is."""

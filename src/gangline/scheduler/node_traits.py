@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import NodeFacts, NodeName
-from gangline.scheduler.plugins.node_filters import keeps_off
+from gangline.scheduler.model import NodeInfo, NodeName
+from gangline.scheduler.plugins.node_filters import has_blocking_taint
 from gangline.scheduler.plugins.node_scores import is_device
 
 MODEL_LABELS = (
@@ -22,24 +22,24 @@ MODEL_LABELS = (
 """Labels that name the device model; the first one that any node has is used."""
 
 Mask = NDArray[np.bool_]
-Facts = Sequence[NodeFacts | None]
+NodeInfos = Sequence[NodeInfo | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceModels:
     """The device models of the nodes, if there are several."""
 
-    of: Sequence[str]
+    by_row: Sequence[str]
     """The model of each row; empty: its node does not name one."""
-    there: frozenset[str]
+    present: frozenset[str]
     """Models of which some node has devices."""
-    rows: Mapping[str, Mask]
+    masks: Mapping[str, Mask]
     """By model: the rows of this model, and the rows without devices."""
 
 
-def models_of(facts: Facts, has_devices: Mask) -> DeviceModels | None:
+def device_models_of(facts: NodeInfos, has_devices: Mask) -> DeviceModels | None:
     """Return the device models that nodes name; None: all devices are of one model."""
-    label = next((label for label in MODEL_LABELS if _is_said(label, facts)), None)
+    label = next((label for label in MODEL_LABELS if _is_label_used(label, facts)), None)
     if label is None:
         return None
     of = [dict(node.labels).get(label, "") if node is not None else "" for node in facts]
@@ -50,25 +50,25 @@ def models_of(facts: Facts, has_devices: Mask) -> DeviceModels | None:
     return DeviceModels(of, there, {each: (named == each) | ~has_devices for each in set(of)})
 
 
-def _is_said(label: str, facts: Facts) -> bool:
+def _is_label_used(label: str, facts: NodeInfos) -> bool:
     return any(node is not None and label in dict(node.labels) for node in facts)
 
 
-def _is_usable(node: NodeFacts | None) -> bool:
+def _is_usable(node: NodeInfo | None) -> bool:
     return node is not None and node.ready and not node.unschedulable
 
 
-def _is_tainted(node: NodeFacts | None) -> bool:
-    return node is not None and keeps_off(node)
+def _is_tainted(node: NodeInfo | None) -> bool:
+    return node is not None and has_blocking_taint(node)
 
 
-def _has_devices(node: NodeFacts | None) -> bool:
+def _has_devices(node: NodeInfo | None) -> bool:
     return node is not None and any(
         amount > 0 and is_device(name) for name, amount in node.allocatable
     )
 
 
-def _with(trait: Mask | None, row: int, value: bool) -> Mask | None:
+def _with_row(trait: Mask | None, row: int, value: bool) -> Mask | None:
     if trait is None or trait[row] == value:
         return trait
     changed = trait.copy()
@@ -76,7 +76,7 @@ def _with(trait: Mask | None, row: int, value: bool) -> Mask | None:
     return changed
 
 
-class NodeTraits:
+class NodeStats:
     """Cached masks of a node table, by row."""
 
     def __init__(self) -> None:
@@ -87,26 +87,28 @@ class NodeTraits:
         self._models: DeviceModels | None = None
         self._models_known = False
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop everything: rows were added."""
         self._parts.clear()
         self._usable = self._tainted = self._has_devices = None
         self._models_known = False
 
-    def changed(self, row: int, before: NodeFacts | None, after: NodeFacts | None) -> None:
+    def update_row(self, row: int, before: NodeInfo | None, after: NodeInfo | None) -> None:
         """Update the masks for a changed row. Masks are copied on change, so callers keep the old
         ones.
         """
-        self._usable = _with(self._usable, row, _is_usable(after))
-        self._tainted = _with(self._tainted, row, _is_tainted(after))
+        self._usable = _with_row(self._usable, row, _is_usable(after))
+        self._tainted = _with_row(self._tainted, row, _is_tainted(after))
         if before is None or after is None or before.labels != after.labels:
             self._parts.clear()
             self._models_known = False
         if before is None or after is None or before.allocatable != after.allocatable:
-            self._has_devices = _with(self._has_devices, row, _has_devices(after))
+            self._has_devices = _with_row(self._has_devices, row, _has_devices(after))
             self._models_known = False
 
-    def parts(self, label: str, rows: Mapping[NodeName, int], facts: Facts) -> NDArray[np.intp]:
+    def topology_domains_of(
+        self, label: str, rows: Mapping[NodeName, int], facts: NodeInfos
+    ) -> NDArray[np.intp]:
         """Return the topology domain number of each row by a node label; -1 without the label."""
         known = self._parts.get(label)
         if known is None:
@@ -120,23 +122,23 @@ class NodeTraits:
             self._parts[label] = known
         return known
 
-    def usable(self, facts: Facts) -> Mask:
+    def usable(self, facts: NodeInfos) -> Mask:
         if self._usable is None:
             self._usable = np.array([_is_usable(node) for node in facts], dtype=bool)
         return self._usable
 
-    def tainted(self, facts: Facts) -> Mask:
+    def tainted(self, facts: NodeInfos) -> Mask:
         if self._tainted is None:
             self._tainted = np.array([_is_tainted(node) for node in facts], dtype=bool)
         return self._tainted
 
-    def has_devices(self, facts: Facts) -> Mask:
+    def has_devices(self, facts: NodeInfos) -> Mask:
         if self._has_devices is None:
             self._has_devices = np.array([_has_devices(node) for node in facts], dtype=bool)
         return self._has_devices
 
-    def models(self, facts: Facts) -> DeviceModels | None:
+    def models(self, facts: NodeInfos) -> DeviceModels | None:
         if not self._models_known:
-            self._models = models_of(facts, self.has_devices(facts))
+            self._models = device_models_of(facts, self.has_devices(facts))
             self._models_known = True
         return self._models

@@ -9,27 +9,27 @@ import msgspec
 
 from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import (
-    LODGES_ANNOTATION,
+    BACKFILLS_FOR_ANNOTATION,
     RESERVED_ANNOTATION,
     PodGroup,
-    ReservedPlaces,
+    ReservedNodesAnnotation,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import KubeError, NotFound
-from gangline.scheduler.model import GroupFacts, GroupKey, NodeName, PodKey, Promise
+from gangline.scheduler.model import PodGroupInfo, GroupKey, NodeName, PodKey, Reservation
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 
 
-def read_promise(group: PodGroup) -> Promise | None:
+def read_reservation(group: PodGroup) -> Reservation | None:
     """Return the reservation stored on a group; None: none, or one that cannot be parsed."""
     written = group.metadata.annotations.get(RESERVED_ANNOTATION)
     if not written:
         return None
     try:
-        reserved = msgspec.json.decode(written, type=ReservedPlaces)
+        reserved = msgspec.json.decode(written, type=ReservedNodesAnnotation)
     except msgspec.DecodeError:
         return None
     since = reserved.since if reserved.since.tzinfo else reserved.since.replace(tzinfo=UTC)
@@ -38,51 +38,51 @@ def read_promise(group: PodGroup) -> Promise | None:
         (PodKey(f"{namespace}/{pod}"), NodeName(node))
         for pod, node in sorted(reserved.nodes.items())
     )
-    return Promise(places, reserved.cleared, since.timestamp())
+    return Reservation(places, reserved.cleared, since.timestamp())
 
 
-def write_promise(promise: Promise) -> str:
+def encode_reservation(promise: Reservation) -> str:
     """Return the annotation value of a reservation."""
-    reserved = ReservedPlaces(
-        since=datetime.fromtimestamp(promise.since, UTC),
-        nodes={pod.partition("/")[2]: node for pod, node in promise.places},
-        cleared=promise.cleared,
+    reserved = ReservedNodesAnnotation(
+        since=datetime.fromtimestamp(promise.created_at, UTC),
+        nodes={pod.partition("/")[2]: node for pod, node in promise.nodes},
+        cleared=promise.preempting,
     )
     return msgspec.json.encode(reserved).decode()
 
 
-class Notebook:
+class ReservationStore:
     """Writes changed reservations in the background, one group after the other."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ApiClient) -> None:
         self._client = client
-        self._noted: dict[GroupKey, Promise] = {}
-        self._wanted: dict[GroupKey, Promise] = {}
+        self._stored: dict[GroupKey, Reservation] = {}
+        self._desired: dict[GroupKey, Reservation] = {}
         self._lodgers: dict[GroupKey, str] = {}
         """Backfilled gangs whose owner has not been written."""
         self._written: set[GroupKey] = set()
         """Backfilled gangs that were written, though the watch may not show it yet."""
         self._changed = asyncio.Event()
 
-    def found(self, group: GroupKey, promise: Promise) -> None:
+    def add_stored(self, group: GroupKey, promise: Reservation) -> None:
         """Take over a reservation that is stored already."""
-        self._noted[group] = promise
+        self._stored[group] = promise
 
-    def note(
+    def store(
         self,
-        promises: Mapping[str, Promise],
+        promises: Mapping[str, Reservation],
         lodgers: Mapping[GroupKey, str],
-        groups: Mapping[GroupKey, GroupFacts],
+        groups: Mapping[GroupKey, PodGroupInfo],
     ) -> None:
         """Store exactly these reservations of groups, and the owners of backfilled gangs."""
         self._written &= lodgers.keys()
         for key, host in lodgers.items():
-            if key not in self._written and key in groups and groups[key].lodges_with != host:
+            if key not in self._written and key in groups and groups[key].backfills_for != host:
                 self._lodgers[key] = host
                 self._changed.set()
         desired = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
-        if desired != self._wanted or self._noted.keys() - desired.keys():
-            self._wanted = desired
+        if desired != self._desired or self._stored.keys() - desired.keys():
+            self._desired = desired
             self._changed.set()
 
     async def run(self) -> None:
@@ -91,9 +91,9 @@ class Notebook:
             await self._changed.wait()
             self._changed.clear()
             await self._write_lodgers()
-            for key in sorted(self._noted.keys() | self._wanted.keys()):
-                promise = self._wanted.get(key)
-                if self._noted.get(key) != promise and not await self._write(key, promise):
+            for key in sorted(self._stored.keys() | self._desired.keys()):
+                promise = self._desired.get(key)
+                if self._stored.get(key) != promise and not await self._write(key, promise):
                     await asyncio.sleep(RETRY_S)
                     self._changed.set()
 
@@ -101,7 +101,7 @@ class Notebook:
         """Write the owners of backfilled gangs, which a restarted scheduler must know."""
         for key, host in list(self._lodgers.items()):
             namespace, _, name = key.partition("/")
-            body = {"metadata": {"annotations": {LODGES_ANNOTATION: host}}}
+            body = {"metadata": {"annotations": {BACKFILLS_FOR_ANNOTATION: host}}}
             try:
                 await self._client.patch(POD_GROUPS, name, body, namespace)
             except NotFound:
@@ -112,21 +112,21 @@ class Notebook:
             self._lodgers.pop(key)
             self._written.add(key)
 
-    async def _write(self, key: GroupKey, promise: Promise | None) -> bool:
+    async def _write(self, key: GroupKey, promise: Reservation | None) -> bool:
         namespace, _, name = key.partition("/")
-        value = None if promise is None else write_promise(promise)
+        value = None if promise is None else encode_reservation(promise)
         body = {"metadata": {"annotations": {RESERVED_ANNOTATION: value}}}
         try:
             await self._client.patch(POD_GROUPS, name, body, namespace)
         except NotFound:
-            self._noted.pop(key, None)
-            self._wanted.pop(key, None)
+            self._stored.pop(key, None)
+            self._desired.pop(key, None)
             return True
         except KubeError as error:
             log.warning("reservation not stored: %s", error, extra={"group": key})
             return False
         if promise is None:
-            self._noted.pop(key, None)
+            self._stored.pop(key, None)
         else:
-            self._noted[key] = promise
+            self._stored[key] = promise
         return True

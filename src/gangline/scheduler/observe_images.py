@@ -8,10 +8,10 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from gangline.api.node import ContainerImage, Node
-from gangline.scheduler.image_locality import Wanted, normalised
+from gangline.scheduler.image_locality import PodImages, normalize_image_name
 from gangline.scheduler.wire import ImagedPodSpec, LeanPodSpec
 
-MOST_BYTES = 2**50
+MAX_IMAGE_BYTES = 2**50
 """Larger sizes are clamped."""
 _Listed = tuple[tuple[str, int], ...]
 """Image names with their bytes."""
@@ -25,7 +25,7 @@ def slim_node(node: Node) -> Node:
 
 def slim_node_with_images(node: Node) -> Node:
     """Drop what heartbeats change, and intern the images."""
-    images = [_shared(tuple(image.names), image.size_bytes) for image in node.status.images]
+    images = [_interned_image(tuple(image.names), image.size_bytes) for image in node.status.images]
     slim = slim_node(node)
     return replace(slim, status=replace(slim.status, images=images))
 
@@ -39,20 +39,20 @@ def node_images(node: Node) -> _Listed:
     return tuple(sizes[name] for name in sorted(sizes))
 
 
-def pod_images(spec: LeanPodSpec) -> Wanted:
+def pod_images(spec: LeanPodSpec) -> PodImages:
     """Return the images of a pod's containers; empty if they were not read."""
     if not isinstance(spec, ImagedPodSpec):
         return ()
     containers = (*spec.init_containers, *spec.containers)
-    return tuple(sorted(normalised(container.image) for container in containers))
+    return tuple(sorted(normalize_image_name(container.image) for container in containers))
 
 
 @lru_cache(maxsize=16_384)
-def _shared(names: tuple[str, ...], size: int) -> ContainerImage:
+def _interned_image(names: tuple[str, ...], size: int) -> ContainerImage:
     return ContainerImage(list(names), size)
 
 
 @lru_cache(maxsize=16_384)
 def _entries(names: tuple[str, ...], size: int) -> _Listed:
     """Each name of an image with its bytes; absurd ones are cut."""
-    return tuple((normalised(name), min(MOST_BYTES, max(0, size))) for name in names)
+    return tuple((normalize_image_name(name), min(MAX_IMAGE_BYTES, max(0, size))) for name in names)

@@ -5,44 +5,50 @@ from typing import TypeAlias
 
 from gangline.api.affinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from gangline.api.meta import LabelSelector
-from gangline.api.selectors import EVERYTHING, Requirement, Selector, SelectorError, from_object
-from gangline.scheduler.model import PodTerm, Relations, SpreadTerm
+from gangline.api.selectors import (
+    EVERYTHING,
+    Requirement,
+    Selector,
+    SelectorError,
+    selector_from_object,
+)
+from gangline.scheduler.model import PodTerm, InterPodRules, SpreadTerm
 from gangline.scheduler.wire import LeanPodSpec
 
 Namespaces: TypeAlias = Mapping[str, Mapping[str, str]]
 """Labels of namespaces, by name."""
 NO_NAMESPACES: Namespaces = {}
-_NOWHERE = ("",)
+_NO_NAMESPACE = ("",)
 """Namespaces of a term whose namespace selector matches none."""
 
 
-def relations(
+def inter_pod_rules(
     spec: LeanPodSpec, labels: Mapping[str, str], namespaces: Namespaces = NO_NAMESPACES
-) -> Relations | None:
+) -> InterPodRules | None:
     """Return the inter-pod rules of a pod with these labels; None: it has none.
 
     A namespace selector selects all namespaces while their labels are unknown.
     """
     affinity = spec.affinity
-    found = Relations(
-        near=_terms(affinity.pod_affinity if affinity else None, labels, namespaces),
-        apart=_terms(affinity.pod_anti_affinity if affinity else None, labels, namespaces),
+    found = InterPodRules(
+        affinity=_terms(affinity.pod_affinity if affinity else None, labels, namespaces),
+        anti_affinity=_terms(affinity.pod_anti_affinity if affinity else None, labels, namespaces),
         spread=tuple(_spread(each, labels) for each in spec.topology_spread_constraints),
     )
-    return found if found.near or found.apart or found.spread else None
+    return found if found.affinity or found.anti_affinity or found.spread else None
 
 
-def chooses_namespaces(spec: LeanPodSpec) -> bool:
+def has_namespace_selector(spec: LeanPodSpec) -> bool:
     """Return whether a term of the pod has a namespace selector."""
-    return any(term.namespace_selector is not None for term in _written(spec))
+    return any(term.namespace_selector is not None for term in _all_terms(spec))
 
 
-def names_namespaces(spec: LeanPodSpec) -> bool:
+def crosses_namespaces(spec: LeanPodSpec) -> bool:
     """Return whether a term of the pod names or selects namespaces."""
-    return any(term.namespaces or term.namespace_selector is not None for term in _written(spec))
+    return any(term.namespaces or term.namespace_selector is not None for term in _all_terms(spec))
 
 
-def _written(spec: LeanPodSpec) -> Iterator[PodAffinityTerm]:
+def _all_terms(spec: LeanPodSpec) -> Iterator[PodAffinityTerm]:
     """Yield all inter-pod terms, required and preferred."""
     affinity = spec.affinity
     for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
@@ -60,12 +66,15 @@ def _terms(
     required = affinity.required_during_scheduling_ignored_during_execution
     preferred = affinity.preferred_during_scheduling_ignored_during_execution
     return (
-        *(_term(term, labels, 0, namespaces) for term in required),
-        *(_term(liked.pod_affinity_term, labels, liked.weight, namespaces) for liked in preferred),
+        *(_pod_term(term, labels, 0, namespaces) for term in required),
+        *(
+            _pod_term(liked.pod_affinity_term, labels, liked.weight, namespaces)
+            for liked in preferred
+        ),
     )
 
 
-def _term(
+def _pod_term(
     term: PodAffinityTerm, labels: Mapping[str, str], weight: int, namespaces: Namespaces
 ) -> PodTerm:
     selector = _selector(term.label_selector, labels, term.match_label_keys)
@@ -75,7 +84,7 @@ def _term(
         if key in labels
     ]
     return PodTerm(
-        selector=Selector((*selector.requirements, *differing), selector.nothing),
+        selector=Selector((*selector.requirements, *differing), selector.matches_nothing),
         topology_key=term.topology_key,
         namespaces=_namespaces(term, namespaces),
         weight=weight,
@@ -90,7 +99,7 @@ def _namespaces(term: PodAffinityTerm, namespaces: Namespaces) -> tuple[str, ...
     if selector == EVERYTHING or not namespaces:
         return None
     chosen = {name for name, labels in namespaces.items() if selector.matches(labels)}
-    return tuple(sorted(chosen | set(term.namespaces))) or _NOWHERE
+    return tuple(sorted(chosen | set(term.namespaces))) or _NO_NAMESPACE
 
 
 def _spread(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> SpreadTerm:
@@ -108,8 +117,8 @@ def _selector(
 ) -> Selector:
     """Convert a selector; one that cannot be parsed selects no pods."""
     try:
-        selector = from_object(written)
+        selector = selector_from_object(written)
     except SelectorError:
-        return Selector(nothing=True)
+        return Selector(matches_nothing=True)
     alike = [Requirement(key, "in", (labels[key],)) for key in equal if key in labels]
-    return Selector((*selector.requirements, *alike), selector.nothing)
+    return Selector((*selector.requirements, *alike), selector.matches_nothing)

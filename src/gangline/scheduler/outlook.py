@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gangline.scheduler.model import PodFacts, Request
-from gangline.scheduler.queues import Account, QueueTree
+from gangline.scheduler.model import PodInfo, Request
+from gangline.scheduler.queues import QueueAttributes, QueueTree
 from gangline.scheduler.shares import Vector
 
-SLACK = 1 + 1e-9
+TOLERANCE = 1 + 1e-9
 """Tolerance: shares are floating-point fractions."""
 
 
-class Outlook:
+class ReclaimState:
     """What queues will use besides their usage, and what they are about to release."""
 
     def __init__(self, tree: QueueTree) -> None:
@@ -27,35 +27,35 @@ class Outlook:
         """Queue and request of each gang that will start, by its name."""
         self._leaving: dict[str, Counter[str]] = defaultdict(Counter)
 
-    def expect(self, name: str, queue: str, asked: Request) -> None:
+    def add_expected(self, name: str, queue: str, asked: Request) -> None:
         """Charge a gang's queue for the resources that are being freed for it."""
         self._expected[name] = (queue, asked)
 
-    def arrived(self, name: str) -> None:
+    def remove_expected(self, name: str) -> None:
         """Remove the charge: the gang has started, and its usage is known."""
         self._expected.pop(name, None)
 
-    def leave(self, queue: str, pod: PodFacts) -> None:
+    def add_leaving(self, queue: str, pod: PodInfo) -> None:
         """Count a pod as ended."""
         self._leaving[queue].update(dict(pod.shape.request))
 
-    def takings(self, queue: str, asked: Request) -> "Takings":
+    def budget_for(self, queue: str, asked: Request) -> "ReclaimBudget":
         """Return what a queue may reclaim for this request."""
-        more = {name: np.zeros(len(self.tree.columns)) for name in self.tree.accounts}
-        less = {name: np.zeros(len(self.tree.columns)) for name in self.tree.accounts}
+        more = {name: np.zeros(len(self.tree.columns)) for name in self.tree.queues}
+        less = {name: np.zeros(len(self.tree.columns)) for name in self.tree.queues}
         for own, request in self._expected.values():
-            self._add(more, own, self.tree.amount(request))
+            self._add(more, own, self.tree.request_vector(request))
         for own, amounts in self._leaving.items():
             self._add(less, own, self.tree.vector(amounts))
-        return Takings(self.tree, (more, less), queue, self.tree.amount(asked))
+        return ReclaimBudget(self.tree, (more, less), queue, self.tree.request_vector(asked))
 
     def _add(self, change: dict[str, Vector], queue: str, amount: Vector) -> None:
-        account = self.tree.accounts.get(queue)
+        account = self.tree.queues.get(queue)
         for each in account.path() if account is not None else ():
-            change[each.facts.name] = change[each.facts.name] + amount
+            change[each.info.name] = change[each.info.name] + amount
 
 
-class Takings:
+class ReclaimBudget:
     """What one queue reclaims from others, one eviction unit after the other."""
 
     def __init__(
@@ -70,39 +70,39 @@ class Takings:
         """Amounts that each queue will use besides its usage, and that it will release."""
         self._queue = queue
         self._asked = asked
-        self._claims: dict[str, bool] = {}
+        self._claim_results: dict[str, bool] = {}
 
-    def may_have(self, other: str, pods: Iterable[PodFacts]) -> bool:
+    def may_reclaim(self, other: str, pods: Iterable[PodInfo]) -> bool:
         """Return whether these pods of another queue may be evicted: it exceeds its fair share and
         owes it.
         """
-        if other not in self._claims:
-            self._claims[other] = self._claim(other)
-        return self._claims[other] and self._gives(other, self._amount(pods))
+        if other not in self._claim_results:
+            self._claim_results[other] = self._may_claim(other)
+        return self._claim_results[other] and self._owes(other, self._amount(pods))
 
-    def take(self, other: str, pods: Iterable[PodFacts]) -> None:
+    def reclaim(self, other: str, pods: Iterable[PodInfo]) -> None:
         """Count pods of another queue as evicted."""
         amount = self._amount(pods)
-        for account in self._tree.accounts[other].path():
-            name = account.facts.name
+        for account in self._tree.queues[other].path():
+            name = account.info.name
             self._less[name] = self._less[name] + amount
 
-    def _claim(self, other: str) -> bool:
+    def _may_claim(self, other: str) -> bool:
         """Return whether the queue and its ancestors, up to the common one, stay within their fair
         shares.
         """
-        mine, theirs = self._apart(other)
+        mine, theirs = self._diverging_paths(other)
         # Usage of the root itself, where no job belongs, is never reclaimed.
-        if not theirs or not all(account.facts.reclaimable for account in theirs):
+        if not theirs or not all(account.info.reclaimable for account in theirs):
             return False
         for account in mine:
             # Its own terminating pods count until they have ended.
-            used = account.used + self._more[account.facts.name] + self._asked
-            if (used > account.entitled * SLACK)[self._asked > 0].any():
+            used = account.used + self._more[account.info.name] + self._asked
+            if (used > account.fair_share * TOLERANCE)[self._asked > 0].any():
                 return False
         return True
 
-    def _gives(self, other: str, amount: Vector) -> bool:
+    def _owes(self, other: str, amount: Vector) -> bool:
         """Return whether a queue exceeds its fair share, and keeps its guarantee without these
         pods.
         """
@@ -112,27 +112,27 @@ class Takings:
         # Every queue below the common ancestor must exceed its fair share of the same resource: a
         # queue within its share pays for no sibling.
         over = relevant
-        for account in self._apart(other)[1]:
+        for account in self._diverging_paths(other)[1]:
             # Pods that are expected to start count once they have started.
-            left = account.used - self._less[account.facts.name]
-            over = over & (left > account.entitled * SLACK)
-            guarantee = self._tree.vector(dict(account.facts.guarantee))
+            left = account.used - self._less[account.info.name]
+            over = over & (left > account.fair_share * TOLERANCE)
+            guarantee = self._tree.vector(dict(account.info.guarantee))
             if ((left - amount < guarantee) & (guarantee > 0))[relevant].any():
                 return False
         return bool(over.any())
 
-    def _amount(self, pods: Iterable[PodFacts]) -> Vector:
+    def _amount(self, pods: Iterable[PodInfo]) -> Vector:
         total: Counter[str] = Counter()
         for pod in pods:
             total.update(dict(pod.shape.request))
         return self._tree.vector(total)
 
-    def _apart(self, other: str) -> tuple[list[Account], list[Account]]:
+    def _diverging_paths(self, other: str) -> tuple[list[QueueAttributes], list[QueueAttributes]]:
         """Return the paths of the two queues below their common ancestor."""
-        mine = list(self._tree.accounts[self._queue].path())
-        theirs = list(self._tree.accounts[other].path())
-        shared = {account.facts.name for account in mine} & {a.facts.name for a in theirs}
+        mine = list(self._tree.queues[self._queue].path())
+        theirs = list(self._tree.queues[other].path())
+        shared = {account.info.name for account in mine} & {a.info.name for a in theirs}
         return (
-            [account for account in mine if account.facts.name not in shared],
-            [account for account in theirs if account.facts.name not in shared],
+            [account for account in mine if account.info.name not in shared],
+            [account for account in theirs if account.info.name not in shared],
         )

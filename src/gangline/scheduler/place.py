@@ -13,36 +13,45 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.scheduler import reasons, related
-from gangline.scheduler.device_models import place_on_one_model
-from gangline.scheduler.domains import Domain, highest_tier
-from gangline.scheduler.model import NetworkRule, NodeName, PodFacts, PodKey, Promise, Shape
+from gangline.scheduler.device_models import place_on_one_device_model
+from gangline.scheduler.domains import TopologyDomain, highest_tier
+from gangline.scheduler.model import (
+    NetworkTopologyRule,
+    NodeName,
+    PodInfo,
+    PodKey,
+    Reservation,
+    PodShape,
+)
 from gangline.scheduler.nodes import NodeTable
-from gangline.scheduler.parts import Part, part_of
-from gangline.scheduler.plugins.task_topology import buckets, enemies
-from gangline.scheduler.reasons import Room
-from gangline.scheduler.search import place_by_search
-from gangline.scheduler.side_by_side import place_side_by_side
-from gangline.scheduler.trial import Placement, Trial
-from gangline.scheduler.units import Unit
+from gangline.scheduler.parts import Subgroup, subgroup_key
+from gangline.scheduler.plugins.task_topology import role_buckets, anti_affine_roles
+from gangline.scheduler.reasons import GangCapacity
+from gangline.scheduler.search import place_by_backtracking
+from gangline.scheduler.side_by_side import place_colocated
+from gangline.scheduler.trial import Placement, ScratchAllocation
+from gangline.scheduler.units import PendingGang
 
-MAX_LIKES = 4096
-_NOWHERE = NodeName("")
+MAX_CACHED_FEASIBILITY = 4096
+_NO_NODE = NodeName("")
 
 
-def by_shape(pods: Iterable[PodFacts]) -> dict[Shape, list[PodFacts]]:
+def group_by_shape(pods: Iterable[PodInfo]) -> dict[PodShape, list[PodInfo]]:
     """Group pods by shape, in the order of each shape's first pod."""
-    alike: dict[Shape, list[PodFacts]] = {}
+    alike: dict[PodShape, list[PodInfo]] = {}
     for pod in pods:
         alike.setdefault(pod.shape, []).append(pod)
     return alike
 
 
-def pods_of(placements: Iterable[Placement]) -> Iterator[PodFacts]:
+def placed_pods(placements: Iterable[Placement]) -> Iterator[PodInfo]:
     for placement in placements:
         yield from placement.pods
 
 
-def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+def place_gang(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> list[PodInfo]:
     """Place as many of these pods as possible; return those that found no node.
 
     Pods return to their previous nodes unless that keeps the gang from being placed. A gang with a
@@ -50,40 +59,44 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
     some model holds as many pods.
     """
     if unit.network is None:
-        if len(pods) == 1 and not (unit.places or unit.running or unit.parts or unit.roles):
+        if len(pods) == 1 and not (
+            unit.previous_nodes or unit.running or unit.subgroups or unit.role_affinity
+        ):
             # All other rules need two pods, or previous nodes.
             return list(trial.place(pods[0].shape, pods))
-        return place_on_one_model(trial, unit, pods, _place_arranged)
+        return place_on_one_device_model(trial, unit, pods, _place_with_colocation)
     outer = trial.within
     for domain in _allowed_domains(trial.nodes, unit, unit.network):
         mark = trial.mark()
         trial.within = domain.rows if outer is None else outer & domain.rows
-        unfit = place_on_one_model(trial, unit, pods, _place_arranged)
+        unfit = place_on_one_device_model(trial, unit, pods, _place_with_colocation)
         trial.within = outer
-        if unit.satisfied_by(pods_of(trial.since(mark))):
+        if unit.satisfied_by(placed_pods(trial.since(mark))):
             return unfit
         trial.rollback(mark)
     if unit.network.hard:
         return list(pods)
-    return place_on_one_model(trial, unit, pods, _place_arranged)
+    return place_on_one_device_model(trial, unit, pods, _place_with_colocation)
 
 
-def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np.bool_] | None:
+def rows_in_allowed_domains(
+    nodes: NodeTable, unit: PendingGang, placed: Iterable[int]
+) -> NDArray[np.bool_] | None:
     """Return the rows that the network rule allows for further pods of a gang; None: all rows."""
     if unit.network is None or not unit.network.hard:
         return None
-    within = np.zeros(len(nodes.facts), dtype=bool)
+    within = np.zeros(len(nodes.infos), dtype=bool)
     for domain in _allowed_domains(nodes, unit, unit.network, placed):
         within |= domain.rows
     return within
 
 
 def _allowed_domains(
-    nodes: NodeTable, unit: Unit, rule: NetworkRule, placed: Iterable[int] = ()
-) -> list[Domain]:
+    nodes: NodeTable, unit: PendingGang, rule: NetworkTopologyRule, placed: Iterable[int] = ()
+) -> list[TopologyDomain]:
     """Return the domains that contain all placed members: closest tier first, then fullest."""
     highest = highest_tier(rule, nodes.hypernodes)
-    known = (nodes.rows.get(pod.node or _NOWHERE) for pod in unit.running)
+    known = (nodes.rows.get(pod.node or _NO_NODE) for pod in unit.running)
     running = [*placed, *(row for row in known if row is not None)]
     allowed = [
         domain
@@ -95,106 +108,120 @@ def _allowed_domains(
     return sorted(allowed, key=lambda domain: (domain.tier, fullness[domain.name], domain.name))
 
 
-def part_unit(unit: Unit, part: Part, pods: Sequence[PodFacts]) -> Unit:
+def subgroup_as_gang(unit: PendingGang, part: Subgroup, pods: Sequence[PodInfo]) -> PendingGang:
     """Return a subgroup as a gang with these pods to place."""
-    placed = len(part.waiting) - len(pods)
+    placed = len(part.pending) - len(pods)
     return replace(
         unit,
-        waiting=tuple(pods),
-        missing=max(0, part.missing - placed),
+        pending=tuple(pods),
+        missing_members=max(0, part.missing - placed),
         missing_roles=(),
-        rules=(),
-        parts=(),
-        prefix=0,
+        subgroup_rules=(),
+        subgroups=(),
+        subgroup_prefix=0,
         running=part.running,
         network=part.network,
     )
 
 
-def next_part(unit: Unit, left: Iterable[PodFacts]) -> tuple[Part | None, list[PodFacts]]:
+def next_subgroup(
+    unit: PendingGang, left: Iterable[PodInfo]
+) -> tuple[Subgroup | None, list[PodInfo]]:
     """Return the subgroup of the first pod and its pods in ``left``; None: no subgroup."""
     pods = list(left)
-    key = part_of(unit.rules, pods[0])
-    part = next((part for part in unit.parts if part.key == key), None)
+    key = subgroup_key(unit.subgroup_rules, pods[0])
+    part = next((part for part in unit.subgroups if part.key == key), None)
     if part is None:
         return None, pods[:1]
-    return part, [pod for pod in pods if part_of(unit.rules, pod) == key]
+    return part, [pod for pod in pods if subgroup_key(unit.subgroup_rules, pod) == key]
 
 
-def place_part(
-    trial: Trial, unit: Unit, part: Part | None, pods: Sequence[PodFacts]
-) -> list[PodFacts]:
+def place_subgroup(
+    trial: ScratchAllocation, unit: PendingGang, part: Subgroup | None, pods: Sequence[PodInfo]
+) -> list[PodInfo]:
     """Place a complete subgroup, or none of it; return the pods that remain."""
     if part is None:
-        return _place_anew(trial, unit, pods, frozenset())
+        return _place_remaining(trial, unit, pods, frozenset())
     network = part.network
-    if network is not None and network.hard and len(pods) < len(part.waiting):
+    if network is not None and network.hard and len(pods) < len(part.pending):
         # Its other pods were placed in this cycle: their domain is known in the next one.
         return list(pods)
-    return _place_small(trial, part_unit(unit, part, pods), pods)
+    return _place_complete_subgroup(trial, subgroup_as_gang(unit, part, pods), pods)
 
 
-def _place_small(trial: Trial, small: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+def _place_complete_subgroup(
+    trial: ScratchAllocation, small: PendingGang, pods: Sequence[PodInfo]
+) -> list[PodInfo]:
     mark = trial.mark()
-    left = place_unit(trial, small, pods)
-    if small.satisfied_by(pods_of(trial.since(mark))):
+    left = place_gang(trial, small, pods)
+    if small.satisfied_by(placed_pods(trial.since(mark))):
         return left
     trial.rollback(mark)
     return list(pods)
 
 
-def _place_parts(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+def _place_subgroups(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> list[PodInfo]:
     """Place subgroups, each completely or not at all; then pods of no subgroup."""
     remaining = {pod.key: pod for pod in pods}
-    unfit: list[PodFacts] = []
-    for part in unit.parts:
-        own = [pod for pod in part.waiting if remaining.pop(pod.key, None) is not None]
+    unfit: list[PodInfo] = []
+    for part in unit.subgroups:
+        own = [pod for pod in part.pending if remaining.pop(pod.key, None) is not None]
         if own:
-            unfit += _place_small(trial, part_unit(unit, part, own), own)
-    return unfit + _place_anew(trial, unit, list(remaining.values()), frozenset())
+            unfit += _place_complete_subgroup(trial, subgroup_as_gang(unit, part, own), own)
+    return unfit + _place_remaining(trial, unit, list(remaining.values()), frozenset())
 
 
-def _place_arranged(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
-    return place_side_by_side(trial, unit, pods, _place_anywhere, placing_order)
+def _place_with_colocation(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> list[PodInfo]:
+    return place_colocated(trial, unit, pods, _place_within_rows, placing_order)
 
 
-def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
-    if unit.parts:
-        return _place_parts(trial, unit, pods)
-    for arrange in (_put_back, _put_together):
+def _place_within_rows(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> list[PodInfo]:
+    if unit.subgroups:
+        return _place_subgroups(trial, unit, pods)
+    for arrange in (_place_on_previous_nodes, _place_role_buckets):
         mark = trial.mark()
         settled = arrange(trial, unit, pods)
         if settled:
-            unfit = _place_anew(trial, unit, pods, settled)
-            if unit.satisfied_by(pods_of(trial.since(mark))):
+            unfit = _place_remaining(trial, unit, pods, settled)
+            if unit.satisfied_by(placed_pods(trial.since(mark))):
                 return unfit
         trial.rollback(mark)
     mark = trial.mark()
-    unfit = _place_anew(trial, unit, pods, frozenset())
-    if not unfit or unit.satisfied_by(pods_of(trial.since(mark))):
+    unfit = _place_remaining(trial, unit, pods, frozenset())
+    if not unfit or unit.satisfied_by(placed_pods(trial.since(mark))):
         return unfit
     trial.rollback(mark)
-    if place_by_search(trial, unit, pods):
+    if place_by_backtracking(trial, unit, pods):
         return []
-    return _place_anew(trial, unit, pods, frozenset())
+    return _place_remaining(trial, unit, pods, frozenset())
 
 
-def _put_together(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
+def _place_role_buckets(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> set[PodKey]:
     """Place pods of affine roles on one node each; return the placed pods."""
-    if unit.roles is None:
+    if unit.role_affinity is None:
         return set()
     taken: dict[int, set[str]] = {}
     settled: set[PodKey] = set()
-    for bucket in sorted(buckets(pods, unit.roles), key=lambda bucket: -len(bucket.pods)):
+    for bucket in sorted(
+        role_buckets(pods, unit.role_affinity), key=lambda bucket: -len(bucket.pods)
+    ):
         roles = {pod.role for pod in bucket.pods}
-        hostile = {role for own in roles for role in enemies(own, unit.roles)}
+        hostile = {role for own in roles for role in anti_affine_roles(own, unit.role_affinity)}
         avoid = {
             row
             for row, there in taken.items()
-            if there & (hostile | (roles if bucket.alone else set()))
+            if there & (hostile | (roles if bucket.exclusive else set()))
         }
         row = trial.place_together(bucket.pods, avoid)
-        rows = {row} if row is not None else _put_in_one_domain(trial, bucket.pods, avoid)
+        rows = {row} if row is not None else _place_bucket_in_domain(trial, bucket.pods, avoid)
         if not rows:
             return set()
         for each in rows:
@@ -203,7 +230,9 @@ def _put_together(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[Pod
     return settled
 
 
-def _put_in_one_domain(trial: Trial, pods: Sequence[PodFacts], avoid: Set[int]) -> set[int]:
+def _place_bucket_in_domain(
+    trial: ScratchAllocation, pods: Sequence[PodInfo], avoid: Set[int]
+) -> set[int]:
     """Place pods that no single node holds in the closest network domain that does; return the
     rows.
     """
@@ -214,7 +243,9 @@ def _put_in_one_domain(trial: Trial, pods: Sequence[PodFacts], avoid: Set[int]) 
         within[list(avoid)] = False
         trial.within = within
         unfit = [
-            pod for shape, alike in by_shape(pods).items() for pod in trial.place(shape, alike)
+            pod
+            for shape, alike in group_by_shape(pods).items()
+            for pod in trial.place(shape, alike)
         ]
         trial.within = outer
         if not unfit:
@@ -223,49 +254,53 @@ def _put_in_one_domain(trial: Trial, pods: Sequence[PodFacts], avoid: Set[int]) 
     return set()
 
 
-def _place_anew(
-    trial: Trial, unit: Unit, pods: Sequence[PodFacts], settled: Set[PodKey]
-) -> list[PodFacts]:
-    unfit: list[PodFacts] = []
+def _place_remaining(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo], settled: Set[PodKey]
+) -> list[PodInfo]:
+    unfit: list[PodInfo] = []
     for shape, alike in placing_order(trial.nodes, unit, pods):
         left = [pod for pod in alike if pod.key not in settled] if settled else alike
         unfit += trial.place(shape, left)
     return unfit
 
 
-def _put_back(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
+def _place_on_previous_nodes(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> set[PodKey]:
     """Place pods on their previous nodes; return the placed pods."""
-    if not unit.places:
+    if not unit.previous_nodes:
         return set()
-    rows = {name: trial.nodes.rows.get(node) for name, node in unit.places}
+    rows = {name: trial.nodes.rows.get(node) for name, node in unit.previous_nodes}
     return {
-        pod.key for pod in pods if (row := rows.get(pod.key)) is not None and trial.put(pod, row)
+        pod.key
+        for pod in pods
+        if (row := rows.get(pod.key)) is not None and trial.place_on_row(pod, row)
     }
 
 
 def placing_order(
-    nodes: NodeTable, unit: Unit, pods: Sequence[PodFacts]
-) -> list[tuple[Shape, list[PodFacts]]]:
+    nodes: NodeTable, unit: PendingGang, pods: Sequence[PodInfo]
+) -> list[tuple[PodShape, list[PodInfo]]]:
     """Return pods by shape: fewest eligible nodes first, then largest; extra pods last."""
-    ordered: list[tuple[Shape, list[PodFacts]]] = []
+    ordered: list[tuple[PodShape, list[PodInfo]]] = []
     for part in (pods[: unit.needed], pods[unit.needed :]):
-        alike = list(by_shape(part).items())
+        alike = list(group_by_shape(part).items())
         if len(alike) > 1:
-            alike.sort(key=lambda item: _choice(nodes, item[0]))
+            alike.sort(key=lambda item: _placing_key(nodes, item[0]))
         ordered += alike
     return ordered
 
 
-def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
+def _placing_key(nodes: NodeTable, shape: PodShape) -> tuple[int, float]:
     """Sort key: the number of eligible nodes, and the negative size of the request."""
     size = 0.0
-    for column, amount, weight in nodes.demand(shape.request).parts:
+    for column, amount, weight in nodes.demand(shape.request).terms:
         if weight:
             size += weight * amount / max(1, int(nodes.allocatable[column].max(initial=1)))
-    return int(np.count_nonzero(nodes.eligible(shape.constraints).accepts)), -size
+    return int(np.count_nonzero(nodes.eligible(shape.constraints).accepted)), -size
 
 
-class Planner:
+class ReservationPlanner:
     """Plans where gangs could start once running gangs have ended.
 
     Pods of no gang are assumed to run for ever, and so are the gang's own members. Nodes with the
@@ -274,63 +309,65 @@ class Planner:
 
     def __init__(self, nodes: NodeTable) -> None:
         self._nodes = nodes
-        self._liking: NDArray[np.float64] | None = None
-        self._drained: Trial | None = None
+        self._free_fraction: NDArray[np.float64] | None = None
+        self._empty_cluster: ScratchAllocation | None = None
         """The allocation without running gangs, shared by all pending gangs that have no running
         members.
         """
 
-    def plan(self, unit: Unit, promise: Promise | None = None) -> list[Placement] | None:
+    def plan(self, unit: PendingGang, promise: Reservation | None = None) -> list[Placement] | None:
         """Return where a gang could start; None: nowhere.
 
         The plan keeps the nodes of an earlier reservation where that is still possible. A plan that
         moved whenever another node looks better might never come true.
         """
-        drained = self._trial(unit)
+        drained = self._scratch_for(unit)
         if promise is not None:
-            unit = replace(unit, places=promise.places)
-        for count in sorted({unit.needed, len(unit.waiting)}):
-            place_unit(drained, unit, unit.waiting[:count])
+            unit = replace(unit, previous_nodes=promise.nodes)
+        for count in sorted({unit.needed, len(unit.pending)}):
+            place_gang(drained, unit, unit.pending[:count])
             plan = drained.since(0)
             drained.rollback(0)
-            if unit.satisfied_by(pods_of(plan)):
+            if unit.satisfied_by(placed_pods(plan)):
                 return plan
         return None
 
-    def is_possible(self, unit: Unit) -> bool:
+    def is_possible(self, unit: PendingGang) -> bool:
         """Return whether a gang could start at all once running gangs have ended."""
         nodes = self._nodes
-        if unit.running or unit.related or nodes.repelling:
+        if unit.running or unit.has_inter_pod_rules or nodes.anti_affinity_owners:
             return self.plan(unit) is not None
-        known = nodes.possible.get(unit.likeness)
+        known = nodes.feasibility.get(unit.equivalence_key)
         if known is None:
-            if len(nodes.possible) >= MAX_LIKES:
-                nodes.possible.clear()
-            known = nodes.possible[unit.likeness] = self.plan(unit) is not None
+            if len(nodes.feasibility) >= MAX_CACHED_FEASIBILITY:
+                nodes.feasibility.clear()
+            known = nodes.feasibility[unit.equivalence_key] = self.plan(unit) is not None
         return known
 
-    def _trial(self, unit: Unit) -> Trial:
+    def _scratch_for(self, unit: PendingGang) -> ScratchAllocation:
         if unit.running:
-            return self._new_trial(unit.running)
-        if self._drained is None:
-            self._drained = self._new_trial(())
-        return self._drained
+            return self._new_scratch(unit.running)
+        if self._empty_cluster is None:
+            self._empty_cluster = self._new_scratch(())
+        return self._empty_cluster
 
-    def _new_trial(self, running: Iterable[PodFacts]) -> Trial:
+    def _new_scratch(self, running: Iterable[PodInfo]) -> ScratchAllocation:
         nodes = self._nodes
-        if self._liking is None:
+        if self._free_fraction is None:
             now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
-            self._liking = now_free.mean(axis=0)
+            self._free_fraction = now_free.mean(axis=0)
         lasting = nodes.lasting.copy()
         for pod in running:
             row = nodes.rows.get(pod.node) if pod.node is not None else None
             if row is not None:
-                for column, amount, _ in nodes.demand(pod.shape.request).parts:
+                for column, amount, _ in nodes.demand(pod.shape.request).terms:
                     lasting[column, row] += amount
-        return Trial(nodes, nodes.allocatable - lasting, liking=self._liking)
+        return ScratchAllocation(nodes, nodes.allocatable - lasting, liking=self._free_fraction)
 
 
-def availability(trial: Trial, pod: PodFacts, shortages: Mapping[str, int] | None = None) -> str:
+def unavailable_message(
+    trial: ScratchAllocation, pod: PodInfo, shortages: Mapping[str, int] | None = None
+) -> str:
     """Return, in Kubernetes' wording, why no node accepts ``pod`` now.
 
     Args:
@@ -340,29 +377,29 @@ def availability(trial: Trial, pod: PodFacts, shortages: Mapping[str, int] | Non
     """
     nodes = trial.nodes
     shape = pod.shape
-    refusals = nodes.refusals(shape.constraints)
-    if related.is_related(nodes, pod):
-        refusals += related.refusals(nodes, pod, trial.on_paper())
+    refusals = nodes.count_filter_messages(shape.constraints)
+    if related.has_inter_pod_rules(nodes, pod):
+        refusals += related.count_inter_pod_messages(nodes, pod, trial.tentative())
     if shortages is None:
         shortages = trial.shortages(shape)
-    return reasons.availability(len(nodes), refusals, shortages)
+    return reasons.availability_message(len(nodes), refusals, shortages)
 
 
-def room_for(trial: Trial, unit: Unit) -> Room:
+def gang_capacity(trial: ScratchAllocation, unit: PendingGang) -> GangCapacity:
     """Return the request of a gang and the resources of the nodes that accept any of its pods."""
     nodes = trial.nodes
-    total = reasons.total_request(unit.waiting)
+    total = reasons.total_request(unit.pending)
     asked = {name: amount for name, amount in total.items() if reasons.is_amount(name)}
-    accepts = np.zeros(len(nodes.facts), dtype=bool)
-    for constraints in {pod.shape.constraints for pod in unit.waiting}:
-        accepts |= nodes.eligible(constraints).accepts
+    accepts = np.zeros(len(nodes.infos), dtype=bool)
+    for constraints in {pod.shape.constraints for pod in unit.pending}:
+        accepts |= nodes.eligible(constraints).accepted
     columns = [nodes.columns[name] for name in asked]
     free = np.maximum(trial.free[columns], 0) * accepts
     there = nodes.allocatable[columns] * accepts
-    return Room(
-        asked=asked,
+    return GangCapacity(
+        requested=asked,
         free=dict(zip(asked, free.sum(axis=1).tolist(), strict=True)),
-        largest=dict(zip(asked, free.max(axis=1, initial=0).tolist(), strict=True)),
+        max_node_free=dict(zip(asked, free.max(axis=1, initial=0).tolist(), strict=True)),
         total=dict(zip(asked, there.sum(axis=1).tolist(), strict=True)),
-        eligible=int(np.count_nonzero(accepts)),
+        eligible_nodes=int(np.count_nonzero(accepts)),
     )

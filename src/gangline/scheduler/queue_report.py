@@ -5,61 +5,63 @@ from collections import Counter
 
 import msgspec
 
-from gangline.api.resourcelist import quantities
+from gangline.api.resourcelist import format_resources
 from gangline.api.resources import QUEUES
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue, QueueStatus
-from gangline.kube.client import Client
-from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.client import ApiClient
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
-from gangline.scheduler.feed import Feed
+from gangline.scheduler.feed import SchedulerInformers
 from gangline.scheduler.group_status import COMPLETED, INQUEUE, PENDING, RUNNING, UNKNOWN
-from gangline.scheduler.model import NOT_SHARED
-from gangline.scheduler.queues import problems
+from gangline.scheduler.model import INTERNAL_RESOURCE_PREFIXES
+from gangline.scheduler.queues import queue_problems
 
 OPEN, CLOSING, CLOSED = "Open", "Closing", "Closed"
 INVALID = "InvalidQueue"
 
 
-class QueueReporter:
+class QueueStatusReporter:
     """Keeps queue statuses consistent with the groups and the usage of each queue."""
 
-    def __init__(self, client: Client, feed: Feed, events: EventRecorder, every_s: float) -> None:
-        self._client, self._feed, self._events = client, feed, events
+    def __init__(
+        self, client: ApiClient, feed: SchedulerInformers, events: EventRecorder, every_s: float
+    ) -> None:
+        self._client, self._informers, self._events = client, feed, events
         self._every_s = every_s
         feed.queues.add_listener(self._on_queue)
         feed.groups.add_listener(self._on_group)
         self._written_at: dict[str, float] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self.controller: Controller[str] = Controller("scheduler-queues", self._write, workers=1)
 
-    def changed(self, queue: str) -> None:
+    def queue_changed(self, queue: str) -> None:
         """Check a queue: its groups or its usage have changed."""
         self.controller.queue.add(queue)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         for queue in (old, new):
             if queue is not None:
-                self.changed(queue.metadata.name)
+                self.queue_changed(queue.metadata.name)
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         """Check the queue of a group, and its former queue."""
         for group in (old, new):
             if group is not None:
-                self.changed(group.spec.queue or DEFAULT_QUEUE)
+                self.queue_changed(group.spec.queue or DEFAULT_QUEUE)
 
-    async def _write(self, name: str) -> Result:
-        queue = self._feed.queues.get("", name)
+    async def _write(self, name: str) -> ReconcileResult:
+        queue = self._informers.queues.get("", name)
         if queue is None:
             self._written_at.pop(name, None)
-            return Done()
+            return ReconcileDone()
         since = time.monotonic() - self._written_at.get(name, float("-inf"))
         if since < self._every_s:
-            return After(self._every_s - since)
-        self._tell_what_is_wrong(name)
+            return RequeueAfter(self._every_s - since)
+        self._report_problem(name)
         desired = self._status(name, queue.status)
         if desired == queue.status:
-            return Done()
+            return ReconcileDone()
         self._written_at[name] = time.monotonic()
         body = {
             "metadata": {"uid": queue.metadata.uid},
@@ -73,34 +75,34 @@ class QueueReporter:
         try:
             await self._client.patch(QUEUES, name, body, subresource="status")
         except NotFound:
-            return Done()
-        return Done()
+            return ReconcileDone()
+        return ReconcileDone()
 
     def _status(self, name: str, current: QueueStatus) -> QueueStatus:
         phases = Counter(
             group.status.phase
-            for group in self._feed.groups.items()
+            for group in self._informers.groups.items()
             if (group.spec.queue or DEFAULT_QUEUE) == name
         )
-        used = self._feed.state.running.by_queue.get(name, Counter())
+        used = self._informers.state.usage.by_queue.get(name, Counter())
         allocated = {
             resource: amount
             for resource, amount in used.items()
-            if amount > 0 and not resource.startswith(NOT_SHARED)
+            if amount > 0 and not resource.startswith(INTERNAL_RESOURCE_PREFIXES)
         }
         return msgspec.structs.replace(
             current,
             state=_state(current.state, sum(phases.values()) - phases[COMPLETED]),
-            allocated=quantities(allocated),
+            allocated=format_resources(allocated),
             **{field: phases[phase] for phase, field in _COUNTS.items()},
         )
 
-    def _tell_what_is_wrong(self, name: str) -> None:
-        wrong = problems(self._feed.state.queues).get(name, "")
-        queue = self._feed.queues.get("", name)
-        if wrong and wrong != self._told.get(name) and queue is not None:
+    def _report_problem(self, name: str) -> None:
+        wrong = queue_problems(self._informers.state.queues).get(name, "")
+        queue = self._informers.queues.get("", name)
+        if wrong and wrong != self._reported.get(name) and queue is not None:
             self._events.event(queue, "Warning", INVALID, f"Queue {name!r}: {wrong}.")
-        self._told[name] = wrong
+        self._reported[name] = wrong
 
 
 def _state(current: str, held: int) -> str:

@@ -14,26 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
-from gangline.scheduler.ledger import Ledger
+from gangline.scheduler.ledger import UsageLedger
 from gangline.scheduler.model import (
-    NOT_SHARED,
-    Constraints,
-    Fence,
+    INTERNAL_RESOURCE_PREFIXES,
+    PlacementConstraints,
+    RequiredNodeTerms,
     NodeTerm,
-    QueueFacts,
+    QueueInfo,
     Request,
-    Toleration,
+    TolerationInfo,
 )
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.shares import Matrix, Vector, dominant_share, water_fill
 
-Pool: TypeAlias = tuple[tuple[Fence, ...], tuple[tuple[int, NodeTerm], ...]]
+NodeGroupTerms: TypeAlias = tuple[tuple[RequiredNodeTerms, ...], tuple[tuple[int, NodeTerm], ...]]
 """Node terms that jobs must match, and terms that they prefer, with weights."""
-UNCOUNTED = "pods"
+UNCOUNTED_RESOURCE = "pods"
 """Pod slots are not divided between queues."""
 
 
-def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
+def queue_problems(queues: Mapping[str, QueueInfo]) -> dict[str, str]:
     """Return what is wrong with the configuration of queues, by name."""
     found = {}
     for name, queue in queues.items():
@@ -46,39 +46,41 @@ def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
         elif name in ancestors(queues, name):
             found[name] = "it is its own ancestor: it is treated as a top-level queue"
     for name, queue in queues.items():
-        if over := _above(queue.guarantee, queue.capability):
+        if over := _exceeding_resources(queue.guarantee, queue.capability):
             found.setdefault(
                 name, f"its guarantee of {over} exceeds its capability, which takes precedence"
             )
-        if over := _above(queue.deserved, queue.capability):
+        if over := _exceeding_resources(queue.deserved, queue.capability):
             found.setdefault(
                 name, f"its deserved {over} exceeds its capability, which takes precedence"
             )
         parent = queues.get(queue.parent)
-        if parent is not None and (over := _above(queue.capability, parent.capability)):
+        if parent is not None and (
+            over := _exceeding_resources(queue.capability, parent.capability)
+        ):
             why = (
                 f"its capability of {over} exceeds that of {parent.name!r}, which takes precedence"
             )
             found.setdefault(name, why)
-        for why in _promised_twice(queue, [q for q in queues.values() if q.parent == name]):
+        for why in _overcommitted_children(queue, [q for q in queues.values() if q.parent == name]):
             found.setdefault(name, why)
     return found
 
 
-def _promised_twice(queue: QueueFacts, below: Iterable[QueueFacts]) -> Iterator[str]:
+def _overcommitted_children(queue: QueueInfo, below: Iterable[QueueInfo]) -> Iterator[str]:
     """Yield what the children of a queue are granted beyond the queue's own amounts."""
     guaranteed: Counter[str] = Counter()
     deserved: Counter[str] = Counter()
     for each in below:
         guaranteed.update(dict(each.guarantee))
         deserved.update(dict(each.deserved))
-    if over := _above(tuple(sorted(guaranteed.items())), queue.capability):
+    if over := _exceeding_resources(tuple(sorted(guaranteed.items())), queue.capability):
         yield f"the guarantees of its child queues exceed its capability of {over}"
-    if over := _above(tuple(sorted(deserved.items())), queue.deserved):
+    if over := _exceeding_resources(tuple(sorted(deserved.items())), queue.deserved):
         yield f"its child queues deserve more {over} than it does"
 
 
-def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
+def ancestors(queues: Mapping[str, QueueInfo], name: str) -> list[str]:
     """Return the existing ancestors of a queue, the nearest first; in a cycle each one once."""
     above: list[str] = []
     parent = queues[name].parent
@@ -88,40 +90,40 @@ def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
     return above
 
 
-def pool_of(queues: Mapping[str, QueueFacts], name: str) -> Pool:
+def node_group_terms_of(queues: Mapping[str, QueueInfo], name: str) -> NodeGroupTerms:
     """Return the node terms of a queue: its own, or those of the nearest ancestor that has any."""
     if name in queues:
         for each in (name, *ancestors(queues, name)):
             queue = queues[each]
-            if queue.fences or queue.preferred:
-                return queue.fences, queue.preferred
+            if queue.required_node_terms or queue.preferred_node_terms:
+                return queue.required_node_terms, queue.preferred_node_terms
     return (), ()
 
 
-def _above(request: Request, limit: Request) -> str:
+def _exceeding_resources(request: Request, limit: Request) -> str:
     limits = dict(limit)
     return ", ".join(name for name, amount in request if amount > limits.get(name, amount))
 
 
-_ANY = (Toleration(operator="Exists"),)
+_ANY = (TolerationInfo(operator="Exists"),)
 
 
 @dataclass(slots=True)
-class Account:
+class QueueAttributes:
     """One queue in the tree, with its amounts."""
 
-    facts: QueueFacts
-    parent: "Account | None" = None
-    children: list["Account"] = field(default_factory=list)
+    info: QueueInfo
+    parent: "QueueAttributes | None" = None
+    children: list["QueueAttributes"] = field(default_factory=list)
     used: Vector = field(default_factory=lambda: np.zeros(0))
     requested: Vector = field(default_factory=lambda: np.zeros(0))
     """Usage plus pending requests."""
-    held: Vector = field(default_factory=lambda: np.zeros(0))
+    reserved: Vector = field(default_factory=lambda: np.zeros(0))
     """Reserved within the limit for the first gang that the limit blocks."""
-    ceiling: Vector = field(default_factory=lambda: np.zeros(0))
-    entitled: Vector = field(default_factory=lambda: np.zeros(0))
+    limit: Vector = field(default_factory=lambda: np.zeros(0))
+    fair_share: Vector = field(default_factory=lambda: np.zeros(0))
 
-    limited: bool = False
+    has_limit: bool = False
     """True if its limit is finite for some resource."""
 
     _share: float | None = None
@@ -130,23 +132,23 @@ class Account:
     def share(self) -> float:
         """Dominant share of its fair share that the queue uses."""
         if self._share is None:
-            self._share = dominant_share(self.used, self.entitled)
+            self._share = dominant_share(self.used, self.fair_share)
         return self._share
 
-    def use(self, amount: Vector) -> None:
+    def add_usage(self, amount: Vector) -> None:
         """Add to the usage; a negative amount reduces it."""
         self.used = self.used + amount
         self._share = None
 
-    def borrows(self, amount: Vector) -> bool:
+    def would_exceed_fair_share(self, amount: Vector) -> bool:
         """Return whether the usage would exceed the fair share with this additional amount."""
         asked = amount > 0
-        over = self.used + amount > self.entitled * (1 + 1e-9)
+        over = self.used + amount > self.fair_share * (1 + 1e-9)
         return bool(over[asked].any())
 
-    def path(self) -> Iterator["Account"]:
+    def path(self) -> Iterator["QueueAttributes"]:
         """Return the queue and its ancestors, without the root."""
-        account: Account | None = self
+        account: QueueAttributes | None = self
         while account is not None and account.parent is not None:
             yield account
             account = account.parent
@@ -157,10 +159,10 @@ class QueueTree:
 
     def __init__(
         self,
-        queues: Mapping[str, QueueFacts],
+        queues: Mapping[str, QueueInfo],
         nodes: NodeTable,
-        running: Ledger,
-        waiting: Ledger,
+        running: UsageLedger,
+        waiting: UsageLedger,
         obtainable: NDArray[np.bool_] | None = None,
     ) -> None:
         self._nodes = nodes
@@ -170,20 +172,24 @@ class QueueTree:
         self.columns = {
             name: column
             for column, name in enumerate(
-                sorted(n for n in nodes.columns if n != UNCOUNTED and not n.startswith(NOT_SHARED))
+                sorted(
+                    n
+                    for n in nodes.columns
+                    if n != UNCOUNTED_RESOURCE and not n.startswith(INTERNAL_RESOURCE_PREFIXES)
+                )
             )
         }
         if DEFAULT_QUEUE not in queues:
             # Single pods belong to it, even if the object does not exist.
-            queues = {**queues, DEFAULT_QUEUE: QueueFacts(DEFAULT_QUEUE)}
-        self.root = Account(QueueFacts(ROOT_QUEUE))
-        self.accounts = {ROOT_QUEUE: self.root}
+            queues = {**queues, DEFAULT_QUEUE: QueueInfo(DEFAULT_QUEUE)}
+        self.root = QueueAttributes(QueueInfo(ROOT_QUEUE))
+        self.queues = {ROOT_QUEUE: self.root}
         self._amounts_of: dict[Request, Vector] = {}
-        self._link(queues)
-        self._count(self.root, running, waiting)
-        self.total = self._obtainable(nodes, running)
-        self.root.ceiling = np.full(len(self.columns), np.inf)
-        self.root.entitled = self.total
+        self._build_tree(queues)
+        self._sum_usage(self.root, running, waiting)
+        self.total = self._schedulable_capacity(nodes, running)
+        self.root.limit = np.full(len(self.columns), np.inf)
+        self.root.fair_share = self.total
         self._divide(self.root, self.total)
 
     def vector(self, amounts: Mapping[str, int]) -> Vector:
@@ -195,77 +201,79 @@ class QueueTree:
                 result[column] = amount
         return result
 
-    def amount(self, request: Request) -> Vector:
+    def request_vector(self, request: Request) -> Vector:
         """Return a request in this tree's columns. Equal requests give the same array."""
         known = self._amounts_of.get(request)
         if known is None:
             known = self._amounts_of[request] = self.vector(dict(request))
         return known
 
-    def use(self, name: str, amount: Vector, sign: int = 1) -> None:
+    def add_usage(self, name: str, amount: Vector, sign: int = 1) -> None:
         """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
         change = amount if sign == 1 else sign * amount
-        for account in self.accounts[name].path():
-            account.use(change)
+        for account in self.queues[name].path():
+            account.add_usage(change)
 
-    def hold(self, name: str, amount: Vector) -> None:
+    def reserve(self, name: str, amount: Vector) -> None:
         """Reserve an amount within the limits of a queue and its ancestors, for a blocked gang."""
-        for account in self.accounts[name].path():
-            account.held = account.held + amount
+        for account in self.queues[name].path():
+            account.reserved = account.reserved + amount
 
-    def blocking(self, name: str, amount: Vector) -> Account | None:
+    def blocking_queue(self, name: str, amount: Vector) -> QueueAttributes | None:
         """Return the queue whose limit does not allow an additional amount; None: all allow it."""
-        for account in self.accounts[name].path():
-            if not account.limited:
+        for account in self.queues[name].path():
+            if not account.has_limit:
                 continue
-            over = account.used + account.held + amount > account.ceiling
+            over = account.used + account.reserved + amount > account.limit
             if over[amount > 0].any():
                 return account
         return None
 
-    def is_open(self, name: str) -> bool:
+    def never_blocks(self, name: str) -> bool:
         """Return whether a queue blocks no gang: it has no limit and is not FIFO."""
-        path = list(self.accounts[name].path())
-        return not path[0].facts.fifo and not any(account.limited for account in path)
+        path = list(self.queues[name].path())
+        return not path[0].info.fifo and not any(account.has_limit for account in path)
 
-    def allowed(self, name: str, one: Vector, count: int) -> int:
+    def allowed_count(self, name: str, one: Vector, count: int) -> int:
         """Return how many of these amounts the limits of a queue allow, at least one."""
-        while count > 1 and self.blocking(name, one * count) is not None:
+        while count > 1 and self.blocking_queue(name, one * count) is not None:
             count //= 2
         return count
 
-    def borrows(self, name: str, amount: Vector) -> bool:
+    def would_exceed_fair_share(self, name: str, amount: Vector) -> bool:
         """Return whether a queue, or an ancestor, would exceed its fair share."""
-        return any(account.borrows(amount) for account in self.accounts[name].path())
+        return any(account.would_exceed_fair_share(amount) for account in self.queues[name].path())
 
-    def _link(self, queues: Mapping[str, QueueFacts]) -> None:
+    def _build_tree(self, queues: Mapping[str, QueueInfo]) -> None:
         for name in sorted(queues.keys() - {ROOT_QUEUE}):
-            self.accounts[name] = Account(queues[name])
+            self.queues[name] = QueueAttributes(queues[name])
         for name in sorted(queues.keys() - {ROOT_QUEUE}):
             above = ancestors(queues, name)
             parent = queues[name].parent if name not in above else ""
-            account = self.accounts[name]
-            account.parent = self.accounts.get(parent, self.root)
+            account = self.queues[name]
+            account.parent = self.queues.get(parent, self.root)
             account.parent.children.append(account)
 
-    def _count(self, account: Account, running: Ledger, waiting: Ledger) -> None:
+    def _sum_usage(
+        self, account: QueueAttributes, running: UsageLedger, waiting: UsageLedger
+    ) -> None:
         """Sum up usage and requests of a queue and its descendants."""
-        name = account.facts.name
+        name = account.info.name
         account.used = self.vector(running.by_queue.get(name, {}))
         account.requested = account.used + self.vector(waiting.by_queue.get(name, {}))
-        account.held = np.zeros(len(self.columns))
+        account.reserved = np.zeros(len(self.columns))
         for child in account.children:
-            self._count(child, running, waiting)
+            self._sum_usage(child, running, waiting)
             account.used = account.used + child.used
             account.requested = account.requested + child.requested
 
-    def _obtainable(self, nodes: NodeTable, running: Ledger) -> Vector:
+    def _schedulable_capacity(self, nodes: NodeTable, running: UsageLedger) -> Vector:
         """Return what queues can use: the capacity of usable nodes, less usage outside of all
         queues.
         """
         charged = Counter[str]()
         for queue, amounts in running.by_queue.items():
-            if queue in self.accounts and queue != ROOT_QUEUE:
+            if queue in self.queues and queue != ROOT_QUEUE:
                 charged.update(amounts)
         taken = nodes.used.sum(axis=1)
         there = np.where(self._usable, nodes.allocatable, nodes.used).sum(axis=1)
@@ -276,20 +284,22 @@ class QueueTree:
             result[column] = max(0, int(there[row]) - outside)
         return result
 
-    def _divide(self, parent: Account, total: Vector) -> None:
+    def _divide(self, parent: QueueAttributes, total: Vector) -> None:
         """Compute limits and fair shares of the children of ``parent``."""
         children = parent.children
         if not children:
             return
-        facts = [child.facts for child in children]
+        facts = [child.info for child in children]
         capability = np.array([self._limit(each) for each in facts])
         guarantee = np.minimum(np.array([self._amounts(f.guarantee) for f in facts]), capability)
         others = guarantee.sum(axis=0) - guarantee
-        left = np.minimum(parent.ceiling, self.total) - others
-        bound = np.where(others > 0, left, parent.ceiling)
+        left = np.minimum(parent.limit, self.total) - others
+        bound = np.where(others > 0, left, parent.limit)
         ceilings = np.maximum(np.minimum(capability, bound), 0.0)
         requested = np.minimum(np.array([child.requested for child in children]), ceilings)
-        requested = np.minimum(requested, np.array([self._pool(child) for child in children]))
+        requested = np.minimum(
+            requested, np.array([self._node_group_capacity(child) for child in children])
+        )
         deserved = np.array([self._deserved(each, total) for each in facts])
         floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
         # A stated deserved amount is the fair share; the other queues divide the rest.
@@ -298,16 +308,18 @@ class QueueTree:
         weights = np.array([float(max(1, each.weight)) for each in facts])
         entitled = water_fill(total, weights, floors, wants)
         for index, child in enumerate(children):
-            child.ceiling, child.entitled = ceilings[index], entitled[index]
-            child.limited = bool(np.isfinite(child.ceiling).any())
+            child.limit, child.fair_share = ceilings[index], entitled[index]
+            child.has_limit = bool(np.isfinite(child.limit).any())
             self._divide(child, np.minimum(entitled[index], total))
 
-    def _pool(self, account: Account) -> Vector:
+    def _node_group_capacity(self, account: QueueAttributes) -> Vector:
         """Return the capacity of the nodes that match a queue's node terms."""
-        fences, _ = pool_of(self._queues, account.facts.name)
+        fences, _ = node_group_terms_of(self._queues, account.info.name)
         if not fences:
             return np.full(len(self.columns), np.inf)
-        accepts = self._nodes.eligible(Constraints(tolerations=_ANY, fences=fences)).accepts
+        accepts = self._nodes.eligible(
+            PlacementConstraints(tolerations=_ANY, required_node_terms=fences)
+        ).accepted
         rows = accepts & self._usable
         there = [self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns]
         return np.array(there, dtype=np.float64)
@@ -315,7 +327,7 @@ class QueueTree:
     def _amounts(self, request: Request) -> Vector:
         return self.vector(dict(request))
 
-    def _limit(self, queue: QueueFacts) -> Vector:
+    def _limit(self, queue: QueueInfo) -> Vector:
         """Return a capability. Resources that it does not name are unlimited, and so are 0 cpu and
         memory.
         """
@@ -326,5 +338,5 @@ class QueueTree:
                 limit[column] = amount
         return limit
 
-    def _deserved(self, queue: QueueFacts, total: Vector) -> Vector:
+    def _deserved(self, queue: QueueInfo, total: Vector) -> Vector:
         return np.minimum(self._amounts(queue.deserved), total)

@@ -12,31 +12,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gangline.api.resourcelist import CPU, MEMORY
-from gangline.scheduler.model import GroupFacts, PodFacts, Request
-from gangline.scheduler.scopes import Scope, Traits, includes
+from gangline.scheduler.model import PodGroupInfo, PodInfo, Request
+from gangline.scheduler.scopes import QuotaScopeRule, QuotaAttributes, all_in_scopes
 
 _COUNTS = frozenset({"pods", "count/pods"})
 _REQUESTS = "requests."
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaFacts:
+class QuotaInfo:
     """A namespace's quota: its limits, its usage, and its scopes."""
 
     key: str
     hard: Request
     used: Request = ()
-    scopes: tuple[Scope, ...] = ()
+    scopes: tuple[QuotaScopeRule, ...] = ()
     """The quota counts pods that are in all of these scopes."""
 
 
-def lacking_request(group: GroupFacts, members: Iterable[PodFacts]) -> Request:
+def missing_pods_request(group: PodGroupInfo, members: Iterable[PodInfo]) -> Request:
     """Return the total request of the missing pods of a gang's minimum, with their number.
 
     It follows from ``minResources`` of the group; else missing pods are assumed to equal an
     existing one.
     """
-    there = _there(members)
+    there = _existing(members)
     lacking = group.min_member - len(there)
     if lacking <= 0:
         return ()
@@ -47,16 +47,22 @@ def lacking_request(group: GroupFacts, members: Iterable[PodFacts]) -> Request:
     return tuple(sorted({**amounts, "pods": lacking}.items()))
 
 
-def traits_of_lacking(group: GroupFacts, members: Iterable[PodFacts]) -> frozenset[Traits]:
+def missing_pods_attributes(
+    group: PodGroupInfo, members: Iterable[PodInfo]
+) -> frozenset[QuotaAttributes]:
     """Return the known quota attributes of a gang's missing pods."""
-    if there := _there(members):
-        return frozenset(pod.traits for pod in there)
+    if there := _existing(members):
+        return frozenset(pod.quota_attributes for pod in there)
     asks = any(amount for name, amount in group.min_resources if name in (CPU, MEMORY))
     # Without a class the pod may get the default one: unknown.
-    return frozenset((Traits(None, False if asks else None, group.priority_class or None, None),))
+    return frozenset(
+        (QuotaAttributes(None, False if asks else None, group.priority_class or None, None),)
+    )
 
 
-def exceeded(quotas: Iterable[QuotaFacts], asked: Request, pods: Iterable[Traits] = ()) -> str:
+def exceeded_quota_message(
+    quotas: Iterable[QuotaInfo], asked: Request, pods: Iterable[QuotaAttributes] = ()
+) -> str:
     """Return which quota would be exceeded; empty: none.
 
     Args:
@@ -66,7 +72,7 @@ def exceeded(quotas: Iterable[QuotaFacts], asked: Request, pods: Iterable[Traits
     """
     requested, kinds = dict(asked), list(pods)
     for quota in sorted(quotas, key=lambda quota: quota.key):
-        if not includes(quota.scopes, kinds):
+        if not all_in_scopes(quota.scopes, kinds):
             continue
         used = dict(quota.used)
         for name, hard in quota.hard:
@@ -75,20 +81,20 @@ def exceeded(quotas: Iterable[QuotaFacts], asked: Request, pods: Iterable[Traits
             if amount and used.get(name, 0) + amount > hard:
                 left = max(0, hard - used.get(name, 0))
                 return (
-                    f"quota {quota.key!r}{_scoped(quota)} has {_said(name, left)} left of "
-                    f"{_said(name, hard)}, and {_said(name, amount)} more is needed"
+                    f"quota {quota.key!r}{_scope_text(quota)} has {_amount_text(name, left)} left of "
+                    f"{_amount_text(name, hard)}, and {_amount_text(name, amount)} more is needed"
                 )
     return ""
 
 
-def _there(members: Iterable[PodFacts]) -> list[PodFacts]:
-    return [pod for pod in members if not pod.terminating and pod.phase != "Failed"]
+def _existing(members: Iterable[PodInfo]) -> list[PodInfo]:
+    return [pod for pod in members if not pod.is_terminating and pod.phase != "Failed"]
 
 
-def _scoped(quota: QuotaFacts) -> str:
+def _scope_text(quota: QuotaInfo) -> str:
     return f" (for pods in scope {', '.join(map(str, quota.scopes))})" if quota.scopes else ""
 
 
-def _said(name: str, amount: int) -> str:
+def _amount_text(name: str, amount: int) -> str:
     shown = f"{amount / 1000:g}" if name.endswith("cpu") else str(amount)
     return f"{name} {shown}"

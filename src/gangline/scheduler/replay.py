@@ -21,42 +21,42 @@ from gangline.api.resources import (
     STORAGE_CLASSES,
 )
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.scheduler.configuration import read_configuration
-from gangline.scheduler.hierarchy import Hierarchy
-from gangline.scheduler.model import NodeName, QueueFacts
+from gangline.scheduler.hierarchy import QueueHierarchy
+from gangline.scheduler.model import NodeName, QueueInfo
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS
-from gangline.scheduler.notebook import read_promise
+from gangline.scheduler.notebook import read_reservation
 from gangline.scheduler.observe import (
-    budget_facts,
-    group_facts,
-    hypernode_facts,
-    node_facts,
-    pod_facts,
-    queue_facts,
+    budget_info,
+    group_info,
+    hypernode_info,
+    node_info,
+    pod_info,
+    queue_info,
 )
-from gangline.scheduler.observe_pools import quota_facts
+from gangline.scheduler.observe_pools import quota_info
 from gangline.scheduler.observe_storage import (
     attach_limits,
-    claim_facts,
-    class_facts,
+    claim_info,
+    storage_class_info,
     read_capacities,
-    volume_facts,
+    volume_info,
 )
-from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.plugins.node_scores import ScoreWeights
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import Storage
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import StorageState
 from gangline.scheduler.wire import (
     CSI_DRIVERS,
     CSI_NODES,
     IMAGED_PODS,
     LEAN_PODS,
-    OLD_STORAGE_CAPACITIES,
+    BETA_STORAGE_CAPACITIES,
     RESOURCE_QUOTAS,
     STORAGE_CAPACITIES,
-    slim,
+    slim_pod,
 )
 
 T = TypeVar("T")
@@ -66,12 +66,12 @@ CONFIG_MAP = "gangline-scheduler"
 CONFIG_KEY = "configuration.yaml"
 
 
-async def observed(
-    client: Client,
+async def read_cluster_state(
+    client: ApiClient,
     answers_to: frozenset[str],
-    weights: Weights = DEFAULT_WEIGHTS,
+    weights: ScoreWeights = DEFAULT_WEIGHTS,
     hierarchical: bool = False,
-) -> ClusterState:
+) -> SchedulerCache:
     """Read all objects that a cycle depends on.
 
     Kinds that the cluster does not serve, or that must not be read, count as empty; nodes and pods
@@ -87,38 +87,38 @@ async def observed(
         ApiError: nodes or pods cannot be read.
     """
     images = bool(weights.images)
-    state = ClusterState(weights)
-    state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
-    hierarchy = Hierarchy()
+    state = SchedulerCache(weights)
+    state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
+    hierarchy = QueueHierarchy()
     for queue in await _optional(client, QUEUES):
-        state.queues[queue.metadata.name] = queue_facts(queue)
-        hierarchy.note(queue)
+        state.queues[queue.metadata.name] = queue_info(queue)
+        hierarchy.update(queue)
     if hierarchical:
-        hierarchy.arrange(state.queues)
+        hierarchy.apply_to(state.queues)
     for node in (await client.list(NODES)).items:
-        state.set_node(node_facts(node, images=images))
+        state.set_node(node_info(node, images=images))
     for hypernode in await _optional(client, HYPERNODES):
-        state.nodes.set_hypernode(hypernode_facts(hypernode))
+        state.nodes.set_hypernode(hypernode_info(hypernode))
     for budget in await _optional(client, POD_DISRUPTION_BUDGETS):
-        facts = budget_facts(budget)
+        facts = budget_info(budget)
         state.budgets[facts.key] = facts
     priorities = _priorities(await _optional(client, PRIORITY_CLASSES))
     _add_groups(state, await _optional(client, POD_GROUPS), priorities)
     await _read_storage(client, state.storage)
     for quota in await _optional(client, RESOURCE_QUOTAS):
         in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
-        in_namespace[quota.metadata.name] = quota_facts(quota)
+        in_namespace[quota.metadata.name] = quota_info(quota)
     namespaces = {
         each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
     }
     for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
         # As in the running scheduler, a pod with an invalid quantity is left out.
         with suppress(QuantityError):
-            state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))
+            state.set_pod(pod_info(slim_pod(pod), priorities, answers_to, namespaces))
     return state
 
 
-async def configured(client: Client) -> SchedulerSettings:
+async def read_deployed_settings(client: ApiClient) -> SchedulerSettings:
     """Return the settings of the scheduler that was deployed by ``deploy/scheduler``.
 
     Without its ConfigMap, or without the permission to read it, these are the defaults.
@@ -130,10 +130,10 @@ async def configured(client: Client) -> SchedulerSettings:
         found = await client.get(CONFIG_MAPS, CONFIG_MAP, CONFIG_NAMESPACE)
     except (NotFound, Forbidden):
         return SchedulerSettings()
-    return read_configuration(found.data.get(CONFIG_KEY, "")).applied(SchedulerSettings())
+    return read_configuration(found.data.get(CONFIG_KEY, "")).apply_to(SchedulerSettings())
 
 
-async def _read_storage(client: Client, storage: Storage) -> None:
+async def _read_storage(client: ApiClient, storage: StorageState) -> None:
     """Read claims, volumes and classes; if one kind must not be read, the cycle ignores claims."""
     try:
         claims = (await client.list(PERSISTENT_VOLUME_CLAIMS)).items
@@ -141,14 +141,14 @@ async def _read_storage(client: Client, storage: Storage) -> None:
         classes = (await client.list(STORAGE_CLASSES)).items
     except (NotFound, Forbidden):
         return
-    storage.claims = {facts.key: facts for facts in map(claim_facts, claims)}
-    storage.volumes = {facts.name: facts for facts in map(volume_facts, volumes)}
-    storage.classes = {facts.name: facts for facts in map(class_facts, classes)}
+    storage.claims = {facts.key: facts for facts in map(claim_info, claims)}
+    storage.volumes = {facts.name: facts for facts in map(volume_info, volumes)}
+    storage.classes = {facts.name: facts for facts in map(storage_class_info, classes)}
     for node in await _optional(client, CSI_NODES):
         if limits := attach_limits(node):
             storage.limits[NodeName(node.metadata.name)] = limits
-    storage.known = True
-    for version in (STORAGE_CAPACITIES, OLD_STORAGE_CAPACITIES):
+    storage.synced = True
+    for version in (STORAGE_CAPACITIES, BETA_STORAGE_CAPACITIES):
         with suppress(NotFound, Forbidden):
             capacities = (await client.list(version)).items
             drivers = (await client.list(CSI_DRIVERS)).items
@@ -156,7 +156,7 @@ async def _read_storage(client: Client, storage: Storage) -> None:
             return
 
 
-async def _optional(client: Client, resource: Resource[T]) -> list[T]:
+async def _optional(client: ApiClient, resource: Resource[T]) -> list[T]:
     try:
         return (await client.list(resource)).items
     except (NotFound, Forbidden):
@@ -171,9 +171,11 @@ def _priorities(classes: list[PriorityClass]) -> dict[str, int]:
     return values
 
 
-def _add_groups(state: ClusterState, groups: list[PodGroup], priorities: Mapping[str, int]) -> None:
+def _add_groups(
+    state: SchedulerCache, groups: list[PodGroup], priorities: Mapping[str, int]
+) -> None:
     for group in groups:
-        facts = group_facts(group, priorities)
+        facts = group_info(group, priorities)
         state.set_group(facts)
-        if (promise := read_promise(group)) is not None:
-            state.promises[facts.key] = promise
+        if (promise := read_reservation(group)) is not None:
+            state.reservations[facts.key] = promise

@@ -2,7 +2,7 @@
 
 Each cycle replaces the table of reasons. A work queue holds the objects whose status may differ,
 and workers write them in the background. A new reason is written immediately. If only its numbers
-have changed, it is written after an interval (``SchedulerSettings.reworded_after_s``).
+have changed, it is written after an interval (``SchedulerSettings.message_update_interval_s``).
 """
 
 import time
@@ -16,18 +16,25 @@ from gangline.api.meta import Condition
 from gangline.api.reference import ObjectReference
 from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup, PodGroupStatus
-from gangline.kube.client import Client
-from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.client import ApiClient
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.request import PatchKind
 from gangline.scheduler import reasons
-from gangline.scheduler.feed import Feed
-from gangline.scheduler.group_status import UNSCHEDULABLE, group_status
-from gangline.scheduler.model import Binding, Decision, Eviction, GroupKey, PodKey, Verdict
-from gangline.scheduler.rush import Rush
+from gangline.scheduler.feed import SchedulerInformers
+from gangline.scheduler.group_status import UNSCHEDULABLE, pod_group_status
+from gangline.scheduler.model import (
+    PodBinding,
+    CycleResult,
+    PodEviction,
+    GroupKey,
+    PodKey,
+    PendingReason,
+)
+from gangline.scheduler.rush import BindingsInFlight
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.units import admission
+from gangline.scheduler.units import check_admission
 from gangline.scheduler.wire import LEAN_PODS
 
 K = TypeVar("K", bound=str)
@@ -35,13 +42,13 @@ K = TypeVar("K", bound=str)
 POD_SCHEDULED = "PodScheduled"
 FAILED_SCHEDULING = "FailedScheduling"
 
-GIVES_WAY_S = 5.0
+MAX_STATUS_DELAY_S = 5.0
 """Maximal delay of status writes behind bindings. A status write costs the API server more than a
 binding, and pods bound meanwhile save further ones.
 """
 
 
-class Subject(NamedTuple):
+class ReportSubject(NamedTuple):
     """The object that a report is about."""
 
     kind: str
@@ -49,7 +56,7 @@ class Subject(NamedTuple):
     key: str
 
 
-class Message(NamedTuple):
+class PodMessage(NamedTuple):
     """The report about a pending pod."""
 
     reason: str
@@ -57,72 +64,72 @@ class Message(NamedTuple):
     group: GroupKey | None
 
 
-class Reporter:
+class PendingReporter:
     """Writes the reasons of the last cycle to conditions and events."""
 
     def __init__(
         self,
-        client: Client,
-        feed: Feed,
+        client: ApiClient,
+        feed: SchedulerInformers,
         events: EventRecorder,
         settings: SchedulerSettings,
-        rush: Rush,
+        rush: BindingsInFlight,
     ) -> None:
         self._client = client
-        self._rush = rush
-        self._feed = feed
+        self._bindings_in_flight = rush
+        self._informers = feed
         self._events = events
         self._settings = settings
-        self._verdicts: dict[GroupKey, Verdict] = {}
-        self._messages: dict[PodKey, Message] = {}
+        self._pending_reasons: dict[GroupKey, PendingReason] = {}
+        self._messages: dict[PodKey, PodMessage] = {}
         self._forming_since: dict[GroupKey, float] = {}
-        self._written: dict[Subject, tuple[float, str]] = {}
+        self._written: dict[ReportSubject, tuple[float, str]] = {}
         """Time and reason of the last report about an object."""
         self._last_written: dict[GroupKey, tuple[str, PodGroupStatus]] = {}
         self._status_subresource = "status"
-        self.controller: Controller[Subject] = Controller(
+        self.controller: Controller[ReportSubject] = Controller(
             "scheduler-status", self._write, workers=settings.status_writers
         )
 
-    def take(self, decision: Decision) -> None:
+    def set_result(self, decision: CycleResult) -> None:
         """Replace the reasons by those of a cycle, and queue the objects whose report differs."""
-        verdicts = {v.group: v for v in decision.verdicts if v.group is not None}
+        verdicts = {v.group: v for v in decision.pending_reasons if v.group is not None}
         messages = {
-            key: Message(verdict.reason, text, verdict.group)
-            for verdict in decision.verdicts
+            key: PodMessage(verdict.reason, text, verdict.group)
+            for verdict in decision.pending_reasons
             for key, text in verdict.pods
         }
         now = time.monotonic()
         self._forming_since = {
             key: self._forming_since.get(key, now)
             for key, verdict in verdicts.items()
-            if verdict.reason in reasons.FORMING
+            if verdict.reason in reasons.GANG_CREATION_REASONS
         }
-        changed_groups = _differing(self._verdicts, verdicts)
-        changed_pods = _differing(self._messages, messages)
+        changed_groups = _changed_keys(self._pending_reasons, verdicts)
+        changed_pods = _changed_keys(self._messages, messages)
         self._add("PodGroup", changed_groups)
         self._add("Pod", changed_pods & messages.keys())
-        self._verdicts, self._messages = verdicts, messages
+        self._pending_reasons, self._messages = verdicts, messages
 
-    def regrouped(self, group: GroupKey) -> None:
+    def group_changed(self, group: GroupKey) -> None:
         """Check a group's status: the group or a member has changed."""
         self._add("PodGroup", [group])
 
-    def bound(self, binding: Binding) -> None:
+    def pod_bound(self, binding: PodBinding) -> None:
         """Forget the report about a pod that is bound now."""
-        self._written.pop(Subject("Pod", binding.pod), None)
+        self._written.pop(ReportSubject("Pod", binding.pod), None)
 
-    def evicted(self, eviction: Eviction) -> None:
+    def pod_evicted(self, eviction: PodEviction) -> None:
         pod = _pod_reference(eviction.pod, eviction.uid)
         self._events.event(pod, "Normal", "Preempted", f"Evicted: {eviction.reason}")
 
     def _add(self, kind: str, keys: Iterable[str]) -> None:
         for key in keys:
-            self.controller.queue.add(Subject(kind, key))
+            self.controller.queue.add(ReportSubject(kind, key))
 
-    async def _write(self, subject: Subject) -> Result:
+    async def _write(self, subject: ReportSubject) -> ReconcileResult:
         # Before the desired status is computed: what is bound meanwhile saves this write.
-        await self._rush.over(GIVES_WAY_S)
+        await self._bindings_in_flight.wait_until_idle(MAX_STATUS_DELAY_S)
         try:
             if subject.kind == "Pod":
                 return await self._write_pod(subject)
@@ -130,34 +137,36 @@ class Reporter:
         except NotFound:
             # The object was deleted meanwhile: there is nothing to report.
             self._written.pop(subject, None)
-            return Done()
+            return ReconcileDone()
 
-    async def _write_group(self, subject: Subject) -> Result:
+    async def _write_group(self, subject: ReportSubject) -> ReconcileResult:
         key = GroupKey(subject.key)
         namespace, _, name = key.partition("/")
-        group = self._feed.groups.get(namespace, name)
-        facts = self._feed.state.groups.get(key)
+        group = self._informers.groups.get(namespace, name)
+        facts = self._informers.state.groups.get(key)
         if group is None or facts is None:
             self._written.pop(subject, None)
             self._last_written.pop(key, None)
-            return Done()
-        if wait_s := self._still_forming(key):
-            return After(wait_s)
-        verdict = self._verdicts.get(key) or admission(self._feed.state, facts)
-        members = self._feed.state.members.get(key, {}).values()
+            return ReconcileDone()
+        if wait_s := self._creation_delay(key):
+            return RequeueAfter(wait_s)
+        verdict = self._pending_reasons.get(key) or check_admission(self._informers.state, facts)
+        members = self._informers.state.members.get(key, {}).values()
         current = self._current(key, group)
-        desired = group_status(current, facts, list(members), verdict, _now())
+        desired = pod_group_status(current, facts, list(members), verdict, _now())
         if desired == current:
-            return Done()
+            return ReconcileDone()
         reason = verdict.reason if verdict else ""
-        if _essence(desired) == _essence(current) and (wait_s := self._too_soon(subject, reason)):
-            return After(wait_s)
+        if _stable_part(desired) == _stable_part(current) and (
+            wait_s := self._update_delay(subject, reason)
+        ):
+            return RequeueAfter(wait_s)
         await self._patch_group(group, desired)
         self._last_written[key] = (group.metadata.resource_version, desired)
         self._written[subject] = time.monotonic(), reason
         if verdict is not None:
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
-        return Done()
+        return ReconcileDone()
 
     def _current(self, key: GroupKey, group: PodGroup) -> PodGroupStatus:
         """Return the known status: the written one, until the watch shows a newer one."""
@@ -188,22 +197,24 @@ class Reporter:
             await self._client.patch(POD_GROUPS, name, body, namespace)
             self._status_subresource = ""
 
-    async def _write_pod(self, subject: Subject) -> Result:
+    async def _write_pod(self, subject: ReportSubject) -> ReconcileResult:
         key = PodKey(subject.key)
         namespace, _, name = key.partition("/")
         message = self._messages.get(key)
-        pod = self._feed.pods.get(namespace, name)
+        pod = self._informers.pods.get(namespace, name)
         if message is None or pod is None or pod.spec.node_name:
             self._written.pop(subject, None)
-            return Done()
+            return ReconcileDone()
         conditions = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
         if conditions and (conditions[0].reason, conditions[0].message) == (
             UNSCHEDULABLE,
             message.text,
         ):
-            return Done()
-        if wait_s := self._still_forming(message.group) or self._too_soon(subject, message.reason):
-            return After(wait_s)
+            return ReconcileDone()
+        if wait_s := self._creation_delay(message.group) or self._update_delay(
+            subject, message.reason
+        ):
+            return RequeueAfter(wait_s)
         since = (
             conditions[0].last_transition_time
             if conditions and conditions[0].status == "False"
@@ -223,32 +234,32 @@ class Reporter:
         self._written[subject] = time.monotonic(), message.reason
         reference = _pod_reference(key, pod.metadata.uid)
         self._events.event(reference, "Warning", FAILED_SCHEDULING, message.text)
-        return Done()
+        return ReconcileDone()
 
-    def _still_forming(self, group: GroupKey | None) -> float:
+    def _creation_delay(self, group: GroupKey | None) -> float:
         """Return the seconds to wait before missing members are reported."""
         since = self._forming_since.get(group) if group is not None else None
-        return self._left(since, self._settings.forming_s)
+        return self._remaining(since, self._settings.gang_creation_grace_s)
 
-    def _too_soon(self, subject: Subject, reason: str) -> float:
+    def _update_delay(self, subject: ReportSubject, reason: str) -> float:
         """Return the seconds to wait before a report with the same reason is written again."""
         written_at, last_reason = self._written.get(subject, (None, ""))
         return (
-            self._left(written_at, self._settings.reworded_after_s)
+            self._remaining(written_at, self._settings.message_update_interval_s)
             if last_reason == reason
             else 0.0
         )
 
     @staticmethod
-    def _left(since: float | None, span_s: float) -> float:
+    def _remaining(since: float | None, span_s: float) -> float:
         return 0.0 if since is None else max(0.0, since + span_s - time.monotonic())
 
 
-def _differing(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
+def _changed_keys(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
-def _essence(status: PodGroupStatus) -> tuple[object, ...]:
+def _stable_part(status: PodGroupStatus) -> tuple[object, ...]:
     """Return a status without the numbers in messages, which change all the time."""
     reasons = [(c.type, c.status, c.reason) for c in status.conditions]
     return (status.phase, status.running, status.succeeded, status.failed, *reasons)

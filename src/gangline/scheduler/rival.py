@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gangline.api.resources import DEPLOYMENTS, LEASES
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound, Unreachable
 from gangline.scheduler.settings import SchedulerSettings
 
@@ -15,15 +15,15 @@ VOLCANO = "volcano"
 _NAMESPACE = "volcano-system"
 _LABEL = "app=volcano-scheduler"
 _LEASES = ("volcano", "vc-scheduler")
-_FRESH = timedelta(minutes=1)
+_LEASE_MAX_AGE = timedelta(minutes=1)
 """A lease that was renewed within this time belongs to a running scheduler."""
 
 
-async def beside_rivals(client: Client, settings: SchedulerSettings) -> SchedulerSettings:
+async def without_volcano_name(client: ApiClient, settings: SchedulerSettings) -> SchedulerSettings:
     """Return the settings without the scheduler name ``volcano`` if Volcano itself serves it."""
     if VOLCANO not in settings.scheduler_names:
         return settings
-    found = await _deployment(client) or await _lease(client)
+    found = await _find_volcano_deployment(client) or await _find_volcano_lease(client)
     if not found:
         return settings
     log.warning(
@@ -33,7 +33,7 @@ async def beside_rivals(client: Client, settings: SchedulerSettings) -> Schedule
     return replace(settings, scheduler_names=settings.scheduler_names - {VOLCANO})
 
 
-async def _deployment(client: Client) -> str:
+async def _find_volcano_deployment(client: ApiClient) -> str:
     """Return the deployment of Volcano's scheduler; empty: none, or it may not be listed."""
     try:
         deployments = (await client.list(DEPLOYMENTS, labels=_LABEL)).items
@@ -48,7 +48,7 @@ async def _deployment(client: Client) -> str:
     return ""
 
 
-async def _lease(client: Client) -> str:
+async def _find_volcano_lease(client: ApiClient) -> str:
     """Return the lease that Volcano's scheduler renews; empty: none, or it may not be read."""
     for name in _LEASES:
         try:
@@ -61,6 +61,6 @@ async def _lease(client: Client) -> str:
             log.debug("cannot read leases: %s", error)
             return ""
         renewed = lease.spec.renew_time
-        if renewed is not None and datetime.now(UTC) - renewed < _FRESH:
+        if renewed is not None and datetime.now(UTC) - renewed < _LEASE_MAX_AGE:
             return f"lease {_NAMESPACE}/{name}"
     return ""

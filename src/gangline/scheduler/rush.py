@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
-class Rush:
+class BindingsInFlight:
     """The number of bindings in flight, and since when it has been above zero.
 
     Args:
@@ -17,28 +17,28 @@ class Rush:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._under_way = 0
+        self._count = 0
         self._since = 0.0
-        self.resting = asyncio.Event()
+        self.idle = asyncio.Event()
         """Set while no binding is in flight."""
-        self.resting.set()
+        self.idle.set()
 
-    def begun(self) -> None:
-        if not self._under_way:
+    def binding_started(self) -> None:
+        if not self._count:
             self._since = self._clock()
-            self.resting.clear()
-        self._under_way += 1
+            self.idle.clear()
+        self._count += 1
 
-    def ended(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
-            self.resting.set()
+    def binding_ended(self) -> None:
+        self._count -= 1
+        if not self._count:
+            self.idle.set()
 
-    async def over(self, within_s: float) -> None:
+    async def wait_until_idle(self, timeout_s: float) -> None:
         """Wait until no binding is in flight, or until bindings have been in flight for
-        ``within_s`` seconds.
+        ``timeout_s`` seconds.
         """
-        while not self.resting.is_set() and (left := self._since + within_s - self._clock()) > 0:
+        while not self.idle.is_set() and (left := self._since + timeout_s - self._clock()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self.resting.wait()
+                    await self.idle.wait()

@@ -14,7 +14,7 @@ PRIORITY_CLASS = "PriorityClass"
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class QuotaAttributes:
     """Attributes of a pod that quota scopes select by. None: unknown."""
 
     terminating: bool | None = False
@@ -26,29 +26,29 @@ class Traits:
     """True if the pod's affinity terms name namespaces or select them."""
 
 
-ORDINARY = Traits()
+DEFAULT_QUOTA_ATTRIBUTES = QuotaAttributes()
 
 
 @lru_cache(maxsize=1024)
-def traits_of(
+def quota_attributes_of(
     terminating: bool | None,
     best_effort: bool | None,
     priority_class: str | None,
     crosses_namespaces: bool | None,
-) -> Traits:
+) -> QuotaAttributes:
     """Return one object for equal attributes: there are many pods."""
-    return Traits(terminating, best_effort, priority_class, crosses_namespaces)
+    return QuotaAttributes(terminating, best_effort, priority_class, crosses_namespaces)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class QuotaScopeRule:
     """One condition on the pods that a quota counts."""
 
     name: str
     classes: Selector = EVERYTHING
     """Selects priority classes; used by the scope PriorityClass only."""
 
-    def includes(self, pod: Traits) -> bool:
+    def includes(self, pod: QuotaAttributes) -> bool:
         """Return whether a pod is certainly in scope. Unknown scopes are for other kinds of
         objects.
         """
@@ -73,7 +73,7 @@ class Scope:
         return str(self.classes) if self.name == PRIORITY_CLASS else self.name
 
 
-def includes(scopes: Iterable[Scope], pods: Iterable[Traits]) -> bool:
+def all_in_scopes(scopes: Iterable[QuotaScopeRule], pods: Iterable[QuotaAttributes]) -> bool:
     """Return whether all pods are certainly in all scopes."""
     listed = list(pods)
     return all(scope.includes(pod) for scope in scopes for pod in listed)

@@ -10,55 +10,59 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from gangline.scheduler.model import PodFacts
-from gangline.scheduler.trial import Trial
-from gangline.scheduler.units import Unit
+from gangline.scheduler.model import PodInfo
+from gangline.scheduler.trial import ScratchAllocation
+from gangline.scheduler.units import PendingGang
 
-MOST_PODS = 12
-MOST_NODES = 16
+MAX_PODS = 12
+MAX_NODES = 16
 """Bound on nodes with free resources for any of the pods: with more, packing finds a way."""
-STEPS = 300
+MAX_STEPS = 300
 """Maximal number of placements that are tried."""
-ROWS_SEEN = 20_000
+MAX_ROW_CHECKS = 20_000
 """Maximal number of tried placements times nodes, for pods with inter-pod rules: each of their
 placements compares all nodes.
 """
 
-Kind = tuple[Hashable, ...]
+PodKind = tuple[Hashable, ...]
 """Pods that are equivalent, also to the rules of other pods."""
 
 
-def place_by_search(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> bool:
+def place_by_backtracking(
+    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+) -> bool:
     """Place all of these pods or none of them; return whether they are placed."""
-    if not 2 <= len(pods) <= MOST_PODS or len(pods) > unit.needed:
+    if not 2 <= len(pods) <= MAX_PODS or len(pods) > unit.needed:
         return False
-    kinds: dict[Kind, list[PodFacts]] = {}
+    kinds: dict[PodKind, list[PodInfo]] = {}
     for pod in pods:
         kinds.setdefault((pod.shape, pod.labels), []).append(pod)
-    related = any(trial.relates(pod.shape) for pod in pods)
+    related = any(trial.has_inter_pod_rules(pod.shape) for pod in pods)
     if len(kinds) == 1 and not related:
         return False
     rows = {kind: trial.rows_for(alike[0].shape) for kind, alike in kinds.items()}
-    if not all(rows.values()) or len(set().union(*rows.values())) > MOST_NODES:
+    if not all(rows.values()) or len(set().union(*rows.values())) > MAX_NODES:
         return False
-    if not _enough_in_sum(trial, pods, sorted(set().union(*rows.values()))):
+    if not _has_enough_in_total(trial, pods, sorted(set().union(*rows.values()))):
         return False
-    steps = min(STEPS, max(1, ROWS_SEEN // len(trial.nodes))) if related else STEPS
-    return _Search(trial, rows, related, steps).extend(kinds, {})
+    steps = min(MAX_STEPS, max(1, MAX_ROW_CHECKS // len(trial.nodes))) if related else MAX_STEPS
+    return _Backtracking(trial, rows, related, steps).extend(kinds, {})
 
 
-def _enough_in_sum(trial: Trial, pods: Sequence[PodFacts], rows: Sequence[int]) -> bool:
+def _has_enough_in_total(
+    trial: ScratchAllocation, pods: Sequence[PodInfo], rows: Sequence[int]
+) -> bool:
     asked: dict[int, int] = {}
     for pod in pods:
-        for column, amount, _ in trial.nodes.demand(pod.shape.request).parts:
+        for column, amount, _ in trial.nodes.demand(pod.shape.request).terms:
             asked[column] = asked.get(column, 0) + amount
     free = np.maximum(trial.free[:, rows], 0).sum(axis=1)
     return all(free[column] >= amount for column, amount in asked.items())
 
 
-class _Search:
+class _Backtracking:
     def __init__(
-        self, trial: Trial, rows: dict[Kind, list[int]], related: bool, steps: int
+        self, trial: ScratchAllocation, rows: dict[PodKind, list[int]], related: bool, steps: int
     ) -> None:
         self._trial = trial
         self._rows = rows
@@ -66,7 +70,7 @@ class _Search:
         """True if the order of the pods matters."""
         self._steps = steps
 
-    def extend(self, left: dict[Kind, list[PodFacts]], first: dict[Kind, int]) -> bool:
+    def extend(self, left: dict[PodKind, list[PodInfo]], first: dict[PodKind, int]) -> bool:
         """Place the remaining pods.
 
         Args:
@@ -87,7 +91,7 @@ class _Search:
                     return False
                 self._steps -= 1
                 mark = self._trial.mark()
-                if self._trial.put(pod, self._rows[kind][index]):
+                if self._trial.place_on_row(pod, self._rows[kind][index]):
                     if self.extend(rest, {**first, kind: index}):
                         return True
                     self._trial.rollback(mark)

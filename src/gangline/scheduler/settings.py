@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from gangline.kube.probes import Address
-from gangline.scheduler.fairness import BY_AGE, Fairness
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.victims import Policy
+from gangline.scheduler.fairness import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.victims import EvictionPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class SchedulerSettings:
     runs.
     """
 
-    bindings_at_once: int = 64
+    max_concurrent_bindings: int = 64
     """Maximal bindings in flight: more of them load the API server, fewer of them slow down large
     gangs.
     """
@@ -28,15 +28,15 @@ class SchedulerSettings:
     status_writers: int = 8
     """Number of workers that write conditions. They never delay a cycle."""
 
-    reworded_after_s: float = 10.0
+    message_update_interval_s: float = 10.0
     """Minimal interval between writes of a message whose numbers alone change. Free amounts change
     with every pod, and each write notifies all watchers.
     """
 
-    queue_status_every_s: float = 2.0
+    queue_status_interval_s: float = 2.0
     """Minimal interval between status writes of a queue: its usage changes with every pod."""
 
-    forming_s: float = 3.0
+    gang_creation_grace_s: float = 3.0
     """Delay before missing members are reported. They are missing in every gang while its pods are
     being created, and reporting it would cost more than creating them.
     """
@@ -56,16 +56,16 @@ class SchedulerSettings:
     that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a kind
     take equally long, and can go back to a checkpoint."""
 
-    fairness: Fairness = BY_AGE
+    fairness: FairnessPolicy = ORDER_BY_AGE
     """Which shares order the gangs of a queue."""
 
     hierarchical: bool = False
     """Queues take their parents and weights from annotations (``volcano.sh/hierarchy``)."""
 
-    unheeded: tuple[str, ...] = ()
+    ignored_settings: tuple[str, ...] = ()
     """Requested settings that have no effect: they are logged."""
 
-    weights: Weights = field(default_factory=Weights)
+    weights: ScoreWeights = field(default_factory=ScoreWeights)
     """Weights of the scores that rank eligible nodes."""
 
     metrics_address: Address | None = None
@@ -84,5 +84,5 @@ class SchedulerSettings:
     """Name of this copy in the leader election."""
 
     @property
-    def policy(self) -> Policy:
-        return Policy(self.preempt, self.reclaim, self.fairness, self.lodge)
+    def policy(self) -> EvictionPolicy:
+        return EvictionPolicy(self.preempt, self.reclaim, self.fairness, self.lodge)

@@ -1,7 +1,7 @@
 """Volume attachments of claims that several pods share, in a scratch allocation.
 
 The first pod on a node attaches the claim for all of them. The free amount of a claim's column on a
-node encodes its state: ``ATTACHED_THERE`` if it is attached, ``CAN_BE_ATTACHED`` if the driver has
+node encodes its state: ``ATTACHED_ON_NODE`` if it is attached, ``ATTACHABLE`` if the driver has
 a free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
 next. Pods with several claims need all attachments together: how many such pods a node holds is a
 column of its own.
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 
 from gangline.scheduler.plugins.node_scores import Amounts
 
-CAN_BE_ATTACHED = 2**40
-ATTACHED_THERE = 2 * CAN_BE_ATTACHED
-_BETWEEN = (CAN_BE_ATTACHED + ATTACHED_THERE) // 2
+ATTACHABLE = 2**40
+ATTACHED_ON_NODE = 2 * ATTACHABLE
+_ATTACHED_THRESHOLD = (ATTACHABLE + ATTACHED_ON_NODE) // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Taking:
+class AttachmentColumn:
     """A column whose free amount depends on the attachments of a driver."""
 
-    place: int
+    limit_column: int
     """The column of the driver's attachments."""
-    shared: tuple[int, ...] = ()
+    claim_columns: tuple[int, ...] = ()
     """Columns of the shared claims that are used together; empty: the column is one of these
     itself.
     """
-    own: int = 0
+    own_claims: int = 0
     """Number of unshared claims of each pod."""
 
 
-def pods_taken(free: int, lacking: int, own: int) -> int:
+def pods_that_fit(free: int, lacking: int, own: int) -> int:
     """Return how many pods with these claims a node holds.
 
     Args:
@@ -42,11 +42,11 @@ def pods_taken(free: int, lacking: int, own: int) -> int:
     """
     left = free - lacking
     if not own:
-        return CAN_BE_ATTACHED if left >= 0 else 0
+        return ATTACHABLE if left >= 0 else 0
     return max(0, left // own)
 
 
-class SharedPlaces:
+class SharedAttachments:
     """Updates attachment columns while free amounts are spent.
 
     Args:
@@ -54,17 +54,17 @@ class SharedPlaces:
         takings: the columns that depend on attachments.
     """
 
-    def __init__(self, free: Amounts, takings: Mapping[int, Taking]) -> None:
+    def __init__(self, free: Amounts, takings: Mapping[int, AttachmentColumn]) -> None:
         self._free = free
         self._takings = takings
-        self._places = {taking.place for taking in takings.values()}
+        self._places = {taking.limit_column for taking in takings.values()}
         self._users: Counter[tuple[int, int, bool]] = Counter()
         """Tentative users of shared claims, by column, row, and whether the use is only reserved.
         """
         self._charged: set[tuple[int, int, bool]] = set()
         """Uses for which an attachment was taken."""
 
-    def settle(self, row: int, columns: Iterable[int], count: int, planned: bool) -> None:
+    def update_row(self, row: int, columns: Iterable[int], count: int, planned: bool) -> None:
         """Update a row after columns were charged on it.
 
         Args:
@@ -77,35 +77,39 @@ class SharedPlaces:
         for column in columns:
             taking = self._takings.get(column)
             if taking is not None:
-                touched.add(taking.place)
-                if not taking.shared:
-                    self._use((column, row, planned), taking.place, count)
+                touched.add(taking.limit_column)
+                if not taking.claim_columns:
+                    self._count_users((column, row, planned), taking.limit_column, count)
             elif column in self._places:
                 touched.add(column)
         if touched:
             for column, taking in self._takings.items():
-                if taking.place in touched:
-                    self._level(column, taking, row)
+                if taking.limit_column in touched:
+                    self._update_column(column, taking, row)
 
-    def _level(self, column: int, taking: Taking, row: int) -> None:
+    def _update_column(self, column: int, taking: AttachmentColumn, row: int) -> None:
         free = self._free
-        if not taking.shared and free[column, row] >= _BETWEEN:
+        if not taking.claim_columns and free[column, row] >= _ATTACHED_THRESHOLD:
             return
-        lacking = sum(int(free[each, row] < _BETWEEN) for each in taking.shared or (column,))
-        free[column, row] = pods_taken(int(free[taking.place, row]), lacking, taking.own)
+        lacking = sum(
+            int(free[each, row] < _ATTACHED_THRESHOLD) for each in taking.claim_columns or (column,)
+        )
+        free[column, row] = pods_that_fit(
+            int(free[taking.limit_column, row]), lacking, taking.own_claims
+        )
 
-    def _use(self, user: tuple[int, int, bool], place: int, count: int) -> None:
+    def _count_users(self, user: tuple[int, int, bool], place: int, count: int) -> None:
         column, row, planned = user
-        if planned and self._free[column, row] < _BETWEEN:
+        if planned and self._free[column, row] < _ATTACHED_THRESHOLD:
             # A reservation has no amount here: it follows from the free attachments.
             self._free[column, row] = 0
         self._users[user] += count
-        if self._users[user] > 0 and self._free[column, row] < _BETWEEN:
+        if self._users[user] > 0 and self._free[column, row] < _ATTACHED_THRESHOLD:
             if user not in self._charged:
                 self._charged.add(user)
                 self._free[place, row] -= 1
             if not planned:
-                self._free[column, row] = ATTACHED_THERE - self._users[user]
+                self._free[column, row] = ATTACHED_ON_NODE - self._users[user]
         elif self._users[user] <= 0 and user in self._charged:
             self._charged.remove(user)
             self._free[place, row] += 1

@@ -22,11 +22,11 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
     everybody = wants.sum(axis=0) <= total
     if everybody.all():
         return wants
-    level = _level(total, weights, floors, wants)
+    level = _water_level(total, weights, floors, wants)
     return np.where(everybody, wants, np.clip(level * weights[:, None], floors, wants))
 
 
-def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vector:
+def _water_level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vector:
     """Return, for each resource, the water level after ``total`` has been poured in.
 
     The allocated amount is a piecewise linear function of the level. Its slope increases where a

@@ -18,26 +18,26 @@ from gangline.api.meta import Object, ObjectMeta
 from gangline.api.resource import Resource
 from gangline.api.resources import QUEUES
 from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import AlreadyExists, KubeError, NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
-from gangline.scheduler.announce import Announcer
+from gangline.scheduler.announce import ScheduledEventSender
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.bind_volumes import VolumeBinder
-from gangline.scheduler.decide import decide
+from gangline.scheduler.decide import run_cycle
 from gangline.scheduler.evict import Evictor
-from gangline.scheduler.feed import Feed
-from gangline.scheduler.feed_attachments import AttachmentFeed
-from gangline.scheduler.feed_capacity import CapacityFeed
-from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
-from gangline.scheduler.mistakes import MistakeReporter
-from gangline.scheduler.model import Binding, GroupKey
-from gangline.scheduler.node_report import NodeReporter
-from gangline.scheduler.notebook import Notebook
-from gangline.scheduler.queue_report import QueueReporter
-from gangline.scheduler.report import Reporter
-from gangline.scheduler.rush import Rush
+from gangline.scheduler.feed import SchedulerInformers
+from gangline.scheduler.feed_attachments import CSINodeInformer
+from gangline.scheduler.feed_capacity import StorageCapacityInformers
+from gangline.scheduler.metrics import BINDINGS, CYCLE_DURATION, PENDING_PODS
+from gangline.scheduler.mistakes import UnreadableFieldReporter
+from gangline.scheduler.model import PodBinding, GroupKey
+from gangline.scheduler.node_report import NodeContradictionReporter
+from gangline.scheduler.notebook import ReservationStore
+from gangline.scheduler.queue_report import QueueStatusReporter
+from gangline.scheduler.report import PendingReporter
+from gangline.scheduler.rush import BindingsInFlight
 from gangline.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
@@ -47,146 +47,152 @@ K = TypeVar("K", bound=Object)
 COALESCE_S = 0.002
 """Wait for further changes: the pods of one gang are created one after the other."""
 QUEUE_RETRY_S = 5.0
-OPTIONAL_KINDS_S = 3.0
+OPTIONAL_KINDS_TIMEOUT_S = 3.0
 """How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
 COMPONENT = "gangline-scheduler"
 
 
-class Scheduler:
+class SchedulerLoop:
     """Schedules the pods of one cluster until cancelled. An instance runs once."""
 
-    def __init__(self, client: Client, settings: SchedulerSettings) -> None:
+    def __init__(self, client: ApiClient, settings: SchedulerSettings) -> None:
         self._client = client
         self._settings = settings
         self._policy = settings.policy
         self._changed = asyncio.Event()
         self._events = EventRecorder(client, COMPONENT)
-        self._notebook = Notebook(client)
-        self._feed = Feed(
+        self._reservation_store = ReservationStore(client)
+        self._informers = SchedulerInformers(
             client,
             settings,
             self._changed.set,
-            self._regrouped,
+            self._on_group_changed,
             time.time,
-            self._look_again,
-            self._notebook.found,
+            self._schedule_cycle_after,
+            self._reservation_store.add_stored,
         )
-        self._rush = Rush()
-        self._reporter = Reporter(client, self._feed, self._events, settings, self._rush)
-        MistakeReporter(self._feed, self._events)
-        self._node_reporter = NodeReporter(self._feed.state, self._events)
-        self._queue_reporter = QueueReporter(
-            client, self._feed, self._events, settings.queue_status_every_s
+        self._bindings_in_flight = BindingsInFlight()
+        self._reporter = PendingReporter(
+            client, self._informers, self._events, settings, self._bindings_in_flight
+        )
+        UnreadableFieldReporter(self._informers, self._events)
+        self._node_reporter = NodeContradictionReporter(self._informers.state, self._events)
+        self._queue_reporter = QueueStatusReporter(
+            client, self._informers, self._events, settings.queue_status_interval_s
         )
 
     async def run(self) -> None:
         """Watch, run cycles, and apply their results."""
         async with self._events, asyncio.TaskGroup() as tasks:
-            feed = self._feed
+            feed = self._informers
             for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
                 tasks.create_task(informer.run())
-            attachments = AttachmentFeed(self._client, feed.state, self._changed.set)
-            capacity = CapacityFeed(self._client, feed.state, self._changed.set)
+            attachments = CSINodeInformer(self._client, feed.state, self._changed.set)
+            capacity = StorageCapacityInformers(self._client, feed.state, self._changed.set)
             volumes = VolumeBinder(self._client, feed.state)
-            feed.on_storage(volumes.changed)
+            feed.add_storage_listener(volumes.notify_changed)
             learning: tuple[asyncio.Task[object], ...] = (
-                tasks.create_task(feed.learn_storage()),
-                tasks.create_task(self._follow_if_known(tasks, attachments.informer)),
-                tasks.create_task(self._follow_if_known(tasks, feed.quotas)),
-                tasks.create_task(self._follow_capacity(tasks, capacity)),
+                tasks.create_task(feed.wait_for_storage()),
+                tasks.create_task(self._run_first_served(tasks, attachments.informer)),
+                tasks.create_task(self._run_first_served(tasks, feed.quotas)),
+                tasks.create_task(self._run_capacity_informers(tasks, capacity)),
             )
             tasks.create_task(self._reporter.controller.run())
-            tasks.create_task(self._notebook.run())
+            tasks.create_task(self._reservation_store.run())
             tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
             binder = Binder(
                 self._client,
-                self._feed.state,
+                self._informers.state,
                 tasks,
-                at_once=self._settings.bindings_at_once,
+                at_once=self._settings.max_concurrent_bindings,
                 prepare=volumes.prepare,
-                bound=lambda binding: self._bound(binding, announcer),
+                bound=lambda binding: self._on_bound(binding, announcer),
                 released=self._changed.set,
-                rush=self._rush,
+                rush=self._bindings_in_flight,
             )
-            announcer = Announcer(self._events, self._rush.resting, time.monotonic)
+            announcer = ScheduledEventSender(
+                self._events, self._bindings_in_flight.idle, time.monotonic
+            )
             tasks.create_task(announcer.run())
             evictor = Evictor(
                 self._client,
-                self._feed.state,
+                self._informers.state,
                 tasks,
-                evicted=self._reporter.evicted,
+                evicted=self._reporter.pod_evicted,
                 refused=self._changed.set,
             )
-            await self._synced(learning)
+            await self._wait_for_sync(learning)
             # The cache is large and lives long. Without this the garbage collector traverses it
             # during a cycle, for longer than the cycle takes.
             gc.freeze()
-            await self._decide_on_changes(binder, evictor)
+            await self._run_cycles(binder, evictor)
 
-    async def _synced(self, learning: Iterable[asyncio.Task[object]]) -> None:
+    async def _wait_for_sync(self, learning: Iterable[asyncio.Task[object]]) -> None:
         """Wait for the informers that a cycle needs; for optional kinds with a timeout.
 
         A member must not be placed alone because its group has not been read yet, nor be bound to a
         node whose storage is full.
         """
-        for required in self._feed.required:
-            await required.synced()
+        for required in self._informers.required:
+            await required.wait_for_sync()
         with suppress(TimeoutError):
-            async with asyncio.timeout(OPTIONAL_KINDS_S):
-                for optional in self._feed.optional:
-                    await optional.synced()
+            async with asyncio.timeout(OPTIONAL_KINDS_TIMEOUT_S):
+                for optional in self._informers.optional:
+                    await optional.wait_for_sync()
                 await asyncio.wait(learning)
 
-    async def _decide_on_changes(self, binder: Binder, evictor: Evictor) -> None:
+    async def _run_cycles(self, binder: Binder, evictor: Evictor) -> None:
         while True:
             await self._changed.wait()
             await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             began = time.perf_counter()
-            decision = decide(self._feed.state, time.time(), self._policy)
-            state = self._feed.state
-            state.promises = dict(decision.promises)
-            state.lodgers.update(decision.lodgers)
-            self._notebook.note(decision.promises, state.lodgers, state.groups)
+            decision = run_cycle(self._informers.state, time.time(), self._policy)
+            state = self._informers.state
+            state.reservations = dict(decision.reservations)
+            state.backfilled.update(decision.backfilled)
+            self._reservation_store.store(decision.reservations, state.backfilled, state.groups)
             binder.bind(decision.bindings)
             evictor.evict(decision.evictions)
-            self._reporter.take(decision)
+            self._reporter.set_result(decision)
             took = time.perf_counter() - began
-            DECISION_TIME.observe(took)
-            WAITING.set(len(self._feed.state.waiting))
+            CYCLE_DURATION.observe(took)
+            PENDING_PODS.set(len(self._informers.state.pending))
             if decision.bindings:
                 fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
-                log.info("placed", extra={**fields, "waiting": len(self._feed.state.waiting)})
-            self._node_reporter.look()
+                log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
+            self._node_reporter.report_changes()
             await asyncio.sleep(took)
 
-    def _look_again(self, after_s: float) -> None:
+    def _schedule_cycle_after(self, after_s: float) -> None:
         asyncio.get_running_loop().call_later(after_s + COALESCE_S, self._changed.set)
 
-    def _regrouped(self, group: GroupKey) -> None:
-        self._reporter.regrouped(group)
-        facts = self._feed.state.groups.get(group)
+    def _on_group_changed(self, group: GroupKey) -> None:
+        self._reporter.group_changed(group)
+        facts = self._informers.state.groups.get(group)
         if facts is not None:
-            self._queue_reporter.changed(facts.queue)
+            self._queue_reporter.queue_changed(facts.queue)
 
-    def _bound(self, binding: Binding, announcer: Announcer) -> None:
+    def _on_bound(self, binding: PodBinding, announcer: ScheduledEventSender) -> None:
         BINDINGS.inc()
-        announcer.bound(binding)
-        self._reporter.bound(binding)
+        announcer.add_binding(binding)
+        self._reporter.pod_bound(binding)
         # The cache already assumes the node, so the watch will report no change.
         if binding.group is None:
-            self._queue_reporter.changed(DEFAULT_QUEUE)
+            self._queue_reporter.queue_changed(DEFAULT_QUEUE)
         else:
-            self._regrouped(binding.group)
+            self._on_group_changed(binding.group)
 
-    async def _follow_capacity(self, tasks: asyncio.TaskGroup, capacity: CapacityFeed) -> None:
+    async def _run_capacity_informers(
+        self, tasks: asyncio.TaskGroup, capacity: StorageCapacityInformers
+    ) -> None:
         """Run the informers of storage capacity. It is used only if all of its kinds are served."""
-        drivers = await self._follow_if_known(tasks, capacity.drivers)
-        if await self._follow_if_known(tasks, *capacity.versions) and drivers:
-            capacity.learned()
+        drivers = await self._run_first_served(tasks, capacity.drivers)
+        if await self._run_first_served(tasks, *capacity.versions) and drivers:
+            capacity.start_using()
 
-    async def _follow_if_known(self, tasks: asyncio.TaskGroup, *versions: Informer[K]) -> bool:
+    async def _run_first_served(self, tasks: asyncio.TaskGroup, *versions: Informer[K]) -> bool:
         """Run the informer of the first version of a kind that the API server serves.
 
         Args:
@@ -197,13 +203,13 @@ class Scheduler:
             Whether one is served; its objects have been read then.
         """
         for informer in versions:
-            if await self._is_known(informer.resource):
+            if await self._is_served(informer.resource):
                 tasks.create_task(informer.run())
-                await informer.synced()
+                await informer.wait_for_sync()
                 return True
         return False
 
-    async def _is_known(self, resource: Resource[K]) -> bool:
+    async def _is_served(self, resource: Resource[K]) -> bool:
         path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
         while True:
             try:

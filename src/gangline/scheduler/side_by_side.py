@@ -10,19 +10,25 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import PodFacts, Shape
+from gangline.scheduler.model import PodInfo, PodShape
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.plugins.node_scores import is_device
-from gangline.scheduler.trial import Trial
-from gangline.scheduler.units import Unit
+from gangline.scheduler.trial import ScratchAllocation
+from gangline.scheduler.units import PendingGang
 
-Place = Callable[[Trial, Unit, Sequence[PodFacts]], list[PodFacts]]
-Order = Callable[[NodeTable, Unit, Sequence[PodFacts]], list[tuple[Shape, list[PodFacts]]]]
+PlacePods = Callable[[ScratchAllocation, PendingGang, Sequence[PodInfo]], list[PodInfo]]
+OrderPods = Callable[
+    [NodeTable, PendingGang, Sequence[PodInfo]], list[tuple[PodShape, list[PodInfo]]]
+]
 
 
-def place_side_by_side(
-    trial: Trial, unit: Unit, pods: Sequence[PodFacts], place: Place, order: Order
-) -> list[PodFacts]:
+def place_colocated(
+    trial: ScratchAllocation,
+    unit: PendingGang,
+    pods: Sequence[PodInfo],
+    place: PlacePods,
+    order: OrderPods,
+) -> list[PodInfo]:
     """Place pods of a gang, on fewer nodes than packing if that costs less; return the rest.
 
     Args:
@@ -32,16 +38,16 @@ def place_side_by_side(
         place: places pods by packing.
         order: groups and sorts pods for placing.
     """
-    weight = trial.nodes.weights.together
-    if not weight or unit.places or unit.parts or unit.roles or len(pods) < 2:
+    weight = trial.nodes.weights.fewer_nodes
+    if not weight or unit.previous_nodes or unit.subgroups or unit.role_affinity or len(pods) < 2:
         return place(trial, unit, pods)
-    mark, unused = trial.mark(), _whole(trial)
+    mark, unused = trial.mark(), _unused_nodes(trial)
     unfit = place(trial, unit, pods)
     if not is_satisfied(trial, unit, mark):
         return unfit
     packed = _cost(trial, mark, unused, weight)
     trial.rollback(mark)
-    left = _on_few_nodes(trial, order(trial.nodes, unit, pods))
+    left = _place_on_few_nodes(trial, order(trial.nodes, unit, pods))
     enough = len(left) <= len(unfit) and is_satisfied(trial, unit, mark)
     if enough and _cost(trial, mark, unused, weight) < packed:
         return left
@@ -49,19 +55,19 @@ def place_side_by_side(
     return place(trial, unit, pods)
 
 
-def _on_few_nodes(
-    trial: Trial, alike: Sequence[tuple[Shape, Sequence[PodFacts]]]
-) -> list[PodFacts]:
+def _place_on_few_nodes(
+    trial: ScratchAllocation, alike: Sequence[tuple[PodShape, Sequence[PodInfo]]]
+) -> list[PodInfo]:
     """Fill the node that holds most of the pods, then the one that holds most of the rest."""
-    unfit: list[PodFacts] = []
+    unfit: list[PodInfo] = []
     for shape, pods in alike:
         demand = trial.nodes.demand(shape.request)
-        if not demand.wants_device or trial.relates(shape):
+        if not demand.wants_device or trial.has_inter_pod_rules(shape):
             unfit += trial.place(shape, pods)
             continue
         rows = np.array(trial.rows_for(shape), dtype=np.intp)
-        amounts = np.array([[amount] for _, amount, _ in demand.parts])
-        columns = np.array([column for column, _, _ in demand.parts], dtype=np.intp)
+        amounts = np.array([[amount] for _, amount, _ in demand.terms])
+        columns = np.array([column for column, _, _ in demand.terms], dtype=np.intp)
         free = trial.free[np.ix_(columns, rows)]
         capacity = (free // amounts).min(axis=0, initial=len(pods))
         left = list(pods)
@@ -69,13 +75,13 @@ def _on_few_nodes(
             # argmax takes the first of equal rows, and rows are sorted by score.
             best = int(np.minimum(capacity, len(left)).argmax())
             here, left = left[: capacity[best]], left[capacity[best] :]
-            unfit += [pod for pod in here if not trial.put(pod, int(rows[best]))]
+            unfit += [pod for pod in here if not trial.place_on_row(pod, int(rows[best]))]
             capacity[best] = 0
         unfit += left
     return unfit
 
 
-def _whole(trial: Trial) -> NDArray[np.bool_]:
+def _unused_nodes(trial: ScratchAllocation) -> NDArray[np.bool_]:
     """Return a mask of the rows whose devices are all free."""
     columns = [column for name, column in trial.nodes.columns.items() if is_device(name)]
     unused: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(
@@ -84,11 +90,11 @@ def _whole(trial: Trial) -> NDArray[np.bool_]:
     return unused
 
 
-def _cost(trial: Trial, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
+def _cost(trial: ScratchAllocation, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
     rows = {each.row for each in trial.since(mark) if each.demand.wants_device}
     return weight * len(rows) + sum(bool(unused[row]) for row in rows)
 
 
-def is_satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
+def is_satisfied(trial: ScratchAllocation, unit: PendingGang, mark: int) -> bool:
     """Return whether the gang may start with the placements since ``mark``."""
     return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)

@@ -4,85 +4,97 @@ from collections import deque
 from collections.abc import Iterable
 
 from gangline.scheduler import reasons
-from gangline.scheduler.device_models import place_like_the_others
-from gangline.scheduler.grants import Grants
-from gangline.scheduler.limits import limit_of
-from gangline.scheduler.line import Line
-from gangline.scheduler.model import PodFacts, Shape, Verdict
-from gangline.scheduler.place import availability, by_shape, next_part, place_part, rows_near
+from gangline.scheduler.device_models import place_on_models_in_use
+from gangline.scheduler.grants import Allocations
+from gangline.scheduler.limits import queue_limit
+from gangline.scheduler.line import SchedulingOrder
+from gangline.scheduler.model import PodInfo, PodShape, PendingReason
+from gangline.scheduler.place import (
+    unavailable_message,
+    group_by_shape,
+    next_subgroup,
+    place_subgroup,
+    rows_in_allowed_domains,
+)
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.trial import Trial
-from gangline.scheduler.turns import Turn
+from gangline.scheduler.trial import ScratchAllocation
+from gangline.scheduler.turns import QueueEntry
 
 
-class Surplus:
+class ExtraPods:
     """Serves entries for extra pods."""
 
-    def __init__(self, trial: Trial, tree: QueueTree, line: Line, grants: Grants) -> None:
+    def __init__(
+        self, trial: ScratchAllocation, tree: QueueTree, line: SchedulingOrder, grants: Allocations
+    ) -> None:
         self._trial, self._tree, self._line, self._grants = trial, tree, line, grants
 
-    def serve(self, turn: Turn) -> list[Verdict]:
+    def serve(self, turn: QueueEntry) -> list[PendingReason]:
         """Place one pod or subgroup, or all extra pods if no other entry is left.
 
         Returns:
             Why the pods that found no node are pending.
         """
         unit = turn.unit
-        if unit.parts:
+        if unit.subgroups:
             refused = self._serve_part(turn)
         else:
             refused = []
-            count = len(turn.left) if self._line.empty else 1
-            pods = [turn.left.popleft() for _ in range(count)]
-            for shape, alike in by_shape(pods).items():
+            count = len(turn.remaining) if self._line.empty else 1
+            pods = [turn.remaining.popleft() for _ in range(count)]
+            for shape, alike in group_by_shape(pods).items():
                 refused += self._place(turn, shape, alike)
-        if turn.left:
+        if turn.remaining:
             turn.share = self._grants.share_of(unit)
-            self._line.again(turn)
+            self._line.requeue(turn)
         return refused
 
-    def _serve_part(self, turn: Turn) -> list[Verdict]:
+    def _serve_part(self, turn: QueueEntry) -> list[PendingReason]:
         """Place an extra subgroup, completely or not at all; or one pod without a subgroup."""
         unit, refused = turn.unit, []
-        part, pods = next_part(unit, turn.left)
-        turn.left = deque(pod for pod in turn.left if pod not in pods)
+        part, pods = next_subgroup(unit, turn.remaining)
+        turn.remaining = deque(pod for pod in turn.remaining if pod not in pods)
         amount = self._tree.vector(reasons.total_request(pods))
         mark = self._trial.mark()
-        if (account := self._tree.blocking(unit.queue, amount)) is not None:
-            refused = _left(pods, reasons.over_limit(limit_of(self._tree, account, amount)))
-        elif unfit := place_part(self._trial, unit, part, pods):
-            refused = _left(unfit, self._no_room(unfit[0]))
+        if (account := self._tree.blocking_queue(unit.queue, amount)) is not None:
+            refused = _pending_reasons(
+                pods, reasons.queue_limit_message(queue_limit(self._tree, account, amount))
+            )
+        elif unfit := place_subgroup(self._trial, unit, part, pods):
+            refused = _pending_reasons(unfit, self._unavailable_message(unfit[0]))
         self._grants.bind(unit, self._trial.since(mark))
         return refused
 
-    def _place(self, turn: Turn, shape: Shape, pods: list[PodFacts]) -> list[Verdict]:
+    def _place(self, turn: QueueEntry, shape: PodShape, pods: list[PodInfo]) -> list[PendingReason]:
         """Place pods of one shape, as many as fit and the queue allows."""
         unit = turn.unit
-        one = self._tree.amount(shape.request)
-        if shape in turn.refused:
-            return _left(pods, self._no_room(pods[0]))
-        while pods and self._tree.blocking(unit.queue, one) is None:
+        one = self._tree.request_vector(shape.request)
+        if shape in turn.refused_shapes:
+            return _pending_reasons(pods, self._unavailable_message(pods[0]))
+        while pods and self._tree.blocking_queue(unit.queue, one) is None:
             mark = self._trial.mark()
-            count = self._tree.allowed(unit.queue, one, len(pods))
+            count = self._tree.allowed_count(unit.queue, one, len(pods))
             rows = self._grants.rows_of(unit)
-            self._trial.within = rows_near(self._trial.nodes, unit, rows)
-            unfit = place_like_the_others(self._trial, unit, shape, pods[:count], rows)
+            self._trial.within = rows_in_allowed_domains(self._trial.nodes, unit, rows)
+            unfit = place_on_models_in_use(self._trial, unit, shape, pods[:count], rows)
             self._trial.within = None
             self._grants.bind(unit, self._trial.since(mark))
             pods = [*unfit, *pods[count:]]
             if unfit:
-                turn.refused |= {shape}
+                turn.refused_shapes |= {shape}
                 break
         if not pods:
             return []
-        account = self._tree.blocking(unit.queue, one)
-        if account is not None and shape not in turn.refused:
-            return _left(pods, reasons.over_limit(limit_of(self._tree, account, one)))
-        return _left(pods, self._no_room(pods[0]))
+        account = self._tree.blocking_queue(unit.queue, one)
+        if account is not None and shape not in turn.refused_shapes:
+            return _pending_reasons(
+                pods, reasons.queue_limit_message(queue_limit(self._tree, account, one))
+            )
+        return _pending_reasons(pods, self._unavailable_message(pods[0]))
 
-    def _no_room(self, pod: PodFacts) -> str:
-        return reasons.explain_surplus(availability(self._trial, pod))
+    def _unavailable_message(self, pod: PodInfo) -> str:
+        return reasons.extra_pod_message(unavailable_message(self._trial, pod))
 
 
-def _left(pods: Iterable[PodFacts], why: str) -> list[Verdict]:
-    return [Verdict(reasons.NOT_ENOUGH_RESOURCES, "", tuple((pod.key, why) for pod in pods))]
+def _pending_reasons(pods: Iterable[PodInfo], why: str) -> list[PendingReason]:
+    return [PendingReason(reasons.NOT_ENOUGH_RESOURCES, "", tuple((pod.key, why) for pod in pods))]

@@ -25,7 +25,7 @@ class TieOrder:
         self._rank: NDArray[np.intp] | None = None
         self._is_row_order = False
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         self._rank = None
 
     def rank(self, rows: Mapping[NodeName, int], size: int) -> NDArray[np.intp]:
@@ -37,7 +37,7 @@ class TieOrder:
         """
         if self._rank is None:
             self._rank = np.zeros(size, dtype=np.intp)
-            names = sorted(rows, key=self._drawn) if self._seed else sorted(rows)
+            names = sorted(rows, key=self._seeded_key) if self._seed else sorted(rows)
             ordered = [rows[name] for name in names]
             self._rank[ordered] = np.arange(len(ordered))
             self._is_row_order = ordered == sorted(ordered)
@@ -48,5 +48,5 @@ class TieOrder:
         self.rank(rows, size)
         return self._is_row_order
 
-    def _drawn(self, name: NodeName) -> tuple[bytes, NodeName]:
+    def _seeded_key(self, name: NodeName) -> tuple[bytes, NodeName]:
         return blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest(), name

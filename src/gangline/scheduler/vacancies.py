@@ -10,26 +10,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gangline.scheduler.model import (
-    GroupFacts,
+    PodGroupInfo,
     GroupKey,
     NodeName,
-    PodFacts,
+    PodInfo,
     PodKey,
     Request,
-    Shape,
+    PodShape,
 )
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.state import SchedulerCache
 from gangline.scheduler.trial import Placement
-from gangline.scheduler.units import counts_for_its_gang, places_in_force
+from gangline.scheduler.units import counts_towards_min_member, active_previous_nodes
 
-HELD_S = 30.0
+LOST_MEMBER_RESERVATION_S = 30.0
 """Validity of a lost member's reservation: operators recreate pods within seconds, or back off on
 purpose.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class HeldPlace:
+class RestartReservation:
     """A tentative placement for a member that is to be recreated."""
 
     group: GroupKey
@@ -37,65 +37,72 @@ class HeldPlace:
     placement: Placement
 
 
-def held_places(state: ClusterState, now: float) -> Iterator[HeldPlace]:
+def restart_reservations(state: SchedulerCache, now: float) -> Iterator[RestartReservation]:
     """Yield the reservations of members that do not exist yet, or are pending."""
-    for key in sorted(state.vacated.keys() | state.restarting):
+    for key in sorted(state.lost_members.keys() | state.restarting_groups):
         group = state.groups.get(key)
         if group is None:
             continue
-        kept = places_in_force(group, now)
+        kept = active_previous_nodes(group, now)
         for name, node in kept:
-            if (placement := _kept_place(state, group, name, node)) is not None:
-                yield HeldPlace(key, name, placement)
+            if (placement := _previous_node_placement(state, group, name, node)) is not None:
+                yield RestartReservation(key, name, placement)
         announced = {name for name, _ in kept}
-        for pod in _missed(state, group, now):
-            if pod.key not in announced and (placement := _place(state, pod)) is not None:
-                yield HeldPlace(key, pod.key, placement)
+        for pod in _missing_lost_members(state, group, now):
+            if (
+                pod.key not in announced
+                and (placement := _lost_member_placement(state, pod)) is not None
+            ):
+                yield RestartReservation(key, pod.key, placement)
 
 
-def _kept_place(
-    state: ClusterState, group: GroupFacts, name: PodKey, node: NodeName
+def _previous_node_placement(
+    state: SchedulerCache, group: PodGroupInfo, name: PodKey, node: NodeName
 ) -> Placement | None:
     """Return the placement to reserve on ``node`` for the pod of this name, if any."""
     row = state.nodes.rows.get(node)
     if row is None:
         return None
     present = state.members.get(group.key, {}).get(name)
-    pod = present or state.former.get(group.key, {}).get(name)
+    pod = present or state.former_members.get(group.key, {}).get(name)
     if pod is None:
-        return Placement((), row, state.nodes.demand(_share(group)), absent=1)
-    lives = present is not None and present.holds_room
+        return Placement((), row, state.nodes.demand(_estimated_request(group)), unseen_pods=1)
+    lives = present is not None and present.holds_resources
     if lives or pod.phase == "Succeeded" or not _accepts(state, pod.shape, row):
         return None
     return Placement((pod,), row, state.nodes.demand(pod.shape.request))
 
 
-def _share(group: GroupFacts) -> Request:
+def _estimated_request(group: PodGroupInfo) -> Request:
     """Estimate the request of an unseen pod: an equal part of the group's minimal resources."""
     size = max(1, group.min_member)
     return tuple((name, -(-amount // size)) for name, amount in group.min_resources)
 
 
-def _missed(state: ClusterState, group: GroupFacts, now: float) -> list[PodFacts]:
+def _missing_lost_members(state: SchedulerCache, group: PodGroupInfo, now: float) -> list[PodInfo]:
     """Return the members lost lately that no pending pod replaces, as many as the gang lacks."""
-    if group.key not in state.vacated:
+    if group.key not in state.lost_members:
         return []
     members = state.members.get(group.key, {}).values()
-    settled = [pod for pod in members if counts_for_its_gang(pod)]
+    settled = [pod for pod in members if counts_towards_min_member(pod)]
     missing = group.min_member - len(settled)
-    if missing <= sum(pod.waits for pod in members) or not any(p.holds_room for p in settled):
+    if missing <= sum(pod.is_pending for pod in members) or not any(
+        p.holds_resources for p in settled
+    ):
         return []
-    recent = [lost for lost in state.vacated[group.key] if now - lost.at < HELD_S]
+    recent = [
+        lost for lost in state.lost_members[group.key] if now - lost.at < LOST_MEMBER_RESERVATION_S
+    ]
     recent.sort(key=lambda lost: (-lost.at, lost.pod.key))
     return [lost.pod for lost in recent[:missing]]
 
 
-def _place(state: ClusterState, pod: PodFacts) -> Placement | None:
+def _lost_member_placement(state: SchedulerCache, pod: PodInfo) -> Placement | None:
     row = state.nodes.rows.get(pod.node) if pod.node is not None else None
     if row is None or not _accepts(state, pod.shape, row):
         return None
     return Placement((pod,), row, state.nodes.demand(pod.shape.request))
 
 
-def _accepts(state: ClusterState, shape: Shape, row: int) -> bool:
-    return bool(state.nodes.eligible(shape.constraints).accepts[row])
+def _accepts(state: SchedulerCache, shape: PodShape, row: int) -> bool:
+    return bool(state.nodes.eligible(shape.constraints).accepted[row])

@@ -196,7 +196,7 @@ _STORAGE = "storage.k8s.io"
 _CAPACITIES = "csistoragecapacities"
 CSI_DRIVERS = Resource(CSIDriver, _STORAGE, "v1", "csidrivers", "CSIDriver", namespaced=False)
 STORAGE_CAPACITIES = Resource(CSIStorageCapacity, _STORAGE, "v1", _CAPACITIES, "CSIStorageCapacity")
-OLD_STORAGE_CAPACITIES = Resource(
+BETA_STORAGE_CAPACITIES = Resource(
     CSIStorageCapacity, _STORAGE, "v1beta1", _CAPACITIES, "CSIStorageCapacity"
 )
 """Served until Kubernetes 1.26."""
@@ -223,12 +223,12 @@ _KEPT_CONDITIONS = frozenset({"PodScheduled"})
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
-def slim(pod: LeanPod) -> LeanPod:
+def slim_pod(pod: LeanPod) -> LeanPod:
     """Drop decoded fields that are not needed in memory."""
     replace = msgspec.structs.replace
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     if metadata.owner_references or metadata.finalizers or metadata.annotations:
-        annotations = _kept(metadata.annotations, _KEPT_ANNOTATIONS)
+        annotations = _select_keys(metadata.annotations, _KEPT_ANNOTATIONS)
         metadata = replace(metadata, annotations=annotations, owner_references=[], finalizers=[])
     if spec.volumes:
         spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
@@ -239,5 +239,5 @@ def slim(pod: LeanPod) -> LeanPod:
     return replace(pod, metadata=metadata, spec=spec, status=status)
 
 
-def _kept(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:
+def _select_keys(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:
     return {key: value for key, value in entries.items() if key in keys}

@@ -5,26 +5,26 @@ from collections.abc import Sequence
 from gangline.api.node import Node
 from gangline.api.resources import NODES, SERVICES
 from gangline.api.service import Service
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
 
 
-async def board_address(client: Client, namespace: str, job: str) -> str:
+async def tensorboard_address(client: ApiClient, namespace: str, job: str) -> str:
     """Return the address of a job's TensorBoard; empty if it has none."""
     try:
         service = await client.get(SERVICES, f"{job}-tensorboard", namespace)
     except (NotFound, Forbidden):
         return ""
     if service.spec.type != "NodePort":
-        return address_of(service, [])
+        return service_address(service, [])
     try:
         nodes = (await client.list(NODES)).items
     except Forbidden:
         nodes = []
-    return address_of(service, nodes)
+    return service_address(service, nodes)
 
 
-def address_of(service: Service, nodes: Sequence[Node]) -> str:
+def service_address(service: Service, nodes: Sequence[Node]) -> str:
     """Return the address with the widest reach: that of a node if the service has a node port.
 
     Otherwise it is the cluster IP; empty for a headless service.

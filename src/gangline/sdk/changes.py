@@ -14,15 +14,21 @@ from gangline.api.resources import (
 from gangline.kube.client import PatchKind
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.client import JobClient, JobError, NoSuchJob
-from gangline.sdk.jobs import Job, State
-from gangline.sdk.written import Manifest, as_written, renamed, replicas_of, scale_patch
+from gangline.sdk.jobs import Job, JobState
+from gangline.sdk.written import (
+    Manifest,
+    to_submittable,
+    rename_objects,
+    replica_count,
+    scale_patch,
+)
 
-BELONGS_ANNOTATION = "gangline.dev/belongs-to"
-_BELONGINGS = (CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS)
-_LOOK_S = 0.2
+OWNER_ANNOTATION = "gangline.dev/belongs-to"
+_OWNED_RESOURCES = (CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS)
+_POLL_INTERVAL_S = 0.2
 
 
-class Changes:
+class JobEditor:
     """Changes jobs of one cluster."""
 
     def __init__(self, jobs: JobClient) -> None:
@@ -69,7 +75,7 @@ class Changes:
         stored = await self.jobs.manifest(name, namespace)
         if (job := await self.jobs.get(name, namespace)).state.finished:
             raise JobError(f"job {name!r} has ended ({job.state})")
-        before = replicas_of(stored, role)
+        before = replica_count(stored, role)
         after = replicas(before)
         if after < 0:
             raise JobError(f"job {name!r} has {before} replicas of {role!r}: not {after}")
@@ -80,7 +86,7 @@ class Changes:
         await self._patch(stored, patch)
         return before, after
 
-    async def collect(self, name: str, namespace: str) -> list[Manifest]:
+    async def collect_manifests(self, name: str, namespace: str) -> list[Manifest]:
         """Return a job and the objects that it owns, without fields that the server has set.
 
         Raises:
@@ -88,9 +94,9 @@ class Changes:
         """
         stored = await self.jobs.manifest(name, namespace)
         uid = stored["metadata"]["uid"]
-        found = [as_written(stored)]
-        for each in await self._belongings(stored["metadata"]["name"], namespace, uid):
-            found.append(as_written(each))
+        found = [to_submittable(stored)]
+        for each in await self._owned_objects(stored["metadata"]["name"], namespace, uid):
+            found.append(to_submittable(each))
         return found
 
     async def restart(self, name: str, namespace: str) -> Job:
@@ -103,23 +109,25 @@ class Changes:
         """
         job = await self.jobs.get(name, namespace)
         if job.state.finished:
-            objects = await self.collect(name, namespace)
+            objects = await self.collect_manifests(name, namespace)
             await self.jobs.delete(name, namespace)
-            await self._until_gone(job)
+            await self._wait_until_deleted(job)
             await self.create(objects, namespace)
         else:
             await self.suspend(name, namespace)
-            await self._until_suspended(name, namespace)
+            await self._wait_until_suspended(name, namespace)
             await self.suspend(name, namespace, suspended=False)
         return await self.jobs.get(name, namespace)
 
-    async def copy(self, name: str, new: str, namespace: str) -> list[Manifest]:
+    async def copy_manifests(self, name: str, new: str, namespace: str) -> list[Manifest]:
         """Return manifests for a copy of a job with another name.
 
         Raises:
             NoSuchJob, AmbiguousJob: as ``suspend``.
         """
-        return renamed(await self.collect(name, namespace), name.rpartition("/")[2], new)
+        return rename_objects(
+            await self.collect_manifests(name, namespace), name.rpartition("/")[2], new
+        )
 
     async def create(self, objects: list[Manifest], namespace: str) -> dict[str, Any]:
         """Create a job, then the objects that it owns with an owner reference to it."""
@@ -139,34 +147,34 @@ class Changes:
     async def _patch(self, stored: Manifest, patch: Manifest) -> None:
         """Patch an object; the UID makes the server refuse the patch if the object was replaced."""
         metadata = stored["metadata"]
-        path = await self.jobs.path_of(stored)
+        path = await self.jobs.object_path(stored)
         body = {"metadata": {"uid": metadata["uid"]}, **patch}
         await self.jobs.client.request_json(
             "PATCH", path, body=body, content_type=PatchKind.MERGE.value
         )
 
-    async def _until_suspended(self, name: str, namespace: str) -> None:
+    async def _wait_until_suspended(self, name: str, namespace: str) -> None:
         while True:
             job = await self.jobs.get(name, namespace)
-            if job.state is State.SUSPENDED and not job.replicas:
+            if job.state is JobState.SUSPENDED and not job.replicas:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _until_gone(self, old: Job) -> None:
+    async def _wait_until_deleted(self, old: Job) -> None:
         """Wait until the names of a deleted job and of its owned objects are free."""
         while True:
             try:
                 if (await self.jobs.get(old.name, old.namespace)).uid != old.uid:
                     return
             except NoSuchJob:
-                if not await self._belongings(old.name, old.namespace, old.uid):
+                if not await self._owned_objects(old.name, old.namespace, old.uid):
                     return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _belongings(self, name: str, namespace: str, uid: str) -> list[Manifest]:
+    async def _owned_objects(self, name: str, namespace: str, uid: str) -> list[Manifest]:
         """Return the objects that were submitted together with a job."""
         found: list[Manifest] = []
-        for resource in _BELONGINGS:
+        for resource in _OWNED_RESOURCES:
             params = {"labelSelector": f"release={name}"}
             try:
                 listing = await self.jobs.client.request_json(
@@ -183,5 +191,5 @@ def _is_owned(stored: Manifest, uid: str) -> bool:
     """True if an object was submitted with the job; objects of the operator are recreated by it."""
     metadata = stored["metadata"]
     owners = metadata.get("ownerReferences") or []
-    marked = BELONGS_ANNOTATION in (metadata.get("annotations") or {})
+    marked = OWNER_ANNOTATION in (metadata.get("annotations") or {})
     return marked and any(owner["uid"] == uid for owner in owners)

@@ -8,10 +8,10 @@ from typing import Any
 
 from gangline.api.job_resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
-from gangline.sdk.jobs import JOB_NAME_LABEL, Job, describe
-from gangline.sdk.kinds import JOB_KINDS, JobKind, TrainingJob
+from gangline.sdk.jobs import JOB_NAME_LABEL, Job, build_job
+from gangline.sdk.kinds import JOB_KINDS, JobKind, JobObject
 from gangline.sdk.listed import LISTED_PODS, ListedPod
 
 Manifest = Mapping[str, Any]
@@ -36,15 +36,15 @@ class UnknownKind(JobError):
 class JobClient:
     """Works with the training jobs of one cluster."""
 
-    def __init__(self, client: Client, kind: str = "") -> None:
+    def __init__(self, client: ApiClient, kind: str = "") -> None:
         """Work with jobs of one kind (by any of its names, such as ``pytorch``), or of all kinds.
 
         Raises:
             UnknownKind: there is no such kind.
         """
         self.client = client
-        self.kinds = kinds_called(kind)
-        self.unseen: set[str] = set()
+        self.kinds = resolve_kinds(kind)
+        self.unreadable: set[str] = set()
         """Resources that results lack so far, because the user may not read them."""
 
     async def submit(
@@ -71,13 +71,13 @@ class JobClient:
         except NotFound as error:
             if error.status.details and error.status.details.kind == "namespaces":
                 raise
-            raise _unknown(manifest) from error
+            raise _unknown_kind(manifest) from error
         return created
 
     async def list(self, namespace: str | None = None, labels: str = "") -> list[Job]:
         """Return the jobs of a namespace (None: of all), the newest first.
 
-        Kinds that the user may not list are skipped, and added to ``unseen``.
+        Kinds that the user may not list are skipped, and added to ``unreadable``.
 
         Raises:
             Forbidden: the user may not list any kind.
@@ -89,7 +89,7 @@ class JobClient:
             self._groups(namespace),
         )
         jobs = [
-            describe(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
+            build_job(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
             for kind, found in zip(self.kinds, _readable(kinds), strict=True)
             for job in found
         ]
@@ -107,7 +107,7 @@ class JobClient:
         own = job.metadata.name
         pods, groups = await asyncio.gather(self._pods(namespace, own), self._groups(namespace))
         uid = job.metadata.uid
-        return describe(kind, job, pods.get(uid, []), groups.get(uid, []))
+        return build_job(kind, job, pods.get(uid, []), groups.get(uid, []))
 
     async def manifest(self, name: str, namespace: str) -> dict[str, Any]:
         """Return a job as the server has stored it.
@@ -156,29 +156,31 @@ class JobClient:
         changed = asyncio.Event()
         informer.add_listener(lambda _old, _new: changed.set())
         following = asyncio.create_task(informer.run())
-        reporter = _Told(progress)
+        reporter = _ProgressReporter(progress)
         try:
-            await informer.synced()
+            await informer.wait_for_sync()
             while True:
                 changed.clear()
                 job = informer.get(namespace, own)
                 if job is None:
                     raise NoSuchJob(f"job {own!r} was deleted meanwhile")
-                if describe(kind, job, [], []).state.finished:
-                    return reporter.of(await self.get(name, namespace))
+                if build_job(kind, job, [], []).state.finished:
+                    return reporter.report(await self.get(name, namespace))
                 if progress:
                     with suppress(Unreachable):  # the next change includes this one
-                        reporter.of(await self.get(name, namespace))
+                        reporter.report(await self.get(name, namespace))
                 await changed.wait()
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
-    async def _find(self, name: str, namespace: str) -> tuple[JobKind, TrainingJob]:
+    async def _find(self, name: str, namespace: str) -> tuple[JobKind, JobObject]:
         """Find a job by its name, or by kind and name such as ``pytorchjob/digits``."""
         kind_word, _, name = name.rpartition("/")
-        kinds = kinds_called(kind_word) if kind_word else self.kinds
-        answers = await asyncio.gather(*(self._look(kind, name, namespace) for kind in kinds))
+        kinds = resolve_kinds(kind_word) if kind_word else self.kinds
+        answers = await asyncio.gather(
+            *(self._get_or_refusal(kind, name, namespace) for kind in kinds)
+        )
         found = [
             (kind, job)
             for kind, job in zip(kinds, answers, strict=True)
@@ -196,11 +198,11 @@ class JobClient:
             )
         return found[0]
 
-    async def _look(
+    async def _get_or_refusal(
         self, kind: JobKind, name: str, namespace: str
-    ) -> TrainingJob | Forbidden | None:
+    ) -> JobObject | Forbidden | None:
         try:
-            found: TrainingJob = await self.client.get(kind.resource, name, namespace)
+            found: JobObject = await self.client.get(kind.resource, name, namespace)
         except NotFound:
             return None
         except Forbidden as refused:
@@ -209,14 +211,14 @@ class JobClient:
 
     async def _jobs(
         self, kind: JobKind, namespace: str | None, labels: str
-    ) -> Sequence[TrainingJob] | Forbidden:
+    ) -> Sequence[JobObject] | Forbidden:
         try:
             return (await self.client.list(kind.resource, namespace, labels=labels)).items
         except NotFound:
             # The CRD of this kind is not installed.
             return []
         except Forbidden as refused:
-            self.unseen.add(kind.resource.plural)
+            self.unreadable.add(kind.resource.plural)
             return refused
 
     async def _pods(
@@ -228,7 +230,7 @@ class JobClient:
         try:
             listing = await self.client.list(LISTED_PODS, namespace, labels=labels)
         except Forbidden:
-            self.unseen.add(LISTED_PODS.plural)
+            self.unreadable.add(LISTED_PODS.plural)
             return by_owner
         for pod in listing.items:
             if owner := pod.metadata.controller:
@@ -242,14 +244,14 @@ class JobClient:
         except NotFound:
             return by_owner
         except Forbidden:
-            self.unseen.add(POD_GROUPS.plural)
+            self.unreadable.add(POD_GROUPS.plural)
             return by_owner
         for group in listing.items:
             if owner := group.metadata.controller:
                 by_owner[owner.uid].append(group)
         return by_owner
 
-    async def path_of(self, stored: Manifest) -> str:
+    async def object_path(self, stored: Manifest) -> str:
         """Return the URL path of a stored object."""
         metadata = stored["metadata"]
         collection = await self._collection(stored, metadata.get("namespace"))
@@ -257,11 +259,11 @@ class JobClient:
 
     async def _collection(self, manifest: Manifest, namespace: str | None) -> str:
         """Return the URL path at which an object is created."""
-        from gangline.api.resources import BUILT_IN, CUSTOM  # noqa: PLC0415 - reads do not need it
+        from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES  # noqa: PLC0415 - reads do not need it
 
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         metadata = manifest.get("metadata") or {}
-        for resource in (*CUSTOM, *BUILT_IN):
+        for resource in (*CUSTOM_RESOURCES, *BUILT_IN_RESOURCES):
             if (resource.api_version, resource.kind) == (api_version, kind):
                 plural, namespaced = resource.plural, resource.namespaced
                 break
@@ -280,12 +282,12 @@ class JobClient:
         for resource in found.get("resources", []):
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
-        raise _unknown({"apiVersion": api_version, "kind": kind})
+        raise _unknown_kind({"apiVersion": api_version, "kind": kind})
 
 
 def _readable(
-    answers: Sequence[Sequence[TrainingJob] | Forbidden],
-) -> Sequence[Sequence[TrainingJob]]:
+    answers: Sequence[Sequence[JobObject] | Forbidden],
+) -> Sequence[Sequence[JobObject]]:
     """Return the jobs of each kind; none for a kind that may not be listed.
 
     Raises:
@@ -297,14 +299,14 @@ def _readable(
     return [[] if isinstance(answer, Forbidden) else answer for answer in answers]
 
 
-class _Told:
+class _ProgressReporter:
     """Reports the progress of a job, and skips reports without a change."""
 
     def __init__(self, progress: Callable[[Job], None] | None) -> None:
         self._progress = progress
         self._last: tuple[object, ...] = ()
 
-    def of(self, job: Job) -> Job:
+    def report(self, job: Job) -> Job:
         point = (job.state, job.reason, job.running)
         if self._progress is not None and point != self._last:
             self._progress(job)
@@ -312,7 +314,7 @@ class _Told:
         return job
 
 
-def kinds_called(word: str) -> tuple[JobKind, ...]:
+def resolve_kinds(word: str) -> tuple[JobKind, ...]:
     """Return the kinds with a name or alias; all kinds for an empty one.
 
     Raises:
@@ -321,14 +323,14 @@ def kinds_called(word: str) -> tuple[JobKind, ...]:
     if not word:
         return JOB_KINDS
     meant = word.lower()
-    found = tuple(kind for kind in JOB_KINDS if meant in kind.words)
+    found = tuple(kind for kind in JOB_KINDS if meant in kind.aliases)
     if not found:
         known = ", ".join(kind.trainer for kind in JOB_KINDS)
         raise UnknownKind(f"unknown kind of job {word!r}; known kinds: {known}")
     return found
 
 
-def _unknown(manifest: Manifest) -> UnknownKind:
+def _unknown_kind(manifest: Manifest) -> UnknownKind:
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     return UnknownKind(
         f"the cluster has no kind {kind!r} in apiVersion {version!r}; "

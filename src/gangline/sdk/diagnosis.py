@@ -15,16 +15,18 @@ from gangline.api import failure
 from gangline.api.failure import Blame, Failure
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
-from gangline.sdk.events import Happening
-from gangline.sdk.jobs import Job, State, short_name
+from gangline.sdk.events import EventRecord
+from gangline.sdk.jobs import Job, JobState, replica_name
 from gangline.sdk.symptoms import Symptom, find_symptom
-from gangline.sdk.waiting import waiting_cause
+from gangline.sdk.waiting import find_pending_cause
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
-_OWN_DOING = frozenset(("Error", "Aborted", "Unknown", "Signalled", "UsageError", "CrashLoop"))
+_PROGRAM_FAILURES = frozenset(
+    ("Error", "Aborted", "Unknown", "Signalled", "UsageError", "CrashLoop")
+)
 """Causes that only state a bad exit of the program; its log is more precise."""
-_TOLD_TO_GO = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
-_SHARED = frozenset(("BusError", "BrokenPipe", "CannotStart"))
+_STOPPED_FROM_OUTSIDE = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
+_AMBIGUOUS_CAUSES = frozenset(("BusError", "BrokenPipe", "CannotStart"))
 """Exit codes that a program may use itself: git exits with 128, as a container that cannot start.
 """
 _LAST_LINES = 5
@@ -69,13 +71,13 @@ class Diagnosis:
         if self.root:
             head = ("Replica", "Cause", "Evidence", "What helps")
             findings = (self.root, *self.consequences)
-            shown += notebook.table(head, map(_row, findings))
+            shown += notebook.table(head, map(_table_row, findings))
         if self.last_lines:
             shown += notebook.preformatted("\n".join(self.last_lines))
         return shown + notebook.bullets(self.next_steps)
 
 
-def _row(finding: Finding) -> tuple[object, ...]:
+def _table_row(finding: Finding) -> tuple[object, ...]:
     cause = f"{finding.cause} (a consequence)" if finding.consequence else finding.cause
     return finding.replica, cause, finding.evidence, finding.remedy
 
@@ -83,7 +85,7 @@ def _row(finding: Finding) -> tuple[object, ...]:
 def diagnose(
     job: Job,
     pods: Sequence[Pod],
-    events: Sequence[Happening] = (),
+    events: Sequence[EventRecord] = (),
     tails: Mapping[str, str] | None = None,
 ) -> Diagnosis:
     """Find the root cause.
@@ -95,13 +97,15 @@ def diagnose(
         tails: the ends of the logs, by pod name.
     """
     logs = tails or {}
-    found = [each for pod in pods if (each := _of_pod(pod, logs.get(pod.metadata.name, "")))]
-    found += _of_the_gone(events, {pod.metadata.name for pod in pods})
+    found = [
+        each for pod in pods if (each := _finding_of_pod(pod, logs.get(pod.metadata.name, "")))
+    ]
+    found += _findings_of_deleted_pods(events, {pod.metadata.name for pod in pods})
     # A replica that only lost a peer, or that was terminated from outside, is never the root.
     found.sort(key=lambda each: (each.consequence, each.at or _LATEST, each.replica))
     if found:
         return _failed(job, found, logs)
-    if cause := waiting_cause(job, pods, events):
+    if cause := find_pending_cause(job, pods, events):
         finding = Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, cause.evidence)
         return Diagnosis(
             job.name,
@@ -110,7 +114,13 @@ def diagnose(
             summary=_sentence(finding),
             next_steps=_steps(job, finding),
         )
-    return Diagnosis(job.name, job.state, None, summary=_nothing(job), next_steps=_steps(job, None))
+    return Diagnosis(
+        job.name,
+        job.state,
+        None,
+        summary=_summary_without_finding(job),
+        next_steps=_steps(job, None),
+    )
 
 
 def _failed(job: Job, found: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
@@ -127,21 +137,21 @@ def _failed(job: Job, found: Sequence[Finding], logs: Mapping[str, str]) -> Diag
     )
 
 
-def _of_pod(pod: Pod, tail: str) -> Finding | None:
+def _finding_of_pod(pod: Pod, tail: str) -> Finding | None:
     """Return the failure of a pod, now or before its last restart."""
-    happened = failure.of_pod(pod)
-    ended = _first_end(pod)
+    happened = failure.failure_of_pod(pod)
+    ended = _first_termination(pod)
     if happened is None and ended is not None:
-        happened = failure.of_exit(ended.exit_code, ended.reason, ended.message)
+        happened = failure.failure_of_exit(ended.exit_code, ended.reason, ended.message)
     if happened is None:
         return None
     if happened.blame is Blame.USER and happened.cause in {"ImagePullFailed", "ConfigMissing"}:
         return None  # the container never ran: see ``waiting``
-    shown = find_symptom(tail) if _may_be_told_by_log(happened) else None
+    shown = find_symptom(tail) if _log_may_be_more_specific(happened) else None
     if shown is not None:
-        return _by_log(pod, happened, ended, *shown)
+        return _finding_from_log(pod, happened, ended, *shown)
     return Finding(
-        replica=short_name(pod),
+        replica=replica_name(pod),
         cause=happened.cause,
         blame=happened.blame,
         meaning=happened.explanation,
@@ -150,15 +160,15 @@ def _of_pod(pod: Pod, tail: str) -> Finding | None:
         node=pod.spec.node_name,
         exit_code=happened.exit_code,
         at=ended.finished_at if ended else None,
-        consequence=happened.cause in _TOLD_TO_GO,
+        consequence=happened.cause in _STOPPED_FROM_OUTSIDE,
     )
 
 
-def _may_be_told_by_log(happened: Failure) -> bool:
-    return happened.cause in _OWN_DOING | _TOLD_TO_GO | _SHARED
+def _log_may_be_more_specific(happened: Failure) -> bool:
+    return happened.cause in _PROGRAM_FAILURES | _STOPPED_FROM_OUTSIDE | _AMBIGUOUS_CAUSES
 
 
-def _by_log(
+def _finding_from_log(
     pod: Pod,
     happened: Failure,
     ended: ContainerStateTerminated | None,
@@ -166,9 +176,9 @@ def _by_log(
     line: str,
 ) -> Finding:
     # The log of a terminated replica may have earlier errors; the signal ended it.
-    was_terminated = happened.cause in _TOLD_TO_GO
+    was_terminated = happened.cause in _STOPPED_FROM_OUTSIDE
     return Finding(
-        replica=short_name(pod),
+        replica=replica_name(pod),
         cause=symptom.cause,
         blame=symptom.blame,
         meaning=symptom.meaning,
@@ -181,22 +191,22 @@ def _by_log(
     )
 
 
-def _first_end(pod: Pod) -> ContainerStateTerminated | None:
+def _first_termination(pod: Pod) -> ContainerStateTerminated | None:
     """Return the earliest failed termination of the pod's containers."""
     ends = [
         end
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
-        for end in _ends(status)
+        for end in _terminations(status)
         if end.exit_code or end.reason == "OOMKilled"
     ]
     return min(ends, key=lambda end: end.finished_at or _LATEST, default=None)
 
 
-def _ends(status: ContainerStatus) -> Iterable[ContainerStateTerminated]:
+def _terminations(status: ContainerStatus) -> Iterable[ContainerStateTerminated]:
     return filter(None, (status.state.terminated, status.last_state.terminated))
 
 
-_GONE = {
+_CAUSES_BY_EVENT = {
     "Evicted": "Evicted",
     "Preempted": "Preempted",
     "TaintManagerEviction": "NodeTainted",
@@ -206,11 +216,11 @@ _GONE = {
 }
 
 
-def _of_the_gone(events: Sequence[Happening], there: set[str]) -> Iterable[Finding]:
+def _findings_of_deleted_pods(events: Sequence[EventRecord], there: set[str]) -> Iterable[Finding]:
     """Yield failures of deleted pods, from events."""
     for event in events:
         kind, _, name = event.subject.partition("/")
-        cause = _GONE.get(event.reason)
+        cause = _CAUSES_BY_EVENT.get(event.reason)
         if kind == "pod" and cause and name not in there:
             yield Finding(
                 replica="-".join(name.rsplit("-", 2)[-2:]),
@@ -258,13 +268,13 @@ def _sentence(finding: Finding) -> str:
     return f"{where if finding.replica else ''}{finding.cause}{code}: {finding.meaning}"
 
 
-def _nothing(job: Job) -> str:
+def _summary_without_finding(job: Job) -> str:
     match job.state:
-        case State.SUCCEEDED:
+        case JobState.SUCCEEDED:
             return "The job has succeeded."
-        case State.RUNNING:
+        case JobState.RUNNING:
             return "The job runs, and nothing has failed."
-        case State.FAILED:
+        case JobState.FAILED:
             return f"The job has failed, and its replicas are deleted. {job.reason}".strip()
     return job.reason or "There is no event yet that explains why the job does not run."
 
@@ -274,8 +284,8 @@ def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:
     steps = [root.remedy] if root and root.remedy else []
     if root and root.replica:
         steps.append(f"'gangline logs {job.name} -i {root.replica} {where}' prints its log.")
-    if job.state is State.QUEUING:
+    if job.state is JobState.QUEUING:
         steps.append(f"'gangline explain {job.name} {where}' shows the figures.")
-    if job.state is State.FAILED:
+    if job.state is JobState.FAILED:
         steps.append(f"'gangline restart {job.name} {where}' runs it again.")
     return tuple(steps)

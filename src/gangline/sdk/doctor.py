@@ -6,22 +6,22 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from gangline.api.resources import (
-    CUSTOM,
+    CUSTOM_RESOURCES,
     LEASES,
     NODES,
     PODS,
     SERVICES,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, Unreachable
-from gangline.sdk.checks import Check, Facts, check_all
+from gangline.sdk.checks import ClusterCheckResult, ClusterFacts, run_checks
 from gangline.sdk.client import JobClient
 from gangline.sdk.events import job_events
 
 T = TypeVar("T")
 
-_NEEDED = (
+_REQUIRED_RIGHTS = (
     ("create", "kubeflow.org", "pytorchjobs", ""),
     ("list", "kubeflow.org", "pytorchjobs", ""),
     ("delete", "kubeflow.org", "pytorchjobs", ""),
@@ -34,7 +34,7 @@ _NEEDED = (
 """Verb, group, resource and subresource of each right that submitting and reading jobs needs."""
 
 
-async def examine(client: Client, namespace: str) -> list[Check]:
+async def check_cluster(client: ApiClient, namespace: str) -> list[ClusterCheckResult]:
     """Read the facts and run all checks.
 
     Raises:
@@ -44,7 +44,7 @@ async def examine(client: Client, namespace: str) -> list[Check]:
     async with asyncio.TaskGroup() as group:
 
         def ask(question: Coroutine[Any, Any, T]) -> "asyncio.Task[T | None]":
-            return group.create_task(_allowed(question))
+            return group.create_task(_or_none(question))
 
         kinds = ask(_missing_kinds(client))
         denied = ask(_denied(client, namespace))
@@ -54,7 +54,7 @@ async def examine(client: Client, namespace: str) -> list[Check]:
         events = ask(job_events(client, namespace))
         jobs = ask(JobClient(client).list(namespace))
         metrics = ask(client.request_json("GET", "/apis/metrics.k8s.io/v1beta1"))
-    facts = Facts(
+    facts = ClusterFacts(
         now=datetime.now(UTC),
         version=str(version.get("gitVersion", "")),
         missing_kinds=kinds.result(),
@@ -68,10 +68,10 @@ async def examine(client: Client, namespace: str) -> list[Check]:
         services=_names(services.result()),
         metrics=metrics.result() is not None,
     )
-    return check_all(facts)
+    return run_checks(facts)
 
 
-async def _allowed(question: Coroutine[Any, Any, T]) -> T | None:
+async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
     """Return the answer of the server; None if it returns an error."""
     try:
         return await question
@@ -89,27 +89,27 @@ def _names(listing: Any) -> Sequence[str] | None:
     return None if listing is None else [each.metadata.name for each in listing.items]
 
 
-async def _missing_kinds(client: Client) -> list[str]:
+async def _missing_kinds(client: ApiClient) -> list[str]:
     """Return kinds of ours that the server does not serve in our version."""
     served: set[tuple[str, str]] = set()
-    for version in sorted({resource.api_version for resource in CUSTOM}):
-        answer = await _allowed(client.request_json("GET", f"/apis/{version}"))
+    for version in sorted({resource.api_version for resource in CUSTOM_RESOURCES}):
+        answer = await _or_none(client.request_json("GET", f"/apis/{version}"))
         resources = (answer or {}).get("resources", [])
         served |= {(version, each["kind"]) for each in resources}
-    return [each.kind for each in CUSTOM if (each.api_version, each.kind) not in served]
+    return [each.kind for each in CUSTOM_RESOURCES if (each.api_version, each.kind) not in served]
 
 
-async def _denied(client: Client, namespace: str) -> list[str]:
-    answers = await asyncio.gather(*(_may(client, namespace, *need) for need in _NEEDED))
+async def _denied(client: ApiClient, namespace: str) -> list[str]:
+    answers = await asyncio.gather(*(_may(client, namespace, *need) for need in _REQUIRED_RIGHTS))
     return [
         f"{verb} {resource}{f'/{sub}' if sub else ''}"
-        for (verb, _, resource, sub), allowed in zip(_NEEDED, answers, strict=True)
+        for (verb, _, resource, sub), allowed in zip(_REQUIRED_RIGHTS, answers, strict=True)
         if not allowed
     ]
 
 
 async def _may(
-    client: Client, namespace: str, verb: str, group: str, resource: str, subresource: str
+    client: ApiClient, namespace: str, verb: str, group: str, resource: str, subresource: str
 ) -> bool:
     attributes = {
         "namespace": namespace,

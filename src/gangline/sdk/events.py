@@ -9,13 +9,13 @@ from functools import lru_cache
 from gangline.api.core import Event
 from gangline.api.elastic import master_name
 from gangline.api.resources import EVENTS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class EventRecord:
     """One event, or several equal events."""
 
     last: datetime
@@ -29,39 +29,39 @@ class Happening:
     namespace: str = ""
 
 
-async def job_events(client: Client, namespace: str | None, job: str = "") -> list[Happening]:
+async def job_events(client: ApiClient, namespace: str | None, job: str = "") -> list[EventRecord]:
     """Return the events of a job (empty name: all events), the oldest first."""
     listing = await client.list(EVENTS, namespace)
-    return happenings(listing.items, job)
+    return read_events(listing.items, job)
 
 
-def happenings(events: Iterable[Event], job: str = "") -> list[Happening]:
+def read_events(events: Iterable[Event], job: str = "") -> list[EventRecord]:
     """Convert events, without those of objects that do not belong to the job."""
     found = [
-        _happening(event)
+        _read_event(event)
         for event in events
-        if not job or is_called_after(event.involved_object.name, job)
+        if not job or belongs_to_job(event.involved_object.name, job)
     ]
     return sorted(found, key=lambda each: (each.last, each.subject))
 
 
-def is_called_after(name: str, job: str) -> bool:
+def belongs_to_job(name: str, job: str) -> bool:
     """Return whether a name is that of the job, a replica, its master or its TensorBoard."""
-    return _called_after(job).fullmatch(name) is not None
+    return _names_of_job(job).fullmatch(name) is not None
 
 
 @lru_cache
-def _called_after(job: str) -> re.Pattern[str]:
+def _names_of_job(job: str) -> re.Pattern[str]:
     own = rf"{re.escape(job)}(-tensorboard.*|-[a-z-]+-\d+)?"
     master = rf"{re.escape(master_name(job))}(-\d+)?"
     return re.compile(f"{own}|{master}")
 
 
-def _happening(event: Event) -> Happening:
+def _read_event(event: Event) -> EventRecord:
     series = event.series
     last = (series and series.last_observed_time) or event.last_timestamp or event.event_time
     subject = event.involved_object
-    return Happening(
+    return EventRecord(
         last=last or event.metadata.creation_timestamp or _BEGINNING,
         type=event.type,
         subject=f"{subject.kind.lower()}/{subject.name}",

@@ -15,12 +15,12 @@ MAX_SOURCE = 100_000
 """Limit in bytes: every kernel accepts a command argument of this length."""
 
 
-class NotShippable(ValueError):
+class UnsupportedFunction(ValueError):
     """The function cannot be sent as source; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class FunctionJobOptions:
     """Image, resources and policies of the replicas of a function."""
 
     image: str
@@ -33,20 +33,23 @@ class Shape:
     queue: str = ""
 
 
-def function_job(
-    name: str, function: Callable[..., object], arguments: Mapping[str, Any], shape: Shape
+def build_function_job(
+    name: str,
+    function: Callable[..., object],
+    arguments: Mapping[str, Any],
+    shape: FunctionJobOptions,
 ) -> dict[str, Any]:
     """Return a PyTorchJob that calls a function in each of its pods, one of them the master.
 
     Raises:
-        NotShippable: the function has no source, or uses variables of its surroundings.
+        UnsupportedFunction: the function has no source, or uses variables of its surroundings.
     """
     amounts: dict[str, Any] = {"cpu": shape.cpu, "memory": shape.memory, GPU: shape.gpus}
     amounts = {key: value for key, value in amounts.items() if value}
     container: dict[str, Any] = {
         "name": "pytorch",
         "image": shape.image,
-        "command": ["python", "-u", "-c", script_of(function, arguments)],
+        "command": ["python", "-u", "-c", render_script(function, arguments)],
         "env": [{"name": key, "value": value} for key, value in shape.environment.items()],
     }
     if amounts:
@@ -69,27 +72,31 @@ def function_job(
     }
 
 
-def script_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> str:
+def render_script(function: Callable[..., object], arguments: Mapping[str, Any]) -> str:
     """Return a program that defines a function and calls it.
 
     Raises:
-        NotShippable: the source is missing or too large, or uses variables of an outer function.
+        UnsupportedFunction: the source is missing or too large, or uses variables of an outer function.
     """
     called = getattr(function, "__name__", "")
     if not called.isidentifier() or inspect.ismethod(function):
-        raise NotShippable(f"{function!r} is not a named function: define it with 'def'")
+        raise UnsupportedFunction(f"{function!r} is not a named function: define it with 'def'")
     if getattr(function, "__closure__", None):
         names = ", ".join(function.__code__.co_freevars)
-        raise NotShippable(f"{called} uses {names} of an outer function: pass it as argument")
+        raise UnsupportedFunction(
+            f"{called} uses {names} of an outer function: pass it as argument"
+        )
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError) as error:
-        raise NotShippable(f"the source of {called} cannot be read: {error}") from error
+        raise UnsupportedFunction(f"the source of {called} cannot be read: {error}") from error
     try:
         written = msgspec.json.encode(arguments).decode()
     except TypeError as error:
-        raise NotShippable(f"arguments of {called} must be plain data: {error}") from error
+        raise UnsupportedFunction(f"arguments of {called} must be plain data: {error}") from error
     script = f"import json\n\n{source}\n\n{called}(**json.loads({written!r}))\n"
     if len(script.encode()) > MAX_SOURCE:
-        raise NotShippable(f"{called} is too large to be sent as source: add it to the image")
+        raise UnsupportedFunction(
+            f"{called} is too large to be sent as source: add it to the image"
+        )
     return script

@@ -6,7 +6,7 @@ from typing import Any
 
 from gangline.api.elastic import master_name
 from gangline.api.resources import CONFIG_MAPS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.jobs import Job
 
@@ -39,7 +39,7 @@ class Goodput:
     failures: int = 0
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """Goodput in one line."""
         text = f"{self.share:.1%} of {self.wall_s:.0f} s"
         if self.unproductive:
@@ -47,7 +47,7 @@ class Goodput:
         return text
 
     @property
-    def pace(self) -> str:
+    def progress(self) -> str:
         """Progress in one line; empty if the script does not report steps."""
         if self.step is None:
             return ""
@@ -62,7 +62,7 @@ class Goodput:
         return f"{self.step}, {self.steps_per_s:.3g}/s{saved}"
 
 
-async def goodput_of(client: Client, job: Job) -> Goodput | None:
+async def read_goodput(client: ApiClient, job: Job) -> Goodput | None:
     """Return the goodput of an elastic job; None if it is missing or may not be read."""
     if job.kind.trainer != _TRAINER:
         return None
@@ -70,10 +70,10 @@ async def goodput_of(client: Client, job: Job) -> Goodput | None:
         stored = await client.get(CONFIG_MAPS, master_name(job.name), job.namespace)
     except (NotFound, Forbidden):
         return None
-    return goodput(stored.data)
+    return parse_goodput(stored.data)
 
 
-def goodput(data: Mapping[str, str]) -> Goodput | None:
+def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
     """Parse the data of the ConfigMap; None before the first report."""
     if "goodput" not in data:
         return None

@@ -15,24 +15,24 @@ from itertools import chain
 
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError
 from gangline.kube.request import Request
 
 PORT = 9400
-BUSY = "DCGM_FI_DEV_GPU_UTIL"
+UTILIZATION = "DCGM_FI_DEV_GPU_UTIL"
 """Percent of the last second in which a kernel ran on the GPU."""
 MEMORY_USED = "DCGM_FI_DEV_FB_USED"
 """MiB, as all memory metrics."""
 MEMORY_PARTS = (MEMORY_USED, "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED")
 """Metrics whose sum is the memory of a GPU."""
-READ = (BUSY, *MEMORY_PARTS)
-_Key = tuple[int, int, str, str]
+READ = (UTILIZATION, *MEMORY_PARTS)
+_DeviceKey = tuple[int, int, str, str]
 SELECTORS = (
     "app in (nvidia-dcgm-exporter, dcgm-exporter)",
     "app.kubernetes.io/name=dcgm-exporter",
 )
-PATIENCE_S = 5.0
+EXPORTER_TIMEOUT_S = 5.0
 """Timeout for all exporters together: a table must not wait for an unresponsive node."""
 
 
@@ -45,7 +45,7 @@ class GpuDevice:
     namespace: str = ""
     pod: str = ""
     """The pod that has the GPU; empty for a free GPU."""
-    busy: float | None = None
+    utilization: float | None = None
     """Fraction of time in which a kernel runs; None if not reported, as for slices."""
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
@@ -71,21 +71,21 @@ class GpuUsage:
         return {pod: tuple(devices) for pod, devices in found.items()}
 
 
-async def gpu_usage(client: Client) -> GpuUsage | None:
+async def gpu_usage(client: ApiClient) -> GpuUsage | None:
     """Read all exporters; None if there are none, or none is readable."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(EXPORTER_TIMEOUT_S):
             listings = await asyncio.gather(*(client.list(PODS, labels=s) for s in SELECTORS))
             found = {pod.metadata.uid: pod for listing in listings for pod in listing.items}
             running = [pod for pod in found.values() if pod.status.phase == "Running"]
-            texts = await asyncio.gather(*(_ask(client, pod) for pod in running))
+            texts = await asyncio.gather(*(_scrape(client, pod) for pod in running))
     except (ApiError, TimeoutError):
         return None
     answers = [(pod.spec.node_name, text) for pod, text in zip(running, texts, strict=True) if text]
-    return read_exporters(answers) if answers else None
+    return sum_exporters(answers) if answers else None
 
 
-async def _ask(client: Client, pod: Pod) -> str:
+async def _scrape(client: ApiClient, pod: Pod) -> str:
     """Return the metrics of an exporter; empty if it cannot be reached."""
     address = f"{pod.metadata.name}:{PORT}"
     path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{address}/proxy/metrics"
@@ -95,7 +95,7 @@ async def _ask(client: Client, pod: Pod) -> str:
         return ""
 
 
-def read_exporters(answers: Iterable[tuple[str, str]]) -> GpuUsage:
+def sum_exporters(answers: Iterable[tuple[str, str]]) -> GpuUsage:
     """Sum up the metrics of all exporters.
 
     Args:
@@ -105,22 +105,22 @@ def read_exporters(answers: Iterable[tuple[str, str]]) -> GpuUsage:
     nodes: defaultdict[str, float] = defaultdict(float)
     devices: dict[str, tuple[GpuDevice, ...]] = {}
     for node, text in answers:
-        found = read_devices(text)
+        found = parse_exporter(text)
         if found:
             devices[node] = (*devices.get(node, ()), *found)
         for device in found:
-            if device.busy is None:
+            if device.utilization is None:
                 continue
-            nodes[node] += device.busy
+            nodes[node] += device.utilization
             if device.pod:
-                pods[device.namespace, device.pod] += device.busy
+                pods[device.namespace, device.pod] += device.utilization
     return GpuUsage(dict(pods), dict(nodes), devices)
 
 
-def read_devices(text: str) -> tuple[GpuDevice, ...]:
+def parse_exporter(text: str) -> tuple[GpuDevice, ...]:
     """Return the GPUs of one exporter in order of their indexes; none for invalid text."""
-    metrics: dict[_Key, dict[str, float]] = {}
-    holders: dict[_Key, tuple[str, str]] = {}
+    metrics: dict[_DeviceKey, dict[str, float]] = {}
+    holders: dict[_DeviceKey, tuple[str, str]] = {}
     for labels, metric, value in _samples(text):
         key = _key(labels)
         metrics.setdefault(key, {})[metric] = value
@@ -147,7 +147,7 @@ def _samples(text: str) -> list[tuple[Mapping[str, str], str, float]]:
     ]
 
 
-def _key(labels: Mapping[str, str]) -> _Key:
+def _key(labels: Mapping[str, str]) -> _DeviceKey:
     """Return the identity of a GPU: slices have their own index; a shared GPU is reported several
     times.
     """
@@ -163,14 +163,14 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() else -1
 
 
-def _device(key: _Key, metrics: Mapping[str, float], namespace: str, pod: str) -> GpuDevice:
+def _device(key: _DeviceKey, metrics: Mapping[str, float], namespace: str, pod: str) -> GpuDevice:
     gpu, part = (str(number) if number >= 0 else "" for number in key[:2])
     memory = [metrics[name] for name in MEMORY_PARTS if name in metrics]
     return GpuDevice(
         index=f"{gpu}/{part}" if part else gpu,
         namespace=namespace,
         pod=pod,
-        busy=metrics[BUSY] / 100 if BUSY in metrics else None,
+        utilization=metrics[UTILIZATION] / 100 if UTILIZATION in metrics else None,
         memory_used_bytes=_bytes(metrics[MEMORY_USED]) if MEMORY_USED in metrics else None,
         memory_total_bytes=_bytes(sum(memory)) if len(memory) > 1 else None,
     )

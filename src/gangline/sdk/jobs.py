@@ -9,25 +9,25 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from gangline.api.conditions import find_condition, is_true
+from gangline.api.conditions import find_condition, is_condition_true
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStatus
-from gangline.api.resourcelist import GPU, pod_request_of
+from gangline.api.resourcelist import GPU, pod_request_for
 from gangline.api.scheduling import PodGroup
-from gangline.sdk.kinds import JobKind, ReplicaSpecLike, TrainingJob
+from gangline.sdk.kinds import JobKind, ReplicaSpecLike, JobObject
 from gangline.sdk.listed import ListedCondition, ListedContainerStatus, ListedPod
 
-SomePod = Pod | ListedPod
+AnyPod = Pod | ListedPod
 """A complete pod, or one with the fields that lists read."""
-_SomeStatus = ContainerStatus | ListedContainerStatus
+_AnyContainerStatus = ContainerStatus | ListedContainerStatus
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 ROLE_LABEL = "training.kubeflow.org/replica-type"
 INDEX_LABEL = "training.kubeflow.org/replica-index"
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """State of a job, with the names that job lists show."""
 
     PENDING = "PENDING"
@@ -42,7 +42,7 @@ class State(StrEnum):
     @property
     def finished(self) -> bool:
         """True if the job has ended."""
-        return self in {State.SUCCEEDED, State.FAILED}
+        return self in {JobState.SUCCEEDED, JobState.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class Job:
     name: str
     namespace: str
     uid: str
-    state: State
+    state: JobState
     reason: str
     """Why the job is pending or failed; empty if there is no such reason."""
     replicas: tuple[Replica, ...]
-    wanted: int
+    desired: int
     """Number of pods that the job requests."""
     requested_gpus: int
     created: datetime
@@ -93,7 +93,7 @@ class Job:
     queue: str = ""
     roles: tuple[tuple[str, int], ...] = ()
     """Roles with their number of replicas, the leading role first."""
-    noticed: bool = False
+    observed: bool = False
     """True if an operator has set conditions on the job."""
 
     @property
@@ -125,7 +125,7 @@ class Job:
     def _repr_html_(self) -> str:
         from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
 
-        facts = [f"{self.running} of {self.wanted} replicas run", run_time(self)]
+        facts = [f"{self.running} of {self.desired} replicas run", format_run_time(self)]
         if self.requested_gpus:
             facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
         if self.queue:
@@ -148,7 +148,7 @@ class Job:
         return shown + (notebook.table(head, rows) if rows else "")
 
 
-def run_time(job: Job) -> str:
+def format_run_time(job: Job) -> str:
     """Return how long a job has run, as ``H:MM:SS``; an empty text before it starts."""
     if job.started is None:
         return ""
@@ -157,15 +157,15 @@ def run_time(job: Job) -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def short_name(pod: Pod) -> str:
+def replica_name(pod: Pod) -> str:
     """Return the role and index of a pod, such as ``worker-3``; its name if it has no role."""
     labels = pod.metadata.labels
     role = labels.get(ROLE_LABEL, "")
     return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name
 
 
-def describe(
-    kind: JobKind, job: TrainingJob, pods: Sequence[SomePod], groups: Sequence[PodGroup]
+def build_job(
+    kind: JobKind, job: JobObject, pods: Sequence[AnyPod], groups: Sequence[PodGroup]
 ) -> Job:
     """Build a job from its stored objects."""
     specs = kind.replica_specs(job)
@@ -184,19 +184,19 @@ def describe(
         state=state,
         reason=_reason(job, state, pods, groups, replicas),
         replicas=tuple(replicas),
-        wanted=sum(_count(spec) for spec in specs.values()),
+        desired=sum(_count(spec) for spec in specs.values()),
         requested_gpus=sum(_count(spec) * _gpus(spec) for spec in specs.values()),
         created=job.metadata.creation_timestamp or datetime.now(UTC),
         started=job.status.start_time,
-        finished=job.status.completion_time or _ended(job.status.conditions),
+        finished=job.status.completion_time or _end_time(job.status.conditions),
         priority=policy.priority_class if policy else "",
         queue=policy.queue if policy else "",
-        noticed=bool(job.status.conditions),
+        observed=bool(job.status.conditions),
         roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
     )
 
 
-def read_replica(pod: SomePod, leader: str) -> Replica:
+def read_replica(pod: AnyPod, leader: str) -> Replica:
     """Convert one pod of a job; ``leader`` is the role whose first replica leads."""
     labels, statuses = pod.metadata.labels, pod.status.container_statuses
     role, index = labels.get(ROLE_LABEL, ""), int(labels.get(INDEX_LABEL, "0") or 0)
@@ -205,20 +205,20 @@ def read_replica(pod: SomePod, leader: str) -> Replica:
         name=pod.metadata.name,
         role=role,
         index=index,
-        status=status_word(pod),
+        status=pod_status_text(pod),
         chief=role == leader and index == 0,
         node=pod.spec.node_name,
         ip=pod.status.pod_ip,
         node_ip=pod.status.host_ip,
         restarts=sum(status.restart_count for status in statuses),
         exit_code=max((each.exit_code for each in ended), default=None),
-        gpus=pod_request_of(pod.spec, GPU),
+        gpus=pod_request_for(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,
-        message=_trouble(pod),
+        message=_pod_problem(pod),
     )
 
 
-def status_word(pod: SomePod) -> str:
+def pod_status_text(pod: AnyPod) -> str:
     """Return the status text of a pod, as ``kubectl get pods`` prints it."""
     word = pod.status.reason or pod.status.phase or "Pending"
     for status in pod.status.init_container_statuses:
@@ -226,16 +226,16 @@ def status_word(pod: SomePod) -> str:
             continue
         if status.started and status.state.running:
             continue  # a sidecar container keeps running
-        return f"Init:{_container_word(status) or 'Running'}"
-    statuses: Sequence[_SomeStatus] = pod.status.container_statuses
+        return f"Init:{_container_status_text(status) or 'Running'}"
+    statuses: Sequence[_AnyContainerStatus] = pod.status.container_statuses
     for status in reversed(statuses):
-        word = _container_word(status) or word
+        word = _container_status_text(status) or word
     if pod.metadata.deletion_timestamp is not None:
         return "Terminating"
     return word
 
 
-def _container_word(status: _SomeStatus) -> str:
+def _container_status_text(status: _AnyContainerStatus) -> str:
     if status.state.waiting is not None:
         return status.state.waiting.reason
     if ended := status.state.terminated:
@@ -244,51 +244,53 @@ def _container_word(status: _SomeStatus) -> str:
     return ""
 
 
-def _state(job: TrainingJob, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> State:
+def _state(job: JobObject, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> JobState:
     conditions = job.status.conditions
     for type_, state in (
-        ("Failed", State.FAILED),
-        ("Succeeded", State.SUCCEEDED),
-        ("Suspended", State.SUSPENDED),
-        ("Restarting", State.RESTARTING),
-        ("Running", State.RUNNING),
+        ("Failed", JobState.FAILED),
+        ("Succeeded", JobState.SUCCEEDED),
+        ("Suspended", JobState.SUSPENDED),
+        ("Restarting", JobState.RESTARTING),
+        ("Running", JobState.RUNNING),
     ):
-        if is_true(conditions, type_):
+        if is_condition_true(conditions, type_):
             return state
-    waits = any(_waits(group) for group in groups) and not any(r.node for r in replicas)
-    return State.QUEUING if waits else State.PENDING
+    waits = any(_unschedulable_message(group) for group in groups) and not any(
+        r.node for r in replicas
+    )
+    return JobState.QUEUING if waits else JobState.PENDING
 
 
 def _reason(
-    job: TrainingJob,
-    state: State,
-    pods: Sequence[SomePod],
+    job: JobObject,
+    state: JobState,
+    pods: Sequence[AnyPod],
     groups: Sequence[PodGroup],
     replicas: Sequence[Replica],
 ) -> str:
     """Return the message that best explains why a job does not run."""
     conditions = job.status.conditions
-    if state is State.SUCCEEDED:
+    if state is JobState.SUCCEEDED:
         return ""
     for type_ in ("Failed", "InvalidSpec", "Stalled", "Suspended"):
         found = find_condition(conditions, type_)
         if found is not None and found.status == "True":
             return found.message or found.reason
-    waiting = [_waits(group) for group in groups if _waits(group)]
+    waiting = [_unschedulable_message(group) for group in groups if _unschedulable_message(group)]
     troubles = [
         f"{replica.short_name}: {replica.message}" for replica in replicas if replica.message
     ]
     return next(iter([*waiting, *troubles]), "")
 
 
-def _waits(group: PodGroup) -> str:
+def _unschedulable_message(group: PodGroup) -> str:
     for condition in group.status.conditions:
         if condition.type == "Unschedulable" and condition.status == "True":
             return condition.message or condition.reason
     return ""
 
 
-def _trouble(pod: SomePod) -> str:
+def _pod_problem(pod: AnyPod) -> str:
     """Return why a pod does not run: from the scheduler, the kubelet, or a container."""
     conditions: Sequence[Condition | ListedCondition] = pod.status.conditions
     scheduled = find_condition(conditions, "PodScheduled")
@@ -305,7 +307,7 @@ def _trouble(pod: SomePod) -> str:
     return pod.status.message
 
 
-def _ended(conditions: Iterable[Condition]) -> datetime | None:
+def _end_time(conditions: Iterable[Condition]) -> datetime | None:
     for condition in conditions:
         if condition.type in {"Failed", "Succeeded"} and condition.status == "True":
             return condition.last_transition_time

@@ -36,7 +36,7 @@ class _Spec(Protocol):
     def run_policy(self) -> RunPolicy: ...
 
 
-class TrainingJob(Protocol):
+class JobObject(Protocol):
     """A stored job of any kind."""
 
     @property
@@ -58,26 +58,26 @@ class JobKind:
     """Its name in lists and flags."""
     roles: tuple[str, ...]
     """Its roles, the leading role first."""
-    specs: str = ""
+    replica_specs_field: str = ""
     """Attribute of the spec with the roles; empty if each role has an attribute of its own."""
 
     @property
-    def words(self) -> frozenset[str]:
+    def aliases(self) -> frozenset[str]:
         """Names and aliases in lower case: ``pytorchjob``, ``pytorch``, ``py``."""
         short = self.trainer.removesuffix("job")
-        return frozenset((self.trainer, short, *_FURTHER_WORDS.get(self.trainer, ())))
+        return frozenset((self.trainer, short, *_ALIASES.get(self.trainer, ())))
 
-    def replica_specs(self, job: TrainingJob) -> Mapping[str, ReplicaSpecLike]:
+    def replica_specs(self, job: JobObject) -> Mapping[str, ReplicaSpecLike]:
         """Return replica specs by the canonical name of the role, the leading role first."""
-        if self.specs:
-            written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.specs)
+        if self.replica_specs_field:
+            written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.replica_specs_field)
         else:
             written = {role: getattr(job.spec, role) for role in self.roles}
         known = {name.lower(): spec for name, spec in written.items() if spec is not None}
         return {role: known[role.lower()] for role in self.roles if role.lower() in known}
 
 
-_FURTHER_WORDS: Mapping[str, tuple[str, ...]] = {
+_ALIASES: Mapping[str, tuple[str, ...]] = {
     "pytorchjob": ("py",),
     "tfjob": ("tensorflow",),
     "mpijob": ("mj", "horovod", "horovodjob", "hj"),

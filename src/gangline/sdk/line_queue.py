@@ -10,14 +10,14 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-QUEUED_LINES = 10_000
+MAX_QUEUED_LINES = 10_000
 """Limit of lines that were read but not consumed."""
 
 
 class LineQueue(Generic[T]):
     """An asyncio queue that can be closed, and that returns batches."""
 
-    def __init__(self, most: int = QUEUED_LINES) -> None:
+    def __init__(self, most: int = MAX_QUEUED_LINES) -> None:
         self._lines: asyncio.Queue[T | None] = asyncio.Queue(most)
         self._ended = False
 
@@ -28,13 +28,13 @@ class LineQueue(Generic[T]):
         """Add a line; wait while the queue is full."""
         await self._lines.put(line)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close the queue. This never waits, because the consumer may have stopped."""
         self._ended = True
         with contextlib.suppress(asyncio.QueueFull):  # a waiting consumer implies an empty queue
             self._lines.put_nowait(None)
 
-    async def taken(self) -> AsyncIterator[list[T]]:
+    async def batches(self) -> AsyncIterator[list[T]]:
         """Yield all lines that arrived since the last batch, at least one, until the queue is
         closed.
         """

@@ -1,6 +1,6 @@
 """Logs of the replicas of a job as one stream.
 
-``read_logs`` merges existing lines by time. ``following_logs`` reads each replica while it writes:
+``read_logs`` merges existing lines by time. ``follow_logs`` reads each replica while it writes:
 
 1. Pods that do not exist yet are awaited; restarted and replaced pods are picked up.
 2. A broken stream is reopened at the last timestamp. Timestamps of the kubelet show which lines
@@ -19,15 +19,15 @@ import msgspec
 from gangline.api.meta import Object
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informer import Informer
-from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, describe, short_name
+from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, build_job, replica_name
 from gangline.sdk.line_queue import LineQueue
 
-RESUME_S = 0.5
+RECONNECT_DELAY_S = 0.5
 """Delay before a stream that ended early is reopened."""
-LAST_LINES_S = 3.0
+DRAIN_TIMEOUT_S = 3.0
 """Time limit after the end of a job for the last lines of replicas that still run."""
 
 
@@ -63,11 +63,11 @@ class LogOptions:
     """The container; empty for the first."""
 
 
-EVERYTHING = LogOptions()
+ALL_LOGS = LogOptions()
 
 
 async def read_logs(
-    client: Client, job: Job, options: LogOptions = EVERYTHING
+    client: ApiClient, job: Job, options: LogOptions = ALL_LOGS
 ) -> AsyncIterator[LogLine]:
     """Yield the existing lines of all replicas, in order of time."""
     readers = await _readers(client, job, options)
@@ -85,7 +85,9 @@ async def read_logs(
             heapq.heapreplace(heads, (following, number))
 
 
-async def _readers(client: Client, job: Job, options: LogOptions) -> list[AsyncIterator[LogLine]]:
+async def _readers(
+    client: ApiClient, job: Job, options: LogOptions
+) -> list[AsyncIterator[LogLine]]:
     """Return a reader for each replica: of its pod, or of the stored log of a deleted pod.
 
     With ``previous``, the lines are those of the containers before their last restart. If the pod
@@ -94,22 +96,28 @@ async def _readers(client: Client, job: Job, options: LogOptions) -> list[AsyncI
     """
     label = f"{JOB_NAME_LABEL}={job.name}"
     listing = await client.list(PODS, job.namespace, labels=label)
-    present = [pod for pod in listing.items if is_meant(pod, job.uid, options)]
-    gone = [pod for pod in await gone_pods(client, job) or () if is_meant(pod, job.uid, options)]
+    present = [pod for pod in listing.items if matches_options(pod, job.uid, options)]
+    gone = [
+        pod
+        for pod in await deleted_pods(client, job) or ()
+        if matches_options(pod, job.uid, options)
+    ]
     of_gone, of_present = ({pod.metadata.name for pod in pods} for pods in (gone, present))
     readers: list[AsyncIterator[LogLine]] = []
     for pod in present:
         if options.previous and not was_restarted(pod, options.container):
             if pod.metadata.name in of_gone:
-                readers.append(kept_lines(client, job, pod, replace(options, previous=False)))
+                readers.append(archived_lines(client, job, pod, replace(options, previous=False)))
         elif has_started(pod, options.container):
-            readers.append(stamped(client, pod, options))
+            readers.append(read_timestamped(client, pod, options))
     return readers + [
-        kept_lines(client, job, pod, options) for pod in gone if pod.metadata.name not in of_present
+        archived_lines(client, job, pod, options)
+        for pod in gone
+        if pod.metadata.name not in of_present
     ]
 
 
-async def gone_pods(client: Client, job: Job) -> list[Pod] | None:
+async def deleted_pods(client: ApiClient, job: Job) -> list[Pod] | None:
     """Return the deleted pods of a job whose logs are stored.
 
     Only embedded clusters store logs of deleted pods; None for other clusters.
@@ -123,39 +131,39 @@ async def gone_pods(client: Client, job: Job) -> list[Pod] | None:
         return []
 
 
-async def kept_lines(
-    client: Client, job: Job, pod: Pod, options: LogOptions
+async def archived_lines(
+    client: ApiClient, job: Job, pod: Pod, options: LogOptions
 ) -> AsyncIterator[LogLine]:
     """Yield the stored lines of a deleted pod."""
     try:
-        async for line in stamped(client, pod, options, kept_for=job.uid):
+        async for line in read_timestamped(client, pod, options, kept_for=job.uid):
             yield line
     except NotFound:
         return  # the container never ran, or its log was deleted meanwhile
 
 
 @asynccontextmanager
-async def following_logs(
-    client: Client, job: Job, options: LogOptions = EVERYTHING
+async def follow_logs(
+    client: ApiClient, job: Job, options: LogOptions = ALL_LOGS
 ) -> AsyncIterator[AsyncIterator[LogLine]]:
     """Open a stream of lines as they are written; it ends when the job has ended and all lines are
     read.
 
     The stream ends also when the job is deleted.
     """
-    async with following_batches(client, job, options) as batches:
+    async with follow_batches(client, job, options) as batches:
         yield (line async for batch in batches for line in batch)
 
 
 @asynccontextmanager
-async def following_batches(
-    client: Client, job: Job, options: LogOptions = EVERYTHING
+async def follow_batches(
+    client: ApiClient, job: Job, options: LogOptions = ALL_LOGS
 ) -> AsyncIterator[AsyncIterator[list[LogLine]]]:
     """Open a stream of batches: all lines since the last batch, and never an empty batch."""
-    follower = Follower(client, job, options)
+    follower = LogFollower(client, job, options)
     work = asyncio.create_task(follower.run(), name=f"logs of {job.name}")
     try:
-        yield follower.lines.taken()
+        yield follower.lines.batches()
         if work.done():
             work.result()
     finally:
@@ -163,10 +171,10 @@ async def following_batches(
         await asyncio.gather(work, return_exceptions=True)
 
 
-class Follower:
+class LogFollower:
     """Reads all replicas of a job while they write, each in its own task."""
 
-    def __init__(self, client: Client, job: Job, options: LogOptions) -> None:
+    def __init__(self, client: ApiClient, job: Job, options: LogOptions) -> None:
         self._client = client
         self._job = job
         self._options = options
@@ -186,11 +194,11 @@ class Follower:
         """Read until the job has ended and every replica was read to its end."""
         informers = [asyncio.create_task(each.run()) for each in (self._pods, self._jobs)]
         try:
-            await self._pods.synced()
-            await self._jobs.synced()
+            await self._pods.wait_for_sync()
+            await self._jobs.wait_for_sync()
             while True:
                 tick = self._tick
-                if await self._finish():
+                if await self._start_readers():
                     return
                 await tick.wait()
         finally:
@@ -198,24 +206,24 @@ class Follower:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self.lines.end()
+            self.lines.close()
 
     def _note(self, _old: Object | None, _new: Object | None) -> None:
         self._tick.set()
         self._tick = asyncio.Event()
 
-    async def _finish(self) -> bool:
+    async def _start_readers(self) -> bool:
         """Start readers for new pods; return whether the job has ended and all is read."""
         for pod in self._pods.items():
             uid = pod.metadata.uid
-            if uid not in self._readers and is_meant(pod, self._job.uid, self._options):
+            if uid not in self._readers and matches_options(pod, self._job.uid, self._options):
                 reading = self._read(pod.metadata.name, uid)
                 self._readers[uid] = asyncio.create_task(reading, name=f"log of {uid}")
         job = self._jobs.get(self._job.namespace, self._job.name)
         is_active = (
             job is not None
             and job.metadata.uid == self._job.uid
-            and not describe(self._job.kind, job, [], []).state.finished
+            and not build_job(self._job.kind, job, [], []).state.finished
         )
         if is_active:
             return False
@@ -230,7 +238,7 @@ class Follower:
             running = any(
                 not self._has_ended(uid) for uid, t in self._readers.items() if t in pending
             )
-            timeout = LAST_LINES_S if running else None
+            timeout = DRAIN_TIMEOUT_S if running else None
             done, _ = await asyncio.wait(
                 pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
             )
@@ -246,7 +254,7 @@ class Follower:
 
     async def _read(self, name: str, uid: str) -> None:
         """Read one pod from start to end, across restarts and broken connections."""
-        seen = Seen()
+        seen = LogPosition()
         options = self._options
         while (pod := self._pod(uid)) is not None:
             if not has_started(pod, options.container):
@@ -254,19 +262,21 @@ class Follower:
                 continue
             seen.resume()
             try:
-                async for line in stamped(self._client, pod, options, follow=True, since=seen.last):
+                async for line in read_timestamped(
+                    self._client, pod, options, follow=True, since=seen.last
+                ):
                     if seen.is_new(line):
                         await self.lines.put(line)
             except NotFound:
                 return
             except ApiError:
-                await asyncio.sleep(RESUME_S)
+                await asyncio.sleep(RECONNECT_DELAY_S)
                 continue
             if self._has_ended(uid):
                 return
             # The limits apply to the first stream only; later streams resume at the position.
             options = replace(options, tail=None, since_seconds=None, since_time="")
-            await asyncio.sleep(RESUME_S)
+            await asyncio.sleep(RECONNECT_DELAY_S)
 
     async def _pause(self, uid: str, known: Pod) -> None:
         """Wait until a pod has changed."""
@@ -278,7 +288,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Seen:
+class LogPosition:
     """Position in the log of a replica: the last timestamp, and the lines with this timestamp.
 
     The kubelet resumes at whole seconds, so lines before and at the position arrive again.
@@ -307,8 +317,8 @@ class Seen:
         return True
 
 
-async def stamped(
-    client: Client,
+async def read_timestamped(
+    client: ApiClient,
     pod: Pod,
     options: LogOptions,
     *,
@@ -321,7 +331,7 @@ async def stamped(
     ``since`` resumes after a broken connection; ``kept_for`` is the UID of the job of a deleted
     pod.
     """
-    replica = short_name(pod)
+    replica = replica_name(pod)
     lines = client.logs(
         pod.metadata.name,
         pod.metadata.namespace,
@@ -359,12 +369,12 @@ def was_restarted(pod: Pod, container: str) -> bool:
     )
 
 
-def is_meant(pod: Pod, job_uid: str, options: LogOptions) -> bool:
+def matches_options(pod: Pod, job_uid: str, options: LogOptions) -> bool:
     """Return whether a pod belongs to the job and matches the options."""
     owner = pod.metadata.controller
     if owner is None or owner.uid != job_uid:
         return False
-    names = {pod.metadata.name, short_name(pod)}
+    names = {pod.metadata.name, replica_name(pod)}
     role = pod.metadata.labels.get(ROLE_LABEL, "")
     if options.role and options.role.lower() != role:
         return False

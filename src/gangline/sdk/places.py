@@ -4,34 +4,34 @@ from dataclasses import dataclass
 
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS, SERVICES
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.sdk.client import JobClient, JobError
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PortTarget:
     """A target as the user writes it."""
 
     namespace: str
-    what: str
+    resource: str
     """``JOB``, ``svc/SERVICE`` or ``pod/POD``."""
     kind: str = ""
     instance: str = ""
 
 
-async def find_place(client: Client, place: Place, port: int) -> tuple[str, int]:
+async def resolve_port_target(client: ApiClient, place: PortTarget, port: int) -> tuple[str, int]:
     """Return the pod and its port.
 
     Raises:
         JobError: there is no such pod now.
         NotFound: there is no such service or pod.
     """
-    prefix, slash, name = place.what.partition("/")
+    prefix, slash, name = place.resource.partition("/")
     if slash and prefix in {"svc", "service", "services"}:
-        return await _behind_service(client, place.namespace, name, port)
+        return await _service_pod(client, place.namespace, name, port)
     if slash and prefix in {"pod", "pods", "po"}:
         return (await client.get(PODS, name, place.namespace)).metadata.name, port
-    job = await JobClient(client, place.kind).get(place.what, place.namespace)
+    job = await JobClient(client, place.kind).get(place.resource, place.namespace)
     for replica in job.replicas:
         named = place.instance in {replica.name, replica.short_name}
         if named or (not place.instance and replica.chief):
@@ -39,7 +39,7 @@ async def find_place(client: Client, place: Place, port: int) -> tuple[str, int]
     raise JobError(f"job {job.name!r} has no replica {place.instance or 'yet'}")
 
 
-async def _behind_service(client: Client, namespace: str, name: str, port: int) -> tuple[str, int]:
+async def _service_pod(client: ApiClient, namespace: str, name: str, port: int) -> tuple[str, int]:
     service = await client.get(SERVICES, name, namespace)
     labels = ",".join(f"{key}={value}" for key, value in service.spec.selector.items())
     pods = (await client.list(PODS, namespace, labels=labels)).items if labels else []

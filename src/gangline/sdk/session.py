@@ -12,27 +12,27 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from gangline.api.meta import Object
-from gangline.kube.client import Client as KubeClient
+from gangline.kube.client import ApiClient as KubeClient
 from gangline.kube.config import load_config
-from gangline.kube.request import encode
-from gangline.sdk.changes import Changes
+from gangline.kube.request import encode_object
+from gangline.sdk.changes import JobEditor
 from gangline.sdk.client import JobClient
 from gangline.sdk.diagnosis import Diagnosis
-from gangline.sdk.events import Happening, job_events
-from gangline.sdk.evidence import diagnosed
-from gangline.sdk.functions import Shape, function_job
-from gangline.sdk.jobs import Job, run_time
+from gangline.sdk.events import EventRecord, job_events
+from gangline.sdk.evidence import diagnose_job
+from gangline.sdk.functions import FunctionJobOptions, build_function_job
+from gangline.sdk.jobs import Job, format_run_time
 from gangline.sdk.kinds import JOB_KINDS
-from gangline.sdk.logs import EVERYTHING, LogLine, LogOptions, following_logs, read_logs
+from gangline.sdk.logs import ALL_LOGS, LogLine, LogOptions, follow_logs, read_logs
 
 T = TypeVar("T")
-Happenings = list[Happening]
-Progress = Callable[[Job], None]
+EventList = list[EventRecord]
+ProgressCallback = Callable[[Job], None]
 """Callback that receives a job whenever its state has changed."""
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
 
 
-class Jobs(list[Job]):
+class JobList(list[Job]):
     """Jobs, the newest first; notebooks show a table."""
 
     def _repr_html_(self) -> str:
@@ -46,9 +46,9 @@ class Jobs(list[Job]):
                 job.name,
                 job.kind.trainer,
                 job.state,
-                f"{job.running}/{job.wanted}",
+                f"{job.running}/{job.desired}",
                 job.requested_gpus,
-                run_time(job),
+                format_run_time(job),
                 job.reason,
             )
             for job in self
@@ -110,7 +110,9 @@ class AsyncClient:
             AlreadyExists: a job of this name exists.
         """
         called = name or function.__name__.replace("_", "-").strip("-").lower()
-        job = function_job(called, function, arguments or {}, Shape(image=image, **shape))
+        job = build_function_job(
+            called, function, arguments or {}, FunctionJobOptions(image=image, **shape)
+        )
         return await self.submit(job)
 
     async def get(self, name: str) -> Job:
@@ -121,11 +123,11 @@ class AsyncClient:
         """
         return await self.jobs.get(name, self.namespace)
 
-    async def list(self, labels: str = "") -> Jobs:
+    async def list(self, labels: str = "") -> JobList:
         """Return the jobs, the newest first."""
-        return Jobs(await self.jobs.list(self.namespace, labels))
+        return JobList(await self.jobs.list(self.namespace, labels))
 
-    async def wait(self, name: str, progress: Progress | None = None) -> Job:
+    async def wait(self, name: str, progress: ProgressCallback | None = None) -> Job:
         """Wait until a job has ended, and return it.
 
         Args:
@@ -139,7 +141,7 @@ class AsyncClient:
         return await self.jobs.wait(name, self.namespace, progress)
 
     async def logs(
-        self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
+        self, name: str, *, follow: bool = False, options: LogOptions = ALL_LOGS
     ) -> AsyncGenerator[LogLine, None]:
         """Yield the lines of all replicas, merged by time; with ``follow`` until the end of the
         job.
@@ -149,11 +151,11 @@ class AsyncClient:
             async for line in read_logs(self._kube, job, options):
                 yield line
             return
-        async with following_logs(self._kube, job, options) as lines:
+        async with follow_logs(self._kube, job, options) as lines:
             async for line in lines:
                 yield line
 
-    async def events(self, name: str = "") -> Happenings:
+    async def events(self, name: str = "") -> EventList:
         """Return the events of a job; of all objects for an empty name."""
         return await job_events(self._kube, self.namespace, name)
 
@@ -163,20 +165,20 @@ class AsyncClient:
         Raises:
             JobError: the job has no such role, or has ended.
         """
-        await Changes(self.jobs).scale(name, self.namespace, lambda _: replicas, role)
+        await JobEditor(self.jobs).scale(name, self.namespace, lambda _: replicas, role)
         return await self.get(name)
 
     async def suspend(self, name: str) -> None:
         """Delete the pods of a job and suspend it."""
-        await Changes(self.jobs).suspend(name, self.namespace)
+        await JobEditor(self.jobs).suspend(name, self.namespace)
 
     async def resume(self, name: str) -> None:
         """Resume a suspended job."""
-        await Changes(self.jobs).suspend(name, self.namespace, suspended=False)
+        await JobEditor(self.jobs).suspend(name, self.namespace, suspended=False)
 
     async def diagnose(self, name: str) -> Diagnosis:
         """Find out why a job failed or is pending."""
-        return await diagnosed(self.jobs, name, self.namespace)
+        return await diagnose_job(self.jobs, name, self.namespace)
 
     async def delete(self, name: str) -> None:
         """Delete a job with all objects that it owns.
@@ -199,16 +201,16 @@ class Client:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._do(self._client.__aenter__())
+        self._run(self._client.__aenter__())
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._do(self._client.__aexit__(*error))
+        self._run(self._client.__aexit__(*error))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         doing = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return doing.result()
@@ -218,58 +220,58 @@ class Client:
 
     def submit(self, job: Object | Mapping[str, Any]) -> Job:
         """Create a job; see ``AsyncClient.submit``."""
-        return self._do(self._client.submit(job))
+        return self._run(self._client.submit(job))
 
     def run(self, function: Callable[..., object], *, image: str, **further: Any) -> Job:
         """Call a function in each replica of a new job; see ``AsyncClient.run``."""
-        return self._do(self._client.run(function, image=image, **further))
+        return self._run(self._client.run(function, image=image, **further))
 
     def get(self, name: str) -> Job:
         """Return a job; see ``AsyncClient.get``."""
-        return self._do(self._client.get(name))
+        return self._run(self._client.get(name))
 
-    def list(self, labels: str = "") -> Jobs:
+    def list(self, labels: str = "") -> JobList:
         """Return the jobs, the newest first."""
-        return self._do(self._client.list(labels))
+        return self._run(self._client.list(labels))
 
-    def wait(self, name: str, progress: Progress | None = None) -> Job:
+    def wait(self, name: str, progress: ProgressCallback | None = None) -> Job:
         """Wait until a job has ended, and return it; see ``AsyncClient.wait``."""
-        return self._do(self._client.wait(name, progress))
+        return self._run(self._client.wait(name, progress))
 
-    def events(self, name: str = "") -> Happenings:
+    def events(self, name: str = "") -> EventList:
         """Return the events of a job; see ``AsyncClient.events``."""
-        return self._do(self._client.events(name))
+        return self._run(self._client.events(name))
 
     def scale(self, name: str, replicas: int, role: str = "worker") -> Job:
         """Set the number of replicas of a role; see ``AsyncClient.scale``."""
-        return self._do(self._client.scale(name, replicas, role))
+        return self._run(self._client.scale(name, replicas, role))
 
     def suspend(self, name: str) -> None:
         """Delete the pods of a job and suspend it."""
-        self._do(self._client.suspend(name))
+        self._run(self._client.suspend(name))
 
     def resume(self, name: str) -> None:
         """Resume a suspended job."""
-        self._do(self._client.resume(name))
+        self._run(self._client.resume(name))
 
     def diagnose(self, name: str) -> Diagnosis:
         """Find out why a job failed or is pending."""
-        return self._do(self._client.diagnose(name))
+        return self._run(self._client.diagnose(name))
 
     def delete(self, name: str) -> None:
         """Delete a job with all objects that it owns."""
-        self._do(self._client.delete(name))
+        self._run(self._client.delete(name))
 
     def logs(
-        self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
+        self, name: str, *, follow: bool = False, options: LogOptions = ALL_LOGS
     ) -> Iterator[LogLine]:
         """Yield the lines of all replicas; see ``AsyncClient.logs``."""
         lines = self._client.logs(name, follow=follow, options=options)
         try:
-            while (line := self._do(_next(lines))) is not None:
+            while (line := self._run(_next(lines))) is not None:
                 yield line
         finally:
-            self._do(_close(lines))
+            self._run(_close(lines))
 
 
 async def _next(lines: AsyncGenerator[LogLine, None]) -> LogLine | None:
@@ -287,6 +289,6 @@ def _manifest(job: Object | Mapping[str, Any]) -> Mapping[str, Any]:
     resource = _RESOURCES.get(type(job))
     if resource is None:
         raise TypeError(f"{type(job).__name__} is not a kind of job")
-    found: dict[str, Any] = msgspec.json.decode(encode(resource, job))
+    found: dict[str, Any] = msgspec.json.decode(encode_object(resource, job))
     found.pop("status", None)
     return found

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from gangline.api.failure import Blame
 from gangline.api.pod import Pod
-from gangline.sdk.events import Happening
-from gangline.sdk.jobs import Job, State
+from gangline.sdk.events import EventRecord
+from gangline.sdk.jobs import Job, JobState
 
 _USER, _NODE, _PLATFORM = Blame.USER, Blame.NODE, Blame.PLATFORM
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class PendingCause:
     """The reason why a job is pending."""
 
     cause: str
@@ -81,39 +81,41 @@ _PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
 _COMPILED = tuple((row[0], re.compile(row[1]), *row[2:]) for row in _PATTERNS)
 
 
-def waiting_cause(job: Job, pods: Sequence[Pod], events: Sequence[Happening]) -> Cause | None:
+def find_pending_cause(
+    job: Job, pods: Sequence[Pod], events: Sequence[EventRecord]
+) -> PendingCause | None:
     """Return why a job is pending; None if no known reason applies."""
-    if job.state.finished or job.state is State.RUNNING:
-        return _deadline(job) if job.state is State.FAILED else None
-    if job.state is State.SUSPENDED:
+    if job.state.finished or job.state is JobState.RUNNING:
+        return _failure_of_whole_job(job) if job.state is JobState.FAILED else None
+    if job.state is JobState.SUSPENDED:
         remedy = f"'gangline resume {job.name} -n {job.namespace}' resumes it."
-        return Cause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
-    for text in _texts(job, pods, events):
-        if found := _read(text):
+        return PendingCause("Suspended", _USER, "The job is suspended.", remedy, job.reason)
+    for text in _candidate_texts(job, pods, events):
+        if found := _match_pattern(text):
             return found
     if not pods and not job.reason and not events:
-        return Cause(
+        return PendingCause(
             "NotNoticed", _PLATFORM, "No operator has reacted to the job.",
             "'gangline doctor' shows whether one runs.",
         )  # fmt: skip
     if job.reason:
-        return Cause("Waiting", _PLATFORM, "The job is pending.", "", job.reason)
+        return PendingCause("Waiting", _PLATFORM, "The job is pending.", "", job.reason)
     return None
 
 
-def _deadline(job: Job) -> Cause | None:
+def _failure_of_whole_job(job: Job) -> PendingCause | None:
     """Return the cause of a failure that ended the complete job and left no failed replica."""
     if re.search(r"(?i)active longer than|deadline", job.reason):
-        return Cause(
+        return PendingCause(
             "DeadlineExceeded", _USER, "The job exceeded its time limit.",
             "Raise --running-timeout, or write checkpoints and resume.", job.reason,
         )  # fmt: skip
     if re.search(r"(?i)InvalidSpec|not valid|mistake", job.reason):
-        return Cause("InvalidSpec", _USER, "The job is invalid.", "Correct it.", job.reason)
+        return PendingCause("InvalidSpec", _USER, "The job is invalid.", "Correct it.", job.reason)
     return None
 
 
-def _texts(job: Job, pods: Sequence[Pod], events: Sequence[Happening]) -> Iterator[str]:
+def _candidate_texts(job: Job, pods: Sequence[Pod], events: Sequence[EventRecord]) -> Iterator[str]:
     """Yield messages about the job: the most specific first, of events the newest first."""
     for pod in pods:
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -127,8 +129,8 @@ def _texts(job: Job, pods: Sequence[Pod], events: Sequence[Happening]) -> Iterat
         yield replica.message
 
 
-def _read(text: str) -> Cause | None:
+def _match_pattern(text: str) -> PendingCause | None:
     for cause, pattern, blame, meaning, remedy in _COMPILED:
         if pattern.search(text):
-            return Cause(cause, blame, meaning, remedy, text.strip())
+            return PendingCause(cause, blame, meaning, remedy, text.strip())
     return None

@@ -7,22 +7,22 @@ from typing import Any
 
 Manifest = dict[str, Any]
 
-_OF_THE_SERVER = (
+_SERVER_SET_FIELDS = (
     "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds", "managedFields", "ownerReferences", "selfLink", "finalizers",
 )  # fmt: skip
-_ANNOTATIONS_OF_OTHERS = (
+_FOREIGN_ANNOTATIONS = (
     "kubectl.kubernetes.io/last-applied-configuration",
     "deployment.kubernetes.io/revision",
 )
 
 
-def as_written(stored: Mapping[str, Any]) -> Manifest:
+def to_submittable(stored: Mapping[str, Any]) -> Manifest:
     """Return a stored object without fields that the server has set."""
     found = {key: value for key, value in stored.items() if key != "status"}
-    metadata = {key: v for key, v in stored["metadata"].items() if key not in _OF_THE_SERVER}
+    metadata = {key: v for key, v in stored["metadata"].items() if key not in _SERVER_SET_FIELDS}
     annotations = metadata.get("annotations") or {}
-    own = {key: v for key, v in annotations.items() if key not in _ANNOTATIONS_OF_OTHERS}
+    own = {key: v for key, v in annotations.items() if key not in _FOREIGN_ANNOTATIONS}
     metadata.pop("annotations", None)
     if own:
         metadata["annotations"] = own
@@ -42,29 +42,29 @@ def _service_spec(spec: Mapping[str, Any]) -> Manifest:
     return found
 
 
-def renamed(objects: Sequence[Manifest], old: str, new: str) -> list[Manifest]:
+def rename_objects(objects: Sequence[Manifest], old: str, new: str) -> list[Manifest]:
     """Return a job and the objects that it owns under another name."""
     names = {
-        each["metadata"]["name"]: _named(each["metadata"]["name"], old, new) for each in objects
+        each["metadata"]["name"]: _new_name(each["metadata"]["name"], old, new) for each in objects
     }
     names[old] = new
-    return [_replaced(each, names) for each in objects]
+    return [_replace_names(each, names) for each in objects]
 
 
-def _named(name: str, old: str, new: str) -> str:
+def _new_name(name: str, old: str, new: str) -> str:
     return new + name.removeprefix(old) if name.startswith(old) else f"{new}-{name}"
 
 
-def _replaced(node: Any, names: Mapping[str, str]) -> Any:
+def _replace_names(node: Any, names: Mapping[str, str]) -> Any:
     """Replace texts that equal an old name, in references, labels and selectors."""
     if isinstance(node, dict):
-        return {key: _replaced(value, names) for key, value in node.items()}
+        return {key: _replace_names(value, names) for key, value in node.items()}
     if isinstance(node, list):
-        return [_replaced(value, names) for value in node]
+        return [_replace_names(value, names) for value in node]
     return names.get(node, node) if isinstance(node, str) else node
 
 
-def roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+def iterate_roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
     """Yield path and replica spec of each role, for any kind of job."""
     spec = job.get("spec") or {}
     for key, value in spec.items():
@@ -83,18 +83,18 @@ def scale_patch(job: Mapping[str, Any], role: str, replicas: int) -> Manifest:
     Raises:
         KeyError: the job has no such role; the argument lists its roles.
     """
-    for path, _ in roles(job):
+    for path, _ in iterate_roles(job):
         if path[-1].lower() == role.lower():
             patch: Manifest = {"replicas": replicas}
             for step in reversed(path):
                 patch = {step: patch}
             return patch
-    raise KeyError(", ".join(path[-1] for path, _ in roles(job)))
+    raise KeyError(", ".join(path[-1] for path, _ in iterate_roles(job)))
 
 
-def replicas_of(job: Mapping[str, Any], role: str) -> int:
+def replica_count(job: Mapping[str, Any], role: str) -> int:
     """Return the requested number of replicas of a role; 0 if the job has no such role."""
-    for path, spec in roles(job):
+    for path, spec in iterate_roles(job):
         if path[-1].lower() == role.lower():
             count = spec.get("replicas")
             return 1 if count is None else int(count)

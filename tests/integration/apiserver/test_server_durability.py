@@ -11,9 +11,9 @@ import pytest
 from gangline.api import core, resources
 from gangline.api.meta import ObjectMeta
 from gangline.kube import errors
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
-from gangline.local.apiserver.database import Database, DatabaseError
+from gangline.local.apiserver.database import StateDatabase, DatabaseError
 
 WRITERS = 4
 
@@ -28,11 +28,11 @@ async def start(data: Path) -> Process:
     return process
 
 
-def connect(data: Path) -> Client:
-    return Client(load_config(str(data / "kubeconfig")), user_agent="writer")
+def connect(data: Path) -> ApiClient:
+    return ApiClient(load_config(str(data / "kubeconfig")), user_agent="writer")
 
 
-async def write_until_it_dies(client: Client, writer: int, kept: dict[str, str]) -> None:
+async def write_until_it_dies(client: ApiClient, writer: int, kept: dict[str, str]) -> None:
     """Create, change and delete; ``kept`` has the acknowledged state."""
     number = 0
     while True:
@@ -86,7 +86,7 @@ async def test_every_acknowledged_write_survives_a_kill(tmp_path: Path):
                 assert name in stored
 
 
-async def all_maps(client: Client) -> list[core.ConfigMap]:
+async def all_maps(client: ApiClient) -> list[core.ConfigMap]:
     return list((await client.list(resources.CONFIG_MAPS, "default")).items)
 
 
@@ -129,4 +129,4 @@ def test_a_damaged_file_is_reported_with_a_remedy(tmp_path: Path):
     path = tmp_path / "state.db"
     path.write_bytes(b"this is not a database, whatever its name says" * 100)
     with pytest.raises(DatabaseError, match=r"damaged.*restore it from a copy"):
-        Database(path)
+        StateDatabase(path)

@@ -9,8 +9,8 @@ import pytest
 from gangline.api import resources
 from gangline.api.core import PersistentVolumeClaim, StorageClass
 from gangline.api.meta import ObjectMeta
-from gangline.kube.client import Client
-from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.kube.client import ApiClient
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 
 LINES = "Host: x\r\nAuthorization: Bearer {token}\r\n"
 
@@ -52,14 +52,14 @@ async def test_what_is_hardly_http_is_answered_with_a_status(
 
 
 async def test_the_servers_own_service_has_endpoints_that_follow_it(api_server: ApiServer):
-    async with Client(api_server.config) as client:
+    async with ApiClient(api_server.config) as client:
         found = await client.get(resources.ENDPOINTS, "kubernetes", "default")
     assert _places(found) == [api_server.url.removeprefix("https://")]
     await api_server.stop()
-    again = ApiServer(ServerSettings(data=api_server.settings.data))
+    again = ApiServer(ApiServerSettings(data=api_server.settings.data))
     await again.start()
     try:
-        async with Client(again.config) as client:
+        async with ApiClient(again.config) as client:
             found = await client.get(resources.ENDPOINTS, "kubernetes", "default")
         assert _places(found) == [again.url.removeprefix("https://")]
     finally:
@@ -71,7 +71,7 @@ def _places(endpoints: object) -> list[str]:
     return [f"{address.ip}:{port.port}" for address in subset.addresses for port in subset.ports]
 
 
-async def test_a_claim_that_leaves_its_class_open_gets_the_default_one(client: Client):
+async def test_a_claim_that_leaves_its_class_open_gets_the_default_one(client: ApiClient):
     claim = {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": 1}}}}
 
     async def made(name: str, **spec: str) -> PersistentVolumeClaim:

@@ -7,7 +7,7 @@ import pytest
 from gangline.api import core, resources
 from gangline.api.meta import ObjectMeta
 from gangline.kube import errors
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 
 
 def config_map(name: str, **data: str) -> core.ConfigMap:
@@ -16,7 +16,7 @@ def config_map(name: str, **data: str) -> core.ConfigMap:
     )
 
 
-async def test_what_is_created_can_be_read_and_listed(client: Client):
+async def test_what_is_created_can_be_read_and_listed(client: ApiClient):
     created = await client.create(resources.CONFIG_MAPS, config_map("a", x="1"), "default")
     assert created.metadata.uid
     assert created.metadata.creation_timestamp is not None
@@ -26,25 +26,25 @@ async def test_what_is_created_can_be_read_and_listed(client: Client):
     assert [item.metadata.name for item in listed.items] == ["a"]
 
 
-async def test_a_second_creation_under_one_name_is_refused(client: Client):
+async def test_a_second_creation_under_one_name_is_refused(client: ApiClient):
     await client.create(resources.CONFIG_MAPS, config_map("a"), "default")
     with pytest.raises(errors.AlreadyExists):
         await client.create(resources.CONFIG_MAPS, config_map("a"), "default")
 
 
-async def test_an_object_needs_a_namespace_that_exists(client: Client):
+async def test_an_object_needs_a_namespace_that_exists(client: ApiClient):
     with pytest.raises(errors.NotFound, match="nowhere"):
         await client.create(resources.CONFIG_MAPS, config_map("a"), "nowhere")
 
 
-async def test_an_update_that_is_based_on_an_older_state_is_refused(client: Client):
+async def test_an_update_that_is_based_on_an_older_state_is_refused(client: ApiClient):
     first = await client.create(resources.CONFIG_MAPS, config_map("a", x="1"), "default")
     await client.patch(resources.CONFIG_MAPS, "a", {"data": {"x": "2"}}, "default")
     with pytest.raises(errors.Conflict):
         await client.update(resources.CONFIG_MAPS, first, "default")
 
 
-async def test_a_watch_shows_changes_from_the_revision_on(client: Client):
+async def test_a_watch_shows_changes_from_the_revision_on(client: ApiClient):
     await client.create(resources.CONFIG_MAPS, config_map("a"), "default")
     start = (await client.list(resources.CONFIG_MAPS, "default")).resource_version
     await client.patch(resources.CONFIG_MAPS, "a", {"data": {"x": "2"}}, "default")
@@ -59,7 +59,7 @@ async def test_a_watch_shows_changes_from_the_revision_on(client: Client):
     assert seen == [("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
 
 
-async def test_pages_of_a_list_all_show_the_same_revision(client: Client):
+async def test_pages_of_a_list_all_show_the_same_revision(client: ApiClient):
     for number in range(7):
         await client.create(resources.CONFIG_MAPS, config_map(f"c{number}"), "default")
     first = await client.request_json(

@@ -11,7 +11,7 @@ from aiohttp import WSMsgType, web
 
 from gangline.api import resources
 from gangline.kube import errors
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local.apiserver.server import ApiServer
 
 POD: dict[str, Any] = {
@@ -102,7 +102,7 @@ class FakeKubelet:
 
 
 @pytest.fixture
-async def kubelet(api_server: ApiServer, client: Client) -> AsyncIterator[FakeKubelet]:
+async def kubelet(api_server: ApiServer, client: ApiClient) -> AsyncIterator[FakeKubelet]:
     pretended = FakeKubelet(api_server.kubelet_token)
     port = await pretended.start()
     status = {
@@ -183,7 +183,7 @@ async def test_top_shows_what_nodes_and_pods_use(kubectl: Any):
     assert (await kubectl("top node --no-headers")).split() == ["n", "250m", "25%", "64Mi", "50%"]
 
 
-async def test_a_kubelet_that_is_away_is_named(kubectl: Any, client: Client):
+async def test_a_kubelet_that_is_away_is_named(kubectl: Any, client: ApiClient):
     await client.create(resources.NODES, {"metadata": {"name": "n"}})
     await client.create(resources.PODS, POD, "default")
     code, output = await kubectl.run("logs", "p")
@@ -193,7 +193,7 @@ async def test_a_kubelet_that_is_away_is_named(kubectl: Any, client: Client):
     assert code == 1
 
 
-async def test_streams_need_a_protocol_that_has_them(client: Client):
+async def test_streams_need_a_protocol_that_has_them(client: ApiClient):
     await client.create(resources.NODES, {"metadata": {"name": "n"}, "status": ADDRESS})
     await client.create(resources.PODS, POD, "default")
     path = "/api/v1/namespaces/default/pods/p/exec"

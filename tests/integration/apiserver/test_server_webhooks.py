@@ -13,8 +13,8 @@ from aiohttp import web
 
 from gangline.api import resources
 from gangline.kube import errors
-from gangline.kube.client import Client, PatchKind
-from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.kube.client import ApiClient, PatchKind
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from integration.apiserver.webhook_server import (
     Json,
     WebhookServer,
@@ -42,7 +42,7 @@ def path_of(sort: str) -> str:
     return f"/apis/admissionregistration.k8s.io/v1/{KINDS[sort][1]}"
 
 
-async def configure(client: Client, sort: str, *webhooks: Json, name: str = "c") -> Json:
+async def configure(client: ApiClient, sort: str, *webhooks: Json, name: str = "c") -> Json:
     body = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": KINDS[sort][0],
@@ -59,12 +59,12 @@ def config_map(name: str = "a", **meta: Any) -> Json:
     }  # fmt: skip
 
 
-async def create(client: Client, name: str = "a", **meta: Any) -> Json:
+async def create(client: ApiClient, name: str = "a", **meta: Any) -> Json:
     return await client.request_json("POST", MAPS, body=config_map(name, **meta))
 
 
 async def test_a_validating_webhook_sees_the_object_and_may_deny_it(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers["v"] = lambda r: deny(r, message="not today", code=403, reason="Forbidden")
     await configure(client, "validating", hooks.hook("v"))
@@ -99,7 +99,7 @@ async def test_a_validating_webhook_sees_the_object_and_may_deny_it(
     ],
 )
 async def test_denial_has_code_and_message_of_the_webhook(
-    client: Client, hooks: WebhookServer, status: Json, code: int, message: str
+    client: ApiClient, hooks: WebhookServer, status: Json, code: int, message: str
 ):
     hooks.answers["v"] = lambda r: deny(r, **status)
     await configure(client, "validating", hooks.hook("v"))
@@ -109,7 +109,9 @@ async def test_denial_has_code_and_message_of_the_webhook(
     assert refused.value.status.message.endswith(message)
 
 
-async def test_updates_and_deletions_show_the_object_before(client: Client, hooks: WebhookServer):
+async def test_updates_and_deletions_show_the_object_before(
+    client: ApiClient, hooks: WebhookServer
+):
     await create(client)
     hooks.answers["v"] = allow
     await configure(client, "validating", hooks.hook("v"))
@@ -124,7 +126,7 @@ async def test_updates_and_deletions_show_the_object_before(client: Client, hook
     assert delete["options"]["gracePeriodSeconds"] == 7
 
 
-async def test_a_denied_deletion_leaves_the_object(client: Client, hooks: WebhookServer):
+async def test_a_denied_deletion_leaves_the_object(client: ApiClient, hooks: WebhookServer):
     await create(client)
     hooks.answers["v"] = lambda r: deny(r, message="it stays")
     only_deletions = hooks.hook("v", rules=[rule("configmaps", operations=["DELETE"])])
@@ -137,7 +139,7 @@ async def test_a_denied_deletion_leaves_the_object(client: Client, hooks: Webhoo
 
 
 async def test_a_mutating_webhook_changes_what_is_stored_and_what_validators_see(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers |= {"m": add_label("touched", "yes"), "v": allow}
     await configure(client, "mutating", hooks.hook("m"))
@@ -149,7 +151,7 @@ async def test_a_mutating_webhook_changes_what_is_stored_and_what_validators_see
 
 
 async def test_mutating_webhooks_are_asked_in_the_order_of_their_configurations(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers |= {"one": add_label("last", "one"), "two": add_label("last", "two")}
     await configure(client, "mutating", hooks.hook("two"), name="b")
@@ -159,7 +161,7 @@ async def test_mutating_webhooks_are_asked_in_the_order_of_their_configurations(
 
 
 async def test_a_webhook_that_wants_so_is_asked_again_after_a_later_change(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers |= {"first": allow, "never": allow, "second": add_label("x", "y")}
     await configure(
@@ -173,7 +175,7 @@ async def test_a_webhook_that_wants_so_is_asked_again_after_a_later_change(
     assert hooks.asked[-1]["object"]["metadata"]["labels"] == {"x": "y"}
 
 
-async def test_patch_without_change_causes_no_reinvocation(client: Client, hooks: WebhookServer):
+async def test_patch_without_change_causes_no_reinvocation(client: ApiClient, hooks: WebhookServer):
     same = {"op": "replace", "path": "/data/x", "value": "1"}
     hooks.answers |= {"first": allow, "second": lambda request: patch(request, same)}
     await configure(
@@ -185,7 +187,7 @@ async def test_patch_without_change_causes_no_reinvocation(client: Client, hooks
 
 
 async def test_rules_selectors_and_subresources_select_webhooks(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers |= dict.fromkeys(("status", "ns", "obj", "pods"), allow)
     selector = {"matchLabels": {"seen": "yes"}}
@@ -216,7 +218,7 @@ async def test_rules_selectors_and_subresources_select_webhooks(
 
 
 async def test_bindings_evictions_tokens_and_scales_are_reviewed_as_what_they_are(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers["all"] = allow
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -251,7 +253,7 @@ async def test_bindings_evictions_tokens_and_scales_are_reviewed_as_what_they_ar
 
 
 async def test_a_scale_may_be_patched_by_a_webhook_while_its_object_changes(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     template = {
         "metadata": {"labels": {"a": "b"}},
@@ -282,7 +284,7 @@ async def test_a_scale_may_be_patched_by_a_webhook_while_its_object_changes(
 
 
 async def test_webhooks_have_no_say_in_their_own_configuration(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers["v"] = lambda r: deny(r, message="nothing at all")
     everything = hooks.hook("v", rules=[rule("*/*")])
@@ -294,7 +296,7 @@ async def test_webhooks_have_no_say_in_their_own_configuration(
     assert len(hooks.asked) == 1
 
 
-async def test_a_dry_run_says_so_and_stores_nothing(client: Client, hooks: WebhookServer):
+async def test_a_dry_run_says_so_and_stores_nothing(client: ApiClient, hooks: WebhookServer):
     hooks.answers["m"] = add_label("x", "y")
     await configure(client, "mutating", hooks.hook("m"))
     shown = await client.request_json("POST", MAPS, body=config_map(), params={"dryRun": "All"})
@@ -304,7 +306,9 @@ async def test_a_dry_run_says_so_and_stores_nothing(client: Client, hooks: Webho
         await client.get(resources.CONFIG_MAPS, "a", "default")
 
 
-async def test_a_generated_name_is_known_to_validators_only(client: Client, hooks: WebhookServer):
+async def test_a_generated_name_is_known_to_validators_only(
+    client: ApiClient, hooks: WebhookServer
+):
     hooks.answers |= {"m": allow, "v": allow}
     await configure(client, "mutating", hooks.hook("m"))
     await configure(client, "validating", hooks.hook("v"))
@@ -315,7 +319,7 @@ async def test_a_generated_name_is_known_to_validators_only(client: Client, hook
 
 
 async def test_server_side_apply_is_a_creation_and_then_an_update(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers["m"] = add_label("x", "y")
     await configure(client, "mutating", hooks.hook("m"))
@@ -353,7 +357,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("failure", sorted(FAILURES))
 async def test_a_failed_call_fails_the_write_or_is_ignored_as_the_policy_says(
-    client: Client, hooks: WebhookServer, failure: str
+    client: ApiClient, hooks: WebhookServer, failure: str
 ):
     hooks.answers["v"], output = FAILURES[failure]
     hook = hooks.hook("v", timeoutSeconds=1)
@@ -369,7 +373,7 @@ async def test_a_failed_call_fails_the_write_or_is_ignored_as_the_policy_says(
     await create(client)
 
 
-async def test_a_webhook_that_is_down_is_named_with_its_address(client: Client, tmp_path: Path):
+async def test_a_webhook_that_is_down_is_named_with_its_address(client: ApiClient, tmp_path: Path):
     async with WebhookServer(tmp_path / "hooks") as hooks:
         hook = hooks.hook("v")
     await configure(client, "validating", hook)
@@ -383,7 +387,7 @@ async def test_a_webhook_that_is_down_is_named_with_its_address(client: Client, 
 
 
 async def test_a_webhook_that_was_restarted_is_asked_over_a_new_connection(
-    client: Client, tmp_path: Path
+    client: ApiClient, tmp_path: Path
 ):
     async with WebhookServer(tmp_path / "hooks", answers={"v": allow}) as hooks:
         await configure(client, "validating", hooks.hook("v"))
@@ -395,7 +399,7 @@ async def test_a_webhook_that_was_restarted_is_asked_over_a_new_connection(
 
 @pytest.mark.parametrize("bundle", ["", base64.b64encode(b"\n").decode(), "another"])
 async def test_a_certificate_that_is_not_trusted_ends_the_call(
-    client: Client, hooks: WebhookServer, tmp_path: Path, bundle: str
+    client: ApiClient, hooks: WebhookServer, tmp_path: Path, bundle: str
 ):
     hooks.answers["v"] = allow
     if bundle == "another":
@@ -408,7 +412,7 @@ async def test_a_certificate_that_is_not_trusted_ends_the_call(
     assert hooks.asked == []
 
 
-async def serve(client: Client, hooks: WebhookServer, *, ready: bool = True) -> None:
+async def serve(client: ApiClient, hooks: WebhookServer, *, ready: bool = True) -> None:
     """Create a service whose only pod is the webhook of the test."""
     service = {"metadata": {"name": "hooks"},
                "spec": {"ports": [{"name": "https", "port": 8443, "targetPort": 1}]}}  # fmt: skip
@@ -429,7 +433,7 @@ def by_service(hooks: WebhookServer, **more: Any) -> Json:
 
 
 async def test_a_webhook_behind_a_service_is_asked_at_a_ready_endpoint_under_its_name(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers["v"] = allow
     await serve(client, hooks)
@@ -439,7 +443,7 @@ async def test_a_webhook_behind_a_service_is_asked_at_a_ready_endpoint_under_its
 
 
 async def test_a_webhook_behind_a_service_needs_a_certificate_of_the_services_name(
-    client: Client, tmp_path: Path
+    client: ApiClient, tmp_path: Path
 ):
     async with WebhookServer(tmp_path / "hooks", names=["else.default.svc"]) as hooks:
         await serve(client, hooks)
@@ -457,7 +461,7 @@ async def test_a_webhook_behind_a_service_needs_a_certificate_of_the_services_na
     ],
 )
 async def test_a_service_that_cannot_answer_is_named(
-    client: Client, hooks: WebhookServer, more: Json, ready: bool, message: str
+    client: ApiClient, hooks: WebhookServer, more: Json, ready: bool, message: str
 ):
     await serve(client, hooks, ready=ready)
     await configure(client, "validating", by_service(hooks, **more))
@@ -467,7 +471,7 @@ async def test_a_service_that_cannot_answer_is_named(
 
 
 async def test_a_patch_that_breaks_the_object_is_found_by_validation(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     hooks.answers["m"] = lambda r: patch(r, {"op": "add", "path": "/data", "value": {"a/b": 1}})
     await configure(client, "mutating", hooks.hook("m"))
@@ -486,7 +490,7 @@ async def test_a_patch_that_breaks_the_object_is_found_by_validation(
     ],
 )
 async def test_a_patch_that_does_not_fit_is_an_error_whatever_the_policy(
-    client: Client, hooks: WebhookServer, operations: Any
+    client: ApiClient, hooks: WebhookServer, operations: Any
 ):
     hooks.answers["m"] = lambda r: patch(r, *operations)
     await configure(client, "mutating", hooks.hook("m", failurePolicy="Ignore"))
@@ -506,7 +510,7 @@ async def test_a_patch_that_does_not_fit_is_an_error_whatever_the_policy(
     ],
 )
 async def test_a_patch_cannot_make_another_object_of_it(
-    client: Client, hooks: WebhookServer, path: str, value: str, code: int
+    client: ApiClient, hooks: WebhookServer, path: str, value: str, code: int
 ):
     hooks.answers["m"] = lambda r: patch(r, {"op": "replace", "path": path, "value": value})
     await configure(client, "mutating", hooks.hook("m"))
@@ -516,7 +520,7 @@ async def test_a_patch_cannot_make_another_object_of_it(
 
 
 async def test_a_patch_may_name_a_new_object_but_rename_no_old_one(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     name = {"op": "replace", "path": "/metadata/name", "value": "other"}
     hooks.answers["m"] = lambda r: patch(r, name)
@@ -529,7 +533,7 @@ async def test_a_patch_may_name_a_new_object_but_rename_no_old_one(
 
 
 async def test_a_patch_that_makes_an_object_too_large_is_refused(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     grown = {"op": "add", "path": "/metadata/annotations", "value": {"a": "x" * (2 << 20)}}
     hooks.answers["m"] = lambda r: patch(r, grown)
@@ -539,7 +543,7 @@ async def test_a_patch_that_makes_an_object_too_large_is_refused(
     assert refused.value.status.code in (413, 422)
 
 
-async def test_nothing_can_be_patched_in_a_deletion(client: Client, hooks: WebhookServer):
+async def test_nothing_can_be_patched_in_a_deletion(client: ApiClient, hooks: WebhookServer):
     await create(client)
     hooks.answers["m"] = lambda r: patch(r, {"op": "remove", "path": "/data"})
     await configure(client, "mutating", hooks.hook("m"))
@@ -548,7 +552,7 @@ async def test_nothing_can_be_patched_in_a_deletion(client: Client, hooks: Webho
 
 
 async def test_a_hundred_creations_pass_a_slow_webhook_side_by_side(
-    api_server: ApiServer, client: Client, hooks: WebhookServer
+    api_server: ApiServer, client: ApiClient, hooks: WebhookServer
 ):
     arrived, everybody = 0, asyncio.Event()
 
@@ -562,13 +566,15 @@ async def test_a_hundred_creations_pass_a_slow_webhook_side_by_side(
 
     hooks.answers["v"] = slow
     await configure(client, "validating", hooks.hook("v", timeoutSeconds=30))
-    async with Client(api_server.config) as other:  # each has at most 64 requests under way
+    async with ApiClient(api_server.config) as other:  # each has at most 64 requests under way
         both = (client, other)
         await asyncio.gather(*(create(both[number % 2], f"c{number}") for number in range(100)))
     assert len((await client.list(resources.CONFIG_MAPS, "default")).items) == 100
 
 
-async def test_the_store_serves_others_while_a_webhook_thinks(client: Client, hooks: WebhookServer):
+async def test_the_store_serves_others_while_a_webhook_thinks(
+    client: ApiClient, hooks: WebhookServer
+):
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def think(request: Json) -> Json:
@@ -587,7 +593,7 @@ async def test_the_store_serves_others_while_a_webhook_thinks(client: Client, ho
 
 
 async def test_what_changed_during_the_call_is_looked_at_again(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     await create(client)
 
@@ -605,7 +611,7 @@ async def test_what_changed_during_the_call_is_looked_at_again(
 
 
 async def test_an_update_of_an_older_state_is_a_conflict_although_it_was_allowed(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     created = await create(client)
 
@@ -622,7 +628,7 @@ async def test_an_update_of_an_older_state_is_a_conflict_although_it_was_allowed
 
 
 async def test_a_name_that_was_taken_during_the_call_stays_with_the_faster(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -645,7 +651,7 @@ async def test_a_name_that_was_taken_during_the_call_stays_with_the_faster(
 
 
 async def test_custom_kinds_are_reviewed_in_the_version_that_a_rule_names(
-    client: Client, hooks: WebhookServer
+    client: ApiClient, hooks: WebhookServer
 ):
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     versions = [
@@ -678,10 +684,10 @@ async def test_custom_kinds_are_reviewed_in_the_version_that_a_rule_names(
 async def test_webhooks_outlive_the_server_and_have_no_say_in_its_start(
     tmp_path: Path, hooks: WebhookServer
 ):
-    settings = ServerSettings(data=tmp_path / "apiserver")
+    settings = ApiServerSettings(data=tmp_path / "apiserver")
     server = ApiServer(settings)
     await server.start()
-    async with Client(server.config) as client:
+    async with ApiClient(server.config) as client:
         await configure(client, "validating", hooks.hook("v", rules=[rule("*/*")]))
     await server.stop()
     hooks.answers["v"] = lambda r: deny(r, message="still here")
@@ -689,7 +695,7 @@ async def test_webhooks_outlive_the_server_and_have_no_say_in_its_start(
     await again.start()
     try:
         assert hooks.asked == []
-        async with Client(again.config) as client:
+        async with ApiClient(again.config) as client:
             with pytest.raises(errors.ApiError, match="still here"):
                 await create(client)
     finally:
@@ -697,7 +703,7 @@ async def test_webhooks_outlive_the_server_and_have_no_say_in_its_start(
 
 
 async def test_warnings_reach_the_client_also_with_a_refusal(
-    api_server: ApiServer, client: Client, hooks: WebhookServer
+    api_server: ApiServer, client: ApiClient, hooks: WebhookServer
 ):
     warnings = ['look "out"', "two\nlines", "x" * 5000]
     hooks.answers["v"] = lambda r: {**deny(r, message="no"), "warnings": warnings}

@@ -20,9 +20,9 @@ from gangline.api.resources import (
     QUEUES,
     TF_JOBS,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.definitions import install
+from gangline.local.definitions import install_definitions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -31,8 +31,8 @@ WORKERS = {"Worker": {"replicas": 1, "template": TEMPLATE}}
 TF_TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["x"]}]}}
 
 
-async def fill(client: Client) -> None:
-    await install(client)
+async def fill(client: ApiClient) -> None:
+    await install_definitions(client)
     for name in ("team-a", "team-b"):
         await client.create(NAMESPACES, {"metadata": {"name": name}})
     for name, namespace in (("digits", "default"), ("dates", "default"), ("args", "team-a")):
@@ -98,7 +98,7 @@ async def _expect(environment: dict[str, str], cases: Sequence[tuple[str, list[s
 
 
 async def test_names_that_the_cluster_knows_are_offered(
-    api_server: ApiServer, client: Client, tmp_path: Path
+    api_server: ApiServer, client: ApiClient, tmp_path: Path
 ) -> None:
     await fill(client)
     environment = environment_of(api_server.kubeconfig, tmp_path)
@@ -176,7 +176,7 @@ async def run_shell(environment: dict[str, str], *args: str) -> subprocess.Compl
 
 
 async def test_the_script_for_bash_completes_a_job(
-    api_server: ApiServer, client: Client, tmp_path: Path
+    api_server: ApiServer, client: ApiClient, tmp_path: Path
 ) -> None:
     await fill(client)
     press = (
@@ -189,7 +189,9 @@ async def test_the_script_for_bash_completes_a_job(
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
-async def test_fish_completes_a_job(api_server: ApiServer, client: Client, tmp_path: Path) -> None:
+async def test_fish_completes_a_job(
+    api_server: ApiServer, client: ApiClient, tmp_path: Path
+) -> None:
     await fill(client)
     press = 'gangline completion fish | source; complete -C "gangline get di"'
     done = await run_shell(at_a_shell(api_server, tmp_path), "fish", "-c", press)
@@ -210,7 +212,9 @@ until [[ -e $HOME/line ]]; do zpty -r -t typed fragment; sleep 0.1; done
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
-async def test_zsh_completes_a_job(api_server: ApiServer, client: Client, tmp_path: Path) -> None:
+async def test_zsh_completes_a_job(
+    api_server: ApiServer, client: ApiClient, tmp_path: Path
+) -> None:
     await fill(client)
     done = await run_shell(at_a_shell(api_server, tmp_path), "zsh", "-f", "-c", PRESS_IN_ZSH)
     assert (tmp_path / "line").read_text() == "gangline get digits ", done

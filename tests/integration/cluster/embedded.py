@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
 from gangline.local import leftovers
-from gangline.local.home import ClusterHome
-from gangline.local.network.bridge import prefix_of
+from gangline.local.home import ClusterDirectory
+from gangline.local.network.bridge import kernel_prefix
 
 T = TypeVar("T")
 
@@ -33,9 +33,9 @@ class EmbeddedCluster:
     outputs: list[Path] = field(default_factory=list)
 
     @property
-    def home(self) -> ClusterHome:
+    def home(self) -> ClusterDirectory:
         """The cluster's folder."""
-        return ClusterHome(self.root)
+        return ClusterDirectory(self.root)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -63,7 +63,7 @@ class EmbeddedCluster:
         async def answers() -> bool:
             if self.process is None or self.process.poll() is not None:
                 raise AssertionError(f"the cluster ended: {self.said()}")
-            note = self.home.read_note()
+            note = self.home.read_run_record()
             # The API server answers before the definitions exist; users see readiness later.
             return note is not None and note.pid == pid and "Ctrl-C stops it" in self.said()
 
@@ -91,18 +91,18 @@ class EmbeddedCluster:
         )
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self) -> AsyncIterator[ApiClient]:
         """A client with all rights."""
-        async with Client(load_config(str(self.home.default_kubeconfig))) as client:
+        async with ApiClient(load_config(str(self.home.default_kubeconfig))) as client:
             yield client
 
     def left_behind(self) -> list[str]:
         """Everything on the machine that carries this cluster's mark."""
-        mark = prefix_of(self.home.folder)
+        mark = kernel_prefix(self.home.folder)
         networks = [f"namespace {path.name}" for path in Path("/run/netns").glob(f"*{mark}*")]
         links = [f"link {path.name}" for path in Path("/sys/class/net").glob(f"*{mark}*")]
-        mounts = [f"mount {path}" for path in leftovers.mounts_below(self.root)]
-        groups = [f"group {path}" for path in leftovers.control_groups(self.home.folder)]
+        mounts = [f"mount {path}" for path in leftovers.list_mounts_below(self.root)]
+        groups = [f"group {path}" for path in leftovers.list_control_groups(self.home.folder)]
         memory = [f"memory {path}" for path in Path("/dev/shm").glob(f"*{mark}*")]
         return networks + links + mounts + groups + memory
 
@@ -149,4 +149,4 @@ async def embedded(root: Path, *arguments: str) -> AsyncIterator[EmbeddedCluster
             except subprocess.TimeoutExpired:
                 cluster.process.kill()
                 cluster.process.wait()
-        await leftovers.remove(cluster.home.folder)
+        await leftovers.remove_leftovers(cluster.home.folder)

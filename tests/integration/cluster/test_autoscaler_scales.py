@@ -3,9 +3,9 @@
 import pytest
 
 from gangline.api.autoscaling import HorizontalPodAutoscaler
-from gangline.api.conditions import find_condition, is_true
+from gangline.api.conditions import find_condition, is_condition_true
 from gangline.api.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_POD_AUTOSCALERS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def scaler(metric: dict[str, object]) -> dict[str, object]:
     return {"metadata": {"name": "works"}, "spec": spec}
 
 
-async def the_scaler(client: Client) -> HorizontalPodAutoscaler:
+async def the_scaler(client: ApiClient) -> HorizontalPodAutoscaler:
     return await client.get(HORIZONTAL_POD_AUTOSCALERS, "works", "default")
 
 
@@ -50,7 +50,7 @@ async def test_work_above_the_target_brings_more_replicas(embedded_cluster: Embe
 
         async def says_so() -> bool:
             found = await the_scaler(client)
-            return is_true(found.status.conditions, "ScalingActive")
+            return is_condition_true(found.status.conditions, "ScalingActive")
 
         await until(says_so, within_s=30)
         events = await client.list(EVENTS, "default", fields="involvedObject.name=works")

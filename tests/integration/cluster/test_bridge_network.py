@@ -15,14 +15,14 @@ from gangline.local.network import ip
 from gangline.local.network.bridge import (
     NETNS_FOLDER,
     BridgeNetwork,
-    link_address,
-    prefix_of,
-    sweep,
+    mac_address,
+    kernel_prefix,
+    remove_kernel_objects,
 )
-from gangline.local.network.contract import Attachment, NetworkError
+from gangline.local.network.contract import NetworkAttachment, NetworkError
 from gangline.local.network.dns import DnsServer, host_resolvers
 from gangline.local.network.forward import ServiceForwarder
-from gangline.local.network.zone import Zone
+from gangline.local.network.zone import DnsZone
 
 pytestmark = [
     pytest.mark.root,
@@ -41,12 +41,12 @@ async def network(tmp_path: Path) -> AsyncIterator[BridgeNetwork]:
 
 
 def left(folder: Path) -> list[str]:
-    mark = prefix_of(folder)
+    mark = kernel_prefix(folder)
     links = [path.name for path in Path("/sys/class/net").glob(f"{mark}*")]
     return links + [path.name for path in NETNS_FOLDER.glob(f"{mark}*")]
 
 
-async def inside(pod: Attachment, program: str) -> str:
+async def inside(pod: NetworkAttachment, program: str) -> str:
     """Run Python in a pod's namespace and return its output."""
     process = await asyncio.create_subprocess_exec(
         *["nsenter", f"--net={pod.netns_path}", sys.executable, "-c", program],
@@ -87,7 +87,7 @@ async def test_pods_reach_each_other_and_services_with_their_own_address(
 async def test_pod_reaches_the_host_while_others_start_and_end(
     network: BridgeNetwork, tmp_path: Path
 ) -> None:
-    bridge = Path("/sys/class/net") / prefix_of(tmp_path) / "address"
+    bridge = Path("/sys/class/net") / kernel_prefix(tmp_path) / "address"
     first = bridge.read_text()
     stays = await network.attach("stays", "ns", "stays", False)
     call = f"import socket;socket.create_connection(('{network.host_address}',{{}}),2).close()"
@@ -108,13 +108,13 @@ async def test_pod_reaches_the_host_while_others_start_and_end(
 async def test_reused_ip_address_has_the_same_mac_address(network: BridgeNetwork) -> None:
     pod = await network.attach("u", "ns", "p", False)
     assert pod.netns_path is not None
-    (link,) = await ip.query("-n", Path(pod.netns_path).name, "link", "show", "eth0")
-    assert link["address"] == link_address(pod.ip)
-    assert link_address("10.215.0.4") == "0a:58:0a:d7:00:04"
+    (link,) = await ip.query_json("-n", Path(pod.netns_path).name, "link", "show", "eth0")
+    assert link["address"] == mac_address(pod.ip)
+    assert mac_address("10.215.0.4") == "0a:58:0a:d7:00:04"
 
 
 async def test_a_pod_asks_the_hosts_end_for_names(network: BridgeNetwork) -> None:
-    zone = Zone()
+    zone = DnsZone()
     pod = await network.attach("u1", "ns", "p", False)
     zone.set_pod(pod.ip, "ns")
     server = DnsServer(zone, network.host_address)
@@ -136,7 +136,7 @@ async def test_attaching_twice_gives_one_place_and_detaching_gives_it_back(
     assert first == again
     await network.detach("u")
     await network.detach("u")
-    assert left(tmp_path) == [prefix_of(tmp_path)]
+    assert left(tmp_path) == [kernel_prefix(tmp_path)]
     assert not first.hosts_path.exists()
 
 
@@ -155,8 +155,8 @@ async def test_leftovers_are_removed_and_the_range_is_reused(tmp_path: Path) -> 
     successor = BridgeNetwork(tmp_path)
     await successor.open()
     assert successor.ranges == killed.ranges
-    assert left(tmp_path) == [prefix_of(tmp_path)]
-    await sweep(tmp_path)
+    assert left(tmp_path) == [kernel_prefix(tmp_path)]
+    await remove_kernel_objects(tmp_path)
     assert left(tmp_path) == []
 
 
@@ -190,5 +190,5 @@ async def test_a_pod_reaches_the_hosts_resolver_and_the_way_is_closed_again(
     assert await inside(pod, question) == "True"
     await bridge.close()
     assert not (tmp_path / "network" / "outside").exists()
-    tables = await ip.run("nft", "list", "tables")
-    assert prefix_of(tmp_path) not in tables
+    tables = await ip.run_command("nft", "list", "tables")
+    assert kernel_prefix(tmp_path) not in tables

@@ -25,20 +25,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     if found.process is not None and found.process.poll() is None:
         found.process.kill()
         found.process.wait()
-    await leftovers.remove(found.home.folder)
+    await leftovers.remove_leftovers(found.home.folder)
 
 
 async def test_detached_cluster_starts_reports_status_and_stops(cluster: EmbeddedCluster) -> None:
     started = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", "0")
     assert started.returncode == 0, started.stderr
-    note = cluster.home.read_note()
+    note = cluster.home.read_run_record()
     assert note is not None
     asked = await asyncio.to_thread(cluster.run, "status")
     assert asked.returncode == 0, asked.stdout
     assert note.url in asked.stdout
     stopped = await asyncio.to_thread(cluster.run, "down")
     assert stopped.returncode == 0, stopped.stderr
-    assert cluster.home.read_note() is None
+    assert cluster.home.read_run_record() is None
     assert cluster.left_behind() == []
     assert (await asyncio.to_thread(cluster.run, "status")).returncode == 5
 
@@ -56,7 +56,7 @@ async def test_restarted_cluster_uses_its_old_port(cluster: EmbeddedCluster) -> 
     for _ in range(2):
         started = await asyncio.to_thread(cluster.run, "up", "--detach")
         assert started.returncode == 0, started.stderr
-        note = cluster.home.read_note()
+        note = cluster.home.read_run_record()
         assert note is not None
         ports.append(note.url)
         await asyncio.to_thread(cluster.run, "down")

@@ -8,7 +8,7 @@ import pytest
 
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, embedded, running, until
 
 pytestmark = pytest.mark.slow
@@ -92,7 +92,7 @@ async def test_killed_cluster_restarts_with_its_objects_and_pods(
         assert pod.status.container_statuses[0].last_state.terminated.exit_code == 137
 
 
-async def runs(client: Client, restarts: int = 0) -> Pod | None:
+async def runs(client: ApiClient, restarts: int = 0) -> Pod | None:
     """Wait until the sleeper runs after this number of restarts, and return it."""
     pod = await client.get(PODS, "sleeper", "default")
     statuses = pod.status.container_statuses

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from gangline.api.conditions import is_true
+from gangline.api.conditions import is_condition_true
 from gangline.api.pod import Pod
 from gangline.api.resources import NODES, PODS
-from gangline.kube.client import Client
-from gangline.local.daemon import status
-from gangline.local.nodes import CUT, STOPPED
+from gangline.kube.client import ApiClient
+from gangline.local.daemon import cluster_status
+from gangline.local.nodes import PARTITIONED_ANNOTATION, STOPPED_ANNOTATION
 from integration.cluster.embedded import EmbeddedCluster, running, until
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ HASTY = [
 ]  # fmt: skip
 
 
-async def run_on(client: Client, node: str, name: str, seconds: str) -> None:
+async def run_on(client: ApiClient, node: str, name: str, seconds: str) -> None:
     """Run a pod on a node and wait until its process is there."""
     container = {"name": "c", "image": "none", "command": ["sleep", seconds]}
     body = {
@@ -43,22 +43,23 @@ async def run_on(client: Client, node: str, name: str, seconds: str) -> None:
     await until(runs)
 
 
-async def annotate(client: Client, node: str, key: str, value: str | None) -> None:
+async def annotate(client: ApiClient, node: str, key: str, value: str | None) -> None:
     await client.patch(NODES, node, {"metadata": {"annotations": {key: value}}})
 
 
-async def ready(client: Client, node: str) -> bool:
+async def ready(client: ApiClient, node: str) -> bool:
     nodes = (await client.list(NODES)).items
     return any(
-        found.metadata.name == node and is_true(found.status.conditions, "Ready") for found in nodes
+        found.metadata.name == node and is_condition_true(found.status.conditions, "Ready")
+        for found in nodes
     )
 
 
-async def going(client: Client, name: str) -> bool:
+async def going(client: ApiClient, name: str) -> bool:
     return (await client.get(PODS, name, "default")).metadata.deletion_timestamp is not None
 
 
-async def gone(client: Client, name: str) -> bool:
+async def gone(client: ApiClient, name: str) -> bool:
     return not [pod for pod in (await client.list(PODS)).items if pod.metadata.name == name]
 
 
@@ -69,7 +70,7 @@ async def test_stopped_node_loses_its_pods_and_boots_again(
     async with embedded_cluster.client() as client:
         await until(lambda: ready(client, "node-2"))
         await run_on(client, "node-2", "p", seconds)
-        await annotate(client, "node-2", STOPPED, "true")
+        await annotate(client, "node-2", STOPPED_ANNOTATION, "true")
 
         async def dead() -> bool:
             return not running(f"sleep {seconds}")
@@ -79,7 +80,7 @@ async def test_stopped_node_loses_its_pods_and_boots_again(
         assert not await ready(client, "node-2")
         assert await ready(client, "node-1")
 
-        await annotate(client, "node-2", STOPPED, None)
+        await annotate(client, "node-2", STOPPED_ANNOTATION, None)
         await until(lambda: gone(client, "p"), explain=embedded_cluster.said)
         await until(lambda: ready(client, "node-2"))
 
@@ -91,11 +92,11 @@ async def test_pods_of_a_node_that_is_cut_off_run_on_and_end_when_it_hears_of_it
     async with embedded_cluster.client() as client:
         await until(lambda: ready(client, "node-2"))
         await run_on(client, "node-2", "p", seconds)
-        await annotate(client, "node-2", CUT, "true")
+        await annotate(client, "node-2", PARTITIONED_ANNOTATION, "true")
         await until(lambda: going(client, "p"), explain=embedded_cluster.said)
         assert running(f"sleep {seconds}")
 
-        await annotate(client, "node-2", CUT, None)
+        await annotate(client, "node-2", PARTITIONED_ANNOTATION, None)
         await until(lambda: gone(client, "p"), explain=embedded_cluster.said)
         assert not running(f"sleep {seconds}")
 
@@ -139,9 +140,9 @@ async def test_status_counts_nodes_and_pods(embedded_cluster: EmbeddedCluster) -
     async with embedded_cluster.client() as client:
         await until(lambda: ready(client, "node-1"))
         await until(lambda: ready(client, "node-2"))
-    found = await status(embedded_cluster.home)
+    found = await cluster_status(embedded_cluster.home)
     assert found.running
-    assert found.answers
+    assert found.reachable
     assert found.nodes == (("node-1", True), ("node-2", True))
 
 

@@ -23,7 +23,7 @@ from gangline.api.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
 )
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.errors import NotFound
 from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings
@@ -34,10 +34,10 @@ SILENCE_S = 2.0
 
 
 @pytest.fixture
-async def controllers(client: Client, tmp_path: Path) -> AsyncIterator[Client]:
+async def controllers(client: ApiClient, tmp_path: Path) -> AsyncIterator[ApiClient]:
     """Run the controllers; returns a client."""
     settings = ControllerSettings(volumes=tmp_path / "volumes", node_silence_s=SILENCE_S)
-    task = asyncio.create_task(manager.run(client, settings))
+    task = asyncio.create_task(manager.run_controllers(client, settings))
     yield client
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -61,7 +61,7 @@ def pod(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[st
     }
 
 
-async def owner_reference(client: Client, name: str, block: bool = True) -> dict[str, Any]:
+async def owner_reference(client: ApiClient, name: str, block: bool = True) -> dict[str, Any]:
     owner = await client.get(CONFIG_MAPS, name, NS)
     return {
         "apiVersion": "v1",
@@ -72,7 +72,7 @@ async def owner_reference(client: Client, name: str, block: bool = True) -> dict
     }
 
 
-def absent(client: Client, kind: Resource[Any], name: str) -> Callable[[], Awaitable[bool]]:
+def absent(client: ApiClient, kind: Resource[Any], name: str) -> Callable[[], Awaitable[bool]]:
     async def check() -> bool:
         try:
             await client.get(kind, name, NS if kind.namespaced else None)
@@ -83,7 +83,7 @@ def absent(client: Client, kind: Resource[Any], name: str) -> Callable[[], Await
     return check
 
 
-async def become_ready(client: Client, name: str, ip: str) -> None:
+async def become_ready(client: ApiClient, name: str, ip: str) -> None:
     status = {
         "phase": "Running",
         "podIP": ip,
@@ -93,7 +93,7 @@ async def become_ready(client: Client, name: str, ip: str) -> None:
     await client.patch(PODS, name, patch, NS, kind=PatchKind.MERGE, subresource="status")
 
 
-async def family(client: Client) -> None:
+async def family(client: ApiClient) -> None:
     """A parent, a child and a grandchild."""
     await client.create(CONFIG_MAPS, config_map("parent"), NS)
     parent = await owner_reference(client, "parent")
@@ -104,7 +104,7 @@ async def family(client: Client) -> None:
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground"])
 async def test_indirect_dependents_are_deleted_with_their_owner(
-    controllers: Client, propagation: str
+    controllers: ApiClient, propagation: str
 ) -> None:
     await family(controllers)
     await controllers.delete(CONFIG_MAPS, "parent", NS, propagation=propagation)
@@ -112,7 +112,7 @@ async def test_indirect_dependents_are_deleted_with_their_owner(
         await until(absent(controllers, CONFIG_MAPS, name))
 
 
-async def test_orphaned_dependents_stay_without_their_reference(controllers: Client) -> None:
+async def test_orphaned_dependents_stay_without_their_reference(controllers: ApiClient) -> None:
     await family(controllers)
     await controllers.delete(CONFIG_MAPS, "parent", NS, propagation="Orphan")
     await until(absent(controllers, CONFIG_MAPS, "parent"))
@@ -122,7 +122,7 @@ async def test_orphaned_dependents_stay_without_their_reference(controllers: Cli
 
 
 async def test_in_the_foreground_an_owner_outlives_a_dependent_that_is_held(
-    controllers: Client,
+    controllers: ApiClient,
 ) -> None:
     await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
     parent = await owner_reference(controllers, "parent")
@@ -140,7 +140,7 @@ async def test_in_the_foreground_an_owner_outlives_a_dependent_that_is_held(
     await until(absent(controllers, CONFIG_MAPS, "parent"))
 
 
-async def test_dependent_of_a_deleted_owner_is_deleted(controllers: Client) -> None:
+async def test_dependent_of_a_deleted_owner_is_deleted(controllers: ApiClient) -> None:
     await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
     parent = await owner_reference(controllers, "parent")
     await controllers.delete(CONFIG_MAPS, "parent", NS)
@@ -148,7 +148,7 @@ async def test_dependent_of_a_deleted_owner_is_deleted(controllers: Client) -> N
     await until(absent(controllers, CONFIG_MAPS, "late"))
 
 
-async def test_namespace_is_emptied_before_its_deletion(controllers: Client) -> None:
+async def test_namespace_is_emptied_before_its_deletion(controllers: ApiClient) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "room"}}
     await controllers.create(NAMESPACES, body)
 
@@ -163,7 +163,7 @@ async def test_namespace_is_emptied_before_its_deletion(controllers: Client) -> 
     await until(absent(controllers, NAMESPACES, "room"))
 
 
-async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: Client) -> None:
+async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: ApiClient) -> None:
     template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
     body = {
         "apiVersion": "apps/v1",
@@ -196,7 +196,9 @@ async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: Cl
     assert (await controllers.list(REPLICA_SETS, NS)).items == []
 
 
-async def test_an_orphaned_deployment_is_taken_over_by_its_successor(controllers: Client) -> None:
+async def test_an_orphaned_deployment_is_taken_over_by_its_successor(
+    controllers: ApiClient,
+) -> None:
     template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
     body = {
         "apiVersion": "apps/v1",
@@ -225,7 +227,7 @@ async def test_an_orphaned_deployment_is_taken_over_by_its_successor(controllers
     assert await until(owned) == before
 
 
-async def test_relabelled_pod_is_released_and_replaced(controllers: Client) -> None:
+async def test_relabelled_pod_is_released_and_replaced(controllers: ApiClient) -> None:
     template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
     body = {
         "apiVersion": "apps/v1",
@@ -250,7 +252,7 @@ async def test_relabelled_pod_is_released_and_replaced(controllers: Client) -> N
     assert released.metadata.owner_references == []
 
 
-async def test_endpoints_follow_pods(controllers: Client) -> None:
+async def test_endpoints_follow_pods(controllers: ApiClient) -> None:
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -287,7 +289,7 @@ async def test_endpoints_follow_pods(controllers: Client) -> None:
 
 
 async def test_claim_gets_a_folder_that_is_deleted_with_it(
-    controllers: Client, tmp_path: Path
+    controllers: ApiClient, tmp_path: Path
 ) -> None:
     claim = {
         "apiVersion": "v1",
@@ -309,7 +311,7 @@ async def test_claim_gets_a_folder_that_is_deleted_with_it(
     assert not folder.exists()
 
 
-async def test_a_claim_that_a_pod_runs_with_outlives_its_deletion(controllers: Client) -> None:
+async def test_a_claim_that_a_pod_runs_with_outlives_its_deletion(controllers: ApiClient) -> None:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -332,7 +334,7 @@ async def test_a_claim_that_a_pod_runs_with_outlives_its_deletion(controllers: C
     await until(absent(controllers, PERSISTENT_VOLUME_CLAIMS, "data"))
 
 
-async def make_node(client: Client, name: str) -> None:
+async def make_node(client: ApiClient, name: str) -> None:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     await client.create(NODES, body)
     status = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -347,7 +349,7 @@ async def make_node(client: Client, name: str) -> None:
 
 
 async def test_pods_leave_a_node_that_falls_silent_when_they_tolerate_it_no_longer(
-    controllers: Client,
+    controllers: ApiClient,
 ) -> None:
     await make_node(controllers, "n1")
     patient = [{"operator": "Exists"}]
@@ -378,7 +380,7 @@ async def test_pods_leave_a_node_that_falls_silent_when_they_tolerate_it_no_long
     await until(absent(controllers, PODS, "stays"))
 
 
-async def test_a_budget_counts_the_pods_that_are_ready(controllers: Client) -> None:
+async def test_a_budget_counts_the_pods_that_are_ready(controllers: ApiClient) -> None:
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from gangline.local import leftovers
-from gangline.local.home import process_start
-from gangline.local.network.bridge import prefix_of
+from gangline.local.home import process_start_ticks
+from gangline.local.network.bridge import kernel_prefix
 from integration.cluster.embedded import running
 
 WITHIN_S = 90.0
@@ -79,24 +79,24 @@ class Demo:
 
     def descendants(self) -> dict[int, int]:
         """All of its processes and when each began."""
-        return {pid: process_start(pid) for pid in _below(self.process.pid)}
+        return {pid: process_start_ticks(pid) for pid in _below(self.process.pid)}
 
     def left_behind(self, processes: dict[int, int]) -> list[str]:
         """Everything of it that is still on the machine; ``processes`` are those it had."""
         deadline = time.monotonic() + GOES_WITHIN_S
         while (found := self._alive(processes)) and time.monotonic() < deadline:
             select.select([], [], [], 0.05)
-        mark = prefix_of(self.folder)
+        mark = kernel_prefix(self.folder)
         found += [f"namespace {path.name}" for path in Path("/run/netns").glob(f"*{mark}*")]
         found += [f"link {path.name}" for path in Path("/sys/class/net").glob(f"*{mark}*")]
-        found += [f"mount {path}" for path in leftovers.mounts_below(self.home)]
-        found += [f"group {path}" for path in leftovers.control_groups(self.folder)]
+        found += [f"mount {path}" for path in leftovers.list_mounts_below(self.home)]
+        found += [f"group {path}" for path in leftovers.list_control_groups(self.folder)]
         found += [f"memory {path}" for path in Path("/dev/shm").glob(f"*{mark}*")]
         found += [f"file {path}" for path in self.temporary.iterdir()]
         return found
 
     def _alive(self, processes: dict[int, int]) -> list[str]:
-        known = {pid for pid, began in processes.items() if process_start(pid) == began != 0}
+        known = {pid for pid, began in processes.items() if process_start_ticks(pid) == began != 0}
         return [f"process {pid}" for pid in known | set(running(str(self.folder)))]
 
     def _read(self, wait_s: float) -> bool:

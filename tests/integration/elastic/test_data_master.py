@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.data.client import IndexShardingClient, ShardRefusedError
-from gangline.elastic.data.feed import ShardBatchSampler, accounted
-from gangline.elastic.data.source import ShardSource, source_of
+from gangline.elastic.data.feed import ShardBatchSampler, report_batches
+from gangline.elastic.data.source import ShardSource, open_shard_source
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -50,7 +50,7 @@ class Master:
         self._process.wait()
 
     def source(self) -> ShardSource:
-        return source_of({"DLROVER_MASTER_ADDR": f"127.0.0.1:{self._port}"})
+        return open_shard_source({"DLROVER_MASTER_ADDR": f"127.0.0.1:{self._port}"})
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_no_record_is_lost_or_doubled_when_the_master_is_killed_again_and_again(
     def train(number: int) -> None:
         try:
             with a_client(master, number) as client:
-                for batch in accounted(ShardBatchSampler(client), client):
+                for batch in report_batches(ShardBatchSampler(client), client):
                     seen.extend(batch)
         except BaseException as error:
             errors.append(error)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.spare import Child, Spare
-from gangline.elastic.nodecheck.crew import CheckSettings, Crew
-from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
-from gangline.elastic.nodecheck.orders import Workload
-from gangline.elastic.protocol.check_messages import CheckGroup, CheckMember, CheckWanted
+from gangline.elastic.agent.spare import ForkedChild, SpareInterpreter
+from gangline.elastic.nodecheck.crew import CheckSettings, CheckWorkers
+from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
+from gangline.elastic.nodecheck.orders import CheckWorkload
+from gangline.elastic.protocol.check_messages import CheckGroup, CheckMember, CheckRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -67,16 +67,18 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
     return write
 
 
-def interpreters(*, may_train: bool = True, **environment: str) -> Interpreters:
+def interpreters(*, may_train: bool = True, **environment: str) -> CheckInterpreters:
     """Return one interpreter of its own environment."""
     command = [sys.executable, "-c", "import time; time.sleep(1000)"]
     told = {**os.environ, **environment}
-    return Interpreters(lambda _: Spare.started(command, told), 1, may_train=may_train)
+    return CheckInterpreters(
+        lambda _: SpareInterpreter.start(command, told), 1, may_train=may_train
+    )
 
 
-async def lent(spare: Spare, module: str) -> Child:
+async def lent(spare: SpareInterpreter, module: str) -> ForkedChild:
     """Fork a child, and wait for its first message."""
-    child = await spare.lend(module, os.environ)
+    child = await spare.fork_child(module, os.environ)
     assert await child.reader.readline()
     return child
 
@@ -88,10 +90,10 @@ async def test_a_fork_sees_what_an_interpreter_of_the_agents_would_see(
     name = module("tells", TELLS)
     async with interpreters(ONLY="the interpreter's") as one:
         spare = await one.warm(0)
-        child = await spare.lend(name, {**os.environ, "MORE": "told"})
+        child = await spare.fork_child(name, {**os.environ, "MORE": "told"})
         seen = json.loads(await child.reader.read())
         child.writer.close()
-        assert await spare.returned() == 7
+        assert await spare.wait_for_child() == 7
     assert seen["environment"] == {**os.environ, "MORE": "told"}
     assert seen["cwd"] == os.getcwd()
     assert seen["path"] == sys.path
@@ -109,8 +111,8 @@ async def test_a_fork_is_recalled_and_its_interpreter_goes_on(module: Module) ->
         spare = await one.warm(0)
         for _ in range(2):
             child = await lent(spare, module("sleeps", SLEEPS))
-            await spare.recall()
-            assert await spare.returned() == -9
+            await spare.end_child()
+            assert await spare.wait_for_child() == -9
             assert not await child.reader.read()
             child.writer.close()
         assert not spare.process.ended.done()
@@ -119,20 +121,20 @@ async def test_a_fork_is_recalled_and_its_interpreter_goes_on(module: Module) ->
 async def test_hanging_fork_is_reported_and_replaced(module: Module) -> None:
     settings = CheckSettings(
         node_id=0,
-        wanted=CheckWanted(node_id=0),
-        workload=Workload(matrix_size=8, matrix_repeats=1, collective_bytes=64, timeout_s=1),
+        request=CheckRequest(node_id=0),
+        workload=CheckWorkload(matrix_size=8, matrix_repeats=1, collective_bytes=64, timeout_s=1),
         start_timeout_s=15,
         module=module("hangs", HANGS_ONCE),
     )
     group = CheckGroup(round=0, members=(CheckMember(0, 0, "127.0.0.1"),), store_host="127.0.0.1")
     async with interpreters() as one:
         before = await one.warm(0)
-        async with Crew(settings, one) as crew:
-            [first] = await crew.measured(group)
+        async with CheckWorkers(settings, one) as crew:
+            [first] = await crew.measure(group)
             assert (first.test, first.message) == ("collective", "no answer within 19 s")
-            await crew.renew([first])
+            await crew.replace_failed([first])
             again = CheckGroup(0, group.members, group.store_host, await crew.port())
-            [second] = await crew.measured(again)
+            [second] = await crew.measure(again)
             assert second.passed, second.message
         assert await one.warm(0) is before, "an interpreter that computed nothing is reused"
 
@@ -141,17 +143,17 @@ async def test_an_interpreter_that_died_or_could_not_import_is_replaced(tmp_path
     (tmp_path / "torch.py").write_text(LIBRARY)
     async with interpreters(PYTHONPATH=str(tmp_path)) as one:
         first = await one.warm(0)
-        assert not first.is_whole
-        await one.renew(0)
+        assert not first.has_all_modules
+        await one.replace(0)
         second = await one.warm(0)
-        assert second.is_whole
-        await one.renew(0)
+        assert second.has_all_modules
+        await one.replace(0)
         assert await one.warm(0) is second
         second.process.popen.kill()
         await second.process.ended
-        await one.renew(0)
+        await one.replace(0)
         third = await one.warm(0)
-        assert await one.released() == {0: third}
+        assert await one.release() == {0: third}
     assert first.process.ended.done()
     assert not third.process.ended.done(), "it may train"
     third.process.popen.kill()
@@ -163,9 +165,9 @@ async def test_an_interpreter_that_died_or_could_not_import_is_replaced(tmp_path
     "make", [lambda: idle_interpreters(1), lambda: interpreters(may_train=False)]
 )
 async def test_interpreters_for_the_check_alone_end_with_it(
-    make: Callable[[], Interpreters],
+    make: Callable[[], CheckInterpreters],
 ) -> None:
     async with make() as one:
         spare = await one.warm(0)
-        assert await one.released() == {}
+        assert await one.release() == {}
         assert spare.process.ended.done()

@@ -9,16 +9,18 @@ import pytest
 
 from gangline.elastic.nodecheck.crew import WORKER, CheckSettings
 from gangline.elastic.nodecheck.interpreters import idle_interpreters
-from gangline.elastic.nodecheck.orders import Workload
+from gangline.elastic.nodecheck.orders import CheckWorkload
 from gangline.elastic.nodecheck.run import CheckReport, run_check
-from gangline.elastic.protocol.client import Client, ClientName
+from gangline.elastic.protocol.client import MasterClient, ClientIdentity
 from gangline.elastic.protocol.errors import RequestRefusedError
-from gangline.elastic.protocol.messages import CheckGroup, CheckResult, CheckVerdict, CheckWanted
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.messages import CheckGroup, CheckResult, CheckVerdict, CheckRequest
+from gangline.elastic.protocol.seal import read_job_secret
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-WORKLOAD = Workload(matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2)
+WORKLOAD = CheckWorkload(
+    matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2
+)
 
 
 class Master:
@@ -55,10 +57,10 @@ async def master(tmp_path: Path) -> AsyncIterator[Master]:
 class Asked:
     """An exchange with a master, through its absences."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: MasterClient) -> None:
         self._client = client
 
-    async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
+    async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
@@ -122,12 +124,12 @@ async def checked(
     module: str = WORKER,
     size: int = 1,
 ) -> CheckReport:
-    wanted = CheckWanted(
+    wanted = CheckRequest(
         node_id=node, incarnation="a", node_rank=node, host="127.0.0.1", nodes=nodes, wait_s=1.0
     )
-    name = ClientName("", node, "a")
-    async with Client(f"127.0.0.1:{master.port}", secret_of({}, ""), name) as client:
-        await client.connected(60.0)
+    name = ClientIdentity("", node, "a")
+    async with MasterClient(f"127.0.0.1:{master.port}", read_job_secret({}, ""), name) as client:
+        await client.wait_connected(60.0)
         settings = CheckSettings(
             node, wanted, local_world_size=size, workload=WORKLOAD, module=module
         )
@@ -144,8 +146,8 @@ async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
     await master.start()
     reports = await asyncio.gather(first, checked(master, 1, 2))
     assert [one.verdict.passed for one in reports] == [True, True]
-    assert [len(one.outcomes) for one in reports] == [1, 1]
-    assert all(one.outcomes[0].bandwidth > 0 for one in reports)
+    assert [len(one.results) for one in reports] == [1, 1]
+    assert all(one.results[0].bandwidth > 0 for one in reports)
 
 
 async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
@@ -159,7 +161,7 @@ async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
     async with asyncio.timeout(120):  # the processes themselves would wait endlessly
         report = await nodes[0]
     assert report.groups == ((0, 1), (0,))
-    assert [outcome.test for outcome in report.outcomes] == ["partner", ""]
+    assert [outcome.test for outcome in report.results] == ["partner", ""]
     assert report.verdict.passed
     assert "node 1 failed presence" in report.verdict.faulty[1]
 

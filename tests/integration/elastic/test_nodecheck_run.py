@@ -8,15 +8,17 @@ import pytest
 
 from gangline.elastic.nodecheck.crew import WORKER, CheckSettings
 from gangline.elastic.nodecheck.interpreters import idle_interpreters
-from gangline.elastic.nodecheck.orders import Workload
-from gangline.elastic.nodecheck.plan import Rules
-from gangline.elastic.nodecheck.referee import Referee
+from gangline.elastic.nodecheck.orders import CheckWorkload
+from gangline.elastic.nodecheck.plan import CheckRules
+from gangline.elastic.nodecheck.referee import LocalCoordinator
 from gangline.elastic.nodecheck.run import CheckReport, run_check
-from gangline.elastic.protocol.check_messages import CheckWanted
+from gangline.elastic.protocol.check_messages import CheckRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-WORKLOAD = Workload(matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2)
+WORKLOAD = CheckWorkload(
+    matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2
+)
 
 BROKEN = """
 import os, time
@@ -34,15 +36,15 @@ async def checked(
     modules: dict[int, str],
     *,
     local_world_size: int = 1,
-    workload: Workload = WORKLOAD,
-    rules: Rules | None = None,
+    workload: CheckWorkload = WORKLOAD,
+    rules: CheckRules | None = None,
 ) -> list[CheckReport]:
-    referee = Referee(range(nodes), rules)
+    referee = LocalCoordinator(range(nodes), rules)
 
     async def one(node: int) -> CheckReport:
         settings = CheckSettings(
             node_id=node,
-            wanted=CheckWanted(node_id=node),
+            request=CheckRequest(node_id=node),
             local_world_size=local_world_size,
             workload=workload,
             module=modules.get(node, WORKER),
@@ -71,7 +73,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faulty:
 async def test_healthy_processes_of_a_node_pass_and_are_measured() -> None:
     [report] = await checked(1, {}, local_world_size=2)
     assert report.verdict.passed
-    [outcome] = report.outcomes
+    [outcome] = report.results
     assert outcome.compute_s > 0
     assert outcome.bandwidth == pytest.approx(4096 / outcome.collective_s, rel=1)
     assert outcome.device.startswith("cpu process")
@@ -81,18 +83,18 @@ async def test_a_node_that_fails_is_found_and_the_others_train_on(
     faulty: Faulty,
 ) -> None:
     module = faulty("raise RuntimeError('the device fell off the bus')")
-    reports = await checked(4, {2: module}, rules=Rules(all_together=True))
+    reports = await checked(4, {2: module}, rules=CheckRules(all_together=True))
     assert [one.verdict.passed for one in reports] == [True, True, False, True]
     said = reports[0].verdict.faulty
     assert [*said] == [2]
     assert "node 2 failed compute on cpu process 0" in said[2]
     assert "the device fell off the bus" in said[2]
-    assert len(reports[0].outcomes) >= 2
+    assert len(reports[0].results) >= 2
 
 
 async def test_dead_process_is_distinguished_from_its_partner(faulty: Faulty) -> None:
     module = faulty("os._exit(17)")
-    workload = Workload(
+    workload = CheckWorkload(
         matrix_size=8, matrix_repeats=1, collective_bytes=64, collective_repeats=1, timeout_s=5
     )
     reports = await checked(2, {0: module}, workload=workload)

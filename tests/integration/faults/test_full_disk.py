@@ -13,7 +13,7 @@ import pytest
 from gangline.api import core
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
 from gangline.kube.errors import ApiError
 from integration.cluster.embedded import embedded, until
@@ -52,7 +52,7 @@ async def start(data: Path) -> Process:
     return process
 
 
-async def fill(client: Client, kept: set[str]) -> ApiError:
+async def fill(client: ApiClient, kept: set[str]) -> ApiError:
     """Write until a write is refused; ``kept`` gets the acknowledged ones."""
     for number in range(1000):
         name = f"big-{len(kept)}-{number}"
@@ -65,7 +65,7 @@ async def fill(client: Client, kept: set[str]) -> ApiError:
     raise AssertionError("the disk never became full")
 
 
-async def stored(client: Client) -> set[str]:
+async def stored(client: ApiClient) -> set[str]:
     return {each.metadata.name for each in (await client.list(CONFIG_MAPS, "default")).items}
 
 
@@ -75,7 +75,7 @@ async def test_full_disk_is_reported_and_loses_nothing(small_disk: Path) -> None
     data = small_disk / "state"
     server, kept = await start(data), set[str]()
     try:
-        async with Client(load_config(str(data / "kubeconfig"))) as client:
+        async with ApiClient(load_config(str(data / "kubeconfig"))) as client:
             refused = await fill(client, kept)
             assert refused.status.code == INTERNAL_ERROR, refused
             assert "full" in str(refused)
@@ -88,7 +88,7 @@ async def test_full_disk_is_reported_and_loses_nothing(small_disk: Path) -> None
         server.kill()
         await server.wait()
         server = await start(data)
-        async with Client(load_config(str(data / "kubeconfig"))) as client:
+        async with ApiClient(load_config(str(data / "kubeconfig"))) as client:
             assert kept <= await stored(client)
     finally:
         server.kill()

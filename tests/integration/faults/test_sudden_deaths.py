@@ -11,7 +11,7 @@ import pytest
 from gangline.api import core
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, PYTORCH_JOBS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, Unreachable
 from integration.cluster.embedded import EmbeddedCluster, embedded, running, until
 
@@ -41,7 +41,7 @@ def job(shared: Path, mark: str) -> dict[str, object]:
     }
 
 
-async def write(client: Client, number: int, kept: set[str]) -> None:
+async def write(client: ApiClient, number: int, kept: set[str]) -> None:
     """Create objects until the server is killed; ``kept`` gets the acknowledged ones."""
     while True:
         name = f"m{number}-{len(kept)}"
@@ -53,7 +53,7 @@ async def write(client: Client, number: int, kept: set[str]) -> None:
         kept.add(name)
 
 
-async def submit(client: Client, manifest: dict[str, object]) -> None:
+async def submit(client: ApiClient, manifest: dict[str, object]) -> None:
     """Create the job, as soon as the kind is served."""
 
     async def created() -> bool:

@@ -16,9 +16,9 @@ import pytest
 import gangline
 from gangline.api.resources import EVENTS, PODS
 from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
-from gangline.local.home import ClusterHome
+from gangline.local.home import ClusterDirectory
 from integration.cluster.embedded import until
 
 NOBODY = 65534
@@ -128,15 +128,15 @@ async def test_without_rights_pods_run_all_the_same_and_a_note_says_what_they_la
 ) -> None:
     search = os.environ["PATH"] if namespaces else refusing_namespaces(open_home / "bin")
     process = up_without_rights(open_home, search)
-    log, home = open_home / "up.log", ClusterHome(open_home)
+    log, home = open_home / "up.log", ClusterDirectory(open_home)
     try:
 
         async def answers() -> bool:
             assert process.poll() is None, log.read_text()
-            return home.read_note() is not None and "Ctrl-C" in log.read_text()
+            return home.read_run_record() is not None and "Ctrl-C" in log.read_text()
 
         await until(answers, 40.0, log.read_text)
-        async with Client(load_config(str(home.default_kubeconfig))) as client:
+        async with ApiClient(load_config(str(home.default_kubeconfig))) as client:
             await _run_one_pod(client, log)
         said = log.read_text()
         assert "Note: " in said
@@ -149,7 +149,7 @@ async def test_without_rights_pods_run_all_the_same_and_a_note_says_what_they_la
         await asyncio.to_thread(process.wait, 20)
 
 
-async def _run_one_pod(client: Client, log: Path) -> None:
+async def _run_one_pod(client: ApiClient, log: Path) -> None:
     container = {"name": "c", "image": "none:1", "command": ["id", "-u"]}
     spec = {"restartPolicy": "Never", "containers": [container]}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}

@@ -3,7 +3,7 @@
 import asyncio
 
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
 
@@ -17,7 +17,7 @@ async def test_a_request_cancelled_at_any_step_of_connecting_leaves_no_connectio
     """A leaked transport causes a warning at the end of the loop, and so an error of this test."""
     outcomes = set()
     for steps in range(STEPS):
-        async with Client(api_server.config) as client:
+        async with ApiClient(api_server.config) as client:
             request = asyncio.create_task(client.get(PODS, "none", "default"))
             for _ in range(steps):
                 await asyncio.sleep(0)

@@ -10,14 +10,14 @@ from gangline.api.core import ConfigMap, Namespace
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES
 from gangline.kube import errors
-from gangline.kube.client import Client, PatchKind
-from gangline.kube.credentials import Credential, FixedCredential
+from gangline.kube.client import ApiClient, PatchKind
+from gangline.kube.credentials import Credential, StaticCredential
 from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
-from gangline.kube.leader import LeaderElector, Timing
-from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.kube.leader import LeaderElector, LeaderElectionTiming
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 
-FAST = Timing(lease_duration_s=2, renew_deadline_s=1.0, retry_s=0.2)
+FAST = LeaderElectionTiming(lease_duration_s=2, renew_deadline_s=1.0, retry_s=0.2)
 
 
 def config_map(name, **data):
@@ -51,7 +51,7 @@ async def until(informer, holds):
             await notified.wait()
 
 
-async def test_a_long_list_comes_in_pages_of_one_revision(client: Client):
+async def test_a_long_list_comes_in_pages_of_one_revision(client: ApiClient):
     for number in range(25):
         await put(client, f"c-{number:02}")
     listing = await client.list(CONFIG_MAPS, "default", limit=7)
@@ -59,7 +59,7 @@ async def test_a_long_list_comes_in_pages_of_one_revision(client: Client):
     assert listing.items[0].kind == "ConfigMap"
 
 
-async def test_selections_are_made_by_the_server(client: Client):
+async def test_selections_are_made_by_the_server(client: ApiClient):
     marked = ConfigMap(metadata=ObjectMeta(name="marked", labels={"team": "red"}))
     await client.create(CONFIG_MAPS, marked, "default")
     await put(client, "plain")
@@ -69,7 +69,7 @@ async def test_selections_are_made_by_the_server(client: Client):
     assert [item.metadata.name for item in by_field] == ["plain"]
 
 
-async def test_every_kind_of_patch_is_understood(client: Client):
+async def test_every_kind_of_patch_is_understood(client: ApiClient):
     await put(client, "a", x="1")
     await client.patch(CONFIG_MAPS, "a", {"data": {"y": "2"}}, "default")
     await client.patch(
@@ -86,7 +86,7 @@ async def test_every_kind_of_patch_is_understood(client: Client):
     assert applied.data == {"y": "2", "z": "3", "w": "4"}
 
 
-async def test_a_field_of_another_manager_is_taken_by_force_only(client: Client):
+async def test_a_field_of_another_manager_is_taken_by_force_only(client: ApiClient):
     mine = ConfigMap(metadata=ObjectMeta(name="a"), data={"x": "1"})
     await client.apply(CONFIG_MAPS, mine, "default", manager="first")
     theirs = ConfigMap(metadata=ObjectMeta(name="a"), data={"x": "2"})
@@ -96,14 +96,14 @@ async def test_a_field_of_another_manager_is_taken_by_force_only(client: Client)
     assert taken.data == {"x": "2"}
 
 
-async def test_a_dry_run_stores_nothing(client: Client):
+async def test_a_dry_run_stores_nothing(client: ApiClient):
     made = await client.create(CONFIG_MAPS, config_map("a"), "default", dry_run=True)
     assert made.metadata.name == "a"
     with pytest.raises(errors.NotFound):
         await client.get(CONFIG_MAPS, "a", "default")
 
 
-async def test_only_the_object_that_is_meant_is_deleted(client: Client):
+async def test_only_the_object_that_is_meant_is_deleted(client: ApiClient):
     await put(client, "a")
     with pytest.raises(errors.Conflict):
         await client.delete(CONFIG_MAPS, "a", "default", uid="another")
@@ -113,24 +113,24 @@ async def test_only_the_object_that_is_meant_is_deleted(client: Client):
         await client.delete(CONFIG_MAPS, "a", "default")
 
 
-async def test_objects_without_a_namespace_are_addressed_without_one(client: Client):
+async def test_objects_without_a_namespace_are_addressed_without_one(client: ApiClient):
     await client.create(NAMESPACES, Namespace(metadata=ObjectMeta(name="team")))
     assert (await client.get(NAMESPACES, "team")).metadata.name == "team"
 
 
 async def test_a_stranger_is_not_let_in(api_server: ApiServer):
-    stranger = replace(api_server.config, credentials=FixedCredential(Credential("Bearer x")))
-    async with Client(stranger) as client:
+    stranger = replace(api_server.config, credentials=StaticCredential(Credential("Bearer x")))
+    async with ApiClient(stranger) as client:
         with pytest.raises(errors.Unauthorized):
             await client.list(CONFIG_MAPS, "default")
 
 
-async def test_an_informer_follows_many_writers(client: Client):
+async def test_an_informer_follows_many_writers(client: ApiClient):
     informer = Informer(client, CONFIG_MAPS, "default", page_size=5)
     for number in range(12):
         await put(client, f"c-{number}", v="0")
     async with running(informer.run()):
-        await asyncio.wait_for(informer.synced(), 10)
+        await asyncio.wait_for(informer.wait_for_sync(), 10)
 
         async def write(writer):
             for round_ in range(20):
@@ -142,10 +142,10 @@ async def test_an_informer_follows_many_writers(client: Client):
 
 
 async def test_a_restart_of_the_server_loses_nothing(tmp_path):
-    settings = ServerSettings(data=tmp_path / "apiserver")
+    settings = ApiServerSettings(data=tmp_path / "apiserver")
     server = ApiServer(settings)
     await server.start()
-    async with Client(server.config) as client:
+    async with ApiClient(server.config) as client:
         await put(client, "a", v="1")
         informer = Informer(client, CONFIG_MAPS, "default")
         changes = []
@@ -153,10 +153,10 @@ async def test_a_restart_of_the_server_loses_nothing(tmp_path):
             lambda old, new: changes.append((bool(old), new and new.data.get("v")))
         )
         async with running(informer.run()):
-            await asyncio.wait_for(informer.synced(), 10)
+            await asyncio.wait_for(informer.wait_for_sync(), 10)
             port = int(server.config.server.rsplit(":", 1)[1])
             await server.stop()
-            server = ApiServer(ServerSettings(data=tmp_path / "apiserver", port=port))
+            server = ApiServer(ApiServerSettings(data=tmp_path / "apiserver", port=port))
             await server.start()
             await put(client, "a", v="2")
             await until(informer, lambda: (True, "2") in changes)
@@ -164,7 +164,7 @@ async def test_a_restart_of_the_server_loses_nothing(tmp_path):
     await server.stop()
 
 
-async def test_leadership_passes_from_one_to_the_next(client: Client):
+async def test_leadership_passes_from_one_to_the_next(client: ApiClient):
     led = asyncio.Queue()
 
     def candidate(name):
@@ -185,7 +185,7 @@ async def test_leadership_passes_from_one_to_the_next(client: Client):
         assert (lease.spec.holder_identity, lease.spec.lease_transitions) == (second, 1)
 
 
-async def test_events_are_stored_and_counted(client: Client):
+async def test_events_are_stored_and_counted(client: ApiClient):
     await put(client, "a")
     subject = await client.get(CONFIG_MAPS, "a", "default")
     async with EventRecorder(client, "test") as recorder:

@@ -6,7 +6,7 @@ import pytest
 
 from gangline.api.resources import PODS
 from gangline.kube import errors
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.informer import Informer
 from integration.cluster.embedded import EmbeddedCluster
 
@@ -23,7 +23,7 @@ def a_pod(name: str, script: str) -> dict[str, object]:
     return {"metadata": {"name": name}, "spec": spec}
 
 
-async def start(client: Client, name: str, script: str, phase: str = "Running") -> None:
+async def start(client: ApiClient, name: str, script: str, phase: str = "Running") -> None:
     """Create a pod and wait until it has come to a phase."""
     await client.create(PODS, a_pod(name, script), "default")
     informer = Informer(client, PODS, "default", fields=f"metadata.name={name}")

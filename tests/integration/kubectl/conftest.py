@@ -40,7 +40,7 @@ def _end(cluster: EmbeddedCluster) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    asyncio.run(leftovers.remove(cluster.home.folder))
+    asyncio.run(leftovers.remove_leftovers(cluster.home.folder))
 
 
 @pytest.fixture(scope="session", params=list(PROGRAMS))

@@ -12,17 +12,17 @@ import pytest
 
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.restarts import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.isolation import detect
+from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process import ProcessRuntime
-from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.network.loopback import LoopbackNetwork
-from gangline.local.network.zone import Zone
+from gangline.local.network.zone import DnsZone
 
-NODE = NodeSpec(name="n1", cpu_milli=8000, memory_bytes=8 << 30, gpus=(0, 1))
+NODE = VirtualNodeSpec(name="n1", cpu_milli=8000, memory_bytes=8 << 30, gpus=(0, 1))
 
 
 @dataclass
@@ -31,7 +31,7 @@ class TestNode:
 
     __test__ = False
 
-    client: Client
+    client: ApiClient
     make: Callable[[], Kubelet]
     kubelet: Kubelet
     main: asyncio.Task[None]
@@ -101,8 +101,8 @@ class TestNode:
 
 
 @pytest.fixture
-async def node(client: Client, tmp_path: Path) -> AsyncIterator[TestNode]:
-    network = LoopbackNetwork(tmp_path, Zone())
+async def node(client: ApiClient, tmp_path: Path) -> AsyncIterator[TestNode]:
+    network = LoopbackNetwork(tmp_path, DnsZone())
     await network.open()
     groups = ControlGroups(f"gangline-test-{tmp_path.name[-20:]}")
     settings = KubeletSettings(
@@ -115,7 +115,7 @@ async def node(client: Client, tmp_path: Path) -> AsyncIterator[TestNode]:
     )
 
     def make() -> Kubelet:
-        return Kubelet(client, NODE, settings, network, ProcessRuntime(detect(), groups))
+        return Kubelet(client, NODE, settings, network, ProcessRuntime(detect_isolation(), groups))
 
     kubelet = make()
     test_node = TestNode(client, make, kubelet, asyncio.create_task(kubelet.run()))

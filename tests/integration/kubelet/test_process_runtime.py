@@ -13,13 +13,13 @@ import pytest
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.contract import (
     ContainerPlan,
-    Exit,
-    Identity,
-    Limits,
-    Mount,
-    StartFailed,
+    ContainerExit,
+    ContainerIdentity,
+    ContainerLimits,
+    ContainerMount,
+    ContainerStartError,
 )
-from gangline.local.kubelet.runtime.isolation import Isolation, Level, detect
+from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel, detect_isolation
 from gangline.local.kubelet.runtime.process import ProcessRuntime
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -39,7 +39,7 @@ class Output:
 @pytest.fixture
 def runtime() -> Iterator[ProcessRuntime]:
     groups = ControlGroups(f"gangline-test-{os.getpid()}")
-    yield ProcessRuntime(detect(), groups)
+    yield ProcessRuntime(detect_isolation(), groups)
     groups.clean_up()
 
 
@@ -59,7 +59,7 @@ def a_plan(tmp_path: Path, *argv: str, **changes: object) -> ContainerPlan:
     return plan
 
 
-async def run(runtime: ProcessRuntime, plan: ContainerPlan) -> tuple[Exit, Output]:
+async def run(runtime: ProcessRuntime, plan: ContainerPlan) -> tuple[ContainerExit, Output]:
     output = Output()
     container = await runtime.start(plan, output)
     return await container.wait(), output
@@ -90,12 +90,12 @@ async def test_volumes_appear_where_the_machine_has_no_folder(
     volume.mkdir()
     (volume / "f").write_text("inside")
     mounts = (
-        Mount(volume, "/gangline-top/x"),
-        Mount(volume, "/etc/gangline-new/y", read_only=True),
-        Mount(volume, "/usr/share/gangline-new"),
-        Mount(volume / "f", "/etc/gangline-file"),
-        Mount(volume, "/gangline-top/x/nested"),
-        Mount(volume, "/var/run/secrets/here"),
+        ContainerMount(volume, "/gangline-top/x"),
+        ContainerMount(volume, "/etc/gangline-new/y", read_only=True),
+        ContainerMount(volume, "/usr/share/gangline-new"),
+        ContainerMount(volume / "f", "/etc/gangline-file"),
+        ContainerMount(volume, "/gangline-top/x/nested"),
+        ContainerMount(volume, "/var/run/secrets/here"),
     )
     script = (
         "set -e; cat /gangline-top/x/f /etc/gangline-new/y/f /usr/share/gangline-new/f "
@@ -122,7 +122,7 @@ async def test_temporary_files_are_private(runtime: ProcessRuntime, tmp_path: Pa
 async def test_a_missing_command_is_named_with_the_path_searched(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    with pytest.raises(StartFailed) as caught:
+    with pytest.raises(ContainerStartError) as caught:
         await run(runtime, a_plan(tmp_path, "no-such-command", "--flag"))
     assert (caught.value.reason, caught.value.exit_code) == ("ContainerCannotRun", 127)
     assert '"no-such-command": executable file not found in $PATH' in caught.value.message
@@ -132,7 +132,7 @@ async def test_a_missing_command_is_named_with_the_path_searched(
 async def test_a_file_that_is_not_executable_is_refused(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    with pytest.raises(StartFailed) as caught:
+    with pytest.raises(ContainerStartError) as caught:
         await run(runtime, a_plan(tmp_path, "/etc/passwd"))
     assert (caught.value.reason, caught.value.exit_code) == ("ContainerCannotRun", 126)
 
@@ -143,7 +143,7 @@ async def test_a_script_whose_interpreter_is_missing_cannot_run(
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    plan = a_plan(tmp_path, "/script", mounts=(Mount(script, "/script"),))
+    plan = a_plan(tmp_path, "/script", mounts=(ContainerMount(script, "/script"),))
     ended, _ = await run(runtime, plan)
     assert (ended.reason, ended.code) == ("ContainerCannotRun", 127)
     assert '"/script": no such file or directory' in ended.message
@@ -152,8 +152,8 @@ async def test_a_script_whose_interpreter_is_missing_cannot_run(
 async def test_missing_volume_folder_is_a_start_error(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    mounts = (Mount(tmp_path / "gone", "/data"),)
-    with pytest.raises(StartFailed) as caught:
+    mounts = (ContainerMount(tmp_path / "gone", "/data"),)
+    with pytest.raises(ContainerStartError) as caught:
         await run(runtime, a_plan(tmp_path, "true", mounts=mounts))
     assert caught.value.reason == "StartError"
     assert "gone" in caught.value.message
@@ -188,7 +188,12 @@ async def test_a_container_over_its_memory_limit_is_oom_killed(
 ) -> None:
     hog = "b = bytearray(300 << 20)\nimport time; time.sleep(20)"
     plan = a_plan(
-        tmp_path, "/usr/bin/python3", "-S", "-c", hog, limits=Limits(memory_bytes=100 << 20)
+        tmp_path,
+        "/usr/bin/python3",
+        "-S",
+        "-c",
+        hog,
+        limits=ContainerLimits(memory_bytes=100 << 20),
     )
     ended, _ = await run(runtime, plan)
     assert (ended.code, ended.oom_killed) == (137, True)
@@ -211,7 +216,7 @@ async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_pa
 async def test_exec_counts_against_the_containers_limit(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    plan = a_plan(tmp_path, "sleep", "60", limits=Limits(memory_bytes=64 << 20))
+    plan = a_plan(tmp_path, "sleep", "60", limits=ContainerLimits(memory_bytes=64 << 20))
     container = await runtime.start(plan, Output())
     hog = ["/usr/bin/python3", "-S", "-c", "b = bytearray(200 << 20); import time; time.sleep(20)"]
     session = await container.exec(hog, Output())
@@ -259,7 +264,7 @@ async def test_an_ended_exec_session_leaves_no_process(
 async def test_a_container_runs_as_the_user_it_names(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    plan = a_plan(tmp_path, "id", identity=Identity(4321, 4322, (4323,)))
+    plan = a_plan(tmp_path, "id", identity=ContainerIdentity(4321, 4322, (4323,)))
     _, output = await run(runtime, plan)
     assert output.stdout == b"uid=4321 gid=4322 groups=4322,4323\n"
 
@@ -278,7 +283,7 @@ async def test_an_image_folder_becomes_the_root_and_is_never_written_to(
         *("/bin/sh", "-c", script),
         root=image,
         workdir="/work",
-        mounts=(Mount(volume, "/data"), Mount(volume / "f", "/etc/hosts")),
+        mounts=(ContainerMount(volume, "/data"), ContainerMount(volume / "f", "/etc/hosts")),
     )
     ended, output = await run(runtime, plan)
     assert output.stderr == b""
@@ -288,7 +293,7 @@ async def test_an_image_folder_becomes_the_root_and_is_never_written_to(
     assert b"home" not in names
     assert names[-5:] == [b"x", b"volume", b"/work", b"/dev/null", b""]
     assert not (image / "etc/new").exists()
-    with pytest.raises(StartFailed):
+    with pytest.raises(ContainerStartError):
         await run(runtime, a_plan(tmp_path, "/usr/bin/python3", root=image))
 
 
@@ -311,7 +316,7 @@ async def test_a_flood_of_output_leaves_time_to_others(
 
 
 async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
-    bare = ProcessRuntime(Isolation(Level.NONE, "for the test"), None)
+    bare = ProcessRuntime(Isolation(IsolationLevel.NONE, "for the test"), None)
     ended, output = await run(bare, a_plan(tmp_path, "sh", "-c", "pwd; exit 4", workdir="/usr"))
     assert (ended.code, output.stdout) == (4, b"/usr\n")
 

@@ -11,7 +11,7 @@ from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
 from gangline.api.resource import Resource
 from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS, PODS, PYTORCH_JOBS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.operator.main import run
 from gangline.operator.settings import OperatorSettings
@@ -32,7 +32,7 @@ def forever(_: Pod) -> int | None:
 class Kubelets:
     """Marks pods Running, ends them as ``verdict`` says, and lets go of deleted ones."""
 
-    client: Client
+    client: ApiClient
     verdict: Verdict = forever
     seen: set[str] = field(default_factory=set)
     holding_on: bool = False
@@ -93,12 +93,12 @@ class Kubelets:
 class Scene:
     """A test's view of the cluster."""
 
-    def __init__(self, client: Client, kubelets: Kubelets) -> None:
+    def __init__(self, client: ApiClient, kubelets: Kubelets) -> None:
         self.client = client
         self.kubelets = kubelets
         self.operator: asyncio.Task[None] | None = None
 
-    async def start_operator(self, client: Client | None = None, **settings: Any) -> None:
+    async def start_operator(self, client: ApiClient | None = None, **settings: Any) -> None:
         """Start the operator, perhaps with a client of its own."""
         chosen = OperatorSettings(**settings)
         self.operator = asyncio.create_task(
@@ -207,14 +207,14 @@ def told(job: PyTorchJob) -> list[str]:
     return [c.type if c.status == "True" else f"({c.type})" for c in job.status.conditions]
 
 
-async def install(client: Client, *names: str) -> None:
+async def install(client: ApiClient, *names: str) -> None:
     """Install the definitions of our kinds, or of some of them."""
-    for name, definition in crd.manifests().items():
+    for name, definition in crd.crd_manifests().items():
         if not names or name in names:
             await install_definition(client, definition)
 
 
-async def install_definition(client: Client, definition: dict[str, Any]) -> None:
+async def install_definition(client: ApiClient, definition: dict[str, Any]) -> None:
     """Install a definition and wait until its kind is served."""
     await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
     spec = definition["spec"]
@@ -222,7 +222,7 @@ async def install_definition(client: Client, definition: dict[str, Any]) -> None
     await _answers(client, f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
 
 
-async def _answers(client: Client, path: str) -> None:
+async def _answers(client: ApiClient, path: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -232,7 +232,7 @@ async def _answers(client: Client, path: str) -> None:
 
 
 @asynccontextmanager
-async def scene(client: Client) -> AsyncIterator[Scene]:
+async def scene(client: ApiClient) -> AsyncIterator[Scene]:
     """Run kubelets on a cluster with our kinds; the test starts the operator."""
     kubelets = Kubelets(client)
     task = asyncio.create_task(kubelets.run())

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gangline.api.meta import Status
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
 from gangline.kube.errors import Unreachable
 from gangline.kube.request import Request
@@ -51,7 +51,7 @@ class FaultyTransport(Transport):
 @asynccontextmanager
 async def faulty(config: ClusterConfig, fault: Fault):
     """A client over such a transport, and the transport."""
-    client = Client(config, "gangline-test")
+    client = ApiClient(config, "gangline-test")
     transport = client.transport = FaultyTransport(config, fault)
     async with client:
         yield client, transport

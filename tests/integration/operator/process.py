@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 
 PATIENCE_S = 30.0
 ROOT = Path(__file__).parents[3]
@@ -104,7 +104,7 @@ def deployed() -> list[dict[str, Any]]:
     return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
 
-async def apply(client: Client, manifest: dict[str, Any]) -> None:
+async def apply(client: ApiClient, manifest: dict[str, Any]) -> None:
     """Create an object of any kind that the operator's manifests hold."""
     group, _, version = manifest["apiVersion"].rpartition("/")
     namespace = manifest["metadata"].get("namespace")
@@ -114,7 +114,7 @@ async def apply(client: Client, manifest: dict[str, Any]) -> None:
     await client.request_json("POST", path, body=manifest)
 
 
-async def kubeconfig_of(client: Client, account: str, admin: Path, file: Path) -> Path:
+async def kubeconfig_of(client: ApiClient, account: str, admin: Path, file: Path) -> Path:
     """Write a kubeconfig that acts as a service account, given as ``namespace/name``."""
     namespace, name = account.split("/")
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"

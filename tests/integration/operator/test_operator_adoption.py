@@ -256,7 +256,9 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
         # The gang contains the others, so the new pod does not wait for ever.
         async def together() -> bool:
             pods = (await left.pods()).values()
-            return {pod.metadata.annotations.get(labels.GROUP_NAME) for pod in pods} == {"train"}
+            return {pod.metadata.annotations.get(labels.POD_GROUP_ANNOTATION) for pod in pods} == {
+                "train"
+            }
 
         await stage.until(together, "all pods are of one gang")
 

@@ -168,7 +168,7 @@ async def test_crd_that_drops_restarts_is_reported_without_flooding(
     bare_stage: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = bare_stage
-    foreign = deepcopy(crd.manifests()["kubeflow.org_pytorchjobs"])
+    foreign = deepcopy(crd.crd_manifests()["kubeflow.org_pytorchjobs"])
     schema = foreign["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     del schema["properties"]["status"]["properties"]["restarts"]
     await install_definition(stage.client, foreign)

@@ -4,7 +4,7 @@ import pytest
 
 from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from gangline.operator.conditions import holds
+from gangline.operator.conditions import is_condition_true
 from integration.operator.cluster import NAMESPACE, Scene, told
 
 SELECTOR = "training.kubeflow.org/job-name=train"
@@ -36,7 +36,7 @@ async def test_a_failed_pod_is_replaced_and_counted(stage: Scene, policy: str) -
 
     async def back() -> bool:
         status = (await stage.job()).status
-        return status.restarts.total == 1 and holds(status.conditions, "Running")
+        return status.restarts.total == 1 and is_condition_true(status.conditions, "Running")
 
     await stage.until(back, "the job runs after one restart")
     assert (await stage.pods())["train-worker-0"].metadata.uid != first

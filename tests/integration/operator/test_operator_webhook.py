@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from gangline.api.resources import ELASTIC_JOBS, PYTORCH_JOBS, SCALE_PLANS
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Invalid
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.main import run
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook.component import withdraw
-from gangline.operator.webhook.configuration import BOTH, VALIDATING
+from gangline.operator.webhook.component import remove_webhook
+from gangline.operator.webhook.configuration import CONFIGURATION_RESOURCES, VALIDATING
 from gangline.operator.webhook.settings import FailurePolicy
 from integration.operator.cluster import NAMESPACE
 from integration.operator.webhook import (
@@ -48,7 +48,7 @@ async def kubectl(server: ApiServer, folder: Path, *arguments: str, text: str = 
     return said.decode()
 
 
-async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: Client) -> None:
+async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: ApiClient) -> None:
     async with webhook(cluster):
         with pytest.raises(Invalid) as refused:
             await create(cluster, yaml.safe_load(BAD))
@@ -60,7 +60,9 @@ async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: Client
         assert any(field.startswith(mistake) for field in fields), fields
 
 
-async def test_elastic_jobs_and_their_plans_are_refused_with_all_mistakes(cluster: Client) -> None:
+async def test_elastic_jobs_and_their_plans_are_refused_with_all_mistakes(
+    cluster: ApiClient,
+) -> None:
     bad_job = manifest_of("ElasticJob", replicaSpecs={"worker": {"priority": "2"}, "boss": {}})
     bad_plan = manifest_of("ScalePlan", ownerJob="", psHosts=["nowhere"])
     plan = manifest_of("ScalePlan", ownerJob="train", replicaResourceSpecs={"worker": {}})
@@ -90,7 +92,7 @@ def manifest_of(kind: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 async def test_kubectl_shows_each_mistake_and_then_the_defaults(
-    cluster: Client, api_server: ApiServer, tmp_path: Path
+    cluster: ApiClient, api_server: ApiServer, tmp_path: Path
 ) -> None:
     async with webhook(cluster):
         said = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=BAD)
@@ -110,7 +112,9 @@ async def test_kubectl_shows_each_mistake_and_then_the_defaults(
     assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
 
 
-async def test_kubectl_shows_advice(cluster: Client, api_server: ApiServer, tmp_path: Path) -> None:
+async def test_kubectl_shows_advice(
+    cluster: ApiClient, api_server: ApiServer, tmp_path: Path
+) -> None:
     written = job()
     specs = written["spec"]["pytorchReplicaSpecs"]
     specs["worker"] = specs.pop("Worker")
@@ -122,7 +126,7 @@ async def test_kubectl_shows_advice(cluster: Client, api_server: ApiServer, tmp_
 
 
 async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
-    cluster: Client,
+    cluster: ApiClient,
 ) -> None:
     written = job(spec={"pytorchReplicaSpecs": {"Worker": {"template": {}}}})
     written["metadata"]["finalizers"] = ["example.com/hold"]
@@ -142,7 +146,7 @@ async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
         assert not (await cluster.list(PYTORCH_JOBS, NAMESPACE)).items
 
 
-async def test_what_cannot_be_changed_is_refused(cluster: Client) -> None:
+async def test_what_cannot_be_changed_is_refused(cluster: ApiClient) -> None:
     written = job()
     written["spec"]["runPolicy"] = {"managedBy": "kubeflow.org/training-operator"}
     async with webhook(cluster):
@@ -152,7 +156,7 @@ async def test_what_cannot_be_changed_is_refused(cluster: Client) -> None:
             await cluster.patch(PYTORCH_JOBS, "train", change, NAMESPACE)
 
 
-async def test_scaling_and_server_side_apply_pass(cluster: Client) -> None:
+async def test_scaling_and_server_side_apply_pass(cluster: ApiClient) -> None:
     async with webhook(cluster):
         await create(cluster, job())
         scale = {"spec": {"replicas": 3}}
@@ -173,7 +177,7 @@ async def test_scaling_and_server_side_apply_pass(cluster: Client) -> None:
 
 
 async def test_configuration_of_another_owner_is_not_changed(
-    cluster: Client, caplog: pytest.LogCaptureFixture
+    cluster: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = {"metadata": {"name": SETTINGS.configuration}, "webhooks": []}
     await cluster.create(VALIDATING, theirs)
@@ -183,7 +187,7 @@ async def test_configuration_of_another_owner_is_not_changed(
     assert "--webhook-configuration" in caplog.text
 
 
-async def test_what_others_change_in_a_configuration_is_put_right(cluster: Client) -> None:
+async def test_what_others_change_in_a_configuration_is_put_right(cluster: ApiClient) -> None:
     async with webhook(cluster):
         name = SETTINGS.configuration
         spoilt = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
@@ -200,16 +204,18 @@ async def test_what_others_change_in_a_configuration_is_put_right(cluster: Clien
         assert hook["objectSelector"] == chosen, "what the operator does not set is not its own"
 
 
-async def test_configurations_are_deleted_with_the_only_replica(cluster: Client) -> None:
+async def test_configurations_are_deleted_with_the_only_replica(cluster: ApiClient) -> None:
     async with webhook(cluster):
-        for resource in BOTH:
+        for resource in CONFIGURATION_RESOURCES:
             assert await cluster.get(resource, SETTINGS.configuration)
-    for resource in BOTH:
+    for resource in CONFIGURATION_RESOURCES:
         assert not (await cluster.list(resource)).items
     await create(cluster, job())
 
 
-async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(cluster: Client) -> None:
+async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(
+    cluster: ApiClient,
+) -> None:
     kept: dict[str, Any] = {"removed_at_end": False}
     async with webhook(cluster, failure_policy=FailurePolicy.IGNORE, **kept):
         pass
@@ -218,11 +224,11 @@ async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(clust
         pass
     with pytest.raises(ApiError, match="failed calling webhook"):
         await create(cluster, job("failed"))
-    await withdraw(cluster, SETTINGS)
+    await remove_webhook(cluster, SETTINGS)
     await create(cluster, job("free"))
 
 
-async def test_the_operator_runs_it_and_is_ready_when_it_is_served(cluster: Client) -> None:
+async def test_the_operator_runs_it_and_is_ready_when_it_is_served(cluster: ApiClient) -> None:
     stop = asyncio.Event()
     settings = OperatorSettings(webhook=SETTINGS)
     operator = asyncio.create_task(run(cluster, settings, stop))
@@ -249,7 +255,9 @@ async def test_the_operator_runs_it_and_is_ready_when_it_is_served(cluster: Clie
         await operator
 
 
-async def test_a_second_operator_of_another_name_has_webhooks_of_its_own(cluster: Client) -> None:
+async def test_a_second_operator_of_another_name_has_webhooks_of_its_own(
+    cluster: ApiClient,
+) -> None:
     other = {"configuration": "other", "secret": "other", "namespaces": ("elsewhere",)}
     async with webhook(cluster), webhook(cluster, **other):
         names = {each["metadata"]["name"] for each in (await cluster.list(VALIDATING)).items}

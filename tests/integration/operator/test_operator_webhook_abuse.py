@@ -12,13 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.probes import Address
-from gangline.operator.main import frameworks
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.component import admission
-from gangline.operator.webhook.server import LARGEST_BODY
+from gangline.operator.webhook.component import run_webhook
+from gangline.operator.webhook.server import MAX_BODY_BYTES
 from integration.operator.cluster import PATIENCE_S
 from integration.operator.webhook import (
     SETTINGS,
@@ -32,10 +32,10 @@ from integration.operator.webhook import (
 
 
 @pytest.fixture
-async def session(client: Client) -> AsyncIterator[Callable[..., Awaitable[tuple[int, str]]]]:
+async def session(client: ApiClient) -> AsyncIterator[Callable[..., Awaitable[tuple[int, str]]]]:
     """Sends anything to the webhook; gives the code and the answer."""
     async with webhook(client) as started, aiohttp.ClientSession() as session:
-        ring = keyring.read((await secret(client)).data)
+        ring = keyring.parse_certificate_set((await secret(client)).data)
         context = ssl.create_default_context(cadata=ring.serving.authority.pem)
 
         async def send(
@@ -71,7 +71,7 @@ def a_review(**request: Any) -> bytes:
         pytest.param({"body": b""}, 400, "no AdmissionReview", id="nothing"),
         pytest.param({"body": b"[" * 500_000}, 400, "no AdmissionReview|deeply", id="brackets"),
         pytest.param({"body": b"x", "kind": "text/plain"}, 415, "application/json", id="type"),
-        pytest.param({"body": b" " * (LARGEST_BODY + 1)}, 413, "", id="huge"),
+        pytest.param({"body": b" " * (MAX_BODY_BYTES + 1)}, 413, "", id="huge"),
         pytest.param({"body": b"{}", "path": "/other"}, 404, "", id="path"),
         pytest.param({"body": b"{}", "method": "PUT"}, 405, "", id="method"),
         pytest.param({"body": b"", "method": "GET"}, 405, "", id="reading"),
@@ -111,7 +111,7 @@ async def test_a_large_job_is_reviewed_beside_the_others(
     assert msgspec.json.decode(base64.b64decode(patch))[0]["op"] == "add"
 
 
-async def test_silent_or_junk_connections_do_not_block_others(client: Client) -> None:
+async def test_silent_or_junk_connections_do_not_block_others(client: ApiClient) -> None:
     async with webhook(client) as started:
         port = started.server.port
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
@@ -124,12 +124,12 @@ async def test_silent_or_junk_connections_do_not_block_others(client: Client) ->
 
 @pytest.mark.slow
 async def test_occupied_port_is_reported_and_bound_when_free(
-    client: Client, caplog: pytest.LogCaptureFixture
+    client: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocker = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = blocker.sockets[0].getsockname()[1]
     settings = replace(SETTINGS, address=Address("127.0.0.1", port))
-    async with admission(client, settings, frameworks(OperatorSettings())) as started:
+    async with run_webhook(client, settings, all_frameworks(OperatorSettings())) as started:
         assert started is not None
 
         async def told() -> bool:
@@ -140,6 +140,6 @@ async def test_occupied_port_is_reported_and_bound_when_free(
         blocker.close()
         await blocker.wait_closed()
         async with asyncio.timeout(PATIENCE_S):
-            await started.keeper.registered.wait()
+            await started.controller.registered.wait()
         assert await certificate(port, await bundle(client))
     assert caplog.text.count("--webhook-bind-address") == 1

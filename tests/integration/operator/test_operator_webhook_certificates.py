@@ -11,13 +11,13 @@ import pytest
 from gangline.api.core import Secret
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import SECRETS
-from gangline.kube.client import Client
-from gangline.operator.main import frameworks
+from gangline.kube.client import ApiClient
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.component import admission
-from gangline.operator.webhook.configuration import OWNED
-from gangline.operator.webhook.settings import Validity
+from gangline.operator.webhook.component import run_webhook
+from gangline.operator.webhook.configuration import OWNER_LABELS
+from gangline.operator.webhook.settings import CertificateValidity
 from integration.operator.cluster import PATIENCE_S
 from integration.operator.webhook import (
     NAME,
@@ -34,12 +34,12 @@ from integration.operator.webhook import (
 
 
 @pytest.mark.slow
-async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: Client) -> None:
+async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: ApiClient) -> None:
     """Certificates live for seconds; a call that cannot be made refuses the job, and is seen."""
-    validity = Validity(
+    validity = CertificateValidity(
         lifetime=timedelta(seconds=30),
-        renewed_before=timedelta(seconds=29),
-        settle=timedelta(seconds=2),
+        renew_before=timedelta(seconds=29),
+        propagation=timedelta(seconds=2),
     )
     shown: set[str] = set()
     async with webhook(cluster, validity=validity, look_every_s=0.1) as started:
@@ -54,8 +54,8 @@ async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: 
             shown.add(await certificate(started.server.port, heard[0][1]))
 
 
-async def test_lost_secret_is_recreated_and_no_call_fails(cluster: Client) -> None:
-    validity = Validity(settle=timedelta(seconds=0.5))
+async def test_lost_secret_is_recreated_and_no_call_fails(cluster: ApiClient) -> None:
+    validity = CertificateValidity(propagation=timedelta(seconds=0.5))
     async with webhook(cluster, validity=validity):
         first = (await secret(cluster)).data[keyring.KEY]
         await cluster.delete(SECRETS, NAME, SYSTEM)
@@ -82,53 +82,57 @@ async def test_lost_secret_is_recreated_and_no_call_fails(cluster: Client) -> No
     ],
 )
 async def test_unusable_secret_is_replaced_and_reported(
-    cluster: Client, caplog: pytest.LogCaptureFixture, data: dict[str, str]
+    cluster: ApiClient, caplog: pytest.LogCaptureFixture, data: dict[str, str]
 ) -> None:
-    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNED))
+    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNER_LABELS))
     await cluster.create(SECRETS, Secret(metadata=meta, data=data), SYSTEM)
     async with webhook(cluster):
         await create(cluster, job())
     assert ("cannot be used" in caplog.text) == bool(data)
-    assert keyring.read((await secret(cluster)).data)
+    assert keyring.parse_certificate_set((await secret(cluster)).data)
 
 
 async def test_expired_stored_certificate_is_replaced_immediately(
-    cluster: Client, caplog: pytest.LogCaptureFixture
+    cluster: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=100)
-    ring = keyring.plan(None, None, SETTINGS.names, long_ago, Validity(), frozenset())
-    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNED))
-    await cluster.create(SECRETS, Secret(metadata=meta, data=keyring.write(ring)), SYSTEM)
+    ring = keyring.plan_rotation(
+        None, None, SETTINGS.names, long_ago, CertificateValidity(), frozenset()
+    )
+    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNER_LABELS))
+    await cluster.create(
+        SECRETS, Secret(metadata=meta, data=keyring.format_certificate_set(ring)), SYSTEM
+    )
     async with webhook(cluster):
         await create(cluster, job())
     assert "check the clocks" in caplog.text
 
 
 async def test_secret_of_another_owner_is_not_changed(
-    cluster: Client, caplog: pytest.LogCaptureFixture
+    cluster: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     meta = ObjectMeta(name=NAME, namespace=SYSTEM)
     theirs = await cluster.create(SECRETS, Secret(metadata=meta, data={"a": "Yg=="}), SYSTEM)
     async with webhook(cluster):
         await create(cluster, job())
     assert await secret(cluster) == theirs
-    assert keyring.read((await secret(cluster, f"{NAME}-own")).data)
+    assert keyring.parse_certificate_set((await secret(cluster, f"{NAME}-own")).data)
     assert caplog.text.count("--webhook-secret") == 1
 
 
-async def test_several_copies_share_one_certificate(cluster: Client) -> None:
+async def test_several_copies_share_one_certificate(cluster: ApiClient) -> None:
     async with AsyncExitStack() as stack:
         copies = [
             await stack.enter_async_context(
-                admission(cluster, SETTINGS, frameworks(OperatorSettings()))
+                run_webhook(cluster, SETTINGS, all_frameworks(OperatorSettings()))
             )
             for _ in range(3)
         ]
         for copy in copies:
             assert copy is not None
             async with asyncio.timeout(PATIENCE_S):
-                await copy.keeper.registered.wait()
-        serving = keyring.read((await secret(cluster)).data).serving
+                await copy.controller.registered.wait()
+        serving = keyring.parse_certificate_set((await secret(cluster)).data).serving
         for copy in copies:
             assert copy is not None
             shown = await certificate(copy.server.port, serving.authority.pem)

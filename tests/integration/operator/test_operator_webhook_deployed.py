@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from gangline.api.resources import ENDPOINTS, NAMESPACES, PYTORCH_JOBS, SECRETS, SERVICES
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import Invalid
 from gangline.local.apiserver.server import ApiServer
-from gangline.operator.main import frameworks
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.component import admission
+from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
 from integration.operator.process import ROOT, apply, deployed, kubeconfig_of, operator
@@ -41,7 +41,7 @@ async def until(claim: Callable[[], Awaitable[bool]], what: str) -> None:
 
 @pytest.mark.slow
 async def test_it_works_with_the_rights_that_are_written_down_and_complains_without(
-    client: Client, api_server: ApiServer, tmp_path: Path
+    client: ApiClient, api_server: ApiServer, tmp_path: Path
 ) -> None:
     await install(client)
     for each in deployed():
@@ -89,15 +89,15 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
     assert "PRIVATE KEY" not in log
 
 
-async def test_it_is_reached_through_a_service(client: Client) -> None:
+async def test_it_is_reached_through_a_service(client: ApiClient) -> None:
     await install(client)
     await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
     settings = replace(WebhookSettings(), failure_policy=FailurePolicy.FAIL)
     settings = replace(settings, address=settings.address._replace(host="127.0.0.1", port=0))
-    async with admission(client, settings, frameworks(OperatorSettings())) as webhook:
+    async with run_webhook(client, settings, all_frameworks(OperatorSettings())) as webhook:
         assert webhook is not None
         async with asyncio.timeout(PATIENCE_S):
-            await webhook.keeper.registered.wait()
+            await webhook.controller.registered.wait()
         port = {"name": "webhook", "port": 443, "protocol": "TCP"}
         meta = {"metadata": {"name": "gangline-operator", "namespace": SYSTEM}}
         await client.create(SERVICES, {**meta, "spec": {"ports": [port]}}, SYSTEM)
@@ -111,21 +111,21 @@ async def test_it_is_reached_through_a_service(client: Client) -> None:
             await client.create(PYTORCH_JOBS, job("bad", 2), NAMESPACE)
 
 
-async def test_its_certificate_satisfies_the_rules_of_go(client: Client, tmp_path: Path) -> None:
+async def test_its_certificate_satisfies_the_rules_of_go(client: ApiClient, tmp_path: Path) -> None:
     """API servers are written in Go, whose rules for certificates are the stricter ones."""
     program = shutil.which("kubectl")
     if program is None:
         pytest.skip("no kubectl on the path")
-    settings = WebhookSettings.beside_the_server()
-    async with admission(client, settings, frameworks(OperatorSettings())) as webhook:
+    settings = WebhookSettings.for_embedded_cluster()
+    async with run_webhook(client, settings, all_frameworks(OperatorSettings())) as webhook:
         assert webhook is not None
         async with asyncio.timeout(PATIENCE_S):
-            await webhook.keeper.registered.wait()
+            await webhook.controller.registered.wait()
         stored = await client.get(SECRETS, settings.secret, settings.namespace)
-        authorities = keyring.read(stored.data).trusted
+        authorities = keyring.parse_certificate_set(stored.data).trusted
         trusted, other = tmp_path / "ca.pem", tmp_path / "other.pem"
         trusted.write_text("".join(each.pem for each in authorities))
-        fresh = keyring.plan(
+        fresh = keyring.plan_rotation(
             None, None, settings.names, authorities[0].issued, settings.validity, frozenset()
         )
         other.write_text(fresh.serving.authority.pem)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gangline.api.resources import CONFIG_MAPS, POD_GROUPS, PODS, SERVICES
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from integration.operator.cluster import NAMESPACE
 
 Manifest = dict[str, Any]
@@ -68,7 +68,7 @@ def _meta(job: Manifest, name: str, labels: dict[str, str] | None, owned: bool) 
 
 
 async def make_pod(
-    client: Client,
+    client: ApiClient,
     job: Manifest,
     role: str,
     index: int,
@@ -92,7 +92,7 @@ async def make_pod(
 
 
 async def make_service(
-    client: Client,
+    client: ApiClient,
     job: Manifest,
     role: str,
     index: int,
@@ -119,7 +119,7 @@ async def make_service(
     return service.metadata.uid
 
 
-async def make_config_map(client: Client, job: Manifest, data: dict[str, str]) -> str:
+async def make_config_map(client: ApiClient, job: Manifest, data: dict[str, str]) -> str:
     """Make PaddleJob's ConfigMap; returns its uid."""
     name = job["metadata"]["name"]
     made = await client.create(
@@ -135,7 +135,7 @@ async def make_config_map(client: Client, job: Manifest, data: dict[str, str]) -
     return made.metadata.uid
 
 
-async def make_pod_group(client: Client, job: Manifest, members: int) -> str:
+async def make_pod_group(client: ApiClient, job: Manifest, members: int) -> str:
     """Make the group that upstream makes with gang scheduling; returns its uid."""
     made = await client.create(
         POD_GROUPS,

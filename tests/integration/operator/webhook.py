@@ -10,11 +10,11 @@ from typing import Any
 
 from gangline.api.core import Secret
 from gangline.api.resources import PYTORCH_JOBS, SECRETS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.probes import Address
-from gangline.operator.main import frameworks
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook.component import Webhook, admission
+from gangline.operator.webhook.component import RunningWebhook, run_webhook
 from gangline.operator.webhook.configuration import VALIDATING
 from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 from integration.operator.cluster import NAMESPACE, PATIENCE_S
@@ -27,8 +27,8 @@ SETTINGS = WebhookSettings(
     namespace=SYSTEM,
     failure_policy=FailurePolicy.FAIL,
     address=Address("127.0.0.1", 0),
-    look_every_s=0.2,
-    removed_at_end=True,
+    resync_s=0.2,
+    remove_at_end=True,
 )
 """As few seconds pass as can be; a call that fails is seen, because it is not ignored."""
 
@@ -60,13 +60,13 @@ MISTAKES = (
 
 
 @asynccontextmanager
-async def webhook(client: Client, **changes: Any) -> AsyncIterator[Webhook]:
+async def webhook(client: ApiClient, **changes: Any) -> AsyncIterator[RunningWebhook]:
     """A webhook that the API server knows of."""
     settings = replace(SETTINGS, **changes)
-    async with admission(client, settings, frameworks(OperatorSettings())) as started:
+    async with run_webhook(client, settings, all_frameworks(OperatorSettings())) as started:
         assert started is not None
         async with asyncio.timeout(PATIENCE_S):
-            await started.keeper.registered.wait()
+            await started.controller.registered.wait()
         yield started
 
 
@@ -84,18 +84,18 @@ def job(name: str = "train", **changes: Any) -> dict[str, Any]:
     return written | {"metadata": {"name": name, "namespace": NAMESPACE}} | changes
 
 
-async def create(client: Client, written: dict[str, Any]) -> dict[str, Any]:
+async def create(client: ApiClient, written: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = await client.request_json(
         "POST", PYTORCH_JOBS.path(NAMESPACE), body=written
     )
     return made
 
 
-async def secret(client: Client, name: str = NAME) -> Secret:
+async def secret(client: ApiClient, name: str = NAME) -> Secret:
     return await client.get(SECRETS, name, SYSTEM)
 
 
-async def bundle(client: Client) -> str:
+async def bundle(client: ApiClient) -> str:
     """The authorities that the API server is told to trust."""
     configured = await client.get(VALIDATING, SETTINGS.configuration)
     return base64.b64decode(configured["webhooks"][0]["clientConfig"]["caBundle"]).decode()

@@ -21,14 +21,14 @@ from gangline.api.resources import (
     QUEUES,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
 from gangline.kube.errors import NotFound
 from gangline.kube.probes import Address, Health
 from gangline.local import definitions
 from gangline.local.apiserver.server import ApiServer
 from gangline.scheduler.main import run
-from gangline.scheduler.rival import beside_rivals
+from gangline.scheduler.rival import without_volcano_name
 from gangline.scheduler.settings import SchedulerSettings
 from integration.operator.process import apply, kubeconfig_of
 
@@ -48,7 +48,7 @@ async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
         return found
 
 
-async def add_gang(client: Client, name: str, cpu: str, priority: str = "", **pod: Any) -> None:
+async def add_gang(client: ApiClient, name: str, cpu: str, priority: str = "", **pod: Any) -> None:
     spec = {"minMember": 1, "priorityClassName": priority}
     await client.create(POD_GROUPS, {"metadata": {"name": name}, "spec": spec}, "default")
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
@@ -57,7 +57,7 @@ async def add_gang(client: Client, name: str, cpu: str, priority: str = "", **po
     await client.create(PODS, {"metadata": metadata, "spec": body | pod}, "default")
 
 
-def placed(client: Client, name: str) -> Callable[[], Awaitable[str]]:
+def placed(client: ApiClient, name: str) -> Callable[[], Awaitable[str]]:
     async def claim() -> str:
         return (await client.get(PODS, name, "default")).spec.node_name
 
@@ -65,10 +65,10 @@ def placed(client: Client, name: str) -> Callable[[], Awaitable[str]]:
 
 
 async def test_its_rights_are_enough_to_place_evict_promise_and_report(
-    client: Client, api_server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    client: ApiClient, api_server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     for manifest in deployed():
         if manifest["kind"] not in {"Deployment", "Service"}:
             await apply(client, manifest)
@@ -84,12 +84,12 @@ async def test_its_rights_are_enough_to_place_evict_promise_and_report(
     mine = await kubeconfig_of(client, account, api_server.kubeconfig, tmp_path / "kubeconfig")
     settings = SchedulerSettings(
         leader_election=True,
-        queue_status_every_s=0.1,
+        queue_status_interval_s=0.1,
         metrics_address=Address("127.0.0.1", 0),
         health_address=Address("127.0.0.1", 0),
     )
     health, stop = Health(), asyncio.Event()
-    async with Client(load_config(str(mine))) as own:
+    async with ApiClient(load_config(str(mine))) as own:
         scheduler = asyncio.create_task(run(own, settings, stop, health))
         await add_gang(client, "low", "2")
         assert await eventually(placed(client, "low")) == "n"
@@ -141,10 +141,10 @@ async def test_its_rights_are_enough_to_place_evict_promise_and_report(
 
 @pytest.mark.parametrize(("replicas", "left"), [(1, True), (0, False)])
 async def test_pods_of_volcano_are_left_to_it_where_it_runs(
-    client: Client, replicas: int, left: bool
+    client: ApiClient, replicas: int, left: bool
 ) -> None:
     settings = SchedulerSettings()
-    assert await beside_rivals(client, settings) is settings
+    assert await without_volcano_name(client, settings) is settings
     await client.create(NAMESPACES, {"metadata": {"name": "volcano-system"}})
     labels = {"app": "volcano-scheduler"}
     template = {
@@ -156,5 +156,5 @@ async def test_pods_of_volcano_are_left_to_it_where_it_runs(
     await client.request_json(
         "POST", "/apis/apps/v1/namespaces/volcano-system/deployments", body=body
     )
-    names = (await beside_rivals(client, settings)).scheduler_names
+    names = (await without_volcano_name(client, settings)).scheduler_names
     assert names == ({"gangline"} if left else {"gangline", "volcano"})

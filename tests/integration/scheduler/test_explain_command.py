@@ -18,20 +18,20 @@ from gangline.api.resources import (
 )
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local import definitions
 from gangline.local.apiserver.server import ApiServer
 from gangline.sdk.jobs import JOB_NAME_LABEL
 
 
-async def add_node(client: Client, name: str, cpu: str) -> None:
+async def add_node(client: ApiClient, name: str, cpu: str) -> None:
     await client.create(NODES, {"metadata": {"name": name}})
     has = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
     status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
     await client.patch(NODES, name, {"status": status}, subresource="status")
 
 
-async def add_gang(client: Client, name: str, size: int, cpu: str) -> None:
+async def add_gang(client: ApiClient, name: str, size: int, cpu: str) -> None:
     spec = {"minMember": size, "queue": "team"}
     await client.create(POD_GROUPS, {"metadata": {"name": name}, "spec": spec}, "default")
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
@@ -45,9 +45,9 @@ async def add_gang(client: Client, name: str, size: int, cpu: str) -> None:
 
 
 @pytest.fixture
-async def waiting(client: Client) -> None:
+async def waiting(client: ApiClient) -> None:
     """A gang of 3 pods that fits 2 of, in a queue of its own."""
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     await client.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"weight": 2}})
     await add_node(client, "large", "4")
     await add_node(client, "small", "1")
@@ -87,7 +87,7 @@ async def test_a_name_that_means_nothing_is_an_error(
 
 @pytest.mark.usefixtures("waiting")
 async def test_a_training_job_is_explained_by_its_name(
-    client: Client, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+    client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     container = {"name": "pytorch", "image": "i"}
     replicas = {"Master": {"replicas": 1, "template": {"spec": {"containers": [container]}}}}
@@ -119,10 +119,10 @@ async def test_a_training_job_is_explained_by_its_name(
 
 
 async def test_explain_uses_the_schedulers_configuration(
-    client: Client, api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    client: ApiClient, api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From its ConfigMap, or a file: without preemption no pod is evicted for the urgent one."""
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     await add_node(client, "n", "4")
     await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 9})
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}

@@ -10,7 +10,7 @@ import pytest
 from gangline.api.resources import NODES, POD_GROUPS, PODS, QUEUES
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local import definitions
 from gangline.local.apiserver.server import ApiServer
 from gangline.scheduler.main import run
@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 
 async def test_a_queue_is_listed_closed_emptied_and_opened_again(
-    client: Client, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+    client: ApiClient, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def queue(*arguments: str, code: ExitCode = ExitCode.DONE) -> str:
         line = ["queue", *arguments, "--kubeconfig", str(api_server.kubeconfig)]
@@ -32,7 +32,7 @@ async def test_a_queue_is_listed_closed_emptied_and_opened_again(
             while not holds(json.loads(await queue("get", "team", "-o", "json")).get("status", {})):
                 await asyncio.sleep(0.05)
 
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     spec = {"weight": 3, "capability": {"cpu": "2"}}
     await client.create(QUEUES, {"metadata": {"name": "team"}, "spec": spec})
     await client.create(NODES, {"metadata": {"name": "n"}})
@@ -42,7 +42,7 @@ async def test_a_queue_is_listed_closed_emptied_and_opened_again(
     }
     await client.patch(NODES, "n", {"status": status}, subresource="status")
     stop = asyncio.Event()
-    settings = SchedulerSettings(queue_status_every_s=0.05)
+    settings = SchedulerSettings(queue_status_interval_s=0.05)
     scheduler = asyncio.create_task(run(client, settings, stop))
     gang = {"metadata": {"name": "g"}, "spec": {"queue": "team", "minMember": 1}}
     await client.create(POD_GROUPS, gang, "default")

@@ -22,31 +22,43 @@ from gangline.api.resources import (
     QUEUES,
 )
 from gangline.api.scheduling import (
-    LODGES_ANNOTATION,
-    PLACES_ANNOTATION,
+    BACKFILLS_FOR_ANNOTATION,
+    PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
-    KeptPlaces,
+    PreviousNodesAnnotation,
     PodGroup,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local import definitions
-from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.main import run
-from gangline.scheduler.model import Binding, Constraints, NodeName, PodFacts, PodKey, shape_of
+from gangline.scheduler.model import (
+    PodBinding,
+    PlacementConstraints,
+    NodeName,
+    PodInfo,
+    PodKey,
+    shape_of,
+)
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.state import SchedulerCache
 
 PATIENCE_S = 60.0
 SETTINGS = SchedulerSettings(
-    forming_s=0.3, reworded_after_s=0.2, preempt=False, queue_status_every_s=0.2
+    gang_creation_grace_s=0.3,
+    message_update_interval_s=0.2,
+    preempt=False,
+    queue_status_interval_s=0.2,
 )
 PREEMPTING = replace(SETTINGS, preempt=True)
 
 
 @asynccontextmanager
-async def scheduling(client: Client, settings: SchedulerSettings = SETTINGS) -> AsyncIterator[None]:
+async def scheduling(
+    client: ApiClient, settings: SchedulerSettings = SETTINGS
+) -> AsyncIterator[None]:
     """Run a scheduler meanwhile."""
     stop = asyncio.Event()
     task = asyncio.create_task(run(client, settings, stop))
@@ -58,9 +70,9 @@ async def scheduling(client: Client, settings: SchedulerSettings = SETTINGS) -> 
 
 
 @pytest.fixture
-async def cluster(client: Client) -> Client:
+async def cluster(client: ApiClient) -> ApiClient:
     """A cluster that knows pod groups and queues, without nodes."""
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     return client
 
 
@@ -75,7 +87,7 @@ async def eventually(claim: Callable[[], Awaitable[Any]], what: str) -> Any:
         raise AssertionError(f"not in {PATIENCE_S} s: {what}") from None
 
 
-async def add_node(client: Client, name: str, cpu: str = "4") -> None:
+async def add_node(client: ApiClient, name: str, cpu: str = "4") -> None:
     await client.create(NODES, {"metadata": {"name": name}})
     has = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
     ready = [{"type": "Ready", "status": "True"}]
@@ -83,7 +95,7 @@ async def add_node(client: Client, name: str, cpu: str = "4") -> None:
     await client.patch(NODES, name, {"status": status}, subresource="status")
 
 
-async def add_pod(client: Client, name: str, cpu: str = "1", **fields: Any) -> None:
+async def add_pod(client: ApiClient, name: str, cpu: str = "1", **fields: Any) -> None:
     group = fields.pop("group", None)
     metadata: dict[str, Any] = {"name": name}
     if group:
@@ -93,30 +105,30 @@ async def add_pod(client: Client, name: str, cpu: str = "1", **fields: Any) -> N
     await client.create(PODS, {"metadata": metadata, "spec": spec}, "default")
 
 
-async def add_group(client: Client, name: str, size: int, **spec: Any) -> None:
+async def add_group(client: ApiClient, name: str, size: int, **spec: Any) -> None:
     body = {"metadata": {"name": name}, "spec": {"minMember": size, **spec}}
     await client.create(POD_GROUPS, body, "default")
 
 
-async def add_gang(client: Client, name: str, size: int, cpu: str = "1", **spec: Any) -> None:
+async def add_gang(client: ApiClient, name: str, size: int, cpu: str = "1", **spec: Any) -> None:
     await add_group(client, name, size, **spec)
     for index in range(size):
         await add_pod(client, f"{name}-{index}", cpu, group=name)
 
 
-async def pods(client: Client, prefix: str) -> list[Pod]:
+async def pods(client: ApiClient, prefix: str) -> list[Pod]:
     found = (await client.list(PODS, "default")).items
     return [pod for pod in found if pod.metadata.name.startswith(f"{prefix}-")]
 
 
-def placed(client: Client, name: str, size: int) -> Callable[[], Awaitable[bool]]:
+def placed(client: ApiClient, name: str, size: int) -> Callable[[], Awaitable[bool]]:
     async def claim() -> bool:
         return sum(bool(pod.spec.node_name) for pod in await pods(client, name)) == size
 
     return claim
 
 
-def in_phase(client: Client, name: str, phase: str) -> Callable[[], Awaitable[bool]]:
+def in_phase(client: ApiClient, name: str, phase: str) -> Callable[[], Awaitable[bool]]:
     async def claim() -> bool:
         return (await client.get(POD_GROUPS, name, "default")).status.phase == phase
 
@@ -124,7 +136,7 @@ def in_phase(client: Client, name: str, phase: str) -> Callable[[], Awaitable[bo
 
 
 def waits_because(
-    client: Client, name: str, reason: str
+    client: ApiClient, name: str, reason: str
 ) -> Callable[[], Awaitable[PodGroup | None]]:
     async def claim() -> PodGroup | None:
         group = await client.get(POD_GROUPS, name, "default")
@@ -134,7 +146,7 @@ def waits_because(
     return claim
 
 
-async def test_gang_is_placed_and_its_status_is_running(cluster: Client) -> None:
+async def test_gang_is_placed_and_its_status_is_running(cluster: ApiClient) -> None:
     for name in ("a", "b"):
         await add_node(cluster, name)
     async with scheduling(cluster):
@@ -144,7 +156,7 @@ async def test_gang_is_placed_and_its_status_is_running(cluster: Client) -> None
 
 
 async def test_the_second_gang_waits_with_reasons_everywhere_and_then_runs(
-    cluster: Client,
+    cluster: ApiClient,
 ) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
@@ -185,7 +197,7 @@ def _says(pod: Pod, text: str) -> bool:
     )
 
 
-async def test_a_gang_starts_when_a_node_comes(cluster: Client) -> None:
+async def test_a_gang_starts_when_a_node_comes(cluster: ApiClient) -> None:
     async with scheduling(cluster):
         await add_gang(cluster, "job", 2, cpu="2")
         await eventually(waits_because(cluster, "job", "NotEnoughResources"), "it waits")
@@ -193,7 +205,7 @@ async def test_a_gang_starts_when_a_node_comes(cluster: Client) -> None:
         await eventually(placed(cluster, "job", 2), "the gang has nodes")
 
 
-async def test_incomplete_gang_names_what_is_missing(cluster: Client) -> None:
+async def test_incomplete_gang_names_what_is_missing(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_group(cluster, "job", 2)
@@ -204,7 +216,7 @@ async def test_incomplete_gang_names_what_is_missing(cluster: Client) -> None:
         await eventually(placed(cluster, "job", 2), "the gang has nodes")
 
 
-async def test_a_gang_waits_for_its_queue(cluster: Client) -> None:
+async def test_a_gang_waits_for_its_queue(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_gang(cluster, "job", 1, queue="team")
@@ -213,7 +225,7 @@ async def test_a_gang_waits_for_its_queue(cluster: Client) -> None:
         await eventually(placed(cluster, "job", 1), "the gang has a node")
 
 
-async def test_queue_reports_usage_and_keeps_its_limit(cluster: Client) -> None:
+async def test_queue_reports_usage_and_keeps_its_limit(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     limited = {"metadata": {"name": "team"}, "spec": {"capability": {"cpu": "2"}}}
     await cluster.create(QUEUES, limited)
@@ -232,7 +244,7 @@ async def test_queue_reports_usage_and_keeps_its_limit(cluster: Client) -> None:
         await eventually(told, "the queue says what it holds")
 
 
-async def test_the_default_queue_is_made(cluster: Client) -> None:
+async def test_the_default_queue_is_made(cluster: ApiClient) -> None:
     async def there() -> bool:
         try:
             await cluster.get(QUEUES, "default")
@@ -244,7 +256,7 @@ async def test_the_default_queue_is_made(cluster: Client) -> None:
         await eventually(there, "the default queue exists")
 
 
-async def test_a_member_that_was_lost_is_placed_before_others(cluster: Client) -> None:
+async def test_a_member_that_was_lost_is_placed_before_others(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_gang(cluster, "job", 2, cpu="2")
@@ -258,17 +270,17 @@ async def test_a_member_that_was_lost_is_placed_before_others(cluster: Client) -
         assert not any(pod.spec.node_name for pod in await pods(cluster, "urgent"))
 
 
-async def announce_restart(client: Client, name: str) -> dict[str, str]:
+async def announce_restart(client: ApiClient, name: str) -> dict[str, str]:
     """Ask for the places of a gang to be kept; return the node of each of its pods."""
     nodes = {pod.metadata.name: pod.spec.node_name for pod in await pods(client, name)}
     until = datetime.now(UTC) + timedelta(minutes=1)
-    kept = msgspec.json.encode(KeptPlaces(until, nodes)).decode()
-    body = {"metadata": {"annotations": {PLACES_ANNOTATION: kept}}}
+    kept = msgspec.json.encode(PreviousNodesAnnotation(until, nodes)).decode()
+    body = {"metadata": {"annotations": {PREVIOUS_NODES_ANNOTATION: kept}}}
     await client.patch(POD_GROUPS, name, body, "default")
     return nodes
 
 
-async def two_gangs_for_the_room_of_one(client: Client) -> None:
+async def two_gangs_for_the_room_of_one(client: ApiClient) -> None:
     """Let ``first`` fill two nodes and ``second`` wait for them, which has the higher priority."""
     for name in ("a", "b"):
         await add_node(client, name)
@@ -279,12 +291,12 @@ async def two_gangs_for_the_room_of_one(client: Client) -> None:
     await eventually(waits_because(client, "second", "NotEnoughResources"), "the second waits")
 
 
-async def delete_pods(client: Client, prefix: str) -> None:
+async def delete_pods(client: ApiClient, prefix: str) -> None:
     for pod in await pods(client, prefix):
         await client.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
 
 
-async def test_restarting_gang_returns_to_its_nodes(cluster: Client) -> None:
+async def test_restarting_gang_returns_to_its_nodes(cluster: ApiClient) -> None:
     async with scheduling(cluster):
         await two_gangs_for_the_room_of_one(cluster)
         for _ in range(3):
@@ -300,7 +312,7 @@ async def test_restarting_gang_returns_to_its_nodes(cluster: Client) -> None:
 
 
 async def test_places_are_kept_by_a_scheduler_that_was_restarted_meanwhile(
-    cluster: Client,
+    cluster: ApiClient,
 ) -> None:
     async with scheduling(cluster):
         await two_gangs_for_the_room_of_one(cluster)
@@ -317,7 +329,7 @@ async def test_places_are_kept_by_a_scheduler_that_was_restarted_meanwhile(
         assert back == nodes
 
 
-def held_for(client: Client, name: str, holder: str) -> Callable[[], Awaitable[bool]]:
+def held_for(client: ApiClient, name: str, holder: str) -> Callable[[], Awaitable[bool]]:
     async def claim() -> bool:
         group = await client.get(POD_GROUPS, name, "default")
         told = [c.message for c in group.status.conditions if c.type == "Unschedulable"]
@@ -326,7 +338,7 @@ def held_for(client: Client, name: str, holder: str) -> Callable[[], Awaitable[b
     return claim
 
 
-async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: Client) -> None:
+async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster, PREEMPTING):
         await add_group(cluster, "elastic", 1)
@@ -352,7 +364,7 @@ async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: Clien
         await eventually(placed(cluster, "urgent", 2), "the urgent gang has the room")
 
 
-async def test_restarted_scheduler_keeps_preemptor_reservations(cluster: Client) -> None:
+async def test_restarted_scheduler_keeps_preemptor_reservations(cluster: ApiClient) -> None:
     """The evicted gang is recreated while no scheduler runs: it must not get the nodes again."""
     await add_node(cluster, "a")
     async with scheduling(cluster, PREEMPTING):
@@ -379,7 +391,9 @@ async def test_restarted_scheduler_keeps_preemptor_reservations(cluster: Client)
         await eventually(forgotten, "the promise is kept and crossed out")
 
 
-async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(cluster: Client) -> None:
+async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(
+    cluster: ApiClient,
+) -> None:
     await add_node(cluster, "a", "5")
     ended = {"state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:01:00Z"}}}
     container = {"name": "c", "ready": False, "restartCount": 0, "image": "i", "imageID": "i"}
@@ -406,12 +420,12 @@ async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(cluste
 
         async def noted() -> bool:
             group = await cluster.get(POD_GROUPS, "short-5", "default")
-            return group.metadata.annotations.get(LODGES_ANNOTATION) == "default/large"
+            return group.metadata.annotations.get(BACKFILLS_FOR_ANNOTATION) == "default/large"
 
         await eventually(noted, "the group says with whom")
 
 
-async def test_contradictions_are_reported_once(cluster: Client) -> None:
+async def test_contradictions_are_reported_once(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     noted = {"name": "odd", "annotations": {"gangline.dev/run-time-seconds": "soon"}}
     await cluster.create(POD_GROUPS, {"metadata": noted, "spec": {"minMember": 1}}, "default")
@@ -435,7 +449,7 @@ async def test_contradictions_are_reported_once(cluster: Client) -> None:
         assert await told() == [("a", "AllocatableOverCapacity", 1), ("odd", "Unreadable", 1)]
 
 
-async def test_new_scheduler_continues_after_a_stopped_one(cluster: Client) -> None:
+async def test_new_scheduler_continues_after_a_stopped_one(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_gang(cluster, "first", 2, cpu="2")
@@ -449,7 +463,7 @@ async def test_new_scheduler_continues_after_a_stopped_one(cluster: Client) -> N
         await eventually(placed(cluster, "second", 1), "the second gang has a node")
 
 
-async def test_pods_of_other_schedulers_are_left_alone(cluster: Client) -> None:
+async def test_pods_of_other_schedulers_are_left_alone(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_pod(cluster, "other-0", schedulerName="somebody")
@@ -459,43 +473,43 @@ async def test_pods_of_other_schedulers_are_left_alone(cluster: Client) -> None:
 
 
 @pytest.mark.slow
-async def test_a_cluster_that_knows_no_groups_gets_its_pods_scheduled(client: Client) -> None:
+async def test_a_cluster_that_knows_no_groups_gets_its_pods_scheduled(client: ApiClient) -> None:
     await add_node(client, "a")
     async with scheduling(client):
         await add_pod(client, "own-0")
         await eventually(placed(client, "own", 1), "the pod has a node")
 
 
-async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: Client) -> None:
+async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: ApiClient) -> None:
     await add_pod(cluster, "p-0")
-    state, key = ClusterState(), PodKey("default/p-0")
-    state.set_pod(PodFacts(key, "uid of a former pod", shape_of((), Constraints())))
+    state, key = SchedulerCache(), PodKey("default/p-0")
+    state.set_pod(PodInfo(key, "uid of a former pod", shape_of((), PlacementConstraints())))
     released = asyncio.Event()
-    bound: list[Binding] = []
+    bound: list[PodBinding] = []
     async with asyncio.TaskGroup() as tasks:
         binder = Binder(cluster, state, tasks, at_once=1, bound=bound.append, released=released.set)
-        binder.bind([Binding(key, "uid of a former pod", NodeName("a"))])
+        binder.bind([PodBinding(key, "uid of a former pod", NodeName("a"))])
         assert state.is_assumed(key)
         await released.wait()
     assert not state.is_assumed(key)
-    assert set(state.waiting) == {key}
+    assert set(state.pending) == {key}
     assert not bound
 
 
 @pytest.mark.slow
 async def test_an_api_server_that_was_away_is_found_again(tmp_path: Path) -> None:
-    server = ApiServer(ServerSettings(data=tmp_path / "apiserver"))
+    server = ApiServer(ApiServerSettings(data=tmp_path / "apiserver"))
     await server.start()
     port = urlsplit(server.url).port or 0
     try:
-        async with Client(server.config) as client:
-            await definitions.install(client)
+        async with ApiClient(server.config) as client:
+            await definitions.install_definitions(client)
             await add_node(client, "a")
             async with scheduling(client):
                 await add_gang(client, "before", 1)
                 await eventually(placed(client, "before", 1), "the first gang has a node")
                 await server.stop()
-                server = ApiServer(ServerSettings(data=tmp_path / "apiserver", port=port))
+                server = ApiServer(ApiServerSettings(data=tmp_path / "apiserver", port=port))
                 await server.start()
                 await add_gang(client, "after", 2)
                 await eventually(placed(client, "after", 2), "the second gang has nodes")

@@ -10,7 +10,7 @@ from gangline.api.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_GROUPS, P
 from gangline.api.scheduling import HIERARCHY_ANNOTATION, HIERARCHY_WEIGHTS_ANNOTATION
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import AlreadyExists
 from gangline.local import definitions
 from gangline.local.apiserver.server import ApiServer
@@ -29,7 +29,7 @@ tiers:
 """
 
 
-async def _node(client: Client, cpu: int) -> None:
+async def _node(client: ApiClient, cpu: int) -> None:
     await client.create(NODES, {"metadata": {"name": "n"}})
     status = {
         "allocatable": {"cpu": str(cpu), "pods": "100"},
@@ -38,7 +38,7 @@ async def _node(client: Client, cpu: int) -> None:
     await client.patch(NODES, "n", {"status": status}, subresource="status")
 
 
-async def _gang(client: Client, namespace: str, name: str, queue: str) -> None:
+async def _gang(client: ApiClient, namespace: str, name: str, queue: str) -> None:
     """Make a gang of one pod of one CPU."""
     group = {"metadata": {"name": name}, "spec": {"queue": queue, "minMember": 1}}
     await client.create(POD_GROUPS, group, namespace)
@@ -48,24 +48,24 @@ async def _gang(client: Client, namespace: str, name: str, queue: str) -> None:
     await client.create(PODS, {"metadata": metadata, "spec": spec}, namespace)
 
 
-async def _bound(client: Client, namespace: str) -> list[str]:
+async def _bound(client: ApiClient, namespace: str) -> list[str]:
     pods = (await client.list(PODS, namespace)).items
     return sorted(pod.metadata.name for pod in pods if pod.spec.node_name)
 
 
-async def _until(client: Client, namespace: str, holds: Callable[[list[str]], bool]) -> None:
+async def _until(client: ApiClient, namespace: str, holds: Callable[[list[str]], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not holds(await _bound(client, namespace)):
             await asyncio.sleep(0.05)
 
 
 async def test_namespaces_take_turns_and_hierarchy_annotations_apply(
-    client: Client,
+    client: ApiClient,
     api_server: ApiServer,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     for namespace in ("one", "two", CONFIG_NAMESPACE):
         with suppress(AlreadyExists):
             await client.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -79,7 +79,7 @@ async def test_namespaces_take_turns_and_hierarchy_annotations_apply(
         await _gang(client, "one", f"g{index}", "dev")
     await _gang(client, "two", "late", "dev")
     stop = asyncio.Event()
-    settings = read_configuration(WRITTEN).applied(SchedulerSettings())
+    settings = read_configuration(WRITTEN).apply_to(SchedulerSettings())
     scheduler = asyncio.create_task(run(client, settings, stop))
     await _node(client, 3)
     await _until(client, "two", lambda bound: bound == ["late"])

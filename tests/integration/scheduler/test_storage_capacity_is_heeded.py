@@ -13,11 +13,11 @@ from gangline.api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local import definitions
 from gangline.scheduler.main import run
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.wire import CSI_DRIVERS, OLD_STORAGE_CAPACITIES
+from gangline.scheduler.wire import CSI_DRIVERS, BETA_STORAGE_CAPACITIES
 
 PATIENCE_S = 60.0
 DRIVER = "disk.example.com"
@@ -31,7 +31,7 @@ async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
         return found
 
 
-async def define(client: Client, kind: str, version: str, scope: str) -> None:
+async def define(client: ApiClient, kind: str, version: str, scope: str) -> None:
     """Let the server know a kind of Kubernetes' storage that it does not have itself."""
     plural = "csistoragecapacities" if kind == "CSIStorageCapacity" else f"{kind.lower()}s"
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -65,9 +65,9 @@ async def define(client: Client, kind: str, version: str, scope: str) -> None:
 
 
 @pytest.fixture
-async def cluster(client: Client) -> AsyncIterator[Client]:
+async def cluster(client: ApiClient) -> AsyncIterator[ApiClient]:
     """Nodes in two zones, a driver that publishes what is left, and a scheduler."""
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     await define(client, "CSIDriver", "v1", "Cluster")
     await define(client, "CSIStorageCapacity", "v1beta1", "Namespaced")
     for name in ("a", "b"):
@@ -87,17 +87,17 @@ async def cluster(client: Client) -> AsyncIterator[Client]:
     await task
 
 
-async def publish(client: Client, name: str, zone: str, left: str) -> None:
+async def publish(client: ApiClient, name: str, zone: str, left: str) -> None:
     body = {
         "metadata": {"name": name},
         "storageClassName": "fast",
         "capacity": left,
         "nodeTopology": {"matchLabels": {ZONE: zone}},
     }
-    await client.create(OLD_STORAGE_CAPACITIES, body, "default")
+    await client.create(BETA_STORAGE_CAPACITIES, body, "default")
 
 
-async def test_volume_is_requested_once_there_is_capacity(cluster: Client) -> None:
+async def test_volume_is_requested_once_there_is_capacity(cluster: ApiClient) -> None:
     await publish(cluster, "zone-a", "a", "1Gi")
     spec = {
         "accessModes": ["ReadWriteOnce"],

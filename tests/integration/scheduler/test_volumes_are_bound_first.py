@@ -14,7 +14,7 @@ from gangline.api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.local import definitions
 from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings
@@ -33,9 +33,9 @@ async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.fixture
-async def cluster(client: Client) -> AsyncIterator[Client]:
+async def cluster(client: ApiClient) -> AsyncIterator[ApiClient]:
     """Two nodes and a scheduler; no controller provisions or binds volumes."""
-    await definitions.install(client)
+    await definitions.install_definitions(client)
     for name in ("a", "b"):
         await client.create(NODES, {"metadata": {"name": name, "labels": {HOST: name}}})
         has = {"cpu": "4", "memory": "8Gi", "pods": "10"}
@@ -48,12 +48,12 @@ async def cluster(client: Client) -> AsyncIterator[Client]:
     await task
 
 
-async def add_class(client: Client, name: str, provisioner: str) -> None:
+async def add_class(client: ApiClient, name: str, provisioner: str) -> None:
     body = {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
     await client.create(STORAGE_CLASSES, {"metadata": {"name": name}, **body})
 
 
-async def add_claim(client: Client, name: str, made_by: str) -> None:
+async def add_claim(client: ApiClient, name: str, made_by: str) -> None:
     spec = {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": made_by,
@@ -64,7 +64,7 @@ async def add_claim(client: Client, name: str, made_by: str) -> None:
     )
 
 
-async def add_pod(client: Client, name: str, claim: str) -> None:
+async def add_pod(client: ApiClient, name: str, claim: str) -> None:
     spec = {
         "schedulerName": "gangline",
         "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}],
@@ -73,7 +73,7 @@ async def add_pod(client: Client, name: str, claim: str) -> None:
     await client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
 
 
-async def add_volume(client: Client, name: str, host: str, made_by: str) -> None:
+async def add_volume(client: ApiClient, name: str, host: str, made_by: str) -> None:
     here = {"key": HOST, "operator": "In", "values": [host]}
     spec = {
         "capacity": {"storage": "2Gi"},
@@ -85,21 +85,21 @@ async def add_volume(client: Client, name: str, host: str, made_by: str) -> None
     await client.create(PERSISTENT_VOLUMES, {"metadata": {"name": name}, "spec": spec})
 
 
-async def bind(client: Client, claim: str, volume: str) -> None:
+async def bind(client: ApiClient, claim: str, volume: str) -> None:
     """What the cluster's volume controller does."""
     await client.patch(PERSISTENT_VOLUME_CLAIMS, claim, {"spec": {"volumeName": volume}}, "default")
     status = {"status": {"phase": "Bound"}}
     await client.patch(PERSISTENT_VOLUME_CLAIMS, claim, status, "default", subresource="status")
 
 
-def node_of(client: Client, pod: str) -> Callable[[], Awaitable[str]]:
+def node_of(client: ApiClient, pod: str) -> Callable[[], Awaitable[str]]:
     async def claim() -> str:
         return (await client.get(PODS, pod, "default")).spec.node_name
 
     return claim
 
 
-def told(client: Client, pod: str, text: str) -> Callable[[], Awaitable[bool]]:
+def told(client: ApiClient, pod: str, text: str) -> Callable[[], Awaitable[bool]]:
     async def claim() -> bool:
         conditions = (await client.get(PODS, pod, "default")).status.conditions
         return any(text in condition.message for condition in conditions)
@@ -107,7 +107,9 @@ def told(client: Client, pod: str, text: str) -> Callable[[], Awaitable[bool]]:
     return claim
 
 
-async def test_a_volume_is_asked_for_on_the_node_before_the_pod_is_bound(cluster: Client) -> None:
+async def test_a_volume_is_asked_for_on_the_node_before_the_pod_is_bound(
+    cluster: ApiClient,
+) -> None:
     await add_class(cluster, "cloud", "csi.example.com")
     await add_claim(cluster, "data", "cloud")
     await add_pod(cluster, "p", "data")
@@ -124,7 +126,7 @@ async def test_a_volume_is_asked_for_on_the_node_before_the_pod_is_bound(cluster
 
 
 async def test_free_volume_is_reserved_and_the_pod_follows_it(
-    cluster: Client,
+    cluster: ApiClient,
 ) -> None:
     await add_class(cluster, "disk", "kubernetes.io/no-provisioner")
     await add_claim(cluster, "data", "disk")
@@ -142,10 +144,10 @@ async def test_free_volume_is_reserved_and_the_pod_follows_it(
 
 
 async def test_the_embedded_clusters_own_volumes_are_waited_for(
-    cluster: Client, tmp_path: Path
+    cluster: ApiClient, tmp_path: Path
 ) -> None:
     settings = ControllerSettings(volumes=tmp_path / "volumes", node_silence_s=3600)
-    controllers = asyncio.create_task(manager.run(cluster, settings))
+    controllers = asyncio.create_task(manager.run_controllers(cluster, settings))
     try:
         await add_pod(cluster, "p", "late")
         await eventually(told(cluster, "p", 'persistentvolumeclaim "late" not found'))

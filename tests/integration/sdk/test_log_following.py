@@ -10,10 +10,10 @@ from aiohttp import web
 
 from gangline.api.resource import Resource
 from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
-from gangline.kube.client import Client
-from gangline.local.definitions import install
+from gangline.kube.client import ApiClient
+from gangline.local.definitions import install_definitions
 from gangline.sdk.client import JobClient
-from gangline.sdk.logs import EVERYTHING, LogOptions, following_logs, read_logs
+from gangline.sdk.logs import ALL_LOGS, LogOptions, follow_logs, read_logs
 
 ANY_PODS: Resource[dict[str, Any]] = Resource(dict[str, Any], "", "v1", "pods", "Pod")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ class Kubelet:
 class World:
     """A job, its pods and their kubelet, as far as logs need them."""
 
-    def __init__(self, client: Client, kubelet: Kubelet) -> None:
+    def __init__(self, client: ApiClient, kubelet: Kubelet) -> None:
         self.client, self.kubelet = client, kubelet
         self.job_uid = ""
 
@@ -133,14 +133,14 @@ class World:
         status = {"status": {"conditions": [condition]}}
         await self.client.patch(PYTORCH_JOBS, "job", status, "default", subresource="status")
 
-    async def follow(self, options: LogOptions = EVERYTHING) -> list[tuple[str, str]]:
+    async def follow(self, options: LogOptions = ALL_LOGS) -> list[tuple[str, str]]:
         job = await JobClient(self.client).get("job", "default")
-        async with asyncio.timeout(30), following_logs(self.client, job, options) as lines:
+        async with asyncio.timeout(30), follow_logs(self.client, job, options) as lines:
             return [(line.replica, line.text) async for line in lines]
 
 
 @pytest.fixture
-async def world(client: Client) -> AsyncIterator[World]:
+async def world(client: ApiClient) -> AsyncIterator[World]:
     kubelet = Kubelet()
     application = web.Application()
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", kubelet.answer)
@@ -155,7 +155,7 @@ async def world(client: Client) -> AsyncIterator[World]:
     }
     await client.create(NODES, {"metadata": {"name": "n"}})
     await client.patch(NODES, "n", {"status": status}, subresource="status")
-    await install(client)
+    await install_definitions(client)
     made = World(client, kubelet)
     await made.submit()
     yield made

@@ -10,7 +10,7 @@ from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.sdk import Client
 from gangline.sdk.client import NoSuchJob
-from gangline.sdk.jobs import State
+from gangline.sdk.jobs import JobState
 from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -33,9 +33,11 @@ def work(kubeconfig: str) -> None:
             for rank, replica in enumerate(("master-0", "worker-0"))
             for step in range(3)
         ]
-        result: list[State] = []
-        assert client.wait("train", lambda job: result.append(job.state)).state is State.SUCCEEDED
-        assert result[-1] is State.SUCCEEDED
+        result: list[JobState] = []
+        assert (
+            client.wait("train", lambda job: result.append(job.state)).state is JobState.SUCCEEDED
+        )
+        assert result[-1] is JobState.SUCCEEDED
         assert "pytorchjob/train" in client.get("train")._repr_html_()
         again = list(client.logs("train"))
         assert len(again) == 6
@@ -48,7 +50,7 @@ def work(kubeconfig: str) -> None:
             pytorch_replica_specs={"Master": ReplicaSpec(template=template, restart_policy="Never")}
         )
         client.submit(PyTorchJob(metadata=ObjectMeta(name="broken"), spec=spec))
-        assert client.wait("broken").state is State.FAILED
+        assert client.wait("broken").state is JobState.FAILED
         root = client.diagnose("broken").root
         assert root is not None
         assert root.exit_code == 3

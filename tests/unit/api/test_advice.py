@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gangline.api.advice import advise_manifest
+from gangline.api.advice import manifest_warnings
 from gangline.api.validation import validate_manifest
 from unit.api.test_validation_kubeflow import KINDS, every_kind, job, path, pod, worker
 
@@ -12,7 +12,7 @@ from unit.api.test_validation_kubeflow import KINDS, every_kind, job, path, pod,
 def advice(written: dict[str, Any]) -> dict[str, str]:
     """The warnings by the path of the field; only for jobs without errors."""
     assert validate_manifest(written) == []
-    return {each.path: str(each) for each in advise_manifest(written)}
+    return {each.path: str(each) for each in manifest_warnings(written)}
 
 
 def usual(kind: str, **spec: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def test_a_launchers_own_settings_win():
 def test_the_hosts_network_takes_names_and_ports_away(kind):
     written = usual(kind)
     pod(written)["hostNetwork"] = True
-    messages = [str(each) for each in advise_manifest(written)]
+    messages = [str(each) for each in manifest_warnings(written)]
     assert "dnsPolicy: ClusterFirstWithHostNet" in messages[0]
     assert "podAntiAffinity" in messages[1]
     pod(written)["dnsPolicy"] = "ClusterFirstWithHostNet"
@@ -189,4 +189,4 @@ def test_of_two_places_for_one_policy_the_newer_counts():
     ],
 )
 def test_there_is_no_advice_on_what_is_no_job(written):
-    assert advise_manifest(written) == []
+    assert manifest_warnings(written) == []

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from gangline.api.conditions import (
-    LONGEST_MESSAGE,
+    MAX_MESSAGE_LENGTH,
     find_condition,
-    is_true,
+    is_condition_true,
     remove_condition,
     set_condition,
 )
@@ -40,14 +40,14 @@ def test_the_same_condition_changes_nothing():
 
 
 def test_a_long_message_is_cut_and_stays_the_same_when_set_again():
-    long = Condition(type="Ready", status="False", message="x" * (LONGEST_MESSAGE + 1))
+    long = Condition(type="Ready", status="False", message="x" * (MAX_MESSAGE_LENGTH + 1))
     before = set_condition([], long, NOW)
-    assert len(before[0].message) == LONGEST_MESSAGE
+    assert len(before[0].message) == MAX_MESSAGE_LENGTH
     assert set_condition(before, long, LATER) == before
 
 
 def test_conditions_are_found_and_removed_by_type():
     conditions = set_condition([], READY, NOW)
-    assert is_true(conditions, "Ready")
-    assert not is_true(conditions, "Other")
+    assert is_condition_true(conditions, "Ready")
+    assert not is_condition_true(conditions, "Other")
     assert find_condition(remove_condition(conditions, "Ready"), "Ready") is None

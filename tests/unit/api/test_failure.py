@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.failure import Blame, Remedy, is_retryable_code, of_container, of_exit, of_pod
+from gangline.api.failure import (
+    Blame,
+    Remedy,
+    is_retryable_exit_code,
+    failure_of_container,
+    failure_of_exit,
+    failure_of_pod,
+)
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
 from gangline.api.podstatus import (
@@ -64,14 +71,14 @@ def a_pod(*statuses, phase="Failed", reason="", disrupted=""):
     ],
 )
 def test_an_exit_has_a_cause_a_blame_and_a_remedy(code, reason, cause, blame, remedy):
-    failure = of_exit(code, reason)
+    failure = failure_of_exit(code, reason)
     assert (failure.cause, failure.blame, failure.remedy) == (cause, blame, remedy)
 
 
 def test_a_good_end_is_no_failure():
-    assert of_exit(0) is None
-    assert of_exit(0, "Completed") is None
-    assert of_pod(a_pod(ended(0, "Completed"), phase="Succeeded")) is None
+    assert failure_of_exit(0) is None
+    assert failure_of_exit(0, "Completed") is None
+    assert failure_of_pod(a_pod(ended(0, "Completed"), phase="Succeeded")) is None
 
 
 @pytest.mark.parametrize(
@@ -110,30 +117,30 @@ def test_a_good_end_is_no_failure():
     ],
 )
 def test_a_pod_fails_for_a_cause(pod, cause, remedy):
-    failure = of_pod(pod)
+    failure = failure_of_pod(pod)
     assert (failure.cause, failure.remedy) == (cause, remedy)
 
 
 def test_a_pod_that_runs_or_waits_for_its_start_has_not_failed():
-    assert of_pod(a_pod(waiting("ContainerCreating"), phase="Pending")) is None
-    assert of_pod(a_pod(phase="Running", disrupted="EvictionByEvictionAPI")) is None
+    assert failure_of_pod(a_pod(waiting("ContainerCreating"), phase="Pending")) is None
+    assert failure_of_pod(a_pod(phase="Running", disrupted="EvictionByEvictionAPI")) is None
 
 
 def test_the_container_that_trains_has_the_first_word():
     pod = a_pod(ended(1, name="sidecar"), ended(139))
-    assert of_pod(pod, "pytorch").cause == "SegmentationFault"
-    assert of_pod(pod).cause == "Error"
+    assert failure_of_pod(pod, "pytorch").cause == "SegmentationFault"
+    assert failure_of_pod(pod).cause == "Error"
 
 
 def test_a_crash_loop_tells_how_the_last_run_ended():
-    failure = of_container(waiting("CrashLoopBackOff", last=ended(127)))
+    failure = failure_of_container(waiting("CrashLoopBackOff", last=ended(127)))
     assert failure.cause == "CommandNotFound"
     assert "again and again" in failure.explanation
-    assert of_container(waiting("CrashLoopBackOff")).cause == "CrashLoop"
+    assert failure_of_container(waiting("CrashLoopBackOff")).cause == "CrashLoop"
 
 
 def test_a_failure_reads_as_one_line():
-    assert str(of_exit(127, message="no such file\n")) == (
+    assert str(failure_of_exit(127, message="no such file\n")) == (
         "CommandNotFound (exit code 127): The command does not exist in the image. "
         "Message: no such file"
     )
@@ -143,10 +150,10 @@ def test_a_failure_reads_as_one_line():
     ("code", "retryable"), [(1, False), (127, False), (128, True), (137, True), (None, True)]
 )
 def test_exit_codes_are_retryable_from_128(code, retryable):
-    assert is_retryable_code(code) == retryable
+    assert is_retryable_exit_code(code) == retryable
 
 
 @given(st.integers(-(2**31), 2**31), st.text(max_size=5), st.text(max_size=5))
 def test_every_bad_end_is_classified(code, reason, message):
-    failure = of_exit(code, reason, message)
+    failure = failure_of_exit(code, reason, message)
     assert (failure is None) == (code == 0)

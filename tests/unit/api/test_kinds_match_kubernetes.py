@@ -67,7 +67,7 @@ def missing(schema, model, path=""):
 
 @pytest.mark.parametrize(("struct", "model"), KINDS, ids=lambda kind: kind.__name__)
 def test_no_field_of_a_kind_is_missing(struct, model):
-    found = set(missing(schemas.for_type(struct), model))
+    found = set(missing(schemas.openapi_schema(struct), model))
     assert not {path for path in found if path.rpartition(".")[2] not in YOUNG}
 
 
@@ -77,12 +77,12 @@ def test_the_comparison_sees_deep_fields():
 
 
 def test_metadata_has_every_field_but_those_that_only_servers_read():
-    found = set(missing(schemas.for_type(meta.ObjectMeta), official.V1ObjectMeta))
+    found = set(missing(schemas.openapi_schema(meta.ObjectMeta), official.V1ObjectMeta))
     assert found == {"managedFields", "selfLink"}
 
 
 @pytest.mark.parametrize(
-    "resource", [*resources.BUILT_IN, *resources.CUSTOM], ids=lambda r: r.plural
+    "resource", [*resources.BUILT_IN_RESOURCES, *resources.CUSTOM_RESOURCES], ids=lambda r: r.plural
 )
 def test_each_kind_decodes_an_empty_object_and_writes_nothing_that_was_not_set(resource):
     written = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "a"}}

@@ -24,7 +24,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def definition(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = crd.manifests()[f"kubeflow.org_{kind.lower()}s"]
+    found: dict[str, Any] = crd.crd_manifests()[f"kubeflow.org_{kind.lower()}s"]
     return found
 
 
@@ -53,7 +53,9 @@ def test_names_are_upstreams(kind):
 
 def test_short_names_differ():
     short = [
-        name for each in crd.manifests().values() for name in each["spec"]["names"]["shortNames"]
+        name
+        for each in crd.crd_manifests().values()
+        for name in each["spec"]["names"]["shortNames"]
     ]
     assert len(set(short)) == len(short)
 

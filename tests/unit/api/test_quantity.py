@@ -7,12 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.quantity import Form, Quantity, QuantityError, canonical, milli, parse_quantity
+from gangline.api.quantity import (
+    QuantityFormat,
+    Quantity,
+    QuantityError,
+    canonical_quantity,
+    parse_milli,
+    parse_quantity,
+)
 
 AMOUNTS = st.builds(
     Quantity,
     st.integers(min_value=-(2**63 - 1) * 10**9, max_value=(2**63 - 1) * 10**9),
-    st.sampled_from(Form),
+    st.sampled_from(QuantityFormat),
 )
 NUMBERS = st.decimals(
     min_value=-(10**9), max_value=10**9, places=6, allow_nan=False, allow_infinity=False
@@ -37,7 +44,7 @@ SUFFIXES = {
     ],
 )  # fmt: skip
 def test_amounts_are_written_as_kubernetes_writes_them(written, expected):
-    assert canonical(written) == (expected or written)
+    assert canonical_quantity(written) == (expected or written)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,12 @@ def test_absurd_exponents_cost_nothing(written, expected):
 
 
 def test_cpu_is_rounded_up_to_thousandths():
-    assert (milli("0.0001"), milli("1"), milli("250m"), milli("-0.0001")) == (1, 1000, 250, -1)
+    assert (
+        parse_milli("0.0001"),
+        parse_milli("1"),
+        parse_milli("250m"),
+        parse_milli("-0.0001"),
+    ) == (1, 1000, 250, -1)
 
 
 @given(AMOUNTS)
@@ -73,8 +85,8 @@ def test_what_is_written_reads_back_as_the_same(quantity):
 
 @given(AMOUNTS)
 def test_writing_is_stable(quantity):
-    once = canonical(str(quantity))
-    assert canonical(once) == once
+    once = canonical_quantity(str(quantity))
+    assert canonical_quantity(once) == once
 
 
 @given(NUMBERS, st.sampled_from(sorted(SUFFIXES)))

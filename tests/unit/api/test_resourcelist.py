@@ -85,8 +85,8 @@ def test_a_pod_asks_for(spec, milli_cpu):
 def test_cpu_counts_in_thousandths_and_all_else_in_whole_units():
     written = {"cpu": "1.5", "memory": "1Gi", "nvidia.com/gpu": 2, "pods": "110"}
     counts = {"cpu": 1500, "memory": 2**30, "nvidia.com/gpu": 2, "pods": 110}
-    assert lists.amounts(written) == counts
-    assert lists.quantities(counts) == {
+    assert lists.parse_resources(written) == counts
+    assert lists.format_resources(counts) == {
         "cpu": "1500m",
         "memory": "1Gi",
         "nvidia.com/gpu": "2",
@@ -96,28 +96,28 @@ def test_cpu_counts_in_thousandths_and_all_else_in_whole_units():
 
 def test_a_shortage_names_what_is_missing_and_how_much():
     wanted = {"cpu": 2000, "memory": 10, "nvidia.com/gpu": 0}
-    assert lists.shortage(wanted, {"cpu": 500, "memory": 10}) == {"cpu": 1500}
+    assert lists.missing_resources(wanted, {"cpu": 500, "memory": 10}) == {"cpu": 1500}
 
 
 @given(COUNTS)
 def test_amounts_survive_the_wire(counts):
-    assert lists.amounts(lists.quantities(counts)) == counts
+    assert lists.parse_resources(lists.format_resources(counts)) == counts
 
 
 @given(COUNTS, COUNTS)
 def test_what_is_added_can_be_taken_away(one, other):
-    left = lists.minus(lists.total((one, other)), other)
+    left = lists.subtract_resources(lists.sum_resources((one, other)), other)
     assert {name: left[name] for name in one} == one
 
 
 @given(COUNTS, COUNTS)
 def test_a_list_fits_exactly_where_each_of_its_amounts_does(wanted, free):
     fits = all(free.get(name, 0) >= count for name, count in wanted.items())
-    assert (not lists.shortage(wanted, free)) == fits
+    assert (not lists.missing_resources(wanted, free)) == fits
 
 
 @given(SPECS)
 def test_one_resource_of_a_pod_is_what_all_of_them_say_of_it(spec):
     whole = lists.pod_request(spec)
     for resource in ("cpu", "memory", "hugepages-2Mi", "nvidia.com/gpu", "example.com/other"):
-        assert lists.pod_request_of(spec, resource) == whole.get(resource, 0)
+        assert lists.pod_request_for(spec, resource) == whole.get(resource, 0)

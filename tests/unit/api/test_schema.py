@@ -11,11 +11,11 @@ import yaml
 
 from gangline.api import crd, resources
 from gangline.api.core import Service
-from gangline.api.describe import IntOrString, Quantity, ResourceList, about
+from gangline.api.describe import IntOrString, Quantity, ResourceList, field_doc
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.meta import Wire
 from gangline.api.pod import Pod
-from gangline.api.schema import for_type, structural
+from gangline.api.schema import openapi_schema, structural_schema
 
 ROOT = Path(__file__).parents[3]
 ANNOTATION_LIMIT = 262_144
@@ -24,8 +24,8 @@ ANNOTATION_LIMIT = 262_144
 class Part(Wire):
     """A part of a thing."""
 
-    key: Annotated[str, about("Which part.", required=True)] = ""
-    side: Annotated[str, about("Which side.", values=("left", "right"))] = ""
+    key: Annotated[str, field_doc("Which part.", required=True)] = ""
+    side: Annotated[str, field_doc("Which side.", values=("left", "right"))] = ""
 
 
 class Thing(Wire):
@@ -34,11 +34,11 @@ class Thing(Wire):
     Further text.
     """
 
-    parts: Annotated[list[Part], about("Its parts.", keys=("key", "side"))] = []  # noqa: RUF012
-    size: Annotated[int | None, about("How large.", minimum=1)] = None
-    port: Annotated[IntOrString | None, about("Number or name.")] = None
-    amount: Annotated[Quantity | None, about("How much.")] = None
-    room: Annotated[ResourceList | None, about("How much of each.")] = None
+    parts: Annotated[list[Part], field_doc("Its parts.", keys=("key", "side"))] = []  # noqa: RUF012
+    size: Annotated[int | None, field_doc("How large.", minimum=1)] = None
+    port: Annotated[IntOrString | None, field_doc("Number or name.")] = None
+    amount: Annotated[Quantity | None, field_doc("How much.")] = None
+    room: Annotated[ResourceList | None, field_doc("How much of each.")] = None
 
 
 def every(schema):
@@ -65,8 +65,8 @@ def test_a_struct_becomes_an_object_with_words_limits_and_list_keys():
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "x-kubernetes-int-or-string": True,
     }
-    assert structural(Pod)["properties"]["metadata"] == {"type": "object"}
-    schema = for_type(Thing)
+    assert structural_schema(Pod)["properties"]["metadata"] == {"type": "object"}
+    schema = openapi_schema(Thing)
     assert schema["description"] == "A thing."
     assert schema["properties"]["size"] == {
         "type": "integer",
@@ -84,9 +84,9 @@ def test_a_struct_becomes_an_object_with_words_limits_and_list_keys():
     }
 
 
-@pytest.mark.parametrize("resource", resources.CUSTOM, ids=lambda resource: resource.kind)
+@pytest.mark.parametrize("resource", resources.CUSTOM_RESOURCES, ids=lambda resource: resource.kind)
 def test_a_structural_schema_is_one(resource):
-    for schema in every(structural(resource.type)):
+    for schema in every(structural_schema(resource.type)):
         assert "type" in schema or "x-kubernetes-int-or-string" in schema
         assert not {"$ref", "x-kubernetes-patch-merge-key", "x-kubernetes-patch-strategy"} & set(
             schema
@@ -98,41 +98,45 @@ def test_a_structural_schema_is_one(resource):
 
 
 @pytest.mark.parametrize(
-    "resource", [*resources.BUILT_IN, *resources.CUSTOM], ids=lambda resource: resource.plural
+    "resource",
+    [*resources.BUILT_IN_RESOURCES, *resources.CUSTOM_RESOURCES],
+    ids=lambda resource: resource.plural,
 )
 def test_every_field_is_described(resource):
     named = {"apiVersion", "kind", "metadata"}
-    for schema in every(for_type(resource.type)):
+    for schema in every(openapi_schema(resource.type)):
         for name, child in schema.get("properties", {}).items():
             assert child.get("description") or name in named, name
 
 
 def test_a_pod_template_can_be_explained_down_to_a_containers_resources():
     path = ("spec", "pytorchReplicaSpecs", "template", "spec", "containers", "resources", "limits")
-    assert "killed" in field(structural(PyTorchJob), *path)["description"]
+    assert "killed" in field(structural_schema(PyTorchJob), *path)["description"]
 
 
 def test_a_pod_template_has_no_ephemeral_containers_and_a_pod_has():
     path = ("spec", "pytorchReplicaSpecs", "template", "spec")
-    assert "ephemeralContainers" not in field(structural(PyTorchJob), *path)["properties"]
-    assert "ephemeralContainers" in field(for_type(Pod), "spec")["properties"]
+    assert "ephemeralContainers" not in field(structural_schema(PyTorchJob), *path)["properties"]
+    assert "ephemeralContainers" in field(openapi_schema(Pod), "spec")["properties"]
 
 
 def test_volumes_and_ports_are_merged_as_kubernetes_merges_them():
-    volumes = for_type(Pod)["properties"]["spec"]["properties"]["volumes"]
+    volumes = openapi_schema(Pod)["properties"]["spec"]["properties"]["volumes"]
     assert volumes["x-kubernetes-patch-strategy"] == "merge,retainKeys"
-    ports = for_type(Service)["properties"]["spec"]["properties"]["ports"]
+    ports = openapi_schema(Service)["properties"]["spec"]["properties"]["ports"]
     assert ports["x-kubernetes-patch-merge-key"] == "port"
     assert ports["x-kubernetes-list-map-keys"] == ["port", "protocol"]
 
 
-@pytest.mark.parametrize("manifest", crd.manifests().values(), ids=lambda m: m["metadata"]["name"])
+@pytest.mark.parametrize(
+    "manifest", crd.crd_manifests().values(), ids=lambda m: m["metadata"]["name"]
+)
 def test_a_definition_fits_into_the_annotation_of_client_side_apply(manifest):
     assert len(json.dumps(manifest, separators=(",", ":"))) < ANNOTATION_LIMIT * 3 / 4
 
 
 def test_pytorchjobs_have_upstreams_columns_and_subresources():
-    (version,) = crd.manifests()["kubeflow.org_pytorchjobs"]["spec"]["versions"]
+    (version,) = crd.crd_manifests()["kubeflow.org_pytorchjobs"]["spec"]["versions"]
     columns = version["additionalPrinterColumns"]
     assert [(each["name"], each["jsonPath"]) for each in columns if not each.get("priority")] == [
         ("State", ".status.conditions[-1:].type"),
@@ -150,6 +154,6 @@ def test_the_files_in_deploy_are_not_stale():
 
 
 def test_the_files_in_deploy_say_what_the_structs_say():
-    for name, manifest in crd.manifests().items():
+    for name, manifest in crd.crd_manifests().items():
         text = (ROOT / "deploy" / "crds" / f"{name}.yaml").read_text()
         assert yaml.safe_load(text) == manifest

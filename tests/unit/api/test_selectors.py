@@ -10,9 +10,9 @@ from gangline.api.selectors import (
     Requirement,
     Selector,
     SelectorError,
-    from_object,
-    parse_fields,
-    parse_labels,
+    selector_from_object,
+    parse_field_selector,
+    parse_label_selector,
 )
 
 LABELS = {"app": "web", "tier": "cache", "gpus": "8", "empty": ""}
@@ -32,7 +32,7 @@ VALUES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
     ],
 )  # fmt: skip
 def test_a_label_selector_selects(text, selected):
-    assert parse_labels(text).matches(LABELS) == selected
+    assert parse_label_selector(text).matches(LABELS) == selected
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_label_selector_selects(text, selected):
 )
 def test_what_is_no_selector_is_refused(text):
     with pytest.raises(SelectorError):
-        parse_labels(text)
+        parse_label_selector(text)
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ def test_what_is_no_selector_is_refused(text):
 )  # fmt: skip
 def test_a_field_selector_selects(text, selected):
     fields = {"status.phase": "Running", "spec.nodeName": "", "name": "a,b=c"}
-    assert parse_fields(text).matches(fields) == selected
+    assert parse_field_selector(text).matches(fields) == selected
 
 
 def test_a_field_selector_without_an_operator_is_refused():
     with pytest.raises(SelectorError, match="field=value"):
-        parse_fields("status.phase")
+        parse_field_selector("status.phase")
 
 
 def test_no_selector_selects_nothing_and_an_empty_one_everything():
-    assert from_object(None) == NOTHING
-    assert not from_object(None).matches({})
-    assert from_object(LabelSelector()).matches({})
+    assert selector_from_object(None) == NOTHING
+    assert not selector_from_object(None).matches({})
+    assert selector_from_object(LabelSelector()).matches({})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_no_selector_selects_nothing_and_an_empty_one_everything():
 def test_a_wrong_expression_is_refused(operator, values):
     expression = LabelSelectorRequirement(key="app", operator=operator, values=values)
     with pytest.raises(SelectorError, match="app"):
-        from_object(LabelSelector(match_expressions=[expression]))
+        selector_from_object(LabelSelector(match_expressions=[expression]))
 
 
 @given(
@@ -92,12 +92,14 @@ def test_a_wrong_expression_is_refused(operator, values):
 )
 def test_a_selector_reads_back_from_its_text(requirements):
     selector = Selector(tuple(requirements))
-    assert parse_labels(str(selector)) == selector
+    assert parse_label_selector(str(selector)) == selector
 
 
 @given(VALUES, st.lists(VALUES, min_size=1), st.dictionaries(VALUES, VALUES))
 def test_a_negated_requirement_selects_exactly_the_rest(key, values, labels):
     inside = LabelSelectorRequirement(key=key, operator="In", values=values)
     outside = LabelSelectorRequirement(key=key, operator="NotIn", values=values)
-    selects = from_object(LabelSelector(match_expressions=[inside])).matches(labels)
-    assert selects != from_object(LabelSelector(match_expressions=[outside])).matches(labels)
+    selects = selector_from_object(LabelSelector(match_expressions=[inside])).matches(labels)
+    assert selects != selector_from_object(LabelSelector(match_expressions=[outside])).matches(
+        labels
+    )

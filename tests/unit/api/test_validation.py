@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.kubeflow import PyTorchJob
-from gangline.api.validation import MOST_REPLICAS, validate_job, validate_manifest
+from gangline.api.validation import MAX_JOB_REPLICAS, validate_job, validate_manifest
 
-SAMPLES = Path(__file__).parent / "samples"
+SAMPLES = Path(__file__).parents[1] / "samples"
 POD = "spec.pytorchReplicaSpecs.Worker.template.spec"
 CONTAINER = f"{POD}.containers[0]"
 
@@ -125,7 +125,7 @@ def test_all_of_forty_mistakes_are_named():
         pytest.param(
             in_worker("replicas", value=10_000),
             "spec.pytorchReplicaSpecs.Worker.replicas",
-            f"at most {MOST_REPLICAS}",
+            f"at most {MAX_JOB_REPLICAS}",
             id="absurd replicas",
         ),
         pytest.param(

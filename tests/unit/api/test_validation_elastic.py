@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
-from gangline.api.advice import advise_manifest
-from gangline.api.elastic_words import critical_ranks, fraction, node_range, priority_class
+from gangline.api.advice import manifest_warnings
+from gangline.api.elastic_words import (
+    parse_critical_ranks,
+    parse_priority_fraction,
+    parse_node_range,
+    priority_class,
+)
 from gangline.api.validation import validate_manifest
 
 API = "elastic.iml.github.io/v1alpha1"
@@ -87,7 +92,7 @@ USERS_OWN = {
 
 def test_a_job_as_users_write_it_has_no_mistakes_and_needs_no_advice() -> None:
     assert validate_manifest(USERS_OWN) == []
-    assert advise_manifest(USERS_OWN) == []
+    assert manifest_warnings(USERS_OWN) == []
 
 
 def test_whatever_is_optional_may_be_missing() -> None:
@@ -240,7 +245,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 )
 def test_what_is_hardly_meant_is_a_warning_only(written: dict, path: str) -> None:
     assert validate_manifest(written) == []
-    assert path in [each.path for each in advise_manifest(written)]
+    assert path in [each.path for each in manifest_warnings(written)]
 
 
 @pytest.mark.parametrize(
@@ -291,13 +296,18 @@ def test_a_plan_without_mistakes_has_none() -> None:
 
 
 def test_the_small_languages_read_what_they_should() -> None:
-    assert node_range("2:8") == (2, 8)
-    assert node_range("4") == (4, 4)
-    assert [node_range(text) for text in ("", "0:2", "3:1", "a", "1:2:3")] == [None] * 5
-    assert [fraction(text) for text in ("0.5", "1", "2", "high")] == [0.5, 1.0, None, None]
+    assert parse_node_range("2:8") == (2, 8)
+    assert parse_node_range("4") == (4, 4)
+    assert [parse_node_range(text) for text in ("", "0:2", "3:1", "a", "1:2:3")] == [None] * 5
+    assert [parse_priority_fraction(text) for text in ("0.5", "1", "2", "high")] == [
+        0.5,
+        1.0,
+        None,
+        None,
+    ]
     assert priority_class("0.25", 0, 4) == "high"
     assert priority_class("0.25", 1, 4) == "low"
-    found = critical_ranks("0:3, 2")
+    found = parse_critical_ranks("0:3, 2")
     assert found is not None
     assert (0 in found, 1 in found, 2 in found) == (True, False, True)
-    assert critical_ranks("0-2") is None
+    assert parse_critical_ranks("0-2") is None

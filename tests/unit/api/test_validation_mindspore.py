@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gangline.api.advice import advise_manifest
+from gangline.api.advice import manifest_warnings
 from gangline.api.mindspore import MSJob
 from gangline.api.validation import validate_job, validate_manifest
 
@@ -265,11 +265,11 @@ def test_who_runs_a_job_cannot_be_changed():
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in advise_manifest(written)}
+    messages = {error.path: str(error) for error in manifest_warnings(written)}
     assert expected in messages[path]
 
 
 def test_a_job_without_scheduler_may_set_the_variables_itself():
     written = job({"Worker": container(env=[{"name": "MS_ROLE", "value": "MS_WORKER"}])})
     written["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 1
-    assert advise_manifest(written) == []
+    assert manifest_warnings(written) == []

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api import crd
-from gangline.api.advice import advise_manifest
+from gangline.api.advice import manifest_warnings
 from gangline.api.paddle import PaddleJob
 from gangline.api.validation import validate_job, validate_manifest
 
@@ -289,12 +289,12 @@ def test_what_cannot_be_changed_is_named(field, before, after):
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in advise_manifest(written)}
+    messages = {error.path: str(error) for error in manifest_warnings(written)}
     assert expected in messages[path]
 
 
 def test_nothing_is_said_of_a_usual_job():
-    assert advise_manifest(job(ps=1, worker=2, withGloo=1)) == []
+    assert manifest_warnings(job(ps=1, worker=2, withGloo=1)) == []
 
 
 def test_variables_of_other_containers_are_their_own():
@@ -303,11 +303,11 @@ def test_variables_of_other_containers_are_their_own():
         {"name": "paddle", "image": "x"},
         {"name": "sidecar", "image": "x", "env": env},
     ]
-    assert advise_manifest(job(worker=role(containers=containers))) == []
+    assert manifest_warnings(job(worker=role(containers=containers))) == []
 
 
 def test_paddlejobs_have_upstreams_names_columns_and_subresources():
-    spec = crd.manifests()["batch.paddlepaddle.org_paddlejobs"]["spec"]
+    spec = crd.crd_manifests()["batch.paddlepaddle.org_paddlejobs"]["spec"]
     assert spec["names"]["shortNames"] == ["pdj"]
     (version,) = spec["versions"]
     columns = version["additionalPrinterColumns"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gangline.api.yamltext import DEEPEST, BadYaml, documents, survey
+from gangline.api.yamltext import MAX_DEPTH, InvalidYamlError, load_yaml_documents, check_yaml_size
 
 BOMB = "\n".join(
     ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
@@ -11,12 +11,12 @@ BOMB = "\n".join(
 
 
 def test_documents_are_read_and_empty_ones_left_out():
-    assert documents("a: 1\n---\n---\n- b") == [{"a": 1}, ["b"]]
+    assert load_yaml_documents("a: 1\n---\n---\n- b") == [{"a": 1}, ["b"]]
 
 
 def test_aliases_and_merge_keys_may_be_used():
     text = "base: &b {x: 1, y: [1, 2]}\none: {<<: *b, z: 3}\ntwo: *b"
-    assert documents(text)[0]["one"] == {"x": 1, "y": [1, 2], "z": 3}
+    assert load_yaml_documents(text)[0]["one"] == {"x": 1, "y": [1, 2], "z": 3}
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ def test_aliases_and_merge_keys_may_be_used():
         (BOMB, "stands for more than"),
         ("&a [*a]", "*a contains itself"),
         ("&a {b: {c: *a}}", "*a contains itself"),
-        ("[" * (DEEPEST + 1), f"more than {DEEPEST} levels"),
-        ("{a: " * 100_000, f"more than {DEEPEST} levels"),
+        ("[" * (MAX_DEPTH + 1), f"more than {MAX_DEPTH} levels"),
+        ("{a: " * 100_000, f"more than {MAX_DEPTH} levels"),
         ("a: 1\nb: 2\na: 3", "line 3, column 1: 'a' is given twice"),
         ("x: {a: 1, a: 2}", "line 1, column 11: 'a' is given twice"),
         ("a: [", "line 2"),
@@ -41,12 +41,12 @@ def test_aliases_and_merge_keys_may_be_used():
     ],
 )  # fmt: skip
 def test_what_nobody_can_mean_is_refused_with_its_place(text: str, expected: str):
-    with pytest.raises(BadYaml) as refused:
-        documents(text)
+    with pytest.raises(InvalidYamlError) as refused:
+        load_yaml_documents(text)
     assert expected in str(refused.value)
 
 
 def test_the_same_key_in_objects_beside_each_other_is_not_twice():
-    assert survey("[{a: 1}, {a: 2}]") == []
-    assert survey("{a: {a: {a: 1}}}") == []
-    assert survey("a: b\nb: a") == []
+    assert check_yaml_size("[{a: 1}, {a: 2}]") == []
+    assert check_yaml_size("{a: {a: {a: 1}}}") == []
+    assert check_yaml_size("a: b\nb: a") == []

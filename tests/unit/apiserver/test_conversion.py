@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gangline.local.apiserver.conversion import from_stored, to_stored
-from gangline.local.apiserver.registry import Kind
+from gangline.local.apiserver.registry import ServedKind
 
-EVENT = Kind("events.k8s.io", "v1", "Event", "events", storage_version="core")
-SCALER = Kind(
+EVENT = ServedKind("events.k8s.io", "v1", "Event", "events", storage_version="core")
+SCALER = ServedKind(
     "autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
     storage_version="v2",
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.local.apiserver.spdy import DICTIONARY, Session, SpdyError, Stream
+from gangline.local.apiserver.spdy import DICTIONARY, SpdySession, SpdyError, SpdyStream
 
 
 class Peer:
@@ -31,10 +31,10 @@ def data(identity: int, content: bytes, flags: int = 0) -> bytes:
     return struct.pack(">II", identity, flags << 24 | len(content)) + content
 
 
-def session() -> tuple[Session, list[bytes], list[Stream]]:
+def session() -> tuple[SpdySession, list[bytes], list[SpdyStream]]:
     sent: list[bytes] = []
-    opened: list[Stream] = []
-    return Session(sent.append, opened.append), sent, opened
+    opened: list[SpdyStream] = []
+    return SpdySession(sent.append, opened.append), sent, opened
 
 
 def test_the_dictionary_is_the_protocols_own():
@@ -101,6 +101,6 @@ def test_what_is_no_spdy_is_an_error(junk: bytes):
 
 def test_unread_bytes_are_counted():
     counts: list[int] = []
-    spdy = Session(lambda frame: None, lambda stream: None, counts.append)
+    spdy = SpdySession(lambda frame: None, lambda stream: None, counts.append)
     spdy.feed(Peer().syn_stream(1, {}) + data(1, b"12345"))
     assert counts == [5]

@@ -9,37 +9,41 @@ import pytest
 from gangline.api.admission import MutatingWebhook, ValidatingWebhook
 from gangline.api.meta import Status, StatusCause, StatusDetails
 from gangline.api.selectors import EVERYTHING
-from gangline.local.apiserver.registry import Kind
-from gangline.local.apiserver.request import Call, User
+from gangline.local.apiserver.registry import ServedKind
+from gangline.local.apiserver.request import ApiRequest, RequestUser
 from gangline.local.apiserver.webhook_review import (
-    BadAnswer,
-    Question,
-    ask,
-    denial,
-    operations_of,
-    options_of,
-    read_answer,
+    InvalidAdmissionResponse,
+    ReviewInput,
+    encode_review,
+    denial_error,
+    patch_operations,
+    request_options,
+    decode_response,
 )
-from gangline.local.apiserver.webhook_selection import Hook
+from gangline.local.apiserver.webhook_selection import CompiledWebhook
 
-PODS = Kind("", "v1", "Pod", "pods")
-NAMESPACES = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
+PODS = ServedKind("", "v1", "Pod", "pods")
+NAMESPACES = ServedKind("", "v1", "Namespace", "namespaces", namespaced=False)
 VERSIONS = ["v9", "v1", "v1beta1"]
 
 
-def a_hook(*versions: str, mutating: bool = False) -> Hook:
+def a_hook(*versions: str, mutating: bool = False) -> CompiledWebhook:
     type_ = MutatingWebhook if mutating else ValidatingWebhook
     listed = list(versions) or VERSIONS
-    return Hook(type_("a.b.c", admission_review_versions=listed), EVERYTHING, EVERYTHING)
+    return CompiledWebhook(type_("a.b.c", admission_review_versions=listed), EVERYTHING, EVERYTHING)
 
 
-def a_call(kind: Kind = PODS, name: str = "p", namespace: str | None = "n", **params: str) -> Call:
-    return Call(kind, "create", namespace, name, "", params, User("me", ("g",), "u"))
+def a_call(
+    kind: ServedKind = PODS, name: str = "p", namespace: str | None = "n", **params: str
+) -> ApiRequest:
+    return ApiRequest(kind, "create", namespace, name, "", params, RequestUser("me", ("g",), "u"))
 
 
-def asked(call: Call, new: dict[str, Any] | None = None, hook: Hook | None = None) -> Any:
-    question = Question(call, "CREATE", options_of(call, "CREATE"))
-    _, body = ask(hook or a_hook(), question, call.kind, None, new)
+def asked(
+    call: ApiRequest, new: dict[str, Any] | None = None, hook: CompiledWebhook | None = None
+) -> Any:
+    question = ReviewInput(call, "CREATE", request_options(call, "CREATE"))
+    _, body = encode_review(hook or a_hook(), question, call.kind, None, new)
     return json.loads(body)
 
 
@@ -72,10 +76,10 @@ def an_answer(version: str = "v1", **response: Any) -> bytes:
 
 
 def test_an_answer_to_the_question_is_read():
-    assert read_answer(a_hook(), "1", an_answer(allowed=True)).allowed
-    assert not read_answer(a_hook(), "1", an_answer()).allowed
+    assert decode_response(a_hook(), "1", an_answer(allowed=True)).allowed
+    assert not decode_response(a_hook(), "1", an_answer()).allowed
     # v1beta1 does not require that the response repeats the UID.
-    assert read_answer(a_hook("v1beta1"), "2", an_answer("v1beta1", allowed=True)).allowed
+    assert decode_response(a_hook("v1beta1"), "2", an_answer("v1beta1", allowed=True)).allowed
 
 
 @pytest.mark.parametrize(
@@ -95,23 +99,23 @@ def test_an_answer_to_the_question_is_read():
     ],
 )
 def test_an_answer_that_makes_no_sense_is_refused(answer: bytes, message: str):
-    with pytest.raises(BadAnswer) as error:
-        read_answer(a_hook(mutating=True), "1", answer)
+    with pytest.raises(InvalidAdmissionResponse) as error:
+        decode_response(a_hook(mutating=True), "1", answer)
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("patch", ["%", base64.b64encode(b"{").decode()])
 def test_a_patch_that_cannot_be_read_is_refused(patch: str):
     answer = an_answer(allowed=True, patch=patch, patchType="JSONPatch")
-    response = read_answer(a_hook(mutating=True), "1", answer)
-    with pytest.raises(BadAnswer, match="the patch is invalid"):
-        operations_of(response)
+    response = decode_response(a_hook(mutating=True), "1", answer)
+    with pytest.raises(InvalidAdmissionResponse, match="the patch is invalid"):
+        patch_operations(response)
 
 
 def test_a_denial_keeps_the_details_of_the_webhook():
     causes = [StatusCause("FieldValueInvalid", "too many", "spec.replicas")]
     given = Status(message="no", code=422, reason="Invalid", details=StatusDetails(causes=causes))
-    status = denial(a_hook(), given).status
+    status = denial_error(a_hook(), given).status
     assert status.message == 'admission webhook "a.b.c" denied the request: no'
     assert (status.code, status.reason, status.status) == (422, "Invalid", "Failure")
     assert status.details is not None

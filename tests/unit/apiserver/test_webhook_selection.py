@@ -7,28 +7,28 @@ import pytest
 
 from gangline.api.admission import GROUP, RuleWithOperations, ValidatingWebhook, WebhookClientConfig
 from gangline.api.meta import LabelSelector, LabelSelectorRequirement
-from gangline.local.apiserver.registry import Kind
+from gangline.local.apiserver.registry import ServedKind
 from gangline.local.apiserver.webhook_selection import (
     VALIDATING,
-    Hook,
-    Subject,
-    hooks_of,
-    matching,
-    objects_meant,
+    CompiledWebhook,
+    WriteAttributes,
+    compile_webhooks,
+    match_webhooks,
+    object_selector_matches,
 )
 
-PODS = Kind("", "v1", "Pod", "pods")
-NODES = Kind("", "v1", "Node", "nodes", namespaced=False)
-NAMESPACES = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
-OLD = Kind("example.com", "v1", "Thing", "things")
-NEW = Kind("example.com", "v2", "Thing", "things")
-OWN = Kind(GROUP, "v1", "ValidatingWebhookConfiguration", VALIDATING, namespaced=False)
+PODS = ServedKind("", "v1", "Pod", "pods")
+NODES = ServedKind("", "v1", "Node", "nodes", namespaced=False)
+NAMESPACES = ServedKind("", "v1", "Namespace", "namespaces", namespaced=False)
+OLD = ServedKind("example.com", "v1", "Thing", "things")
+NEW = ServedKind("example.com", "v2", "Thing", "things")
+OWN = ServedKind(GROUP, "v1", "ValidatingWebhookConfiguration", VALIDATING, namespaced=False)
 
 
-def a_hook(*rules: RuleWithOperations, **more: Any) -> Hook:
+def a_hook(*rules: RuleWithOperations, **more: Any) -> CompiledWebhook:
     webhook = ValidatingWebhook("a.b.c", WebhookClientConfig(), list(rules), **more)
     body = msgspec.json.encode({"webhooks": [webhook]})
-    (hook,) = hooks_of(VALIDATING, body)
+    (hook,) = compile_webhooks(VALIDATING, body)
     return hook
 
 
@@ -65,16 +65,16 @@ def a_rule(*resources: str, scope: str = "*", **more: Any) -> RuleWithOperations
     ],
 )
 def test_a_rule_means_what_it_names(
-    rule: RuleWithOperations, kind: Kind, subresource: str, is_meant: bool
+    rule: RuleWithOperations, kind: ServedKind, subresource: str, is_meant: bool
 ):
-    found = matching([a_hook(rule)], Subject("CREATE", kind, subresource), [kind])
+    found = match_webhooks([a_hook(rule)], WriteAttributes("CREATE", kind, subresource), [kind])
     assert bool(found) is is_meant
 
 
 def test_another_version_of_the_kind_is_meant_too_unless_it_must_be_exact():
     rule = a_rule("things", api_versions=["v1"])
     loose, exact = a_hook(rule), a_hook(rule, match_policy="Exact")
-    found = matching([loose, exact], Subject("CREATE", NEW, ""), [NEW, OLD])
+    found = match_webhooks([loose, exact], WriteAttributes("CREATE", NEW, ""), [NEW, OLD])
     assert [(each.hook, each.kind) for each in found] == [(loose, OLD)]
 
 
@@ -84,22 +84,22 @@ def labelled(**labels: Any) -> dict[str, Any]:
 
 def test_an_object_is_meant_by_its_labels_before_or_after():
     hook = a_hook(object_selector=LabelSelector(match_labels={"a": "b"}))
-    assert objects_meant(hook, None, labelled(a="b"))
-    assert objects_meant(hook, labelled(a="b"), None)
-    assert objects_meant(hook, labelled(a="b"), labelled(a="c"))
-    assert not objects_meant(hook, labelled(), labelled(a="c"))
+    assert object_selector_matches(hook, None, labelled(a="b"))
+    assert object_selector_matches(hook, labelled(a="b"), None)
+    assert object_selector_matches(hook, labelled(a="b"), labelled(a="c"))
+    assert not object_selector_matches(hook, labelled(), labelled(a="c"))
     absent = LabelSelectorRequirement("a", "DoesNotExist")
     without = a_hook(object_selector=LabelSelector(match_expressions=[absent]))
-    assert objects_meant(without, None, labelled(c="d"))
+    assert object_selector_matches(without, None, labelled(c="d"))
 
 
 @pytest.mark.parametrize("meta", [None, "text", {"labels": 3}, {"labels": {"a": 1}}])
 def test_labels_of_the_wrong_shape_are_none(meta: Any):
     hook = a_hook(object_selector=LabelSelector(match_labels={"a": "b"}))
-    assert not objects_meant(hook, None, {"metadata": meta})
+    assert not object_selector_matches(hook, None, {"metadata": meta})
 
 
 def test_a_selector_that_cannot_be_read_selects_nothing():
     broken = LabelSelectorRequirement("a", "Like", ["b"])
     hook = a_hook(object_selector=LabelSelector(match_expressions=[broken]))
-    assert not objects_meant(hook, None, labelled(a="b"))
+    assert not object_selector_matches(hook, None, labelled(a="b"))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.local.apiserver.machinery.apply import ApplyConflict, ApplyError, apply
+from gangline.local.apiserver.machinery.apply import ApplyConflict, ApplyError, server_side_apply
 from gangline.local.apiserver.machinery.field_sets import (
-    changes,
-    decode,
-    encode,
+    diff_fields,
+    decode_fields,
+    encode_fields,
     field_set,
-    tree_of,
+    field_tree,
 )
 from gangline.local.apiserver.machinery.ownership import managed_fields, track_update
 from gangline.local.apiserver.machinery.structural import StructuralSchema
@@ -81,7 +81,7 @@ def applied_by(
 ) -> dict[str, Any]:
     before = copy.deepcopy(live)
     configuration = an_object(**fields)
-    result = apply(
+    result = server_side_apply(
         live,
         configuration,
         SCHEMA,
@@ -263,7 +263,7 @@ def test_the_same_manager_has_an_entry_for_each_subresource() -> None:
 def test_identity_and_server_fields_have_no_owner() -> None:
     configuration = an_object(data={"a": "1"})
     configuration["metadata"] |= {"namespace": "n", "uid": "u", "labels": {"l": "1"}}
-    result = apply(None, configuration, SCHEMA, manager="one", now=NOW)
+    result = server_side_apply(None, configuration, SCHEMA, manager="one", now=NOW)
     assert owners(result) == {
         "one": {"f:data": {"f:a": {}}, "f:metadata": {"f:labels": {"f:l": {}}}}
     }
@@ -273,7 +273,7 @@ def test_managed_fields_cannot_be_applied() -> None:
     configuration = an_object()
     configuration["metadata"]["managedFields"] = [{"manager": "x"}]
     with pytest.raises(ApplyError):
-        apply(None, configuration, SCHEMA, manager="one", now=NOW)
+        server_side_apply(None, configuration, SCHEMA, manager="one", now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -308,15 +308,15 @@ IDENTITY = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name")}
 @given(FIELDS)
 def test_fields_survive_encoding(fields: dict[str, Any]) -> None:
     found = field_set(an_object(**fields), SCHEMA)
-    assert decode(encode(found)) == found
+    assert decode_fields(encode_fields(found)) == found
 
 
 @given(FIELDS)
 def test_the_fast_way_to_own_a_creation_finds_the_same_fields(fields: dict[str, Any]) -> None:
     obj = an_object(**fields)
-    tree = tree_of(obj, SCHEMA)
+    tree = field_tree(obj, SCHEMA)
     tree.pop(".", None)
-    assert tree == encode(changes({}, obj, SCHEMA).added)
+    assert tree == encode_fields(diff_fields({}, obj, SCHEMA).added)
 
 
 @given(FIELDS, FIELDS)
@@ -362,7 +362,7 @@ def test_an_update_owns_what_differs(before: dict[str, Any], after: dict[str, An
     old = applied_by("one", None, **before)
     new = an_object(**after)
     track_update(old, new, SCHEMA, manager="kubectl", now=NOW)
-    owned = set().union(*(decode(entry["fieldsV1"]) for entry in managed_fields(new)), set())
+    owned = set().union(*(decode_fields(entry["fieldsV1"]) for entry in managed_fields(new)), set())
     # An emptied container has no leaves left, hence no owners.
     leaves = {path for path in field_set(an_object(**after), SCHEMA) if path[-1] not in PARENTS}
     assert leaves - IDENTITY <= owned

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.local.apiserver.machinery.core_defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.core_validation import validate_create
 
 CPU = {
@@ -17,7 +17,7 @@ SPEC = {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, "maxReplicas": 3,
 
 def a_scaler(**spec: Any) -> dict[str, Any]:
     obj = {"metadata": {"name": "a", "namespace": "n"}, "spec": copy.deepcopy({**SPEC, **spec})}
-    apply_core_defaults("autoscaling", "HorizontalPodAutoscaler", obj)
+    apply_builtin_defaults("autoscaling", "HorizontalPodAutoscaler", obj)
     return obj
 
 

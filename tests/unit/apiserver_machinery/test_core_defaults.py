@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from gangline.local.apiserver.machinery.core_defaults import (
     DEFAULTERS,
-    apply_core_defaults,
+    apply_builtin_defaults,
     apply_priority,
     initial_status,
-    normalize,
+    normalize_builtin,
 )
 
 
 def defaulted(group: str, kind: str, **fields: Any) -> dict[str, Any]:
     obj: dict[str, Any] = {"metadata": {"name": "x"}, **fields}
-    apply_core_defaults(group, kind, obj)
+    apply_builtin_defaults(group, kind, obj)
     return obj
 
 
@@ -261,11 +261,11 @@ OBJECTS = st.dictionaries(st.sampled_from(["spec", "metadata", "stringData", "su
 def test_defaults_are_idempotent_whatever_the_object_holds(
     of: tuple[str, str], obj: dict[str, Any]
 ) -> None:
-    apply_core_defaults(*of, obj)
+    apply_builtin_defaults(*of, obj)
     once = copy.deepcopy(obj)
-    apply_core_defaults(*of, obj)
+    apply_builtin_defaults(*of, obj)
     assert obj == once
-    normalize(*of, obj)
+    normalize_builtin(*of, obj)
     assert obj == once
 
 

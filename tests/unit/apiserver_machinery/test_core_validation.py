@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.local.apiserver.machinery.core_defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.core_validation import (
     VALIDATORS,
     validate_create,
@@ -17,7 +17,7 @@ from gangline.local.apiserver.machinery.core_validation import (
 
 def an_object(group: str, kind: str, **fields: Any) -> dict[str, Any]:
     obj: dict[str, Any] = {"metadata": {"name": "x", "namespace": "n"}, **copy.deepcopy(fields)}
-    apply_core_defaults(group, kind, obj)
+    apply_builtin_defaults(group, kind, obj)
     return obj
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gangline.local.apiserver.machinery.apply import apply
-from gangline.local.apiserver.machinery.field_sets import decode
+from gangline.local.apiserver.machinery.apply import server_side_apply
+from gangline.local.apiserver.machinery.field_sets import decode_fields
 from gangline.local.apiserver.machinery.ownership import (
     managed_fields,
-    manager_of,
+    manager_name,
     track_update,
 )
 from gangline.local.apiserver.machinery.structural import StructuralSchema
@@ -38,7 +38,7 @@ def an_object(**fields: Any) -> dict[str, Any]:
 
 
 def applied_by(manager: str, live: dict[str, Any] | None, **fields: Any) -> dict[str, Any]:
-    return apply(live, an_object(**fields), SCHEMA, manager=manager, now=NOW)
+    return server_side_apply(live, an_object(**fields), SCHEMA, manager=manager, now=NOW)
 
 
 def updated_by(manager: str, old: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_managers_that_update_are_few() -> None:
         track_update(live, new, SCHEMA, manager=f"m{number}", now=later)
         live = new
     assert len(managed_fields(live)) == 10
-    found = set().union(*(decode(entry["fieldsV1"]) for entry in managed_fields(live)))
+    found = set().union(*(decode_fields(entry["fieldsV1"]) for entry in managed_fields(live)))
     assert {("f:data", f"f:k{number}") for number in range(30)} <= found
 
 
@@ -109,9 +109,9 @@ def test_managers_that_update_are_few() -> None:
 def test_a_manager_is_named_by_itself_or_by_its_program(
     agent: str, name: str, manager: str
 ) -> None:
-    assert manager_of(agent, name) == manager
+    assert manager_name(agent, name) == manager
 
 
 @pytest.mark.parametrize("tree", [None, 7, {"f:a": 7}, {"odd": {}}, {"f:a": {"f:b": None}}])
 def test_damaged_fields_are_passed_over(tree: Any) -> None:
-    assert decode(tree) <= {("f:a",), ("f:a", "f:b")}
+    assert decode_fields(tree) <= {("f:a",), ("f:a", "f:b")}

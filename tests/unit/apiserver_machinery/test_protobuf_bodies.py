@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gangline.local.apiserver.machinery.protobuf_bodies import (
     ProtobufError,
-    UnknownKind,
-    decode_body,
+    UnknownProtobufKind,
+    decode_protobuf,
 )
 
 DEPLOYMENT = base64.b64decode(
@@ -52,7 +52,7 @@ NAMED_X = field(1, [field(1, "x")])
 
 def test_a_deployment_of_kubectl_reads_as_its_json() -> None:
     container = {"name": "nginx", "image": "nginx:1", "ports": [{"containerPort": 80}]}
-    assert decode_body(DEPLOYMENT) == {
+    assert decode_protobuf(DEPLOYMENT) == {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": "web", "labels": {"app": "web"}},
@@ -68,24 +68,24 @@ def test_a_deployment_of_kubectl_reads_as_its_json() -> None:
 
 
 def test_a_service_of_kubectl_keeps_the_name_of_its_target_port() -> None:
-    (port,) = decode_body(SERVICE)["spec"]["ports"]
+    (port,) = decode_protobuf(SERVICE)["spec"]["ports"]
     assert port == {"name": "80-http", "protocol": "TCP", "port": 80, "targetPort": "http"}
 
 
 def test_bytes_times_amounts_and_maps_are_written_as_in_json() -> None:
     meta = field(1, [field(1, "x"), field(8, [field(1, 1_700_000_000), field(2, 5)])])
-    secret = decode_body(a_body("v1", "Secret", meta, field(2, [field(1, "k"), field(2, "v")])))
+    secret = decode_protobuf(a_body("v1", "Secret", meta, field(2, [field(1, "k"), field(2, "v")])))
     assert secret["data"] == {"k": "dg=="}
     assert secret["metadata"]["creationTimestamp"] == "2023-11-14T22:13:20Z"
     hard = field(1, [field(1, "cpu"), field(2, [field(1, "500m")])])
-    quota = decode_body(a_body("v1", "ResourceQuota", NAMED_X, field(2, [hard])))
+    quota = decode_protobuf(a_body("v1", "ResourceQuota", NAMED_X, field(2, [hard])))
     assert quota["spec"] == {"hard": {"cpu": "500m"}}
 
 
 def test_parts_without_a_name_lie_flat_in_their_parent() -> None:
     volume = field(1, [field(1, "v"), field(2, [field(2, [])])])
     secret = field(1, [field(1, "s"), field(2, [field(6, [field(1, "name")])])])
-    pod = decode_body(a_body("v1", "Pod", NAMED_X, field(2, [volume, secret])))
+    pod = decode_protobuf(a_body("v1", "Pod", NAMED_X, field(2, [volume, secret])))
     # emptyDir is an empty message, and still a volume source.
     assert pod["spec"]["volumes"] == [
         {"name": "v", "emptyDir": {}},
@@ -94,19 +94,23 @@ def test_parts_without_a_name_lie_flat_in_their_parent() -> None:
 
 
 def test_negative_numbers_are_negative() -> None:
-    classed = decode_body(a_body("scheduling.k8s.io/v1", "PriorityClass", field(2, -5)))
+    classed = decode_protobuf(a_body("scheduling.k8s.io/v1", "PriorityClass", field(2, -5)))
     assert classed["value"] == -5
 
 
 def test_unknown_fields_are_passed_over() -> None:
     fixed = varint(99 << 3 | 1) + bytes(8) + varint(98 << 3 | 5) + bytes(4)
     body = a_body("v1", "Namespace", NAMED_X, field(77, "odd"), field(78, 1), fixed)
-    assert decode_body(body) == {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}
+    assert decode_protobuf(body) == {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "x"},
+    }
 
 
 def test_unknown_kind_is_reported() -> None:
-    with pytest.raises(UnknownKind, match="Odd"):
-        decode_body(a_body("v1", "Odd"))
+    with pytest.raises(UnknownProtobufKind, match="Odd"):
+        decode_protobuf(a_body("v1", "Odd"))
 
 
 @pytest.mark.parametrize(
@@ -124,14 +128,14 @@ def test_unknown_kind_is_reported() -> None:
 )
 def test_what_is_no_message_is_refused(body: bytes) -> None:
     with pytest.raises(ProtobufError):
-        decode_body(body)
+        decode_protobuf(body)
 
 
 @given(st.integers(0, len(DEPLOYMENT) - 1), st.integers(0, 255))
 def test_a_damaged_body_is_read_or_refused(place: int, byte: int) -> None:
     body = DEPLOYMENT[:place] + bytes([byte]) + DEPLOYMENT[place + 1 :]
     try:
-        found = decode_body(body)
+        found = decode_protobuf(body)
     except ProtobufError:
         return
     assert json.loads(json.dumps(found)) == found

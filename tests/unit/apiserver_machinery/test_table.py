@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gangline.local.apiserver.machinery.durations import age, human_duration
+from gangline.local.apiserver.machinery.durations import format_age, format_duration
 from gangline.local.apiserver.machinery.table import (
-    partial_object_list,
-    printer_for,
+    partial_object_metadata_list,
+    find_printer,
     render_table,
 )
 
@@ -21,7 +21,7 @@ def ago(**of: float) -> str:
 
 def shown(group: str, kind: str, obj: dict[str, Any]) -> dict[str, Any]:
     obj.setdefault("metadata", {"name": "x", "creationTimestamp": ago(hours=5)})
-    table = render_table(printer_for(group, kind), [obj], now=NOW)
+    table = render_table(find_printer(group, kind), [obj], now=NOW)
     names = [column["name"] for column in table["columnDefinitions"]]
     (row,) = table["rows"]
     assert len(names) == len(row["cells"])
@@ -241,7 +241,7 @@ COLUMNS = [
 
 
 def test_custom_kinds_show_the_columns_of_their_definition() -> None:
-    printer = printer_for("x.io", "X", COLUMNS)
+    printer = find_printer("x.io", "X", COLUMNS)
     status = {"conditions": [{"type": "A"}, {"type": "B"}], "start": ago(days=3)}
     obj = {"metadata": {"name": "x"}, "spec": {"replicas": 3}, "status": status}
     table = render_table(printer, [obj, {"metadata": {"name": "y"}}], now=NOW)
@@ -254,7 +254,7 @@ def test_custom_kinds_show_the_columns_of_their_definition() -> None:
 
 def test_rows_carry_as_much_of_the_object_as_is_asked_for() -> None:
     obj = {"kind": "X", "metadata": {"name": "x"}, "spec": {}}
-    printer = printer_for("", "X")
+    printer = find_printer("", "X")
 
     def row(include: str) -> dict[str, Any]:
         found: dict[str, Any] = render_table(printer, [obj], now=NOW, include_object=include)[
@@ -272,12 +272,12 @@ def test_rows_carry_as_much_of_the_object_as_is_asked_for() -> None:
 
 
 def test_later_events_of_a_watch_have_no_columns() -> None:
-    table = render_table(printer_for("", "Pod"), [], now=NOW, with_columns=False)
+    table = render_table(find_printer("", "Pod"), [], now=NOW, with_columns=False)
     assert table["columnDefinitions"] == []
 
 
 def test_lists_are_cut_down_to_metadata() -> None:
-    found = partial_object_list(
+    found = partial_object_metadata_list(
         {"metadata": {"continue": "c"}, "items": [{"metadata": {"name": "x"}}]}
     )
     assert found["kind"] == "PartialObjectMetadataList"
@@ -296,9 +296,9 @@ def test_lists_are_cut_down_to_metadata() -> None:
     ],
 )  # fmt: skip
 def test_durations_read_as_in_kubectl(seconds: float, text: str) -> None:
-    assert human_duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize("timestamp", [None, "", "never", 7, {}])
 def test_the_age_of_what_has_no_time_is_unknown(timestamp: Any) -> None:
-    assert age(timestamp, NOW) == "<unknown>"
+    assert format_age(timestamp, NOW) == "<unknown>"

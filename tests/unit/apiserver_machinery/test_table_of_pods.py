@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gangline.local.apiserver.machinery.table import (
-    printer_for,
+    find_printer,
     render_table,
 )
 
@@ -19,7 +19,7 @@ def ago(**of: float) -> str:
 
 def shown(group: str, kind: str, obj: dict[str, Any]) -> dict[str, Any]:
     obj.setdefault("metadata", {"name": "x"})
-    table = render_table(printer_for(group, kind), [obj], now=NOW)
+    table = render_table(find_printer(group, kind), [obj], now=NOW)
     names = [column["name"] for column in table["columnDefinitions"]]
     (row,) = table["rows"]
     assert len(names) == len(row["cells"])
@@ -189,5 +189,5 @@ def test_wide_columns_of_pods_say_where_they_run() -> None:
 
 
 def test_rows_of_finished_pods_say_so() -> None:
-    table = render_table(printer_for("", "Pod"), [a_pod(phase="Succeeded")], now=NOW)
+    table = render_table(find_printer("", "Pod"), [a_pod(phase="Succeeded")], now=NOW)
     assert table["rows"][0]["conditions"][0]["type"] == "Completed"

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.resources import VALIDATING_WEBHOOK_CONFIGURATIONS
-from gangline.api.schema import for_type
-from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.api.schema import openapi_schema
+from gangline.local.apiserver.machinery.core_defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.core_validation import validate_create
 from gangline.local.apiserver.machinery.structural import StructuralSchema
-from gangline.local.apiserver.webhook_selection import VALIDATING, hooks_of
+from gangline.local.apiserver.webhook_selection import VALIDATING, compile_webhooks
 
 GROUP = "admissionregistration.k8s.io"
 RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
@@ -25,7 +25,7 @@ HOOK = {
     "admissionReviewVersions": ["v1"],
 }
 SERVICE = {"name": "s", "namespace": "n"}
-SCHEMA = StructuralSchema(for_type(VALIDATING_WEBHOOK_CONFIGURATIONS.type))
+SCHEMA = StructuralSchema(openapi_schema(VALIDATING_WEBHOOK_CONFIGURATIONS.type))
 
 
 def configuration(*hooks: Any, kind: str = "ValidatingWebhookConfiguration") -> dict[str, Any]:
@@ -33,7 +33,7 @@ def configuration(*hooks: Any, kind: str = "ValidatingWebhookConfiguration") -> 
         "apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": "c"},
         "webhooks": copy.deepcopy(list(hooks)),
     }  # fmt: skip
-    apply_core_defaults(GROUP, kind, obj)
+    apply_builtin_defaults(GROUP, kind, obj)
     return obj
 
 
@@ -176,7 +176,7 @@ NUMBERS = st.floats(1, 30) | st.integers(1, 30).map(float)
 def test_any_value_of_a_field_is_refused_or_can_be_read_back(name: str, value: Any):
     webhook = hook(**{name: value})
     if not mistakes(webhook):
-        assert hooks_of(VALIDATING, msgspec.json.encode(configuration(webhook)))
+        assert compile_webhooks(VALIDATING, msgspec.json.encode(configuration(webhook)))
 
 
 @given(st.sampled_from(sorted(RULE)), JSON)

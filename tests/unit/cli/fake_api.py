@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gangline.api.selectors import parse_labels
+from gangline.api.selectors import parse_label_selector
 
 Manifest = dict[str, Any]
 
@@ -94,7 +94,7 @@ class FakeApi:
         return web.json_response(self.add(path, **body) | kind, status=201)
 
     def _list(self, plural: str, namespace: str | None, wanted: str) -> web.Response:
-        chosen = parse_labels(wanted)
+        chosen = parse_label_selector(wanted)
         items = [
             each
             for each in self._of(plural, namespace)

@@ -159,13 +159,13 @@ async def test_what_is_watched_is_printed_again_when_it_has_changed(
     async def look() -> list[Any]:
         return next(looks)
 
-    seen = choosing.changes(look, watch=True)
+    seen = choosing.poll_changes(look, watch=True)
     things, head = await anext(seen)
     assert (len(things), head) == (2, True)
     things, head = await anext(seen)
     assert ([each.value for each in things], head) == ([2], False)
     await seen.aclose()  # type: ignore[attr-defined]
-    once = [each async for each in choosing.changes(_one_look, watch=False)]
+    once = [each async for each in choosing.poll_changes(_one_look, watch=False)]
     assert len(once) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gangline.api.meta import Status, StatusCause, StatusDetails
 from gangline.cli import main
-from gangline.cli.errors import CommandError, explain
+from gangline.cli.errors import CommandError, to_command_error
 from gangline.cli.exit_codes import ExitCode
 from gangline.kube import errors as kube
 
@@ -175,20 +175,20 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
 def test_errors_become_a_message_and_an_exit_status(
     error: BaseException, code: ExitCode, fragment: str
 ) -> None:
-    result = explain(error)
+    result = to_command_error(error)
     assert result.code == code
     assert fragment in f"{result.message} {result.hint}"
 
 
 def test_single_error_of_task_group_is_explained() -> None:
     group = BaseExceptionGroup("tasks", [CommandError("why", code=ExitCode.EXISTS)])
-    assert explain(group).code == ExitCode.EXISTS
+    assert to_command_error(group).code == ExitCode.EXISTS
 
 
 def test_every_mistake_of_a_refused_object_is_named() -> None:
     causes = [StatusCause(field=f"spec.f{index}", message=f"bad {index}") for index in range(40)]
     error = kube.Invalid(status("Invalid", kind="PyTorchJob", name="x", causes=causes))
-    result = explain(error).message
+    result = to_command_error(error).message
     assert "40 errors" in result
     assert all(f"spec.f{index}: bad {index}" in result for index in range(40))
 

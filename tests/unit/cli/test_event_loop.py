@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from gangline.cli.event_loop import run_briefly
+from gangline.cli.event_loop import run_without_gc
 
 
 async def collects() -> bool:
@@ -17,8 +17,8 @@ async def fails() -> None:
 
 def test_garbage_collection_is_enabled_after_short_work() -> None:
     assert gc.isenabled()
-    assert run_briefly(collects()) is False
+    assert run_without_gc(collects()) is False
     assert gc.isenabled()
     with pytest.raises(ValueError, match="as expected"):
-        run_briefly(fails())
+        run_without_gc(fails())
     assert gc.isenabled()

@@ -12,28 +12,28 @@ from gangline.api.core import Event
 from gangline.api.node import Node
 from gangline.api.service import Service
 from gangline.api.storage import PersistentVolumeClaim
-from gangline.cli.access import pick_replica, read_port
+from gangline.cli.access import select_replica, parse_port_mapping
 from gangline.cli.data import claim_table
 from gangline.cli.errors import CommandError
 from gangline.cli.event_views import event_table
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.job_views import now
-from gangline.cli.jsonpath import filled
-from gangline.cli.log_lines import LineWriter
-from gangline.cli.logs import replicas_of_ranks
-from gangline.cli.prune import pruned
-from gangline.cli.sparkline import History, sparkline
-from gangline.cli.tensorboard import mounts_of
-from gangline.cli.top_job import replica_usage, usage_data, usage_table, with_gpus
-from gangline.cli.wait import reached
-from gangline.sdk.boards import address_of
-from gangline.sdk.client import UnknownKind, kinds_called
-from gangline.sdk.events import happenings
+from gangline.cli.job_views import current_time
+from gangline.cli.jsonpath import render_template
+from gangline.cli.log_lines import LogLineWriter
+from gangline.cli.logs import select_ranks
+from gangline.cli.prune import select_expired
+from gangline.cli.sparkline import SparklineHistory, sparkline
+from gangline.cli.tensorboard import find_event_mount
+from gangline.cli.top_job import format_replica_usage, usage_data, format_job_usage, add_gpu_usage
+from gangline.cli.wait import has_reached
+from gangline.sdk.boards import service_address
+from gangline.sdk.client import UnknownKind, resolve_kinds
+from gangline.sdk.events import read_events
 from gangline.sdk.gpu_usage import GpuUsage
-from gangline.sdk.jobs import Job, Replica, State
+from gangline.sdk.jobs import Job, Replica, JobState
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
-from gangline.sdk.usage import Usage, read_usage
+from gangline.sdk.usage import ResourceUsage, parse_usage
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -42,7 +42,7 @@ def made(kind: Any, **fields: Any) -> Any:
     return msgspec.convert(fields, kind, strict=False)
 
 
-def a_job(name: str = "a", state: State = State.RUNNING, **fields: Any) -> Job:
+def a_job(name: str = "a", state: JobState = JobState.RUNNING, **fields: Any) -> Job:
     replicas = (
         Replica(f"{name}-master-0", "master", 0, "Running", True, node="n1", gpus=1),
         Replica(f"{name}-worker-0", "worker", 0, "Running", False, node="n2", gpus=1),
@@ -56,12 +56,15 @@ def a_job(name: str = "a", state: State = State.RUNNING, **fields: Any) -> Job:
     return Job(**facts | fields)
 
 
-USAGE = {("team", "a-master-0"): Usage(1.5, 2**30), ("team", "a-worker-0"): Usage(0.5, 2**30)}
+USAGE = {
+    ("team", "a-master-0"): ResourceUsage(1.5, 2**30),
+    ("team", "a-worker-0"): ResourceUsage(0.5, 2**30),
+}
 
 
 def test_the_gpus_of_running_jobs_are_summed_up() -> None:
-    jobs = [a_job(), a_job("b", State.SUCCEEDED)]
-    lines = usage_table(jobs, USAGE, NOW, namespaces=False).splitlines()
+    jobs = [a_job(), a_job("b", JobState.SUCCEEDED)]
+    lines = format_job_usage(jobs, USAGE, NOW, namespaces=False).splitlines()
     assert lines[0].split()[:7] == [
         "NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE",
     ]  # fmt: skip
@@ -71,7 +74,7 @@ def test_the_gpus_of_running_jobs_are_summed_up() -> None:
 
 
 def test_what_replicas_use_is_shown_one_by_one() -> None:
-    shown = replica_usage(a_job(), USAGE, "worker-0")
+    shown = format_replica_usage(a_job(), USAGE, "worker-0")
     assert re.search(r"a-worker-0 +Running +1 +n2 +0.50 +1024Mi", shown)
     assert "a-master-0" not in shown
     assert shown.endswith("Allocated/Requested GPUs of Job: 2/2")
@@ -81,36 +84,38 @@ def test_what_replicas_use_is_shown_one_by_one() -> None:
 
 def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
     busy = GpuUsage({("team", "a-master-0"): 0.75}, {"n1": 0.75})
-    usage = with_gpus(USAGE, busy)
-    assert with_gpus(USAGE, None) == USAGE
-    lines = usage_table([a_job(), a_job("b")], usage, NOW, namespaces=False).splitlines()
+    usage = add_gpu_usage(USAGE, busy)
+    assert add_gpu_usage(USAGE, None) == USAGE
+    lines = format_job_usage([a_job(), a_job("b")], usage, NOW, namespaces=False).splitlines()
     assert lines[0].endswith("GPU(Used)")
     assert [line.split()[-1] for line in lines[1:3]] == ["0.75", "N/A"]
-    assert re.search(r"a-worker-0 .* 1024Mi +N/A", replica_usage(a_job(), usage, ""))
+    assert re.search(r"a-worker-0 .* 1024Mi +N/A", format_replica_usage(a_job(), usage, ""))
     assert usage_data(a_job(), usage, NOW)["usedGPUs"] == 0.75
 
 
 def test_sparklines_show_recent_values() -> None:
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert sparkline([0, 0, -1]) == "▁▁▁"
-    history = History()
+    history = SparklineHistory()
     assert not history
     for figure in range(30):
-        history.note({"a": figure, ("team", "a-worker-0"): 1})
-    assert len(history.curve("a")) == 20
-    assert history.curve("b") == ""
-    lines = usage_table([a_job()], USAGE, NOW, namespaces=False, history=history).splitlines()
+        history.record({"a": figure, ("team", "a-worker-0"): 1})
+    assert len(history.render("a")) == 20
+    assert history.render("b") == ""
+    lines = format_job_usage([a_job()], USAGE, NOW, namespaces=False, history=history).splitlines()
     assert lines[0].endswith("CPU(Lately)")
     assert lines[1].endswith("▃▄▄▄▄▅▅▅▅▆▆▆▆▇▇▇▇███")
-    assert re.search(r"a-worker-0 .* █+\n", replica_usage(a_job(), USAGE, "worker-0", history))
-    history.note({"b": 1})
-    assert history.curve("a") == ""
+    assert re.search(
+        r"a-worker-0 .* █+\n", format_replica_usage(a_job(), USAGE, "worker-0", history)
+    )
+    history.record({"b": 1})
+    assert history.render("a") == ""
 
 
 def test_usage_of_containers_is_added_up() -> None:
     pod = {"containers": [{"usage": {"cpu": "250m", "memory": "1Ki"}}] * 2}
-    assert read_usage(pod) == Usage(0.5, 2048)
-    assert read_usage({"usage": {"cpu": "1", "memory": "x"}}) == Usage(1, 0)
+    assert parse_usage(pod) == ResourceUsage(0.5, 2048)
+    assert parse_usage({"usage": {"cpu": "1", "memory": "x"}}) == ResourceUsage(1, 0)
 
 
 def test_events_of_a_job_are_those_of_what_is_called_after_it() -> None:
@@ -125,7 +130,7 @@ def test_events_of_a_job_are_those_of_what_is_called_after_it() -> None:
         )
         for number, name in enumerate(names)
     ]
-    found = happenings(reversed(events), "digits")
+    found = read_events(reversed(events), "digits")
     assert [each.subject for each in found] == [f"pod/{name}" for name in names[:3]]
     assert event_table(found, NOW).splitlines()[0].split() == ["SOURCE", "TYPE", "AGE", "MESSAGE"]
     assert "[R] m" in event_table(found, NOW)
@@ -138,7 +143,7 @@ def test_claims_are_listed_with_what_is_noted_on_them() -> None:
             "name": "training-data",
             "namespace": "team",
             "annotations": {"description": "pictures", "owner": "ann"},
-            "creationTimestamp": now().isoformat(),
+            "creationTimestamp": current_time().isoformat(),
         },
         spec={"accessModes": ["ReadWriteMany"], "volumeName": "v"},
         status={"phase": "Bound", "capacity": {"storage": "1Gi"}},
@@ -151,12 +156,12 @@ def test_claims_are_listed_with_what_is_noted_on_them() -> None:
 
 def test_templates_are_filled_as_kubectl_does() -> None:
     value = {"items": [{"name": "a", "n": 1}, {"name": "b", "n": 2}]}
-    assert filled("{.items[*].name}", value) == "a b"
-    assert filled(".items[0].n", value) == "1"
-    assert filled('x{.items[1].name}{"\\n"}', value) == "xb\n"
+    assert render_template("{.items[*].name}", value) == "a b"
+    assert render_template(".items[0].n", value) == "1"
+    assert render_template('x{.items[1].name}{"\\n"}', value) == "xb\n"
     for wrong in ("{.items", "{[}", '{"a}'):
         with pytest.raises(click.BadParameter):
-            filled(wrong, value)
+            render_template(wrong, value)
 
 
 RANKS = ["master-0", "worker-0", "worker-1", "worker-2"]
@@ -164,15 +169,15 @@ RANKS = ["master-0", "worker-0", "worker-1", "worker-2"]
 
 def test_ranks_are_counted_from_the_leading_replica() -> None:
     assert list(a_job().ranks) == RANKS
-    assert replicas_of_ranks(RANKS, "0,2-3") == ["master-0", "worker-1", "worker-2"]
-    assert replicas_of_ranks(RANKS, "") == []
+    assert select_ranks(RANKS, "0,2-3") == ["master-0", "worker-1", "worker-2"]
+    assert select_ranks(RANKS, "") == []
     for wrong in ("4", "2-1", "x", "-1"):
         with pytest.raises(click.BadParameter):
-            replicas_of_ranks(RANKS, wrong)
+            select_ranks(RANKS, wrong)
 
 
 def test_only_lines_with_the_pattern_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    writer = LineWriter(marked=False, pattern=re.compile("loss=0"))
+    writer = LogLineWriter(marked=False, pattern=re.compile("loss=0"))
     for text in ("loss=0.1", "hello"):
         writer.write(LogLine("t", "master-0", text))
     assert capsys.readouterr().out == "loss=0.1\n"
@@ -182,55 +187,61 @@ def test_only_lines_with_the_pattern_are_printed(capsys: pytest.CaptureFixture[s
 def test_only_jobs_that_ended_long_ago_are_pruned() -> None:
     ended = {"finished": NOW - timedelta(hours=1)}
     jobs = [
-        a_job("runs"), a_job("waits", State.PENDING), a_job("held", State.SUSPENDED),
-        a_job("good", State.SUCCEEDED, **ended), a_job("bad", State.FAILED, **ended),
-        a_job("late", State.SUCCEEDED, finished=NOW),
+        a_job("runs"), a_job("waits", JobState.PENDING), a_job("held", JobState.SUSPENDED),
+        a_job("good", JobState.SUCCEEDED, **ended), a_job("bad", JobState.FAILED, **ended),
+        a_job("late", JobState.SUCCEEDED, finished=NOW),
     ]  # fmt: skip
     longer = timedelta(minutes=30)
-    assert [job.name for job in pruned(jobs, NOW, longer, failed_only=False)] == ["good", "bad"]
-    assert [job.name for job in pruned(jobs, NOW, longer, failed_only=True)] == ["bad"]
+    assert [job.name for job in select_expired(jobs, NOW, longer, failed_only=False)] == [
+        "good",
+        "bad",
+    ]
+    assert [job.name for job in select_expired(jobs, NOW, longer, failed_only=True)] == ["bad"]
 
 
 @pytest.mark.parametrize(
     ("state", "goal", "expected"),
     [
-        (State.RUNNING, "finished", False),
-        (State.SUCCEEDED, "finished", True),
-        (State.FAILED, "failed", True),
-        (State.RUNNING, "running", True),
-        (State.SUSPENDED, "suspended", True),
-        (State.SUCCEEDED, "deleted", False),
-        (State.FAILED, "finished", ExitCode.JOB_FAILED),
-        (State.FAILED, "running", ExitCode.JOB_FAILED),
-        (State.SUCCEEDED, "running", ExitCode.UNEXPECTED),
-        (State.SUCCEEDED, "failed", ExitCode.UNEXPECTED),
+        (JobState.RUNNING, "finished", False),
+        (JobState.SUCCEEDED, "finished", True),
+        (JobState.FAILED, "failed", True),
+        (JobState.RUNNING, "running", True),
+        (JobState.SUSPENDED, "suspended", True),
+        (JobState.SUCCEEDED, "deleted", False),
+        (JobState.FAILED, "finished", ExitCode.JOB_FAILED),
+        (JobState.FAILED, "running", ExitCode.JOB_FAILED),
+        (JobState.SUCCEEDED, "running", ExitCode.UNEXPECTED),
+        (JobState.SUCCEEDED, "failed", ExitCode.UNEXPECTED),
     ],
 )
 def test_a_goal_is_reached_or_never_will_be(
-    state: State, goal: str, expected: bool | ExitCode
+    state: JobState, goal: str, expected: bool | ExitCode
 ) -> None:
     if isinstance(expected, bool):
-        assert reached(a_job(state=state), goal) is expected
+        assert has_reached(a_job(state=state), goal) is expected
         return
     with pytest.raises(CommandError) as result:
-        reached(a_job(state=state), goal)
+        has_reached(a_job(state=state), goal)
     assert result.value.code == expected
 
 
 def test_ports_are_read_as_kubectl_does() -> None:
-    assert [read_port(text) for text in ("9090:6006", "6006", ":6006", "0:80")] == [
+    assert [parse_port_mapping(text) for text in ("9090:6006", "6006", ":6006", "0:80")] == [
         (9090, 6006), (6006, 6006), (0, 6006), (0, 80),
     ]  # fmt: skip
     for wrong in ("x", "1:2:3", "70000", "1:"):
         with pytest.raises(click.BadParameter):
-            read_port(wrong)
+            parse_port_mapping(wrong)
 
 
 def test_a_replica_is_picked_by_either_name() -> None:
     job = a_job()
-    assert pick_replica(job, "").name == "a-master-0"
-    assert pick_replica(job, "worker-0") is pick_replica(job, "a-worker-0")
-    for wrong in (lambda: pick_replica(job, "ps-0"), lambda: pick_replica(a_job(replicas=()), "")):
+    assert select_replica(job, "").name == "a-master-0"
+    assert select_replica(job, "worker-0") is select_replica(job, "a-worker-0")
+    for wrong in (
+        lambda: select_replica(job, "ps-0"),
+        lambda: select_replica(a_job(replicas=()), ""),
+    ):
         with pytest.raises(CommandError):
             wrong()
 
@@ -239,9 +250,9 @@ def test_a_board_is_reached_at_the_nodes_or_within_the_cluster() -> None:
     ports = [{"port": 6006, "nodePort": 30131}]
     node = made(Node, status={"addresses": [{"type": "InternalIP", "address": "10.1.1.1"}]})
     open_service = made(Service, spec={"type": "NodePort", "clusterIP": "10.0.0.7", "ports": ports})
-    assert address_of(open_service, [node]) == "http://10.1.1.1:30131"
-    assert address_of(open_service, []) == "http://10.0.0.7:6006"
-    assert address_of(made(Service, spec={}), []) == ""
+    assert service_address(open_service, [node]) == "http://10.1.1.1:30131"
+    assert service_address(open_service, []) == "http://10.0.0.7:6006"
+    assert service_address(made(Service, spec={}), []) == ""
 
 
 def test_a_later_board_mounts_the_volume_that_holds_the_events() -> None:
@@ -252,18 +263,18 @@ def test_a_later_board_mounts_the_volume_that_holds_the_events() -> None:
     mounts = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "set", "mountPath": "/data"}]
     pod = {"volumes": volumes, "containers": [{"volumeMounts": mounts}]}
     job = {"spec": {"jaxReplicaSpecs": {"Worker": {"template": {"spec": pod}}}}}
-    assert mounts_of(job, "/data/logs") == [(volumes[1], mounts[1])]
+    assert find_event_mount(job, "/data/logs") == [(volumes[1], mounts[1])]
     for elsewhere in ("/tmp/logs", "/database"):
         with pytest.raises(CommandError):
-            mounts_of(job, elsewhere)
+            find_event_mount(job, elsewhere)
 
 
 @pytest.mark.parametrize("word", ["pytorchjob", "PyTorch", "py"])
 def test_kinds_are_known_by_all_of_their_names(word: str) -> None:
-    assert [kind.trainer for kind in kinds_called(word)] == ["pytorchjob"]
+    assert [kind.trainer for kind in resolve_kinds(word)] == ["pytorchjob"]
 
 
 def test_an_unknown_kind_is_answered_with_those_that_there_are() -> None:
     with pytest.raises(UnknownKind, match="tfjob"):
-        kinds_called("keras")
-    assert kinds_called("") == JOB_KINDS
+        resolve_kinds("keras")
+    assert resolve_kinds("") == JOB_KINDS

@@ -6,9 +6,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gangline.cli.operator_command import gang_scheduling, rate_limit, settings_from
+from gangline.cli.operator_command import (
+    resolve_gang_scheduling,
+    build_rate_limit,
+    build_operator_settings,
+)
 from gangline.cli.operator_flags import operator_flags
-from gangline.kube.leader import Timing
+from gangline.kube.leader import LeaderElectionTiming
 from gangline.kube.probes import Address
 from gangline.operator.settings import GangScheduling, OperatorSettings
 
@@ -22,7 +26,9 @@ def read(*arguments: str, **environment: str) -> tuple[OperatorSettings, Any]:
     @click.command()
     @operator_flags
     def command(kube_api_qps: float, kube_api_burst: int | None, **flags: Any) -> None:
-        found.append((settings_from(flags), rate_limit(kube_api_qps, kube_api_burst)))
+        found.append(
+            (build_operator_settings(flags), build_rate_limit(kube_api_qps, kube_api_burst))
+        )
 
     result = CliRunner().invoke(command, arguments, env=OUTSIDE | environment)
     if result.exit_code:
@@ -66,7 +72,7 @@ def test_without_flags_the_settings_are_the_usual_ones() -> None:
         (
             ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s"],
             "leader_election_timing",
-            Timing(60, 40.0, 2.0),
+            LeaderElectionTiming(60, 40.0, 2.0),
         ),
         (["--metrics-bind-address=:8080"], "metrics_address", Address("", 8080)),
         (["--metrics-bind-address=0"], "metrics_address", None),
@@ -157,11 +163,11 @@ async def test_default_burst_is_one_and_a_half_times_rate() -> None:
             taken += 1
         return taken
 
-    assert rate_limit(0, None) is None
-    assert rate_limit(-1, 5) is None
-    assert room(rate_limit(0.001, None)) == 1
-    assert room(rate_limit(0.001, 30)) == 30
+    assert build_rate_limit(0, None) is None
+    assert build_rate_limit(-1, 5) is None
+    assert room(build_rate_limit(0.001, None)) == 1
+    assert room(build_rate_limit(0.001, 30)) == 30
 
 
 def test_upstreams_scheduler_flag_keeps_gangs_off_when_they_are_off() -> None:
-    assert gang_scheduling("off", "gangline", "volcano") == ("off", "volcano")
+    assert resolve_gang_scheduling("off", "gangline", "volcano") == ("off", "volcano")

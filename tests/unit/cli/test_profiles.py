@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from gangline.cli import main
-from gangline.cli.config import with_profile
+from gangline.cli.config import select_profile
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.profiles import Profiles, cluster_settings, parse
-from gangline.cli.target import target_of
+from gangline.cli.profiles import UserSettings, resolve_cluster_settings, parse_user_settings
+from gangline.cli.target import resolve_target
 
 FILE = Path("/home/me/.config/gangline/config.yaml")
 TEXT = """\
@@ -44,9 +44,9 @@ contexts: [{name: c, context: {cluster: c, user: u, namespace: theirs}}]
 
 
 def origins(
-    flags: Mapping[str, str | None], environment: Mapping[str, str], profiles: Profiles
+    flags: Mapping[str, str | None], environment: Mapping[str, str], profiles: UserSettings
 ) -> dict[str, tuple[str, str]]:
-    found = cluster_settings(flags, profiles, environment)
+    found = resolve_cluster_settings(flags, profiles, environment)
     return {key: (setting.value, setting.origin) for key, setting in found.items()}
 
 
@@ -99,11 +99,11 @@ OF_PROFILE = {
 def test_each_value_comes_from_the_strongest_source(
     flags: dict[str, str | None], environment: dict[str, str], expected: dict[str, object]
 ) -> None:
-    assert origins(flags, environment, parse(TEXT, FILE)) == expected
+    assert origins(flags, environment, parse_user_settings(TEXT, FILE)) == expected
 
 
 def test_without_a_file_nothing_is_set() -> None:
-    assert not origins({}, {}, Profiles(FILE))
+    assert not origins({}, {}, UserSettings(FILE))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_without_a_file_nothing_is_set() -> None:
 )
 def test_a_mistake_names_the_key(text: str, fragment: str) -> None:
     with pytest.raises(CommandError) as caught:
-        parse(text, FILE)
+        parse_user_settings(text, FILE)
     assert fragment in caught.value.message
     assert str(FILE) in caught.value.message
     assert caught.value.code == ExitCode.USAGE
@@ -131,12 +131,14 @@ def test_a_mistake_names_the_key(text: str, fragment: str) -> None:
 
 @pytest.mark.parametrize("source", ["flag", "environment", "file"])
 def test_unknown_profile_is_reported_with_origin(source: str) -> None:
-    profiles = parse(TEXT.replace("research", "lab") if source == "file" else TEXT, FILE)
-    profiles = Profiles(FILE, profiles.rest, {}, "gone") if source == "file" else profiles
+    profiles = parse_user_settings(
+        TEXT.replace("research", "lab") if source == "file" else TEXT, FILE
+    )
+    profiles = UserSettings(FILE, profiles.defaults, {}, "gone") if source == "file" else profiles
     flag = "gone" if source == "flag" else None
     environment = {"GANGLINE_PROFILE": "gone"} if source == "environment" else {}
     with pytest.raises(CommandError, match="gone") as caught:
-        profiles.in_use(flag, environment)
+        profiles.active_profile(flag, environment)
     assert source in caught.value.message
 
 
@@ -154,10 +156,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_commands_use_the_profile(settings: Path) -> None:
-    target = target_of({})
+    target = resolve_target({})
     assert target.kubeconfig == str(settings.parent / "research.yaml")
     assert (target.context, target.namespace, target.profile) == ("lab", "vision", "research")
-    assert target_of({"profile": "home"}).namespace == "mine"
+    assert resolve_target({"profile": "home"}).namespace == "mine"
 
 
 def test_config_view_says_where_each_value_comes_from(
@@ -212,12 +214,12 @@ def test_config_use_changes_only_active_profile(
     ],
 )
 def test_the_profile_is_written_where_it_belongs(text: str, expected: str) -> None:
-    assert with_profile(text, "a", FILE) == expected
+    assert select_profile(text, "a", FILE) == expected
 
 
 def test_a_file_that_cannot_be_changed_safely_is_left_alone() -> None:
     with pytest.raises(CommandError, match="by hand"):
-        with_profile("{profile: b, profiles: {a: {}}}\n", "a", FILE)
+        select_profile("{profile: b, profiles: {a: {}}}\n", "a", FILE)
 
 
 def dry(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, object]:

@@ -228,7 +228,7 @@ def test_submit_alone_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -
     [("0", 0), ("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d1s", 86_401)],
 )
 def test_durations_are_read(text: str, expected: int) -> None:
-    assert job_flags.seconds("--since", text) == expected
+    assert job_flags.parse_seconds("--since", text) == expected
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_durations_are_read(text: str, expected: int) -> None:
     ],
 )
 def test_tolerations_are_read(text: str, expected: dict[str, str]) -> None:
-    assert job_flags.tolerations([text])[0].items() >= expected.items()
+    assert job_flags.parse_tolerations([text])[0].items() >= expected.items()
 
 
 def test_an_option_behind_a_quoted_command_is_not_swallowed(

@@ -13,9 +13,9 @@ import yaml
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.jobs.code_sync import repository_name
-from gangline.cli.jobs.upload import pack
-from gangline.cli.preflight import Reference, references
-from gangline.cli.submission import belonging
+from gangline.cli.jobs.upload import pack_code
+from gangline.cli.preflight import RequiredObject, find_required_objects
+from gangline.cli.submission import with_owner
 
 Manifest = dict[str, Any]
 
@@ -165,7 +165,9 @@ def test_a_local_folder_is_packed_without_what_is_ignored(
     packed = base64.b64decode(upload["binaryData"]["part-000"])
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         assert archive.getnames() == [".ganglineignore", "train.py"]
-    assert made[0]["metadata"]["annotations"]["gangline.dev/code-sha256"] == pack(folder).sha256
+    assert (
+        made[0]["metadata"]["annotations"]["gangline.dev/code-sha256"] == pack_code(folder).sha256
+    )
     assert upload["metadata"]["annotations"]["gangline.dev/belongs-to"] == "job"
 
 
@@ -298,18 +300,18 @@ def test_references_that_are_not_included_are_checked(
         capsys, "pytorch", "--data", "set:/d", "--queue", "q", "-p", "high",
         "--image-pull-secret", "pull", "--secret", "A=vault/k", *GIT, "https://u:p@h/c.git",
     )  # fmt: skip
-    assert references(made, "team") == {
-        Reference("PersistentVolumeClaim", "set", "team"),
-        Reference("Queue", "q"),
-        Reference("PriorityClass", "high"),
-        Reference("Secret", "pull", "team"),
-        Reference("Secret", "vault", "team"),
+    assert find_required_objects(made, "team") == {
+        RequiredObject("PersistentVolumeClaim", "set", "team"),
+        RequiredObject("Queue", "q"),
+        RequiredObject("PriorityClass", "high"),
+        RequiredObject("Secret", "pull", "team"),
+        RequiredObject("Secret", "vault", "team"),
     }
 
 
 def test_what_belongs_to_a_job_names_it_as_owner() -> None:
     owner = {"apiVersion": "v1", "kind": "K", "metadata": {"name": "job", "uid": "u"}}
-    made = belonging({"metadata": {"name": "job-tensorboard"}}, owner)
+    made = with_owner({"metadata": {"name": "job-tensorboard"}}, owner)
     assert made["metadata"]["ownerReferences"] == [
         {"apiVersion": "v1", "kind": "K", "name": "job", "uid": "u"}
     ]

@@ -12,8 +12,8 @@ from gangline.api.node import Node
 from gangline.api.pod import Pod
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.node_details import details_block, details_data, read_details
-from gangline.cli.node_views import GpuMode, NodeView, footer, node_data, node_table, read_nodes
+from gangline.cli.node_details import format_node, details_data, read_details
+from gangline.cli.node_views import GpuMode, NodeRow, gpu_totals, node_data, node_table, read_nodes
 from gangline.sdk.gpu_usage import GpuDevice, GpuUsage
 
 
@@ -56,13 +56,13 @@ BUSY = GpuUsage(
         "n1": (
             GpuDevice("0", "team", "digits-worker-0", 0.97, 15 * GI, 16 * GI),
             GpuDevice("1", "team", "digits-worker-0", 0.0, GI // 2, 16 * GI),
-            GpuDevice("2", busy=None),
+            GpuDevice("2", utilization=None),
         )
     },
 )
 
 
-def views() -> list[NodeView]:
+def views() -> list[NodeRow]:
     return read_nodes([EIGHT], PODS)
 
 
@@ -92,7 +92,7 @@ def test_sick_gpus_and_modes_have_columns_where_they_are_to_be_seen() -> None:
         "UNHEALTHY",
     ]  # fmt: skip
     assert row.split()[4:8] == ["7", "3", "exclusive", "1"]
-    assert footer(views()).endswith("\n3/7 (42.9%)")
+    assert gpu_totals(views()).endswith("\n3/7 (42.9%)")
     assert node_data(views()[0])["unhealthyGPUs"] == 1
 
 
@@ -101,7 +101,7 @@ def test_the_pods_that_have_the_gpus_of_a_node_are_shown_with_their_jobs() -> No
     assert [each.name for each in details.instances] == [
         "digits-worker-0", "notebook", "args-worker-0",
     ]  # fmt: skip
-    shown = details_block(details)
+    shown = format_node(details)
     lines = [line.split() for line in shown.splitlines()]
     assert ["Type:", "exclusive"] in lines
     at = lines.index(["Instances:"])
@@ -121,7 +121,7 @@ def test_the_pods_that_have_the_gpus_of_a_node_are_shown_with_their_jobs() -> No
 def test_each_gpu_is_shown_where_something_measures_it() -> None:
     measured = [replace(view, gpus_used=0.97, cpu_used=2.5) for view in views()]
     (details,) = read_details(measured, PODS, BUSY)
-    shown = details_block(details)
+    shown = format_node(details)
     assert re.search(r"STATUS +GPU\(Requested\) +GPU\(Allocated\) +JOB .* GPU\(Used\)\n", shown)
     assert re.search(r"digits-worker-0 +Running +2 +0,1 +pytorchjob/digits .* 0.97\n", shown)
     at = shown.index("GPUs:\n  INDEX")
@@ -155,7 +155,7 @@ def test_plain_data_of_a_node_holds_all_that_its_block_shows() -> None:
 
 def test_a_node_that_is_lost_says_why() -> None:
     (details,) = read_details(read_nodes([node("n", {}, ready=False)], []), [], None)
-    shown = details_block(details)
+    shown = format_node(details)
     assert re.search(r"Status: +NotReady\nReason: +The kubelet went silent.\n", shown)
     assert "GPU Summary" not in shown
     assert details_data(details)["reason"] == "The kubelet went silent."

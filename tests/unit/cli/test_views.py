@@ -11,12 +11,12 @@ import yaml
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.node import Node
 from gangline.api.pod import Pod
-from gangline.cli.job_views import job_block, job_data, job_table
-from gangline.cli.log_lines import LineWriter
+from gangline.cli.job_views import format_job, job_data, job_table
+from gangline.cli.log_lines import LogLineWriter
 from gangline.cli.node_views import read_nodes
-from gangline.cli.output import age, structured, table
-from gangline.sdk.goodput import goodput, goodput_data
-from gangline.sdk.jobs import Job, Replica, State
+from gangline.cli.output import format_age, serialize, format_table
+from gangline.sdk.goodput import parse_goodput, goodput_data
+from gangline.sdk.jobs import Job, Replica, JobState
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
 
@@ -30,7 +30,7 @@ def a_job(name: str = "digits", **fields: Any) -> Job:
         "name": name,
         "namespace": "team",
         "uid": "u",
-        "state": State.RUNNING,
+        "state": JobState.RUNNING,
         "reason": "",
         "replicas": (master,),
         "wanted": 3,
@@ -42,11 +42,11 @@ def a_job(name: str = "digits", **fields: Any) -> Job:
 
 
 def test_columns_are_as_wide_as_their_longest_cell() -> None:
-    assert table(["A", "LONG"], [["abc", 1], ["", None]]) == "A    LONG\nabc  1\nN/A  N/A"
+    assert format_table(["A", "LONG"], [["abc", 1], ["", None]]) == "A    LONG\nabc  1\nN/A  N/A"
 
 
 def test_a_line_break_does_not_tear_a_row_apart() -> None:
-    assert table(["A"], [["one\ntwo"]]).splitlines() == ["A", "one two"]
+    assert format_table(["A"], [["one\ntwo"]]).splitlines() == ["A", "one two"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_line_break_does_not_tear_a_row_apart() -> None:
     [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m"), (7199, "1h"), (172_800, "2d"), (4e7, "1y")],
 )
 def test_a_time_span_has_its_largest_unit(seconds: float, text: str) -> None:
-    assert age(NOW - timedelta(seconds=seconds), NOW) == text
+    assert format_age(NOW - timedelta(seconds=seconds), NOW) == text
 
 
 def test_the_list_has_the_known_columns_and_ours_to_the_right() -> None:
@@ -77,7 +77,7 @@ def test_the_list_has_the_known_columns_and_ours_to_the_right() -> None:
 
 
 def test_all_namespaces_come_first_and_reasons_last() -> None:
-    job = a_job(state=State.QUEUING, reason="2 cpu short", started=None)
+    job = a_job(state=JobState.QUEUING, reason="2 cpu short", started=None)
     lines = job_table([job], NOW, namespaces=True, wide=True).splitlines()
     assert lines[0].startswith("NAMESPACE  NAME")
     assert lines[0].endswith("REASON")
@@ -86,13 +86,13 @@ def test_all_namespaces_come_first_and_reasons_last() -> None:
 
 
 def test_a_finished_job_has_no_gpus_any_more() -> None:
-    job = a_job(state=State.SUCCEEDED, finished=NOW - timedelta(minutes=1))
+    job = a_job(state=JobState.SUCCEEDED, finished=NOW - timedelta(minutes=1))
     row = job_table([job], NOW, namespaces=False, wide=False).splitlines()[1].split()
     assert row[3:6] == ["2m", "6", "N/A"]
 
 
 def test_a_job_is_shown_with_its_replicas_and_its_reason() -> None:
-    block = job_block(a_job(reason="it waits", queue="team-a"), NOW)
+    block = format_job(a_job(reason="it waits", queue="team-a"), NOW)
     assert "Name:       digits" in block
     assert "Reason:     it waits" in block
     assert "Queue:      team-a" in block
@@ -100,14 +100,14 @@ def test_a_job_is_shown_with_its_replicas_and_its_reason() -> None:
 
 
 def test_the_account_of_an_elastic_job_is_shown_with_it() -> None:
-    assert goodput({"other": "args"}) is None
-    account = goodput({
+    assert parse_goodput({"other": "args"}) is None
+    account = parse_goodput({
         "goodput": "0.9125", "wallSeconds": "400.0", "productiveSeconds": "365.0",
         "unproductive": "restarting 35.0 s", "step": "120", "stepsPerSecond": "2.5",
         "checkpointStep": "100", "restarts": "2",
     })  # fmt: skip
     assert account is not None
-    block = job_block(a_job(), NOW, [("Goodput", account.words), ("Step", account.pace)])
+    block = format_job(a_job(), NOW, [("Goodput", account.summary), ("Step", account.progress)])
     assert "Goodput:    91.2% of 400 s; the rest: restarting 35.0 s" in block
     assert "Step:       120, 2.5/s, checkpoint of 100" in block
     assert goodput_data(account)["restarts"] == 2
@@ -123,12 +123,12 @@ def test_plain_data_has_the_known_keys() -> None:
         set(["ip", "status", "name", "age", "node", "nodeIP", "chief", "requestGPUs"])
         <= instance.keys()
     )
-    assert json.loads(structured(data, "json")) == yaml.safe_load(structured(data, "yaml")) == data
+    assert json.loads(serialize(data, "json")) == yaml.safe_load(serialize(data, "yaml")) == data
 
 
 def test_yaml_says_twice_what_is_there_twice() -> None:
     shared = {"a": 1}
-    assert "&" not in structured([shared, shared], "yaml")
+    assert "&" not in serialize([shared, shared], "yaml")
 
 
 def test_nodes_count_what_their_living_pods_ask_for() -> None:
@@ -156,8 +156,8 @@ def test_nodes_count_what_their_living_pods_ask_for() -> None:
 
 def test_log_lines_are_marked_with_their_replica(capsys: pytest.CaptureFixture[str]) -> None:
     line = LogLine("2026-01-01T00:00:00Z", "worker-1", "hello")
-    LineWriter(marked=True, timestamps=False).write(line)
-    LineWriter(marked=False, timestamps=True).write(line)
+    LogLineWriter(marked=True, timestamps=False).write(line)
+    LogLineWriter(marked=False, timestamps=True).write(line)
     assert capsys.readouterr().out == "[worker-1] hello\n2026-01-01T00:00:00Z hello\n"
 
 
@@ -165,7 +165,7 @@ def test_lines_that_come_together_are_written_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = [LogLine("t", f"worker-{n % 2}", f"line {n}") for n in range(4)]
-    writer = LineWriter(marked=True)
+    writer = LogLineWriter(marked=True)
     writer.write(*lines[:3])
     writer.write()
     writer.write(lines[3])

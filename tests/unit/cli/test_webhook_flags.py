@@ -6,9 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gangline.cli.operator_command import settings_from
+from gangline.cli.operator_command import build_operator_settings
 from gangline.cli.operator_flags import operator_flags
-from gangline.cli.webhook_flags import webhook_from
+from gangline.cli.webhook_flags import build_webhook_settings
 from gangline.kube.probes import Address
 from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
 
@@ -25,7 +25,7 @@ USUAL: dict[str, Any] = {
 
 
 def chosen(**flags: Any) -> WebhookSettings | None:
-    return webhook_from(USUAL | flags, (), "own")
+    return build_webhook_settings(USUAL | flags, (), "own")
 
 
 def parsed(*arguments: str, **environment: str) -> tuple[WebhookSettings | None, str]:
@@ -35,7 +35,7 @@ def parsed(*arguments: str, **environment: str) -> tuple[WebhookSettings | None,
     @click.command()
     @operator_flags
     def command(kube_api_qps: float, kube_api_burst: int | None, **flags: Any) -> None:
-        found.append(settings_from(flags).webhook)
+        found.append(build_operator_settings(flags).webhook)
 
     result = CliRunner().invoke(command, arguments, env=environment)
     return (found[0] if found else None), result.output

@@ -9,7 +9,7 @@ from gangline.api.podstatus import (
     ContainerStatus,
     PodStatus,
 )
-from gangline.local.port_clashes import explain, failures
+from gangline.local.port_clashes import explain_conflict, count_failed_runs
 
 
 def a_pod(name: str, port: int, *, phase: str = "Running", exits: int | None = None) -> Pod:
@@ -25,7 +25,7 @@ def a_pod(name: str, port: int, *, phase: str = "Running", exits: int | None = N
 
 def test_the_port_and_the_pod_that_has_it_are_named() -> None:
     failed, holder = a_pod("a", 23456, exits=1), a_pod("b", 23456)
-    message = explain(failed, [failed, holder], lambda port: port == 23456)
+    message = explain_conflict(failed, [failed, holder], lambda port: port == 23456)
     assert "port 23456" in message
     assert "ns/b" in message
     assert "another port" in message
@@ -33,17 +33,17 @@ def test_the_port_and_the_pod_that_has_it_are_named() -> None:
 
 def test_a_port_held_by_no_pod_is_named_alone() -> None:
     failed, ended = a_pod("a", 80, exits=1), a_pod("b", 80, phase="Succeeded")
-    message = explain(failed, [failed, ended], lambda port: True)
+    message = explain_conflict(failed, [failed, ended], lambda port: True)
     assert message.startswith("port 80 is in use")
 
 
 def test_no_conflict_is_reported_when_the_ports_are_free() -> None:
     failed = a_pod("a", 80, exits=1)
-    assert explain(failed, [failed], lambda port: False) == ""
+    assert explain_conflict(failed, [failed], lambda port: False) == ""
 
 
 def test_only_failed_runs_count() -> None:
-    assert failures(None) == 0
-    assert failures(a_pod("a", 80)) == 0
-    assert failures(a_pod("a", 80, exits=0)) == 0
-    assert failures(a_pod("a", 80, exits=1)) == 1
+    assert count_failed_runs(None) == 0
+    assert count_failed_runs(a_pod("a", 80)) == 0
+    assert count_failed_runs(a_pod("a", 80, exits=0)) == 0
+    assert count_failed_runs(a_pod("a", 80, exits=1)) == 1

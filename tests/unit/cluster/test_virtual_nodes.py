@@ -6,23 +6,29 @@ import pytest
 
 from gangline.api.core import Node
 from gangline.api.meta import ObjectMeta
-from gangline.local.nodes import CUT, STOPPED, Power, VirtualNode, wanted_power
+from gangline.local.nodes import (
+    PARTITIONED_ANNOTATION,
+    STOPPED_ANNOTATION,
+    NodePower,
+    VirtualNode,
+    desired_power,
+)
 
 
 @pytest.mark.parametrize(
     ("annotations", "power"),
     [
-        ({}, Power.ON),
-        ({STOPPED: "true"}, Power.STOPPED),
-        ({STOPPED: "false"}, Power.ON),
-        ({CUT: "true"}, Power.CUT),
-        ({CUT: "true", STOPPED: "true"}, Power.STOPPED),
+        ({}, NodePower.ON),
+        ({STOPPED_ANNOTATION: "true"}, NodePower.STOPPED),
+        ({STOPPED_ANNOTATION: "false"}, NodePower.ON),
+        ({PARTITIONED_ANNOTATION: "true"}, NodePower.PARTITIONED),
+        ({PARTITIONED_ANNOTATION: "true", STOPPED_ANNOTATION: "true"}, NodePower.STOPPED),
     ],
 )
 def test_annotations_determine_the_power_of_a_node(
-    annotations: dict[str, str], power: Power
+    annotations: dict[str, str], power: NodePower
 ) -> None:
-    assert wanted_power(Node(metadata=ObjectMeta(annotations=annotations))) is power
+    assert desired_power(Node(metadata=ObjectMeta(annotations=annotations))) is power
 
 
 class Diary:
@@ -71,9 +77,9 @@ async def test_a_node_that_lost_power_boots_as_a_new_one() -> None:
     node = VirtualNode("n", diary.make)
     running = asyncio.create_task(node.run())
     await diary.until("run 1")
-    node.want(Power.STOPPED)
+    node.set_power(NodePower.STOPPED)
     await diary.until("run 1", "cut 1", "stop 1 0")
-    node.want(Power.ON)
+    node.set_power(NodePower.ON)
     await diary.until("run 1", "cut 1", "stop 1 0", "run 2")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -84,9 +90,9 @@ async def test_partitioned_node_continues_with_the_same_agent() -> None:
     node = VirtualNode("n", diary.make)
     running = asyncio.create_task(node.run())
     await diary.until("run 1")
-    node.want(Power.CUT)
+    node.set_power(NodePower.PARTITIONED)
     await diary.until("run 1", "cut 1")
-    node.want(Power.ON)
+    node.set_power(NodePower.ON)
     await diary.until("run 1", "cut 1", "run 1")
     assert diary.made == 1
     running.cancel()
@@ -100,9 +106,9 @@ async def test_a_node_that_has_ended_does_not_boot_again() -> None:
     node = VirtualNode("n", diary.make)
     running = asyncio.create_task(node.run())
     await diary.until("run 1")
-    await node.end(2.0)
-    node.want(Power.STOPPED)
-    node.want(Power.ON)
+    await node.shut_down(2.0)
+    node.set_power(NodePower.STOPPED)
+    node.set_power(NodePower.ON)
     await asyncio.wait({running}, timeout=0.05)
     assert diary.entries == ["run 1", "cut 1", "stop 1 2"]
     running.cancel()

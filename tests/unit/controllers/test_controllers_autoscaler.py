@@ -8,21 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.autoscaling import (
-    Behavior,
+    HorizontalPodAutoscalerBehavior,
     HorizontalPodAutoscaler,
     HorizontalPodAutoscalerSpec,
     MetricSpec,
     MetricStatus,
     MetricTarget,
     ResourceMetricSource,
-    ScalingPolicy,
-    ScalingRules,
+    HPAScalingPolicy,
+    HPAScalingRules,
 )
 from gangline.api.conditions import find_condition
 from gangline.api.container import Container, ResourceRequirements
 from gangline.api.pod import PodSpec
-from gangline.local.controllers.autoscaler import Decision, History, decide
-from gangline.local.controllers.autoscaler_metrics import Proposal, Unmeasured, propose
+from gangline.local.controllers.autoscaler import ScalingDecision, ScalingHistory, decide_scaling
+from gangline.local.controllers.autoscaler_metrics import (
+    ReplicaProposal,
+    MetricUnavailable,
+    propose_replicas,
+)
 from unit.controllers.builders import NOW, a_pod
 
 CPU = PodSpec(
@@ -41,7 +45,7 @@ def proposed(percent: int, *used: int | None, ready: tuple[int, ...] = ()) -> in
     numbers = range(len(used))
     pods = [a_pod(f"p{n}", spec=CPU, ready=not ready or n in ready) for n in numbers]
     usage = {f"p{n}": {"cpu": u} for n, u in enumerate(used) if u is not None}
-    return propose(share(percent), len(used), pods, usage).replicas
+    return propose_replicas(share(percent), len(used), pods, usage).replicas
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_an_average_amount_is_divided_by_the_pods():
     target = MetricTarget(type="AverageValue", average_value="100Mi")
     metric = MetricSpec(type="Resource", resource=ResourceMetricSource("memory", target))
     usage = {"p": {"memory": 250 << 20}}
-    found = propose(metric, 1, [a_pod("p")], usage)
+    found = propose_replicas(metric, 1, [a_pod("p")], usage)
     assert found.replicas == 3
     assert found.status.resource is not None
     assert found.status.resource.current.average_value == "250Mi"
@@ -98,87 +102,91 @@ def test_an_average_amount_is_divided_by_the_pods():
 def test_a_measure_that_says_nothing_says_why(
     metric: MetricSpec, pods: list[Any], usage: dict[str, Any], reason: str, words: str
 ):
-    with pytest.raises(Unmeasured) as error:
-        propose(metric, 1, pods, usage)
+    with pytest.raises(MetricUnavailable) as error:
+        propose_replicas(metric, 1, pods, usage)
     assert error.value.reason == reason
     assert words in error.value.message
 
 
 def a_scaler(
-    low: int = 1, high: int = 100, behavior: Behavior | None = None
+    low: int = 1, high: int = 100, behavior: HorizontalPodAutoscalerBehavior | None = None
 ) -> HorizontalPodAutoscaler:
     return HorizontalPodAutoscaler(
         spec=HorizontalPodAutoscalerSpec(min_replicas=low, max_replicas=high, behavior=behavior)
     )
 
 
-def wants(replicas: int) -> Proposal:
-    return Proposal(replicas, MetricStatus(type="Resource"), "cpu resource")
+def wants(replicas: int) -> ReplicaProposal:
+    return ReplicaProposal(replicas, MetricStatus(type="Resource"), "cpu resource")
 
 
-def condition(decision: Decision, type_: str) -> tuple[str, str]:
+def condition(decision: ScalingDecision, type_: str) -> tuple[str, str]:
     found = find_condition(decision.status.conditions, type_)
     assert found is not None
     return found.status, found.reason
 
 
 def test_the_largest_proposal_counts():
-    assert decide(a_scaler(), 2, [wants(3), wants(4)], History(), NOW).replicas == 4
+    assert decide_scaling(a_scaler(), 2, [wants(3), wants(4)], ScalingHistory(), NOW).replicas == 4
 
 
 @pytest.mark.parametrize(("current", "replicas"), [(1, 5), (2, 6), (10, 20)])
 def test_replicas_at_most_double_or_grow_by_four_in_a_period(current: int, replicas: int):
-    decision = decide(a_scaler(), current, [wants(90)], History(), NOW)
+    decision = decide_scaling(a_scaler(), current, [wants(90)], ScalingHistory(), NOW)
     assert decision.replicas == replicas
     assert condition(decision, "ScalingLimited") == ("True", "ScaleUpLimit")
 
 
 def test_scale_up_counts_against_the_period_of_its_policy():
-    first = decide(a_scaler(), 1, [wants(90)], History(), NOW)
-    second = decide(a_scaler(), 5, [wants(90)], first.history, NOW + timedelta(seconds=5))
-    later = decide(a_scaler(), 5, [wants(90)], second.history, NOW + timedelta(seconds=16))
+    first = decide_scaling(a_scaler(), 1, [wants(90)], ScalingHistory(), NOW)
+    second = decide_scaling(a_scaler(), 5, [wants(90)], first.history, NOW + timedelta(seconds=5))
+    later = decide_scaling(a_scaler(), 5, [wants(90)], second.history, NOW + timedelta(seconds=16))
     assert (first.replicas, second.replicas, later.replicas) == (5, 5, 10)
 
 
 def test_replicas_go_down_only_to_the_highest_proposal_of_five_minutes():
     scaler = a_scaler()
-    first = decide(scaler, 8, [wants(6)], History(), NOW)
+    first = decide_scaling(scaler, 8, [wants(6)], ScalingHistory(), NOW)
     assert first.replicas == 8
     assert condition(first, "AbleToScale") == ("True", "ScaleDownStabilized")
-    second = decide(scaler, 8, [wants(2)], first.history, NOW + timedelta(seconds=299))
-    third = decide(scaler, 8, [wants(2)], second.history, NOW + timedelta(seconds=301))
-    last = decide(scaler, 8, [wants(2)], third.history, NOW + timedelta(seconds=600))
+    second = decide_scaling(scaler, 8, [wants(2)], first.history, NOW + timedelta(seconds=299))
+    third = decide_scaling(scaler, 8, [wants(2)], second.history, NOW + timedelta(seconds=301))
+    last = decide_scaling(scaler, 8, [wants(2)], third.history, NOW + timedelta(seconds=600))
     assert (second.replicas, third.replicas, last.replicas) == (8, 2, 2)
 
 
 def test_bounds_hold_and_say_so():
-    high = decide(a_scaler(high=3), 2, [wants(9)], History(), NOW)
+    high = decide_scaling(a_scaler(high=3), 2, [wants(9)], ScalingHistory(), NOW)
     assert high.replicas == 3
     assert condition(high, "ScalingLimited") == ("True", "TooManyReplicas")
-    assert decide(a_scaler(low=4), 2, [], History(), NOW).replicas == 4
-    assert decide(a_scaler(high=4), 9, [], History(), NOW).replicas == 4
+    assert decide_scaling(a_scaler(low=4), 2, [], ScalingHistory(), NOW).replicas == 4
+    assert decide_scaling(a_scaler(high=4), 9, [], ScalingHistory(), NOW).replicas == 4
 
 
 def test_a_target_of_zero_replicas_is_left_alone():
-    decision = decide(a_scaler(), 0, [wants(9)], History(), NOW)
+    decision = decide_scaling(a_scaler(), 0, [wants(9)], ScalingHistory(), NOW)
     assert decision.replicas == 0
     assert condition(decision, "ScalingActive") == ("False", "ScalingDisabled")
 
 
 def test_a_failed_measure_keeps_replicas_from_going_down_but_not_up():
-    broken = Unmeasured("FailedGetResourceMetric", "away")
-    down = decide(a_scaler(), 5, [wants(1), broken], History(), NOW)
+    broken = MetricUnavailable("FailedGetResourceMetric", "away")
+    down = decide_scaling(a_scaler(), 5, [wants(1), broken], ScalingHistory(), NOW)
     assert down.replicas == 5
     assert condition(down, "ScalingActive") == ("False", "FailedGetResourceMetric")
-    assert decide(a_scaler(), 5, [wants(6), broken], History(), NOW).replicas == 6
+    assert decide_scaling(a_scaler(), 5, [wants(6), broken], ScalingHistory(), NOW).replicas == 6
 
 
 def test_behavior_may_forbid_a_direction_and_set_the_pace():
-    slow = ScalingRules(policies=[ScalingPolicy("Pods", 1, 60)], stabilization_window_seconds=0)
-    behavior = Behavior(scale_up=ScalingRules(select_policy="Disabled"), scale_down=slow)
+    slow = HPAScalingRules(
+        policies=[HPAScalingPolicy("Pods", 1, 60)], stabilization_window_seconds=0
+    )
+    behavior = HorizontalPodAutoscalerBehavior(
+        scale_up=HPAScalingRules(select_policy="Disabled"), scale_down=slow
+    )
     scaler = a_scaler(behavior=behavior)
-    assert decide(scaler, 5, [wants(9)], History(), NOW).replicas == 5
-    assert decide(scaler, 5, [wants(1)], History(), NOW).replicas == 4
+    assert decide_scaling(scaler, 5, [wants(9)], ScalingHistory(), NOW).replicas == 5
+    assert decide_scaling(scaler, 5, [wants(1)], ScalingHistory(), NOW).replicas == 4
 
 
 @given(
@@ -188,8 +196,8 @@ def test_behavior_may_forbid_a_direction_and_set_the_pace():
 def test_whatever_is_proposed_replicas_stay_within_bounds(
     current: int, proposals: list[int], low: int, high: int
 ):
-    scaler, history, at = a_scaler(low, high), History(), NOW
+    scaler, history, at = a_scaler(low, high), ScalingHistory(), NOW
     for replicas in proposals:
-        decision = decide(scaler, current, [wants(replicas)], history, at)
+        decision = decide_scaling(scaler, current, [wants(replicas)], history, at)
         assert low <= decision.replicas <= high
         current, history, at = decision.replicas, decision.history, at + timedelta(seconds=15)

@@ -3,7 +3,11 @@
 from gangline.api.core import Endpoints
 from gangline.api.meta import ObjectMeta
 from gangline.api.service import EndpointAddress, EndpointPort, EndpointSubset
-from gangline.local.controllers.endpoint_slices import SERVICE_NAME, mirror, says_the_same
+from gangline.local.controllers.endpoint_slices import (
+    SERVICE_NAME_LABEL,
+    mirror_endpoints,
+    is_equivalent_slice,
+)
 
 
 def endpoints(*subsets: EndpointSubset, **labels: str) -> Endpoints:
@@ -20,8 +24,8 @@ def subset(*ready: str, waiting: tuple[str, ...] = (), port: int = 80) -> Endpoi
 
 
 def test_a_slice_names_its_service_and_keeps_its_labels() -> None:
-    (slice_,) = mirror(endpoints(subset("10.0.0.1"), app="web")).values()
-    assert slice_.metadata.labels[SERVICE_NAME] == "web"
+    (slice_,) = mirror_endpoints(endpoints(subset("10.0.0.1"), app="web")).values()
+    assert slice_.metadata.labels[SERVICE_NAME_LABEL] == "web"
     assert slice_.metadata.labels["app"] == "web"
     assert slice_.metadata.owner_references[0].uid == "u"
     assert slice_.ports[0].port == 80
@@ -29,29 +33,32 @@ def test_a_slice_names_its_service_and_keeps_its_labels() -> None:
 
 
 def test_slice_has_the_readiness_of_each_endpoint() -> None:
-    (slice_,) = mirror(endpoints(subset("10.0.0.1", waiting=("10.0.0.2",)))).values()
+    (slice_,) = mirror_endpoints(endpoints(subset("10.0.0.1", waiting=("10.0.0.2",)))).values()
     ready = [each.conditions.ready for each in slice_.endpoints if each.conditions]
     assert ready == [True, False]
 
 
 def test_each_set_of_ports_has_its_slice() -> None:
-    slices = mirror(endpoints(subset("10.0.0.1"), subset("10.0.0.2", port=81)))
+    slices = mirror_endpoints(endpoints(subset("10.0.0.1"), subset("10.0.0.2", port=81)))
     assert sorted(slices) == ["web-0", "web-1"]
 
 
 def test_no_address_is_an_empty_slice() -> None:
-    (slice_,) = mirror(endpoints()).values()
+    (slice_,) = mirror_endpoints(endpoints()).values()
     assert slice_.endpoints == []
     assert slice_.address_type == "IPv4"
 
 
 def test_the_family_is_that_of_the_addresses() -> None:
-    (slice_,) = mirror(endpoints(subset("fd00::1"))).values()
+    (slice_,) = mirror_endpoints(endpoints(subset("fd00::1"))).values()
     assert slice_.address_type == "IPv6"
 
 
 def test_slices_differ_only_in_service_fields() -> None:
-    one, other = mirror(endpoints(subset("10.0.0.1"))), mirror(endpoints(subset("10.0.0.1")))
-    assert says_the_same(one["web-0"], other["web-0"])
-    moved = mirror(endpoints(subset("10.0.0.9")))
-    assert not says_the_same(one["web-0"], moved["web-0"])
+    one, other = (
+        mirror_endpoints(endpoints(subset("10.0.0.1"))),
+        mirror_endpoints(endpoints(subset("10.0.0.1"))),
+    )
+    assert is_equivalent_slice(one["web-0"], other["web-0"])
+    moved = mirror_endpoints(endpoints(subset("10.0.0.9")))
+    assert not is_equivalent_slice(one["web-0"], moved["web-0"])

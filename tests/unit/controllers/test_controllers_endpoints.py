@@ -9,7 +9,7 @@ from gangline.api.core import (
 from gangline.api.meta import ObjectMeta
 from gangline.api.pod import Pod, PodSpec
 from gangline.api.service import ServicePort, ServiceSpec
-from gangline.local.controllers.endpoints import build
+from gangline.local.controllers.endpoints import build_endpoints
 from unit.controllers.builders import a_pod
 
 
@@ -37,7 +37,7 @@ def a_service(publish: bool = False, target: int | str | None = None) -> Service
     ],
 )
 def test_a_pod_is_an_endpoint(pod: Pod, publish: bool, listed: int, waiting: int) -> None:
-    subsets = build(a_service(publish), [pod]).subsets
+    subsets = build_endpoints(a_service(publish), [pod]).subsets
     assert sum(len(subset.addresses) for subset in subsets) == listed
     assert sum(len(subset.not_ready_addresses) for subset in subsets) == waiting
 
@@ -45,7 +45,7 @@ def test_a_pod_is_an_endpoint(pod: Pod, publish: bool, listed: int, waiting: int
 def test_a_named_port_is_looked_up_in_each_pod() -> None:
     ports = [ContainerPort(name="http", container_port=8080)]
     spec = PodSpec(containers=[Container(name="c", ports=ports)])
-    found = build(a_service(target="http"), [a_pod(spec=spec), a_pod("q", ip="10.1.0.3")])
+    found = build_endpoints(a_service(target="http"), [a_pod(spec=spec), a_pod("q", ip="10.1.0.3")])
     with_port = [subset for subset in found.subsets if subset.ports]
     assert [[port.port for port in subset.ports] for subset in with_port] == [[8080]]
     assert [address.ip for address in with_port[0].addresses] == ["10.1.0.2"]
@@ -53,5 +53,5 @@ def test_a_named_port_is_looked_up_in_each_pod() -> None:
 
 def test_a_pod_of_the_services_subdomain_keeps_its_host_name() -> None:
     spec = PodSpec(hostname="worker-0", subdomain="s")
-    (subset,) = build(a_service(), [a_pod(spec=spec)]).subsets
+    (subset,) = build_endpoints(a_service(), [a_pod(spec=spec)]).subsets
     assert [address.hostname for address in subset.addresses] == ["worker-0"]

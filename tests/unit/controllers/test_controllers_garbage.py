@@ -10,18 +10,18 @@ from gangline.api.meta import OwnerReference
 from gangline.local.controllers.garbage import (
     FOREGROUND,
     ORPHAN,
-    Action,
-    Delete,
-    DropFinalizer,
-    DropOwners,
-    Graph,
-    Item,
-    LookAt,
-    Nothing,
-    Propagation,
-    Release,
-    Unblock,
-    decide,
+    GarbageAction,
+    DeleteObject,
+    RemoveFinalizer,
+    RemoveOwnerReferences,
+    OwnerGraph,
+    GraphObject,
+    CheckObjects,
+    NoAction,
+    PropagationPolicy,
+    OrphanDependents,
+    UnblockOwners,
+    plan_collection,
 )
 
 
@@ -31,13 +31,13 @@ def an_item(
     finalizers: tuple[str, ...] = (),
     going: bool = False,
     blocks: bool = True,
-) -> Item:
+) -> GraphObject:
     references = tuple(OwnerReference(uid=o, name=o, block_owner_deletion=blocks) for o in owners)
-    return Item("", "v1", "things", "ns", uid, uid, references, frozenset(finalizers), going)
+    return GraphObject("", "v1", "things", "ns", uid, uid, references, frozenset(finalizers), going)
 
 
-def a_graph(*items: Item) -> Graph:
-    graph = Graph()
+def a_graph(*items: GraphObject) -> OwnerGraph:
+    graph = OwnerGraph()
     for one in items:
         graph.put(one)
     return graph
@@ -49,36 +49,40 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
 @pytest.mark.parametrize(
     ("items", "action"),
     [
-        pytest.param([an_item("x")], Nothing.TO_DO, id="without owners it stays"),
+        pytest.param([an_item("x")], NoAction.NO_ACTION, id="without owners it stays"),
         pytest.param(
-            [an_item("x", "o"), an_item("o")], Nothing.TO_DO, id="with its owner there it stays"
+            [an_item("x", "o"), an_item("o")],
+            NoAction.NO_ACTION,
+            id="with its owner there it stays",
         ),
         pytest.param(
             [an_item("x", "gone")],
-            Delete(Propagation.BACKGROUND),
+            DeleteObject(PropagationPolicy.BACKGROUND),
             id="without its owner it is deleted",
         ),
         pytest.param(
             [an_item("x", "gone", finalizers=(ORPHAN,))],
-            Delete(Propagation.ORPHAN),
+            DeleteObject(PropagationPolicy.ORPHAN),
             id="its finalizer determines the propagation policy",
         ),
         pytest.param(
             [an_item("x", "gone", "o"), an_item("o")],
-            DropOwners(frozenset({"gone"})),
+            RemoveOwnerReferences(frozenset({"gone"})),
             id="one of two owners is deleted: only the reference is removed",
         ),
         pytest.param(
-            [an_item("x", "gone", going=True)], Nothing.TO_DO, id="an object in deletion is ignored"
+            [an_item("x", "gone", going=True)],
+            NoAction.NO_ACTION,
+            id="an object in deletion is ignored",
         ),
         pytest.param(
             [an_item("x", "o"), an_item("o", going=True)],
-            Nothing.TO_DO,
+            NoAction.NO_ACTION,
             id="an owner in background deletion still exists",
         ),
         pytest.param(
             [an_item("x", "o"), an_item("o", finalizers=(FOREGROUND,), going=True)],
-            Delete(Propagation.BACKGROUND),
+            DeleteObject(PropagationPolicy.BACKGROUND),
             id="an owner in foreground deletion deletes it too",
         ),
         pytest.param(
@@ -87,17 +91,17 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
                 an_item("o", finalizers=(FOREGROUND,), going=True),
                 an_item("y", "x"),
             ],
-            Delete(Propagation.FOREGROUND),
+            DeleteObject(PropagationPolicy.FOREGROUND),
             id="and its own dependents before it",
         ),
         pytest.param(
             [an_item("x", finalizers=(FOREGROUND,), going=True)],
-            DropFinalizer(FOREGROUND),
+            RemoveFinalizer(FOREGROUND),
             id="foreground with no dependents: it may go",
         ),
         pytest.param(
             [an_item("x", finalizers=(FOREGROUND,), going=True), an_item("y", "x", blocks=False)],
-            DropFinalizer(FOREGROUND),
+            RemoveFinalizer(FOREGROUND),
             id="dependents that do not block are not waited for",
         ),
         pytest.param(
@@ -106,7 +110,7 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
                 an_item("y", "x"),
                 an_item("z", "x", going=True),
             ],
-            LookAt(("y",)),
+            CheckObjects(("y",)),
             id="foreground waits for dependents and sees to them",
         ),
         pytest.param(
@@ -114,29 +118,29 @@ GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
                 an_item("x", "y"),
                 an_item("y", "x", finalizers=(FOREGROUND,), going=True),
             ],
-            Unblock(),
+            UnblockOwners(),
             id="two objects that wait for each other are unblocked",
         ),
         pytest.param(
             [an_item("x", finalizers=(ORPHAN,), going=True)],
-            Release(()),
+            OrphanDependents(()),
             id="orphaning without dependents just ends",
         ),
     ],
 )
-def test_the_collector_decides(items: list[Item], action: Action) -> None:
-    assert decide(a_graph(*items), "x", lambda owner: False) == action
+def test_the_collector_decides(items: list[GraphObject], action: GarbageAction) -> None:
+    assert plan_collection(a_graph(*items), "x", lambda owner: False) == action
 
 
 def test_orphaning_strips_every_dependent_of_its_reference() -> None:
     child, other = an_item("c", "x"), an_item("d", "x", "y")
     graph = a_graph(an_item("x", finalizers=(ORPHAN,), going=True), child, other)
-    assert decide(graph, "x", lambda owner: False) == Release((child, other))
+    assert plan_collection(graph, "x", lambda owner: False) == OrphanDependents((child, other))
 
 
 def test_an_owner_that_only_the_server_knows_counts() -> None:
     graph = a_graph(an_item("x", "o"))
-    assert decide(graph, "x", lambda owner: owner.uid == "o") is Nothing.TO_DO
+    assert plan_collection(graph, "x", lambda owner: owner.uid == "o") is NoAction.NO_ACTION
 
 
 def test_a_change_names_everybody_that_it_may_matter_to() -> None:
@@ -151,48 +155,48 @@ def test_a_change_names_everybody_that_it_may_matter_to() -> None:
 class World:
     """Objects on a server that obeys the collector."""
 
-    def __init__(self, items: list[Item]) -> None:
+    def __init__(self, items: list[GraphObject]) -> None:
         self.items = {one.uid: one for one in items}
 
-    def begin_deletion(self, uid: str, propagation: Propagation) -> None:
+    def begin_deletion(self, uid: str, propagation: PropagationPolicy) -> None:
         found = self.items[uid]
-        mark = {Propagation.FOREGROUND: {FOREGROUND}, Propagation.ORPHAN: {ORPHAN}}
+        mark = {PropagationPolicy.FOREGROUND: {FOREGROUND}, PropagationPolicy.ORPHAN: {ORPHAN}}
         finalizers = found.finalizers | frozenset(mark.get(propagation, set()))
-        self._store(replace(found, finalizers=finalizers, going=True))
+        self._store(replace(found, finalizers=finalizers, is_deleting=True))
 
-    def _store(self, changed: Item) -> None:
-        if changed.going and not changed.finalizers:
+    def _store(self, changed: GraphObject) -> None:
+        if changed.is_deleting and not changed.finalizers:
             del self.items[changed.uid]
         else:
             self.items[changed.uid] = changed
 
     def step(self, uid: str) -> bool:
         """Execute the action for one object; return whether it changed anything."""
-        action = decide(a_graph(*self.items.values()), uid, lambda owner: False)
+        action = plan_collection(a_graph(*self.items.values()), uid, lambda owner: False)
         found = self.items[uid]
         match action:
-            case Delete(propagation):
+            case DeleteObject(propagation):
                 self.begin_deletion(uid, propagation)
-            case DropOwners(uids):
+            case RemoveOwnerReferences(uids):
                 self._keep(found, lambda owner: owner.uid not in uids)
-            case Release(dependents):
+            case OrphanDependents(dependents):
                 for dependent in dependents:
                     self._keep(dependent, lambda owner: owner.uid != uid)
                 self._store(replace(found, finalizers=found.finalizers - {ORPHAN}))
-            case DropFinalizer(finalizer):
+            case RemoveFinalizer(finalizer):
                 self._store(replace(found, finalizers=found.finalizers - {finalizer}))
-            case Unblock():
+            case UnblockOwners():
                 owners = tuple(
                     OwnerReference(uid=o.uid, name=o.name, block_owner_deletion=False)
                     for o in found.owners
                 )
                 self._store(replace(found, owners=owners))
-                self.begin_deletion(uid, Propagation.FOREGROUND)
+                self.begin_deletion(uid, PropagationPolicy.FOREGROUND)
             case _:
                 return False
         return True
 
-    def _keep(self, found: Item, keep: "object") -> None:
+    def _keep(self, found: GraphObject, keep: "object") -> None:
         owners = tuple(owner for owner in found.owners if keep(owner))  # type: ignore[operator]
         self._store(replace(self.items[found.uid], owners=owners))
 
@@ -204,7 +208,7 @@ class World:
 
 
 @st.composite
-def forests(draw: st.DrawFn) -> list[Item]:
+def forests(draw: st.DrawFn) -> list[GraphObject]:
     count = draw(st.integers(min_value=1, max_value=7))
     items = []
     for number in range(count):
@@ -215,27 +219,29 @@ def forests(draw: st.DrawFn) -> list[Item]:
 
 
 @settings(deadline=None)
-@given(forests(), st.sampled_from(list(Propagation)))
+@given(forests(), st.sampled_from(list(PropagationPolicy)))
 def test_collection_converges_for_every_propagation_policy(
-    items: list[Item], propagation: Propagation
+    items: list[GraphObject], propagation: PropagationPolicy
 ) -> None:
     world = World(items)
     world.begin_deletion("0", propagation)
     world.settle()
     assert "0" not in world.items
     for one in world.items.values():
-        assert not one.going
+        assert not one.is_deleting
         assert all(owner.uid in world.items for owner in one.owners), "no dangling reference stays"
         original = next(item for item in items if item.uid == one.uid)
         had_owners = bool(original.owners)
-        orphaned = propagation is Propagation.ORPHAN and any(o.uid == "0" for o in original.owners)
+        orphaned = propagation is PropagationPolicy.ORPHAN and any(
+            o.uid == "0" for o in original.owners
+        )
         assert bool(one.owners) or not had_owners or orphaned
 
 
 @settings(deadline=None)
 @given(forests())
-def test_orphaning_deletes_nothing_but_the_root(items: list[Item]) -> None:
+def test_orphaning_deletes_nothing_but_the_root(items: list[GraphObject]) -> None:
     world = World(items)
-    world.begin_deletion("0", Propagation.ORPHAN)
+    world.begin_deletion("0", PropagationPolicy.ORPHAN)
     world.settle()
     assert set(world.items) == {one.uid for one in items} - {"0"}

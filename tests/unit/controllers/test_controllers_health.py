@@ -20,9 +20,9 @@ from gangline.local.controllers.health import (
     UNREACHABLE,
     UNSCHEDULABLE,
     Heartbeats,
-    decide_node,
-    leaves_at,
-    not_ready,
+    plan_node_update,
+    eviction_time,
+    unready_conditions,
 )
 from unit.controllers.builders import NOW, a_pod
 
@@ -36,12 +36,12 @@ def a_node(ready: str = "True", *taints: Taint, unschedulable: bool = False) -> 
 
 
 def test_a_healthy_node_is_left_alone() -> None:
-    change = decide_node(a_node(), silent=False, now=NOW)
+    change = plan_node_update(a_node(), silent=False, now=NOW)
     assert (change.conditions, change.taints) == (None, None)
 
 
 def test_a_silent_node_is_unknown_and_unreachable() -> None:
-    change = decide_node(a_node(), silent=True, now=NOW)
+    change = plan_node_update(a_node(), silent=True, now=NOW)
     assert change.conditions is not None
     assert {condition.status for condition in change.conditions} == {"Unknown"}
     assert change.taints is not None
@@ -52,14 +52,14 @@ def test_a_silent_node_is_unknown_and_unreachable() -> None:
 
 
 def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
-    change = decide_node(a_node("False"), silent=False, now=NOW)
+    change = plan_node_update(a_node("False"), silent=False, now=NOW)
     assert change.taints is not None
     assert {taint.key for taint in change.taints} == {NOT_READY}
 
 
 def test_ready_node_loses_only_managed_taints() -> None:
     theirs = Taint(key="mine", effect="NoSchedule")
-    change = decide_node(
+    change = plan_node_update(
         a_node("True", theirs, Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW)),
         silent=False,
         now=NOW,
@@ -68,7 +68,7 @@ def test_ready_node_loses_only_managed_taints() -> None:
 
 
 def test_a_cordoned_node_is_tainted_unschedulable() -> None:
-    change = decide_node(a_node(unschedulable=True), silent=False, now=NOW)
+    change = plan_node_update(a_node(unschedulable=True), silent=False, now=NOW)
     assert change.taints is not None
     assert [taint.key for taint in change.taints] == [UNSCHEDULABLE]
 
@@ -76,7 +76,7 @@ def test_a_cordoned_node_is_tainted_unschedulable() -> None:
 def test_a_taint_keeps_the_time_that_it_was_put_on() -> None:
     before = NOW - timedelta(minutes=5)
     old = Taint(key=UNREACHABLE, effect="NoExecute", time_added=before)
-    change = decide_node(a_node("Unknown", old), silent=True, now=NOW)
+    change = plan_node_update(a_node("Unknown", old), silent=True, now=NOW)
     assert change.taints is not None
     assert old in change.taints
 
@@ -113,14 +113,14 @@ LOST = Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW - timedelta(sec
 def test_a_pod_leaves_a_tainted_node(
     pod: Pod, taints: list[Taint], leaves: datetime | None
 ) -> None:
-    assert leaves_at(pod, taints, NOW) == leaves
+    assert eviction_time(pod, taints, NOW) == leaves
 
 
 def test_a_pod_on_a_silent_node_is_not_ready_any_more() -> None:
-    changed = not_ready(a_pod(), NOW)
+    changed = unready_conditions(a_pod(), NOW)
     assert changed is not None
     assert [condition.status for condition in changed] == ["False"]
-    assert not_ready(a_pod(ready=False), NOW) is None
+    assert unready_conditions(a_pod(ready=False), NOW) is None
 
 
 def test_a_heartbeat_is_aged_by_when_it_was_seen_whatever_it_says() -> None:

@@ -12,17 +12,19 @@ from gangline.api.core import (
 from gangline.api.meta import ObjectMeta
 from gangline.api.pod import PodSpec
 from gangline.local.controllers import budgets, replicas
-from gangline.local.controllers.replicas import Set, SetSpec
+from gangline.local.controllers.replicas import RawReplicaSet, RawReplicaSetSpec
 from unit.controllers.builders import NOW, a_pod
 
 
-def a_set(wanted: int, **spec: Any) -> Set:
-    return Set(metadata=ObjectMeta(name="rs", uid="rs"), spec=SetSpec(replicas=wanted, **spec))
+def a_set(wanted: int, **spec: Any) -> RawReplicaSet:
+    return RawReplicaSet(
+        metadata=ObjectMeta(name="rs", uid="rs"), spec=RawReplicaSetSpec(replicas=wanted, **spec)
+    )
 
 
 def test_missing_pods_are_made_and_ended_ones_do_not_count() -> None:
     pods = [a_pod("a"), a_pod("b", phase="Failed"), a_pod("c", going=True)]
-    plan = replicas.plan(a_set(3), pods, NOW)
+    plan = replicas.plan_replica_set(a_set(3), pods, NOW)
     assert (plan.create, plan.delete) == (2, ())
     assert plan.status.replicas == 1
 
@@ -32,23 +34,25 @@ def test_cheapest_pods_are_deleted_first() -> None:
     unready = a_pod("unready", ready=False)
     young = a_pod("young", ready_for=1)
     old = a_pod("old")
-    plan = replicas.plan(a_set(1), [old, young, unready, unbound], NOW)
+    plan = replicas.plan_replica_set(a_set(1), [old, young, unready, unbound], NOW)
     assert [pod.metadata.name for pod in plan.delete] == ["unbound", "unready", "young"]
 
 
 def test_a_pod_is_available_only_after_its_time() -> None:
-    plan = replicas.plan(a_set(1, min_ready_seconds=10), [a_pod(ready_for=4)], NOW)
+    plan = replicas.plan_replica_set(a_set(1, min_ready_seconds=10), [a_pod(ready_for=4)], NOW)
     assert (plan.status.ready_replicas, plan.status.available_replicas) == (1, 0)
-    assert plan.look_again == NOW + timedelta(seconds=6)
+    assert plan.requeue_at == NOW + timedelta(seconds=6)
 
 
 def test_replica_set_in_deletion_creates_no_pods() -> None:
-    going = Set(metadata=ObjectMeta(name="rs", deletion_timestamp=NOW), spec=SetSpec(replicas=3))
-    assert replicas.plan(going, [], NOW).create == 0
+    going = RawReplicaSet(
+        metadata=ObjectMeta(name="rs", deletion_timestamp=NOW), spec=RawReplicaSetSpec(replicas=3)
+    )
+    assert replicas.plan_replica_set(going, [], NOW).create == 0
 
 
 def test_creations_per_pass_are_limited() -> None:
-    assert replicas.plan(a_set(1_000_000), [], NOW).create == replicas.BURST
+    assert replicas.plan_replica_set(a_set(1_000_000), [], NOW).create == replicas.BURST_REPLICAS
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,6 @@ def test_budget_allows_evictions_down_to_the_desired_number(
     spec: PodDisruptionBudgetSpec, healthy: int, allowed: int
 ) -> None:
     pods = [a_pod(f"p{n}", ready=n < healthy, owner="rs") for n in range(3)]
-    status = budgets.status(PodDisruptionBudget(spec=spec), pods, {"rs": 3}, NOW)
+    status = budgets.budget_status(PodDisruptionBudget(spec=spec), pods, {"rs": 3}, NOW)
     assert (status.expected_pods, status.current_healthy) == (3, healthy)
     assert status.disruptions_allowed == allowed

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from gangline.api.meta import LabelSelector, ObjectMeta
 from gangline.api.workloads import DeploymentStrategy, ReplicaSetStatus, RollingUpdateDeployment
-from gangline.local.controllers.replicas import Set
+from gangline.local.controllers.replicas import RawReplicaSet
 from gangline.local.controllers.rollout import (
-    REVISION,
-    Deployment,
-    DeploymentSpec,
-    bounds,
-    plan,
+    REVISION_ANNOTATION,
+    RawDeployment,
+    RawDeploymentSpec,
+    availability_bounds,
+    plan_deployment,
     template_hash,
 )
 
@@ -35,10 +35,10 @@ def a_deployment(
     image: str = "one",
     strategy: DeploymentStrategy = ROLLING,
     **spec: Any,
-) -> Deployment:
-    return Deployment(
+) -> RawDeployment:
+    return RawDeployment(
         metadata=ObjectMeta(name="web", namespace="ns", uid="d", generation=1),
-        spec=DeploymentSpec(
+        spec=RawDeploymentSpec(
             replicas=replicas,
             selector=LabelSelector(match_labels={"app": "web"}),
             template=a_template(image),
@@ -52,25 +52,27 @@ def a_deployment(
 class World:
     """A server and ReplicaSets whose pods become available on request."""
 
-    deployment: Deployment
-    sets: dict[str, Set] = field(default_factory=dict)
+    deployment: RawDeployment
+    sets: dict[str, RawReplicaSet] = field(default_factory=dict)
 
     def reconcile(self) -> bool:
         """One pass of the deployment controller; returns whether it wrote more than status."""
-        done = plan(self.deployment, list(self.sets.values()), NOW)
+        done = plan_deployment(self.deployment, list(self.sets.values()), NOW)
         if done.create is not None:
-            made = msgspec.convert(done.create, Set)
+            made = msgspec.convert(done.create, RawReplicaSet)
             self.sets.setdefault(made.metadata.name, made)
         for name, size in done.scale.items():
             self.resize(name, size)
-        for name, revision in done.mark.items():
+        for name, revision in done.revisions.items():
             found = self.sets[name]
-            metadata = msgspec.structs.replace(found.metadata, annotations={REVISION: revision})
+            metadata = msgspec.structs.replace(
+                found.metadata, annotations={REVISION_ANNOTATION: revision}
+            )
             self.sets[name] = msgspec.structs.replace(found, metadata=metadata)
         for name in done.delete:
             del self.sets[name]
         self.deployment = msgspec.structs.replace(self.deployment, status=done.status)
-        return bool(done.create or done.scale or done.mark or done.delete)
+        return bool(done.create or done.scale or done.revisions or done.delete)
 
     def resize(self, name: str, size: int) -> None:
         found = self.sets[name]
@@ -84,8 +86,10 @@ class World:
     def come_up(self, name: str, count: int) -> None:
         """Make some pods of a ReplicaSet available."""
         found = self.sets[name]
-        up = min(found.wanted, found.status.available_replicas + count)
-        status = ReplicaSetStatus(replicas=found.wanted, ready_replicas=up, available_replicas=up)
+        up = min(found.desired_replicas, found.status.available_replicas + count)
+        status = ReplicaSetStatus(
+            replicas=found.desired_replicas, ready_replicas=up, available_replicas=up
+        )
         self.sets[name] = msgspec.structs.replace(found, status=status)
 
     def update(self, image: str) -> None:
@@ -94,7 +98,7 @@ class World:
 
     @property
     def total(self) -> int:
-        return sum(one.wanted for one in self.sets.values())
+        return sum(one.desired_replicas for one in self.sets.values())
 
     @property
     def available(self) -> int:
@@ -104,7 +108,9 @@ class World:
         for _ in range(200):
             changed = self.reconcile()
             behind = [
-                one for one in self.sets.values() if one.status.available_replicas < one.wanted
+                one
+                for one in self.sets.values()
+                if one.status.available_replicas < one.desired_replicas
             ]
             for one in behind:
                 self.come_up(one.metadata.name, 1)
@@ -115,17 +121,17 @@ class World:
 
 def images(world: World) -> dict[str, int]:
     return {
-        one.spec.template["spec"]["containers"][0]["image"]: one.wanted
+        one.spec.template["spec"]["containers"][0]["image"]: one.desired_replicas
         for one in world.sets.values()
     }
 
 
 def test_a_new_deployment_gets_one_set_named_by_its_template() -> None:
-    done = plan(a_deployment(), [], NOW)
+    done = plan_deployment(a_deployment(), [], NOW)
     assert done.create is not None
     assert done.create["metadata"]["name"] == f"web-{template_hash(a_template('one'))}"
     assert done.create["spec"]["replicas"] == 3
-    assert done.create["metadata"]["annotations"][REVISION] == "1"
+    assert done.create["metadata"]["annotations"][REVISION_ANNOTATION] == "1"
 
 
 def test_a_changed_template_ends_with_all_pods_in_the_new_set() -> None:
@@ -143,7 +149,7 @@ def test_roll_back_gets_the_newest_revision() -> None:
         world.update(image)
         world.settle()
     assert images(world) == {"one": 3, "two": 0}
-    done = plan(world.deployment, list(world.sets.values()), NOW)
+    done = plan_deployment(world.deployment, list(world.sets.values()), NOW)
     assert done.revision == "3"
 
 
@@ -192,7 +198,7 @@ def test_the_bounds_of_a_change(
 ) -> None:
     rolling = RollingUpdateDeployment(max_unavailable=unavailable, max_surge=surge)
     deployment = a_deployment(replicas, strategy=DeploymentStrategy(rolling_update=rolling))
-    assert bounds(deployment) == expected
+    assert availability_bounds(deployment) == expected
 
 
 @settings(deadline=None)
@@ -209,7 +215,7 @@ def test_a_rolling_update_never_leaves_its_bounds(
     world = World(a_deployment(replicas, strategy=DeploymentStrategy(rolling_update=rolling)))
     world.settle()
     world.update("two")
-    fewest, most = bounds(world.deployment)
+    fewest, most = availability_bounds(world.deployment)
     for up in ups:
         world.reconcile()
         assert world.total <= max(most, replicas)

@@ -20,11 +20,11 @@ from gangline.api.storage import (
     VolumeResourceRequirements,
 )
 from gangline.local.controllers import volumes
-from gangline.local.controllers.volumes import VolumeFate
+from gangline.local.controllers.volumes import VolumeAction
 from unit.controllers.builders import NOW
 
 LOCAL = StorageClass(
-    metadata=ObjectMeta(name="local", annotations={volumes.DEFAULT_CLASS: "true"}),
+    metadata=ObjectMeta(name="local", annotations={volumes.DEFAULT_CLASS_ANNOTATION: "true"}),
     provisioner=volumes.PROVISIONER,
 )
 FOREIGN = StorageClass(metadata=ObjectMeta(name="cloud"), provisioner="cloud.example/disk")
@@ -47,12 +47,12 @@ def a_volume(name: str, size: str = "1Gi", **spec: Any) -> PersistentVolume:
 
 
 def decide(claim: PersistentVolumeClaim, *known: PersistentVolume) -> volumes.ClaimAction:
-    return volumes.decide_claim(claim, known, [LOCAL, FOREIGN], Path("/data"))
+    return volumes.plan_claim(claim, known, [LOCAL, FOREIGN], Path("/data"))
 
 
 def test_a_claim_without_a_class_is_given_a_folder_of_the_default_class() -> None:
     action = decide(a_claim())
-    assert isinstance(action, volumes.Provision)
+    assert isinstance(action, volumes.ProvisionVolume)
     assert action.volume["spec"]["hostPath"]["path"] == "/data/pvc-uid-c"
     assert action.volume["spec"]["claimRef"]["uid"] == "uid-c"
 
@@ -60,14 +60,14 @@ def test_a_claim_without_a_class_is_given_a_folder_of_the_default_class() -> Non
 def test_a_claim_takes_the_smallest_volume_that_fits() -> None:
     small, fitting, large = a_volume("s", "1Gi"), a_volume("f", "5Gi"), a_volume("l", "9Gi")
     action = decide(a_claim("2Gi", storage_class_name=""), large, small, fitting)
-    assert action == volumes.Bind(fitting)
+    assert action == volumes.BindClaim(fitting)
 
 
 def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
     taken = a_volume("v", claim_ref=ObjectReference(namespace="ns", name="other", uid="x"))
-    assert isinstance(decide(a_claim(storage_class_name=""), taken), volumes.Wait)
+    assert isinstance(decide(a_claim(storage_class_name=""), taken), volumes.KeepPending)
     action = decide(a_claim(volume_name="v"), taken)
-    assert isinstance(action, volumes.Wait)
+    assert isinstance(action, volumes.KeepPending)
     assert "ns/other" in action.message
 
 
@@ -82,12 +82,12 @@ def test_a_volume_that_belongs_to_another_claim_is_not_taken() -> None:
 )
 def test_a_claim_that_must_wait_says_why(claim: PersistentVolumeClaim, words: str) -> None:
     action = decide(claim)
-    assert isinstance(action, volumes.Wait)
+    assert isinstance(action, volumes.KeepPending)
     assert words in action.message
 
 
 def test_a_bound_claim_whose_volume_vanished_is_lost() -> None:
-    assert isinstance(decide(a_claim(phase="Bound", volume_name="v")), volumes.Lost)
+    assert isinstance(decide(a_claim(phase="Bound", volume_name="v")), volumes.ClaimLost)
 
 
 @pytest.mark.parametrize(
@@ -97,18 +97,18 @@ def test_a_bound_claim_whose_volume_vanished_is_lost() -> None:
             "Delete",
             True,
             False,
-            VolumeFate.DELETE,
+            VolumeAction.DELETE,
             id="a provisioned volume is deleted with its claim",
         ),
-        pytest.param("Delete", True, True, VolumeFate.RELEASED, id="but not under a running pod"),
+        pytest.param("Delete", True, True, VolumeAction.RELEASED, id="but not under a running pod"),
         pytest.param(
-            "Retain", True, False, VolumeFate.RELEASED, id="unless its reclaim policy is Retain"
+            "Retain", True, False, VolumeAction.RELEASED, id="unless its reclaim policy is Retain"
         ),
-        pytest.param("Delete", False, False, VolumeFate.RELEASED, id="others' are left alone"),
+        pytest.param("Delete", False, False, VolumeAction.RELEASED, id="others' are left alone"),
     ],
 )
 def test_a_volume_without_its_claim(
-    policy: str, ours: bool, in_use: bool, fate: VolumeFate
+    policy: str, ours: bool, in_use: bool, fate: VolumeAction
 ) -> None:
     volume = PersistentVolume(
         metadata=ObjectMeta(
@@ -120,16 +120,22 @@ def test_a_volume_without_its_claim(
         ),
         status=PersistentVolumeStatus(phase="Bound"),
     )
-    assert volumes.decide_volume(volume, None, in_use=in_use) is fate
+    assert volumes.plan_volume(volume, None, in_use=in_use) is fate
 
 
 @pytest.mark.parametrize(
     ("finalizers", "going", "in_use", "wanted"),
     [
-        pytest.param([], False, False, [volumes.PROTECTION], id="a new claim is protected"),
-        pytest.param([volumes.PROTECTION], False, True, None, id="once"),
-        pytest.param([volumes.PROTECTION], True, True, None, id="and stays while a pod uses it"),
-        pytest.param(["a", volumes.PROTECTION], True, False, ["a"], id="then it may go"),
+        pytest.param(
+            [], False, False, [volumes.PVC_PROTECTION_FINALIZER], id="a new claim is protected"
+        ),
+        pytest.param([volumes.PVC_PROTECTION_FINALIZER], False, True, None, id="once"),
+        pytest.param(
+            [volumes.PVC_PROTECTION_FINALIZER], True, True, None, id="and stays while a pod uses it"
+        ),
+        pytest.param(
+            ["a", volumes.PVC_PROTECTION_FINALIZER], True, False, ["a"], id="then it may go"
+        ),
         pytest.param([], True, False, None, id="a claim in deletion gets no finalizer"),
     ],
 )
@@ -140,4 +146,4 @@ def test_a_claim_in_use_is_protected(
         name="c", finalizers=finalizers, deletion_timestamp=NOW if going else None
     )
     claim = PersistentVolumeClaim(metadata=metadata)
-    assert volumes.decide_finalizers(claim, in_use=in_use) == wanted
+    assert volumes.plan_finalizers(claim, in_use=in_use) == wanted

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gangline.elastic.protocol.messages import Join, Refused, World
+from gangline.elastic.protocol.messages import Join, RequestRefused, WorldInfo
 from gangline.elastic.rendezvous import Rendezvous, RendezvousState
 
 SILENCE_S = 15.0
@@ -20,7 +20,7 @@ class Agent:
     incarnation: str
     rank: int
     number: int = 1
-    world: World | None = None
+    world: WorldInfo | None = None
     wishes: bool = True
     """It waits for a world."""
     refused: str = ""
@@ -46,7 +46,7 @@ class Stage:
         self.now = 100.0
         self.agents: dict[int, Agent] = {}
         self.next_node = 0
-        self.worlds: dict[tuple[int, int], World] = {}
+        self.worlds: dict[tuple[int, int], WorldInfo] = {}
         self.memories = 0
         """Masters that started without memory; only these may repeat round numbers."""
         for _ in range(highest):
@@ -122,12 +122,12 @@ class Stage:
         if not is_reply_lost:
             self.hear(agent, join, answer)
 
-    def hear(self, agent: Agent, join: Join, answer: World | Refused | None) -> None:
+    def hear(self, agent: Agent, join: Join, answer: WorldInfo | RequestRefused | None) -> None:
         if join.number != agent.number or join.incarnation != agent.incarnation:
             return
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestRefused):
             agent.refused, agent.wishes = answer.reason, False
-        elif isinstance(answer, World):
+        elif isinstance(answer, WorldInfo):
             self.check_world(answer)
             if agent.wishes:
                 agent.world, agent.wishes = answer, False
@@ -175,7 +175,9 @@ class Stage:
     def heartbeat(self, agent: Agent | None = None) -> None:
         agent = agent or self.one()
         if agent is not None and agent.world is not None and not agent.wishes:
-            self.rendezvous.seen(agent.node, agent.incarnation, agent.world.round, self.now)
+            self.rendezvous.record_heartbeat(
+                agent.node, agent.incarnation, agent.world.round, self.now
+            )
 
     def new_master(self) -> None:
         """The master dies; the next one reads what was written."""
@@ -213,7 +215,7 @@ class Stage:
 
     # What must hold
 
-    def check_world(self, world: World) -> None:
+    def check_world(self, world: WorldInfo) -> None:
         known = self.worlds.setdefault((self.memories, world.round), world)
         assert known == world, "two worlds in a round"
         count = len(world.members)
@@ -275,8 +277,8 @@ class Stage:
                 member.node_id for member in state.world.members
             }
             finishing = any(stay.is_finished for stay in state.members.values())
-            assert finishing or state.parameters.usable(len(alive)) == len(training)
+            assert finishing or state.parameters.usable_size(len(alive)) == len(training)
             assert len(waiting) == len(alive) - len(training)
         elif alive:
             assert state.parameters is not None
-            assert state.parameters.usable(len(alive)) == 0
+            assert state.parameters.usable_size(len(alive)) == 0

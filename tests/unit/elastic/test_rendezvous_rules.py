@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from gangline.elastic.protocol.messages import Join, Refused, Restart, World
-from gangline.elastic.rendezvous import STOP_PATIENCE_S, Rendezvous
+from gangline.elastic.protocol.messages import Join, RequestRefused, RestartCommand, WorldInfo
+from gangline.elastic.rendezvous import STOP_TIMEOUT_S, Rendezvous
 
 LAST_CALL_S = 5.0
 TIMEOUT_S = 600.0
@@ -19,31 +19,31 @@ def a_join(node: int, number: int = 1, **fields: object) -> Join:
     return msgspec.structs.replace(join, **fields)
 
 
-def come(rendezvous: Rendezvous, join: Join, now: float = 0.0) -> World | Refused | None:
+def come(rendezvous: Rendezvous, join: Join, now: float = 0.0) -> WorldInfo | RequestRefused | None:
     rendezvous.join(join, now)
     return rendezvous.answer(join)
 
 
-def a_world(*nodes: int, **fields: object) -> tuple[Rendezvous, World]:
+def a_world(*nodes: int, **fields: object) -> tuple[Rendezvous, WorldInfo]:
     """A rendezvous whose first world has formed of these nodes."""
     rendezvous = Rendezvous()
     for node in nodes:
         come(rendezvous, a_join(node, **fields))
     rendezvous.tick(LAST_CALL_S)
     world = rendezvous.answer(a_join(nodes[0], **fields))
-    assert isinstance(world, World)
+    assert isinstance(world, WorldInfo)
     assert nodes_of(world) == sorted(nodes)
     return rendezvous, world
 
 
 def nodes_of(world: object) -> list[int]:
-    assert isinstance(world, World), world
+    assert isinstance(world, WorldInfo), world
     return [member.node_id for member in world.members]
 
 
 def told(rendezvous: Rendezvous) -> set[int]:
     orders, rendezvous.orders = rendezvous.orders, []
-    assert all(isinstance(order, Restart) for _, order in orders)
+    assert all(isinstance(order, RestartCommand) for _, order in orders)
     return {node for node, _ in orders}
 
 
@@ -91,7 +91,7 @@ def test_members_that_live_are_waited_for_while_they_stop() -> None:
     come(rendezvous, a_join(1, 2), 100.0)
     rendezvous.tick(100.0 + LAST_CALL_S + 1)
     assert rendezvous.answer(a_join(0, 2)) is None
-    rendezvous.tick(100.0 + STOP_PATIENCE_S)
+    rendezvous.tick(100.0 + STOP_TIMEOUT_S)
     assert nodes_of(rendezvous.answer(a_join(0, 2))) == [0, 1]
 
 
@@ -109,7 +109,7 @@ def test_timeout_names_missing_ranks() -> None:
     come(rendezvous, a_join(2, min_nodes=3), 0.0)
     assert rendezvous.tick(TIMEOUT_S)
     answer = rendezvous.answer(a_join(0, min_nodes=3))
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RequestRefused)
     assert answer.reason == "RendezvousFailed"
     assert "only 2 of at least 3 nodes" in answer.message
     assert "missing: rank 1, 3" in answer.message
@@ -119,7 +119,7 @@ def test_worlds_are_multiples_of_the_unit_and_the_rest_are_spares() -> None:
     rendezvous, _ = a_world(0, 1, node_unit=2)
     assert come(rendezvous, a_join(2, node_unit=2), 50.0) is None
     assert told(rendezvous) == set()
-    assert "spare" in rendezvous.waiting().message
+    assert "spare" in rendezvous.waiting_message().message
     come(rendezvous, a_join(3, node_unit=2), 51.0)
     assert told(rendezvous) == {0, 1}
 
@@ -146,7 +146,7 @@ def test_the_job_is_over_when_all_have_finished() -> None:
     assert rendezvous.finish(1, "i1", world.round)
     assert rendezvous.finished_answer(0, world.round) is True
     late = come(rendezvous, a_join(2), 50.0)
-    assert isinstance(late, Refused)
+    assert isinstance(late, RequestRefused)
     assert late.reason == "JobOver"
 
 
@@ -170,7 +170,7 @@ def test_a_node_takes_the_rank_of_another_one() -> None:
     assert come(rendezvous, a_join(7, node_rank=1), 50.0) is None
     assert told(rendezvous) == {0, 1}
     late = come(rendezvous, a_join(1, 2), 50.1)
-    assert isinstance(late, Refused)
+    assert isinstance(late, RequestRefused)
     assert late.reason == "Superseded"
     world = come(rendezvous, a_join(0, 2), 50.2)
     assert nodes_of(world) == [0, 7]
@@ -181,7 +181,7 @@ def test_the_store_is_where_the_first_node_offered_it_this_time() -> None:
     assert (world.store_host, world.store_port) == ("h0", 1001)
     come(rendezvous, a_join(0, 2), 50.0)
     again = come(rendezvous, a_join(1, 2), 50.0)
-    assert isinstance(again, World)
+    assert isinstance(again, WorldInfo)
     assert (again.store_port, again.round) == (1002, world.round + 1)
 
 
@@ -207,7 +207,7 @@ def test_ranks_of_workers_follow_each_other() -> None:
     answer = None
     for node in range(4):
         answer = come(rendezvous, a_join(node, local_world_size=node + 1))
-    assert isinstance(answer, World)
+    assert isinstance(answer, WorldInfo)
     assert [member.first_rank for member in answer.members] == [0, 1, 3, 6]
     assert answer.world_size == 10
 
@@ -215,14 +215,14 @@ def test_ranks_of_workers_follow_each_other() -> None:
 def test_master_without_memory_adopts_world_from_heartbeats() -> None:
     rendezvous = Rendezvous()
     for node in range(3):
-        rendezvous.seen(node, f"i{node}", 5, 0.0)
+        rendezvous.record_heartbeat(node, f"i{node}", 5, 0.0)
     come(rendezvous, a_join(0, 2, round_seen=5), 10.0)
     assert told(rendezvous) == {1, 2}
     come(rendezvous, a_join(1, 2, round_seen=5), 10.1)
     world = come(rendezvous, a_join(2, 2, round_seen=5), 10.2)
     rendezvous.tick(10.2 + LAST_CALL_S)
     world = rendezvous.answer(a_join(2, 2))
-    assert isinstance(world, World)
+    assert isinstance(world, WorldInfo)
     assert (world.round, nodes_of(world)) == (6, [0, 1, 2])
 
 
@@ -232,7 +232,7 @@ def test_node_declared_dead_by_mistake_returns() -> None:
     come(rendezvous, a_join(0, 2), 50.1)
     come(rendezvous, a_join(1, 2), 50.2)
     told(rendezvous)
-    rendezvous.seen(2, "i2", world.round, 51.0)
+    rendezvous.record_heartbeat(2, "i2", world.round, 51.0)
     assert told(rendezvous) == {2}
     come(rendezvous, a_join(2, 2), 51.5)
     assert told(rendezvous) == {0, 1}

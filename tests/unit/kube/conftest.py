@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from unit.kube.fake_server import FakeServer, connected
 from unit.kube.jumping import run_jumping
 
 
 @pytest.fixture
-async def connection() -> AsyncIterator[tuple[FakeServer, Client]]:
+async def connection() -> AsyncIterator[tuple[FakeServer, ApiClient]]:
     async with connected() as both:
         yield both
 
 
 @pytest.fixture
-def server(connection: tuple[FakeServer, Client]) -> FakeServer:
+def server(connection: tuple[FakeServer, ApiClient]) -> FakeServer:
     return connection[0]
 
 
 @pytest.fixture
-def client(connection: tuple[FakeServer, Client]) -> Client:
+def client(connection: tuple[FakeServer, ApiClient]) -> ApiClient:
     return connection[1]
 
 

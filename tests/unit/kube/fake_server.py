@@ -11,7 +11,7 @@ from aiohttp import web
 
 from gangline.api.meta import Object, Wire
 from gangline.api.resource import Resource
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -222,12 +222,12 @@ async def serve(server: FakeServer) -> web.AppRunner:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[FakeServer, Client]]:
+async def connected() -> AsyncIterator[tuple[FakeServer, ApiClient]]:
     """A server that runs, and a client of it."""
     server = FakeServer()
     runner = await serve(server)
     try:
-        async with Client(ClusterConfig(server.url)) as client:
+        async with ApiClient(ClusterConfig(server.url)) as client:
             yield server, client
     finally:
         await server.stop_watches()

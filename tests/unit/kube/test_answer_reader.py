@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.kube.answer import Answer, AnswerReader, NoHttp
+from gangline.kube.answer import HttpResponse, ResponseParser, MalformedResponse
 
 STATED = b"HTTP/1.1 201 Created\r\nContent-Type: a/b\r\ncontent-length:  5 \r\n\r\nhello"
 CHUNKED = (
@@ -20,9 +20,9 @@ NO_REASON = b"HTTP/1.1 200 \r\nContent-Length: 5\r\n\r\nhello"
 EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
-def read(*pieces: bytes) -> Answer:
+def read(*pieces: bytes) -> HttpResponse:
     """The answer in these pieces, the last of which completes it."""
-    reader = AnswerReader()
+    reader = ResponseParser()
     for piece in pieces[:-1]:
         assert reader.feed(piece) is None
     answer = reader.feed(pieces[-1])
@@ -46,7 +46,7 @@ def test_an_answer_is_read_however_it_is_cut(message, code, body, cuts):
     marks = sorted({0, *(cut for cut in cuts if cut < len(message)), len(message)})
     pieces = [message[start:end] for start, end in pairwise(marks)]
     answer = read(*pieces)
-    assert (answer.code, answer.body, answer.kept) == (code, body, True)
+    assert (answer.code, answer.body, answer.keep_alive) == (code, body, True)
 
 
 def test_headers_are_found_by_their_names_in_lower_case():
@@ -54,16 +54,16 @@ def test_headers_are_found_by_their_names_in_lower_case():
 
 
 def test_a_body_without_length_ends_with_the_connection():
-    reader = AnswerReader()
+    reader = ResponseParser()
     assert reader.feed(b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>") is None
     assert reader.feed(b"</html>") is None
-    assert reader.end() == Answer(502, {}, b"<html></html>", False)
+    assert reader.end() == HttpResponse(502, {}, b"<html></html>", False)
 
 
 @pytest.mark.parametrize("message", [STATED, CHUNKED, FOREWORD])
 def test_an_answer_that_breaks_off_is_none(message):
     for cut in range(len(message)):
-        reader = AnswerReader()
+        reader = ResponseParser()
         assert reader.feed(message[:cut]) is None
         assert reader.end() is None
 
@@ -79,7 +79,7 @@ def test_an_answer_that_breaks_off_is_none(message):
 )
 def test_a_connection_is_not_used_again_when(message):
     answer = read(message)
-    assert (answer.body, answer.kept) == (b"hello", False)
+    assert (answer.body, answer.keep_alive) == (b"hello", False)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_a_connection_is_not_used_again_when(message):
     ],
 )
 def test_what_is_no_answer_is_refused(nonsense):
-    with pytest.raises(NoHttp):
-        AnswerReader().feed(nonsense)
+    with pytest.raises(MalformedResponse):
+        ResponseParser().feed(nonsense)
 
 
 def test_a_packed_body_is_unpacked():
-    assert Answer(200, {"content-encoding": "gzip"}, gzip.compress(b"x" * 9), True).unpacked() == (
-        b"x" * 9
-    )
-    assert Answer(200, {}, b"x", True).unpacked() == b"x"
+    assert HttpResponse(
+        200, {"content-encoding": "gzip"}, gzip.compress(b"x" * 9), True
+    ).decompressed() == (b"x" * 9)
+    assert HttpResponse(200, {}, b"x", True).decompressed() == b"x"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br"])
 def test_a_body_that_cannot_be_unpacked_is_refused(encoding):
-    with pytest.raises(NoHttp, match=r"encoding|decompressed"):
-        Answer(200, {"content-encoding": encoding}, b"x", True).unpacked()
+    with pytest.raises(MalformedResponse, match=r"encoding|decompressed"):
+        HttpResponse(200, {"content-encoding": encoding}, b"x", True).decompressed()

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from gangline.kube import errors
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
-from gangline.kube.connections import MAX_IDLE_S, Server, server_of
-from gangline.kube.credentials import Credential, FixedCredential
+from gangline.kube.connections import MAX_IDLE_S, ServerAddress, parse_server_address
+from gangline.kube.credentials import Credential, StaticCredential
 from gangline.kube.request import Request
 from unit.kube.fake_server import connected
 
@@ -41,7 +41,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def serving(talk: Conversation) -> AsyncIterator[tuple[Client, list[Peer]]]:
+async def serving(talk: Conversation) -> AsyncIterator[tuple[ApiClient, list[Peer]]]:
     """A server that talks so on each connection, and a client of it."""
     peers: list[Peer] = []
 
@@ -56,7 +56,7 @@ async def serving(talk: Conversation) -> AsyncIterator[tuple[Client, list[Peer]]
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, Client(ClusterConfig(f"http://127.0.0.1:{port}/base/")) as client:
+    async with server, ApiClient(ClusterConfig(f"http://127.0.0.1:{port}/base/")) as client:
         yield client, peers
 
 
@@ -129,7 +129,7 @@ async def test_a_connection_that_was_closed_at_rest_costs_nothing():
         connections = client.transport._connections
         assert connections is not None
         async with asyncio.timeout(60):
-            await asyncio.wait([connection.lost for connection in connections._open])
+            await asyncio.wait([connection.closed for connection in connections._open])
         await client.transport.send(POST)
         assert len(peers) == 2
 
@@ -158,7 +158,7 @@ async def test_what_was_not_asked_for_ends_a_connection():
         connections = client.transport._connections
         assert connections is not None
         async with asyncio.timeout(60):
-            await asyncio.wait([connection.lost for connection in connections._open])
+            await asyncio.wait([connection.closed for connection in connections._open])
         await client.transport.send(POST)
         assert len(peers) == 2
 
@@ -233,7 +233,7 @@ async def test_a_connection_given_up_while_it_comes_about_is_closed():
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        async with Client(ClusterConfig(f"https://127.0.0.1:{port}")) as client:
+        async with ApiClient(ClusterConfig(f"https://127.0.0.1:{port}")) as client:
             asking = asyncio.create_task(client.transport.send(POST))
             await accepted.wait()
             asking.cancel()
@@ -245,7 +245,7 @@ async def test_a_connection_given_up_while_it_comes_about_is_closed():
 
 
 async def test_no_name_of_a_server_is_said_plainly():
-    async with Client(ClusterConfig("http://no-such-host.invalid:1")) as client:
+    async with ApiClient(ClusterConfig("http://no-such-host.invalid:1")) as client:
         with pytest.raises(errors.Unreachable, match=r"cannot be reached: .*(name|Name|address)"):
             await client.transport.send(POST)
 
@@ -256,15 +256,15 @@ async def test_a_proxy_is_spoken_to_where_there_is_one():
         through = replace(
             client.config, server="http://far-away.invalid:1", proxy_url=client.config.server
         )
-        async with Client(through) as other:
+        async with ApiClient(through) as other:
             listing = await other.request_json("GET", "/api/v1/things")
     assert [thing["metadata"]["name"] for thing in listing["items"]] == ["a"]
 
 
 async def test_a_line_break_in_a_header_is_refused_before_anything_is_sent():
     async with connected() as (server, client):
-        source = FixedCredential(Credential("Bearer a\r\nX-Other: b", None, None))
-        async with Client(replace(client.config, credentials=source)) as other:
+        source = StaticCredential(Credential("Bearer a\r\nX-Other: b", None, None))
+        async with ApiClient(replace(client.config, credentials=source)) as other:
             with pytest.raises(errors.ConfigError, match="Authorization"):
                 await other.transport.send(POST)
         assert not server.seen
@@ -273,12 +273,12 @@ async def test_a_line_break_in_a_header_is_refused_before_anything_is_sent():
 @pytest.mark.parametrize(
     ("address", "name", "server"),
     [
-        ("https://k.example.org", "", Server("k.example.org", 443, "k.example.org")),
-        ("http://[::1]:8080/x", "", Server("::1", 8080, "::1")),
-        ("http://10.0.0.1", "", Server("10.0.0.1", 80, "10.0.0.1")),
-        ("https://10.0.0.1:6443", "kubernetes", Server("10.0.0.1", 6443, "kubernetes")),
+        ("https://k.example.org", "", ServerAddress("k.example.org", 443, "k.example.org")),
+        ("http://[::1]:8080/x", "", ServerAddress("::1", 8080, "::1")),
+        ("http://10.0.0.1", "", ServerAddress("10.0.0.1", 80, "10.0.0.1")),
+        ("https://10.0.0.1:6443", "kubernetes", ServerAddress("10.0.0.1", 6443, "kubernetes")),
         ("https://user:secret@k.example.org", "", None),
     ],
 )
 def test_an_address_names_a_server(address, name, server):
-    assert server_of(address, name) == server
+    assert parse_server_address(address, name) == server

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gangline.api.meta import Status
-from gangline.kube.controller import After, Controller, Done, TerminalError
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, TerminalError
 from gangline.kube.errors import Conflict
 from gangline.kube.workqueue import WorkQueue
 
@@ -21,7 +21,7 @@ class Script:
 
     async def __call__(self, key):
         self.times.append(round(asyncio.get_running_loop().time() - self.began, 1))
-        outcome = self.outcomes.pop(0) if self.outcomes else Done()
+        outcome = self.outcomes.pop(0) if self.outcomes else ReconcileDone()
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -47,13 +47,15 @@ async def settled(controller):
 @pytest.mark.parametrize(
     ("outcomes", "times"),
     [
-        pytest.param([Done()], [0], id="done is left alone"),
-        pytest.param([After(30), After(10)], [0, 30, 40], id="after is looked at again in time"),
+        pytest.param([ReconcileDone()], [0], id="done is left alone"),
+        pytest.param(
+            [RequeueAfter(30), RequeueAfter(10)], [0, 30, 40], id="after is looked at again in time"
+        ),
         pytest.param(
             [KeyError("x")] * 7, [0, 0.1, 0.2, 0.3, 0.8, 1.6, 3.2, 6.4], id="failures wait longer"
         ),
         pytest.param(
-            [KeyError("x"), After(5), KeyError("x")],
+            [KeyError("x"), RequeueAfter(5), KeyError("x")],
             [0, 0.1, 5.1, 5.1],
             id="success resets the failures",
         ),
@@ -79,7 +81,7 @@ def test_one_key_that_always_fails_does_not_hold_up_others(jumping):
             if key == "bad":
                 raise RuntimeError("always")
             good.append(key)
-            return Done()
+            return ReconcileDone()
 
         controller = Controller("test", reconcile, workers=1)
         task = asyncio.create_task(controller.run())
@@ -102,7 +104,7 @@ def test_a_reconcile_that_hangs_is_cut_off_and_tried_again(jumping):
             calls.append(key)
             if len(calls) == 1:
                 await asyncio.get_running_loop().create_future()
-            return Done()
+            return ReconcileDone()
 
         controller = Controller("test", reconcile, workers=1, timeout_s=60)
         task = asyncio.create_task(controller.run())

@@ -9,7 +9,7 @@ from aiohttp import web
 from gangline.api.core import Node
 from gangline.api.meta import ObjectMeta
 from gangline.api.pod import Pod
-from gangline.kube.events import EventRecorder, reference_to
+from gangline.kube.events import EventRecorder, object_reference
 from unit.kube.fake_server import Thing, connected, failing, hanging_up, status_answer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -105,7 +105,7 @@ async def test_an_object_that_has_too_much_said_of_it_is_held_back(client, event
 async def test_an_event_that_is_over_begins_anew(client, events):
     async with recorder(client) as record:
         record.event(POD, "Normal", "Waiting", "x")
-        await record._notes.join()
+        await record._pending.join()
         events.stored.clear()
         record.event(POD, "Normal", "Waiting", "x")
     assert events.all() == [("Waiting", "x", 1)]
@@ -156,6 +156,6 @@ async def test_events_of_nodes_live_in_the_default_namespace(client, events):
 
 
 def test_a_reference_knows_the_kind_of_objects_that_do_not_say_it():
-    assert reference_to(POD).kind == "Pod"
-    assert reference_to(Thing(kind="Thing", api_version="v1")).kind == "Thing"
-    assert reference_to(reference_to(POD)) == reference_to(POD)
+    assert object_reference(POD).kind == "Pod"
+    assert object_reference(Thing(kind="Thing", api_version="v1")).kind == "Thing"
+    assert object_reference(object_reference(POD)) == object_reference(POD)

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from gangline.kube import errors
-from gangline.kube.execute import PROTOCOLS, Executed
+from gangline.kube.execute import PROTOCOLS, ExecResult
 from unit.kube.fake_server import failing
 
 PATH = "/api/v1/namespaces/ns/pods/p/exec"
@@ -45,7 +45,7 @@ async def test_a_command_says_things_and_ends(client, server):
     server.routes["GET", PATH] = container(
         b"\x01", b"\x01out", b"\x02err", b"\x01put", outcome(status="Success")
     )
-    assert await client.exec("p", "ns", ["echo", "a b"], container="c") == Executed(
+    assert await client.exec("p", "ns", ["echo", "a b"], container="c") == ExecResult(
         0, b"output", b"err"
     )
     query = server.seen[0].query

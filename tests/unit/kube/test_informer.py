@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gangline.api.meta import ObjectMeta
-from gangline.kube.informer import Informer, Key, key_of
-from gangline.kube.shared import SharedInformers
-from gangline.kube.store import Store
+from gangline.kube.informer import Informer, ObjectKey, object_key
+from gangline.kube.shared import SharedInformerFactory
+from gangline.kube.store import Indexer
 from unit.kube.fake_server import (
     THINGS,
     Thing,
@@ -67,7 +67,7 @@ async def following(client, **options):
     informer = Informer(client, THINGS, **options)
     task = asyncio.create_task(informer.run())
     try:
-        await asyncio.wait_for(informer.synced(), 5_000)
+        await asyncio.wait_for(informer.wait_for_sync(), 5_000)
         yield informer
     finally:
         task.cancel()
@@ -210,7 +210,7 @@ def test_a_forbidden_list_is_told_and_tried_again(jumping):
                     await asyncio.sleep(0.01)
             assert "as scripted" in str(informer.problem)
             assert not informer.has_synced
-            await asyncio.wait_for(informer.synced(), 100)
+            await asyncio.wait_for(informer.wait_for_sync(), 100)
             assert informer.problem is None
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -299,7 +299,7 @@ def test_whatever_breaks_the_copy_ends_up_right_and_nothing_is_told_twice(jumpin
             notified = {}
 
             def replay(old, new):
-                key = key_of(new or old)
+                key = object_key(new or old)
                 assert notified.get(key) == (old.metadata.resource_version if old else None)
                 if new is None:
                     del notified[key]
@@ -322,7 +322,7 @@ def test_whatever_breaks_the_copy_ends_up_right_and_nothing_is_told_twice(jumpin
                         await asyncio.sleep(dice.choice([0, 0.1, 30]))
             await caught_up(informer, server)
             assert notified == {
-                Key("default", name): thing["metadata"]["resourceVersion"]
+                ObjectKey("default", name): thing["metadata"]["resourceVersion"]
                 for name, thing in server.things.items()
             }
             task.cancel()
@@ -334,14 +334,14 @@ def test_whatever_breaks_the_copy_ends_up_right_and_nothing_is_told_twice(jumpin
 
 async def test_two_controllers_share_one_copy(client, server):
     await server.put("a", team="red")
-    shared = SharedInformers(client)
+    shared = SharedInformerFactory(client)
     first = shared.informer(THINGS, indexes={"team": lambda t: t.metadata.labels.values()})
     second = shared.informer(THINGS, indexes={"name": lambda t: [t.metadata.name]})
     other = shared.informer(THINGS, labels="team=red")
     assert first is second
     assert other is not first
     task = asyncio.create_task(shared.run())
-    await asyncio.wait_for(shared.synced(), 5)
+    await asyncio.wait_for(shared.wait_for_sync(), 5)
     assert first.by_index("team", "red") == first.by_index("name", "a") != []
     with pytest.raises(RuntimeError, match="before the informers run"):
         shared.informer(THINGS)
@@ -357,9 +357,9 @@ async def test_a_list_of_nothing_syncs(client, server):
 
 
 def test_a_key_reads_as_people_write_it():
-    assert str(Key("ns", "a")) == "ns/a"
-    assert str(Key("", "node-1")) == "node-1"
-    assert key_of(Thing()) == Key("", "")
+    assert str(ObjectKey("ns", "a")) == "ns/a"
+    assert str(ObjectKey("", "node-1")) == "node-1"
+    assert object_key(Thing()) == ObjectKey("", "")
 
 
 async def test_several_namespaces_are_followed_each_by_itself(client, server):
@@ -379,8 +379,8 @@ def test_a_list_of_one_namespace_leaves_the_others_alone():
     def thing(namespace, name):
         return Thing(metadata=ObjectMeta(name=name, namespace=namespace))
 
-    store = Store({})
+    store = Indexer({})
     store.replace([thing("one", "a"), thing("one", "b")], "one")
     store.replace([thing("two", "a")], "two")
     store.replace([thing("one", "b")], "one")
-    assert sorted(map(str, map(key_of, store.items()))) == ["one/b", "two/a"]
+    assert sorted(map(str, map(object_key, store.items()))) == ["one/b", "two/a"]

@@ -13,7 +13,7 @@ from aiohttp import web
 from gangline.api.meta import ObjectMeta
 from gangline.api.resource import Resource
 from gangline.kube import errors, transport
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.config import ClusterConfig
 from gangline.kube.credentials import Credential
 from gangline.kube.ratelimit import TokenBucket
@@ -195,7 +195,7 @@ async def test_a_write_is_not_repeated_when_its_answer_is_lost(client, server):
 
 
 async def test_no_server_is_said_plainly_and_soon(unused_tcp_port):
-    async with Client(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
+    async with ApiClient(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
         with pytest.raises(
             errors.Unreachable,
             match=r"cannot be reached: Connection refused. Is the cluster running",
@@ -322,7 +322,7 @@ async def test_expired_credentials_are_renewed_once(server, method):
 
     server.routes["GET", THING] = check
     server.routes["GET", "/api/v1/namespaces/default/pods/a/log"] = check
-    async with Client(ClusterConfig(server.url, credentials=Renewing())) as client:
+    async with ApiClient(ClusterConfig(server.url, credentials=Renewing())) as client:
         if method == "get":
             await client.get(THINGS, "a", "default")
         else:
@@ -332,7 +332,7 @@ async def test_expired_credentials_are_renewed_once(server, method):
 
 async def test_credentials_that_stay_wrong_are_told(server):
     server.routes["GET", THING] = failing(401, "Unauthorized")
-    async with Client(ClusterConfig(server.url, credentials=Renewing())) as client:
+    async with ApiClient(ClusterConfig(server.url, credentials=Renewing())) as client:
         with pytest.raises(errors.Unauthorized):
             await client.get(THINGS, "a", "default")
     assert len(server.seen) == 2
@@ -340,7 +340,7 @@ async def test_credentials_that_stay_wrong_are_told(server):
 
 async def test_a_client_that_is_not_open_says_so():
     with pytest.raises(RuntimeError, match="async with"):
-        await Client(ClusterConfig("http://127.0.0.1:1")).get(THINGS, "a", "default")
+        await ApiClient(ClusterConfig("http://127.0.0.1:1")).get(THINGS, "a", "default")
 
 
 async def test_the_garbage_collector_works_again_after_a_large_list(client, server):

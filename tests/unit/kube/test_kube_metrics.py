@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from gangline.kube.controller import After, Controller, Done, TerminalError
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, TerminalError
 from gangline.kube.errors import NotFound
 from gangline.kube.informer import Informer
-from gangline.kube.log_fields import current_fields, log_fields
+from gangline.kube.log_fields import current_log_fields, log_fields
 from unit.kube.fake_server import THINGS, connected, failing, streaming
 
 
@@ -28,8 +28,8 @@ async def run_one(controller, *, until):
 @pytest.mark.parametrize(
     ("outcome", "result", "errors", "terminal"),
     [
-        pytest.param(Done(), "success", 0, 0, id="done"),
-        pytest.param(After(60), "requeue_after", 0, 0, id="after"),
+        pytest.param(ReconcileDone(), "success", 0, 0, id="done"),
+        pytest.param(RequeueAfter(60), "requeue_after", 0, 0, id="after"),
         pytest.param(KeyError("x"), "error", 1, 0, id="an error"),
         pytest.param(TerminalError("x"), "error", 1, 1, id="a terminal error"),
     ],
@@ -61,7 +61,7 @@ async def test_work_that_does_not_end_shows():
     async def reconcile(_):
         begun.set()
         await asyncio.Event().wait()
-        return Done()
+        return ReconcileDone()
 
     controller = Controller("endless", reconcile)
     task = asyncio.create_task(controller.run())
@@ -122,7 +122,7 @@ def test_watches_begun_anew_are_counted_by_cause(jumping):
 
 async def test_log_fields_belong_to_the_work_that_sets_them_and_to_what_it_starts():
     async def started():
-        return dict(current_fields())
+        return dict(current_log_fields())
 
     async def work(job):
         with log_fields({"job": job}):
@@ -132,4 +132,4 @@ async def test_log_fields_belong_to_the_work_that_sets_them_and_to_what_it_start
 
     first, second = await asyncio.gather(work("a"), work("b"))
     assert (first, second) == ({"job": "a", "step": 1}, {"job": "b", "step": 1})
-    assert current_fields() == {}
+    assert current_log_fields() == {}

@@ -121,14 +121,14 @@ def test_an_incomplete_address_is_refused_before_anything_is_sent(build_it):
 
 
 def test_bodies_get_the_version_and_kind_of_their_resource():
-    assert build.encode(JOBS, {"metadata": {}}) == (
+    assert build.encode_object(JOBS, {"metadata": {}}) == (
         b'{"apiVersion":"kubeflow.org/v1","kind":"PyTorchJob","metadata":{}}'
     )
-    assert build.encode(THINGS, Thing()) == b'{"apiVersion":"v1","kind":"Thing"}'
+    assert build.encode_object(THINGS, Thing()) == b'{"apiVersion":"v1","kind":"Thing"}'
 
 
 def test_a_body_keeps_the_version_that_it_names():
-    assert b'"apiVersion":"v2"' in build.encode(JOBS, {"apiVersion": "v2"})
+    assert b'"apiVersion":"v2"' in build.encode_object(JOBS, {"apiVersion": "v2"})
 
 
 def test_deletion_carries_only_the_options_that_were_given():

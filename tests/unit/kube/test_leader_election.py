@@ -10,9 +10,14 @@ from aiohttp import web
 
 from gangline.api.core import Lease, LeaseSpec
 from gangline.api.meta import ObjectMeta
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
-from gangline.kube.leader import LeaderElector, Sighting, Timing, sight
+from gangline.kube.leader import (
+    LeaderElector,
+    LeaseObservation,
+    LeaderElectionTiming,
+    observe_lease,
+)
 from unit.kube.fake_server import FakeServer, failing, hanging_up, serve, status_answer
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
@@ -60,7 +65,7 @@ class Team:
         self.ends = {}
 
     async def join(self, name, lead=None):
-        client = await Client(ClusterConfig(self.server.url)).__aenter__()
+        client = await ApiClient(ClusterConfig(self.server.url)).__aenter__()
         self.clients[name] = client
         elector = LeaderElector(client, "lock", "ns", name)
         self.tasks[name] = asyncio.create_task(elector.run(lead or (lambda: self.lead(name))))
@@ -260,17 +265,17 @@ def lease(holder, version, duration=15):
 
 
 def test_a_lease_ages_from_when_we_saw_it_change_and_not_by_its_own_clock():
-    first = sight(lease("x", "1"), None, now=100, default_duration_s=9)
-    assert first == Sighting("x", "1", 15, 100)
-    assert sight(lease("x", "1"), first, now=114, default_duration_s=9) is first
-    assert not first.expired(115)
-    assert first.expired(115.1)
-    assert sight(lease("x", "2"), first, now=114, default_duration_s=9).seen_at == 114
+    first = observe_lease(lease("x", "1"), None, now=100, default_duration_s=9)
+    assert first == LeaseObservation("x", "1", 15, 100)
+    assert observe_lease(lease("x", "1"), first, now=114, default_duration_s=9) is first
+    assert not first.has_expired(115)
+    assert first.has_expired(115.1)
+    assert observe_lease(lease("x", "2"), first, now=114, default_duration_s=9).observed_at == 114
 
 
 def test_a_lease_that_nobody_holds_is_free():
-    assert sight(lease("", "1"), None, now=0, default_duration_s=9).expired(0)
-    assert sight(lease("x", "1", None), None, now=0, default_duration_s=9).duration_s == 9
+    assert observe_lease(lease("", "1"), None, now=0, default_duration_s=9).has_expired(0)
+    assert observe_lease(lease("x", "1", None), None, now=0, default_duration_s=9).duration_s == 9
 
 
 @pytest.mark.parametrize(
@@ -278,14 +283,14 @@ def test_a_lease_that_nobody_holds_is_free():
 )
 def test_timings_under_which_two_could_lead_are_refused(duration, deadline, retry):
     with pytest.raises(ValueError, match="two replicas could lead"):
-        Timing(duration, deadline, retry)
+        LeaderElectionTiming(duration, deadline, retry)
 
 
 def test_times_are_written_as_kubernetes_reads_them(jumping):
     async def scenario():
         async with team() as members:
             whole = datetime(2026, 1, 1, tzinfo=UTC)
-            async with Client(ClusterConfig(members.server.url)) as client:
+            async with ApiClient(ClusterConfig(members.server.url)) as client:
                 elector = LeaderElector(client, "lock", "ns", "a", now=lambda: whole)
 
                 async def work():

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gangline.kube import errors
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
-from gangline.kube.credentials import Credential, FixedCredential
+from gangline.kube.credentials import Credential, StaticCredential
 from unit.kube.fake_server import THINGS, FakeServer
 
 
@@ -93,7 +93,7 @@ async def serving(tmp_path, *names):
 
 
 async def things_of(config):
-    async with Client(config) as client:
+    async with ApiClient(config) as client:
         return await client.list(THINGS)
 
 
@@ -104,7 +104,7 @@ async def test_a_server_that_proves_itself_is_believed(tmp_path):
 
 
 async def test_a_client_certificate_is_shown(tmp_path):
-    source = FixedCredential(Credential("", *AUTHORITY.issue("us")))
+    source = StaticCredential(Credential("", *AUTHORITY.issue("us")))
     async with serving(tmp_path, LOOPBACK) as (config, shown):
         await things_of(replace(config, credentials=source))
         assert shown == ["us"]
@@ -121,7 +121,7 @@ async def test_a_watch_of_a_server_of_another_authority_is_not_begun(tmp_path):
     async with serving(tmp_path, LOOPBACK) as (config, _):
         other = replace(config, certificate_authority=Authority("other").pem)
         with pytest.raises(errors.Unreachable, match=r"is not trusted.*certificate-authority"):
-            async with Client(other) as client, aclosing(client.watch(THINGS)) as events:
+            async with ApiClient(other) as client, aclosing(client.watch(THINGS)) as events:
                 await anext(events)
 
 
@@ -146,12 +146,12 @@ async def test_proof_is_waived_only_by_wish(tmp_path):
         ({"certificate_authority": b"no PEM"}, "certificate-authority is not a PEM certificate"),
         ({"certificate_authority": b"\xff"}, "certificate-authority is not a PEM certificate"),
         (
-            {"credentials": FixedCredential(Credential("", b"x", b"y"))},
+            {"credentials": StaticCredential(Credential("", b"x", b"y"))},
             "client certificate and key are not a pair",
         ),
         (
             {
-                "credentials": FixedCredential(
+                "credentials": StaticCredential(
                     Credential("", AUTHORITY.issue("a")[0], AUTHORITY.issue("b")[1])
                 )
             },

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gangline.api.pod import Pod
-from gangline.local.kubelet.records import ContainerRecord, Ended, Instance, PodRecord
+from gangline.local.kubelet.records import ContainerRecord, ExitRecord, ContainerInstance, PodRecord
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -39,14 +39,14 @@ def a_pod(
 
 def running(number: int = 0, **more: Any) -> ContainerRecord:
     """A container that is running."""
-    known = ContainerRecord(instance=Instance(number, "id", NOW), started=True, ready=True)
+    known = ContainerRecord(instance=ContainerInstance(number, "id", NOW), started=True, ready=True)
     return replace(known, **more)
 
 
 def ended(code: int = 0, number: int = 0, at: datetime = NOW, **more: Any) -> ContainerRecord:
     """A container that has exited."""
-    end = Ended(code, "Completed" if code == 0 else "Error", at)
-    return ContainerRecord(instance=Instance(number, "id", NOW, end), **more)
+    end = ExitRecord(code, "Completed" if code == 0 else "Error", at)
+    return ContainerRecord(instance=ContainerInstance(number, "id", NOW, end), **more)
 
 
 def a_record(containers: Mapping[str, ContainerRecord] | None = None, **more: Any) -> PodRecord:

@@ -11,15 +11,15 @@ from gangline.api.container import Container
 from gangline.api.pod import Pod
 from gangline.api.service import Service
 from gangline.local.kubelet.environment import (
-    ConfigProblem,
-    Sources,
+    ContainerConfigError,
+    ValueSources,
     build_environment,
-    expand,
+    expand_references,
     field_value,
     service_variables,
 )
 
-SOURCES = Sources(
+SOURCES = ValueSources(
     config_maps={"cm": {"k": b"from map", "other": b"x"}},
     secrets={"s": {"k": b"from secret"}},
     allocatable={"cpu": 4000, "memory": 1 << 30},
@@ -68,12 +68,12 @@ def from_resource(resource: str, divisor: str | None = None) -> dict[str, Any]:
     ],
 )
 def test_references_expand_as_in_kubernetes(text: str, expected: str) -> None:
-    assert expand(text, {"A": "1"}) == expected
+    assert expand_references(text, {"A": "1"}) == expected
 
 
 @given(st.text(alphabet="ab$()"))
 def test_expanding_without_variables_only_turns_double_dollars_into_one(text: str) -> None:
-    assert expand(text, {}) == text.replace("$$", "$")
+    assert expand_references(text, {}) == text.replace("$$", "$")
 
 
 def test_later_definitions_win_and_see_earlier_ones() -> None:
@@ -144,7 +144,7 @@ def test_resources_of_the_container(resource: str, divisor: str | None, value: s
     ],
 )
 def test_what_is_missing_is_named(env: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigProblem, match=problem):
+    with pytest.raises(ContainerConfigError, match=problem):
         environment(env=[env])
 
 

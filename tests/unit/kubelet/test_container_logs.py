@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.local.kubelet.log_reader import LogOptions, read_log
+from gangline.local.kubelet.log_reader import PodLogOptions, read_log
 from gangline.local.kubelet.log_writer import LogWriter, rotated_files
 
 
-async def text(path: Path, options: LogOptions | None = None) -> bytes:
-    return b"".join([chunk async for chunk in read_log(path, options or LogOptions())])
+async def text(path: Path, options: PodLogOptions | None = None) -> bytes:
+    return b"".join([chunk async for chunk in read_log(path, options or PodLogOptions())])
 
 
 @given(pieces=st.lists(st.binary(max_size=40000), max_size=8))
@@ -55,7 +55,7 @@ async def test_the_last_lines_are_found_across_files(
     for line in everything.splitlines(keepends=True):
         writer.write("stdout", line)
     assert len(rotated_files(writer.path)) > 2
-    assert await text(writer.path, LogOptions(tail_lines=tail)) == (
+    assert await text(writer.path, PodLogOptions(tail_lines=tail)) == (
         everything if expected is None else expected
     )
     writer.close()
@@ -75,7 +75,7 @@ async def test_a_follower_sees_every_line_through_rotations(tmp_path: Path) -> N
     seen = bytearray()
 
     async def follow() -> None:
-        async for chunk in read_log(writer.path, LogOptions(follow=True), writer):
+        async for chunk in read_log(writer.path, PodLogOptions(follow=True), writer):
             seen.extend(chunk)
 
     follower = asyncio.create_task(follow())
@@ -93,9 +93,9 @@ async def test_since_limit_and_timestamps(tmp_path: Path) -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     stamps = [(start + timedelta(seconds=n)).strftime("%Y-%m-%dT%H:%M:%S") for n in range(3)]
     path.write_text("".join(f"{stamp}.000000001Z stdout F x\n" for stamp in stamps))
-    assert await text(path, LogOptions(since=start + timedelta(seconds=1))) == b"x\nx\n"
-    assert await text(path, LogOptions(limit_bytes=3)) == b"x\nx"
-    stamped = await text(path, LogOptions(timestamps=True, tail_lines=1))
+    assert await text(path, PodLogOptions(since=start + timedelta(seconds=1))) == b"x\nx\n"
+    assert await text(path, PodLogOptions(limit_bytes=3)) == b"x\nx"
+    stamped = await text(path, PodLogOptions(timestamps=True, tail_lines=1))
     assert stamped == b"2026-01-01T00:00:02.000000001Z x\n"
 
 

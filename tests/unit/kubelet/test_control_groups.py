@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.contract import Limits, Usage
+from gangline.local.kubelet.runtime.contract import ContainerLimits, ContainerUsage
 
-LIMITS = Limits(cpu_request_milli=250, cpu_limit_milli=1500, memory_bytes=1 << 20)
+LIMITS = ContainerLimits(cpu_request_milli=250, cpu_limit_milli=1500, memory_bytes=1 << 20)
 
 
 class FakeKernel:
@@ -47,8 +47,8 @@ def test_version_one_has_a_folder_for_each_controller(tmp_path: Path) -> None:
     assert [path.read_text() for path in (limit, shares, quota)] == ["1048576", "256", "150000"]
     assert group.oom_killed()
     assert group.limits_memory
-    assert group.usage() == Usage(77, 700)
-    assert len(group.doors) == 3
+    assert group.usage() == ContainerUsage(77, 700)
+    assert len(group.procs_files) == 3
 
 
 def test_version_two_has_one_folder(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_version_two_has_one_folder(tmp_path: Path) -> None:
     written = [path.read_text() for path in (limit, together, weight, quota)]
     assert written == ["1048576", "1", "10", "150000 100000"]
     assert not group.oom_killed()
-    assert group.usage() == Usage(5000, 900)
+    assert group.usage() == ContainerUsage(5000, 900)
 
 
 def test_limits_memory_is_false_without_kernel_support(tmp_path: Path) -> None:

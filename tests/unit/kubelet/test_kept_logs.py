@@ -15,8 +15,13 @@ from gangline.api.podstatus import (
     PodStatus,
 )
 from gangline.local.kubelet import kept_logs
-from gangline.local.kubelet.kept_logs import KeptLog, keep, kept, kept_run
-from gangline.local.kubelet.volumes import folders_of
+from gangline.local.kubelet.kept_logs import (
+    ArchivedLogs,
+    archive_logs,
+    list_archived_logs,
+    archived_run_log,
+)
+from gangline.local.kubelet.volumes import pod_folders
 
 JOB = OwnerReference(
     api_version="kubeflow.org/v1", kind="PyTorchJob", name="job", uid="job-uid", controller=True
@@ -31,23 +36,27 @@ def a_pod(uid: str, *owners: OwnerReference, name: str = "job-worker-0") -> Pod:
 
 def leave(data: Path, pod: Pod, text: str = "line\n", runs: int = 1) -> None:
     """Write logs of a pod, and delete it."""
-    folders = folders_of(data, "cluster", pod)
+    folders = pod_folders(data, "cluster", pod)
     for number in range(runs):
         path = folders.log("main", number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{number} {text}")
-    keep(data, folders, pod)
+    archive_logs(data, folders, pod)
     assert not folders.logs.exists()
 
 
-def found(data: Path, owner: str = "job-uid", namespace: str = "team") -> list[KeptLog]:
-    return list(kept(data, namespace, owner))
+def found(data: Path, owner: str = "job-uid", namespace: str = "team") -> list[ArchivedLogs]:
+    return list(list_archived_logs(data, namespace, owner))
 
 
 def text_of(
-    logs: list[KeptLog], container: str = "", pod: str = "job-worker-0", *, previous: bool = False
+    logs: list[ArchivedLogs],
+    container: str = "",
+    pod: str = "job-worker-0",
+    *,
+    previous: bool = False,
 ) -> str | None:
-    path = kept_run(logs, pod, container, previous=previous)
+    path = archived_run_log(logs, pod, container, previous=previous)
     return path.read_text() if path else None
 
 
@@ -99,7 +108,7 @@ def test_how_a_pod_ended_is_noted(tmp_path: Path) -> None:
     )
     leave(tmp_path, pod)
     (log,) = found(tmp_path)
-    assert msgspec.convert(log.note, Pod).status == pod.status
+    assert msgspec.convert(log.pod_record, Pod).status == pod.status
 
 
 def test_archive_removes_the_oldest_pods_first(

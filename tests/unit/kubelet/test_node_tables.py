@@ -9,11 +9,15 @@ import pytest
 from gangline.api.container import Container
 from gangline.api.node import NodeStatus
 from gangline.api.pod import Pod
-from gangline.local.kubelet.admission import admit
-from gangline.local.kubelet.devices import DeviceTable, device_variables
+from gangline.local.kubelet.admission import admit_pod
+from gangline.local.kubelet.devices import DeviceManager, gpu_variables
 from gangline.local.kubelet.images import ImageMap, ImageMapError, load_image_map
-from gangline.local.kubelet.node_object import allocatable, build_node_status, status_patch
-from gangline.local.kubelet.settings import NodeSpec
+from gangline.local.kubelet.node_object import (
+    node_allocatable,
+    build_node_status,
+    node_status_patch,
+)
+from gangline.local.kubelet.settings import VirtualNodeSpec
 from unit.kubelet.pods import NOW, a_pod, later
 
 ROOM = {"cpu": 2000, "memory": 1 << 30, "pods": 3, "nvidia.com/gpu": 1}
@@ -43,7 +47,7 @@ def asking(host_port: int = 0, **resources: str) -> Pod:
     ],
 )
 def test_a_node_takes_what_fits(pod: Pod, others: list[Pod], reason: str | None) -> None:
-    refusal = admit(pod, others, ROOM, {"zone": "z"})
+    refusal = admit_pod(pod, others, ROOM, {"zone": "z"})
     assert (refusal.reason if refusal else None) == reason
 
 
@@ -54,7 +58,7 @@ def gpu_container(count: int, name: str = "c") -> Container:
 
 
 def test_gpus_stay_assigned_until_the_pod_is_deleted() -> None:
-    table = DeviceTable((4, 5, 6))
+    table = DeviceManager((4, 5, 6))
     assert table.assign("a", gpu_container(2)) == (4, 5)
     assert table.assign("a", gpu_container(2)) == (4, 5)
     assert table.assign("b", gpu_container(2)) is None
@@ -64,9 +68,9 @@ def test_gpus_stay_assigned_until_the_pod_is_deleted() -> None:
 
 
 def test_a_process_sees_its_gpus_only() -> None:
-    assert device_variables((1, 3), True)["CUDA_VISIBLE_DEVICES"] == "1,3"
-    assert device_variables((), True)["CUDA_VISIBLE_DEVICES"] == ""
-    assert device_variables((), False) == {}
+    assert gpu_variables((1, 3), True)["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert gpu_variables((), True)["CUDA_VISIBLE_DEVICES"] == ""
+    assert gpu_variables((), False) == {}
 
 
 def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
@@ -114,7 +118,7 @@ def test_a_missing_image_map_says_so(tmp_path: Path) -> None:
 
 
 def test_a_nodes_status_keeps_transition_times_and_beats() -> None:
-    node = NodeSpec("n", 1500, 2 << 30, gpus=(0,))
+    node = VirtualNodeSpec("n", 1500, 2 << 30, gpus=(0,))
     first = build_node_status(node, 10250, NodeStatus(), "no network", NOW)
     second = build_node_status(node, 10250, first, "no network", later(60))
     ready = {each.type: each for each in second.conditions}["Ready"]
@@ -128,8 +132,8 @@ def test_a_nodes_status_keeps_transition_times_and_beats() -> None:
         "pods": "250",
         "nvidia.com/gpu": "1",
     }
-    assert allocatable(node)["cpu"] == 1500
-    wire = status_patch(second, first)["status"]
+    assert node_allocatable(node)["cpu"] == 1500
+    wire = node_status_patch(second, first)["status"]
     assert wire["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
-    without = build_node_status(NodeSpec("n", 1500, 2 << 30), 10250, second, "", NOW)
-    assert status_patch(without, second)["status"]["capacity"]["nvidia.com/gpu"] is None
+    without = build_node_status(VirtualNodeSpec("n", 1500, 2 << 30), 10250, second, "", NOW)
+    assert node_status_patch(without, second)["status"]["capacity"]["nvidia.com/gpu"] is None

@@ -8,24 +8,33 @@ import msgspec
 import pytest
 
 from gangline.api.pod import Pod
-from gangline.local.kubelet.environment import ConfigProblem
-from gangline.local.kubelet.images import Image
-from gangline.local.kubelet.planning import Ingredients, NoCommand, build_plan, termination_message
-from gangline.local.kubelet.probing import ProbeState, Timing, advance, port_number
-from gangline.local.kubelet.runtime.command import check_command, failed_launch
-from gangline.local.kubelet.runtime.contract import ContainerPlan, Mount, StartFailed
-from gangline.local.kubelet.runtime.isolation import Isolation, Level
-from gangline.local.kubelet.runtime.pace import Pace
+from gangline.local.kubelet.environment import ContainerConfigError
+from gangline.local.kubelet.images import ResolvedImage
+from gangline.local.kubelet.planning import (
+    PlanInputs,
+    NoCommandError,
+    build_container_plan,
+    termination_message,
+)
+from gangline.local.kubelet.probing import ProbeState, ProbeTiming, next_probe_state, resolve_port
+from gangline.local.kubelet.runtime.command import check_command, parse_launch_failure
+from gangline.local.kubelet.runtime.contract import (
+    ContainerPlan,
+    ContainerMount,
+    ContainerStartError,
+)
+from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
+from gangline.local.kubelet.runtime.pace import OutputThrottle
 from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
-from gangline.local.kubelet.runtime.rootview import RootView
-from gangline.local.kubelet.unsupported import ignored_fields
+from gangline.local.kubelet.runtime.rootview import MountNamespace
+from gangline.local.kubelet.unsupported import unsupported_fields
 from gangline.local.kubelet.volumes import PodFolders
-from gangline.local.network.contract import Attachment
+from gangline.local.network.contract import NetworkAttachment
 
 PATH = "/usr/bin:/bin"
 
 
-def plan_of(tmp_path: Path, image: Image | None = None, **spec: Any) -> ContainerPlan:
+def plan_of(tmp_path: Path, image: ResolvedImage | None = None, **spec: Any) -> ContainerPlan:
     container = {"name": "c", "image": "i", "command": ["run"], **spec.pop("container", {})}
     body = {
         "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
@@ -34,19 +43,19 @@ def plan_of(tmp_path: Path, image: Image | None = None, **spec: Any) -> Containe
     pod = msgspec.convert(body, Pod)
     volume = tmp_path / "volume"
     volume.mkdir(exist_ok=True)
-    made_of = Ingredients(
-        image=image or Image({}),
+    made_of = PlanInputs(
+        image=image or ResolvedImage({}),
         env={"PATH": PATH, "WHO": "me"},
         folders=PodFolders(tmp_path / "pod", tmp_path / "memory", tmp_path / "logs"),
         volumes={"v": volume},
-        attachment=Attachment(
+        attachment=NetworkAttachment(
             "10.0.0.1", None, "p", "", "", tmp_path / "hosts", tmp_path / "resolv"
         ),
     )
-    return build_plan(pod, pod.spec.containers[0], 0, made_of)
+    return build_container_plan(pod, pod.spec.containers[0], 0, made_of)
 
 
-def mounted(plan: ContainerPlan, target: str) -> Mount:
+def mounted(plan: ContainerPlan, target: str) -> ContainerMount:
     return next(mount for mount in plan.mounts if mount.target == target)
 
 
@@ -56,10 +65,10 @@ def test_command_and_arguments_are_expanded(tmp_path: Path) -> None:
 
 
 def test_the_images_command_runs_when_none_is_given(tmp_path: Path) -> None:
-    image = Image({}, command=("entry",), workdir="/work")
+    image = ResolvedImage({}, command=("entry",), workdir="/work")
     plan = plan_of(tmp_path, image, container={"command": [], "args": ["x"]})
     assert (plan.argv, plan.workdir) == (("entry", "x"), "/work")
-    with pytest.raises(NoCommand, match="image map"):
+    with pytest.raises(NoCommandError, match="image map"):
         plan_of(tmp_path, container={"command": []})
 
 
@@ -79,7 +88,7 @@ def test_user_group_and_limits(tmp_path: Path) -> None:
 
 
 def test_root_is_refused_where_it_is_forbidden(tmp_path: Path) -> None:
-    with pytest.raises(ConfigProblem, match="runAsNonRoot"):
+    with pytest.raises(ContainerConfigError, match="runAsNonRoot"):
         plan_of(tmp_path, securityContext={"runAsNonRoot": True})
     plan_of(tmp_path, securityContext={"runAsNonRoot": True, "runAsUser": 1})
 
@@ -97,12 +106,12 @@ def test_sub_paths_are_made_and_stay_inside(tmp_path: Path) -> None:
     assert mounted(with_path("", readOnly=True), "/data").read_only
     (tmp_path / "volume/link").symlink_to("/etc")
     for path in ("../x", "/etc", "link"):
-        with pytest.raises(ConfigProblem, match="leads out of it"):
+        with pytest.raises(ContainerConfigError, match="leads out of it"):
             with_path(path)
 
 
 def test_a_mount_without_its_volume_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigProblem, match='names volume "w"'):
+    with pytest.raises(ContainerConfigError, match='names volume "w"'):
         plan_of(tmp_path, container={"volumeMounts": [{"name": "w", "mountPath": "/x"}]})
 
 
@@ -120,12 +129,12 @@ def test_the_machines_folders_are_covered_where_a_mount_point_is_missing(tmp_pat
     source = tmp_path / "volume"
     plan = plan_of(tmp_path, container={"workingDir": "/gangline-work"})
     mounts = (
-        Mount(source, "/etc/gangline-none/x"),
-        Mount(source, "/gangline-none"),
-        Mount(source, "/etc/hosts"),
+        ContainerMount(source, "/etc/gangline-none/x"),
+        ContainerMount(source, "/gangline-none"),
+        ContainerMount(source, "/etc/hosts"),
     )
     plan = ContainerPlan(**{**_fields(plan), "mounts": mounts})
-    script = RootView(plan).write()
+    script = MountNamespace(plan).write_script()
     tables = "".join(path.read_text() for path in sorted(plan.state_dir.glob("mounts-*.tab")))
     covers = [line for line in tables.splitlines() if " overlay " in line]
     assert [line.split()[1] for line in covers] == [f"{plan.state_dir}/root/etc"]
@@ -156,7 +165,7 @@ def test_command_is_searched_in_the_containers_path(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
-    mounts = (Mount(tmp_path / "volume", "/tools"),)
+    mounts = (ContainerMount(tmp_path / "volume", "/tools"),)
 
     def check(*argv: str, path: str = PATH) -> None:
         changed = {**_fields(plan), "argv": argv, "mounts": mounts, "env": {"PATH": path}}
@@ -166,11 +175,11 @@ def test_command_is_searched_in_the_containers_path(tmp_path: Path) -> None:
     check("/tools/tool")
     check("tool", path="/tools:/bin")
     for argv in (["tool"], ["/tools/none"], ["/tmp/x"], ["./none"]):
-        with pytest.raises(StartFailed) as caught:
+        with pytest.raises(ContainerStartError) as caught:
             check(*argv)
         assert caught.value.exit_code == 127
     tool.chmod(0o644)
-    with pytest.raises(StartFailed, match="permission denied"):
+    with pytest.raises(ContainerStartError, match="permission denied"):
         check("/tools/tool")
 
 
@@ -187,33 +196,33 @@ def test_command_is_searched_in_the_containers_path(tmp_path: Path) -> None:
 def test_launcher_error_is_distinguished_from_program_output(
     code: int, errors: bytes, failed: bool
 ) -> None:
-    assert (failed_launch("/x", code, errors) is not None) == failed
+    assert (parse_launch_failure("/x", code, errors) is not None) == failed
 
 
 def test_each_isolation_level_enters_its_namespaces() -> None:
-    root = " ".join(Isolation(Level.ROOT).enter("/run/netns/x", ["/cg"]))
+    root = " ".join(Isolation(IsolationLevel.ROOT).enter_command("/run/netns/x", ["/cg"]))
     assert "nsenter --net=/run/netns/x" in root
     assert "/cg --" in root
-    user = " ".join(Isolation(Level.USER).enter("/run/netns/x"))
+    user = " ".join(Isolation(IsolationLevel.USER).enter_command("/run/netns/x"))
     assert "--map-root-user" in user
     assert "nsenter" not in user
-    assert "unshare" not in Isolation(Level.NONE).enter(None)
-    assert "--user" in Isolation(Level.USER).join(1)
-    assert f"sh {os.getpid()} --" in " ".join(Isolation(Level.NONE).enter(None))
+    assert "unshare" not in Isolation(IsolationLevel.NONE).enter_command(None)
+    assert "--user" in Isolation(IsolationLevel.USER).join_command(1)
+    assert f"sh {os.getpid()} --" in " ".join(Isolation(IsolationLevel.NONE).enter_command(None))
 
 
 def test_a_probe_turns_after_enough_results_in_a_row() -> None:
-    when = Timing(0, 1, 1, successes=2, failures=3)
-    state, found = ProbeState(good=False), []
+    when = ProbeTiming(0, 1, 1, success_threshold=2, failure_threshold=3)
+    state, found = ProbeState(successful=False), []
     for result in (True, False, True, True, False, False, True, False, False, False):
-        state = advance(state, result, when)
-        found.append(state.good)
+        state = next_probe_state(state, result, when)
+        found.append(state.successful)
     assert found == [False, False, False, True, True, True, True, True, True, False]
 
 
 def test_unsupported_fields_are_listed() -> None:
     plain = msgspec.convert({"spec": {"containers": [{"name": "c"}]}}, Pod)
-    assert ignored_fields(plain, as_root=False) == []
+    assert unsupported_fields(plain, as_root=False) == []
     body = {
         "hostPID": True,
         "containers": [
@@ -225,27 +234,27 @@ def test_unsupported_fields_are_listed() -> None:
         ],
     }
     pod = msgspec.convert({"spec": body}, Pod)
-    assert ignored_fields(pod, as_root=True) == [
+    assert unsupported_fields(pod, as_root=True) == [
         "containers[c].grpc probe",
         "containers[c].securityContext.capabilities",
         "hostPID",
     ]
-    assert "containers[c].securityContext.runAsUser (needs root)" in ignored_fields(
+    assert "containers[c].securityContext.runAsUser (needs root)" in unsupported_fields(
         pod, as_root=False
     )
 
 
 def test_output_takes_a_fifth_of_the_time_at_most() -> None:
-    pace, now, spent = Pace(0.0), 0.0, 0.0
+    pace, now, spent = OutputThrottle(0.0), 0.0, 0.0
     for _ in range(1000):
         rest = pace.spend(now, now + 0.01)
         now, spent = now + 0.01 + rest, spent + 0.01
     assert 0.15 < spent / now <= 0.21
-    quiet = Pace(0.0)
+    quiet = OutputThrottle(0.0)
     assert all(quiet.spend(second, second + 0.001) == 0.0 for second in range(1, 100))
 
 
 def test_ports_have_numbers_and_names() -> None:
     body = {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]}
     container = msgspec.convert({"spec": body}, Pod).spec.containers[0]
-    assert [port_number(port, container) for port in (8, "8", "web", "none")] == [8, 8, 80, None]
+    assert [resolve_port(port, container) for port in (8, "8", "web", "none")] == [8, 8, 80, None]

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from gangline.api.pod import Pod
 from gangline.api.podstatus import PodStatus
-from gangline.local.kubelet.decide import Decision, decide, has_initialized
-from gangline.local.kubelet.pod_status import Surroundings, build_status, status_patch
+from gangline.local.kubelet.decide import PodActions, compute_pod_actions, has_initialized
+from gangline.local.kubelet.pod_status import StatusInputs, build_pod_status, pod_status_patch
 from gangline.local.kubelet.records import ContainerRecord, PodRecord
 from gangline.local.kubelet.restarts import BackoffSettings, next_backoff
 from unit.kubelet.pods import NOW, a_pod, a_record, ended, later, running
 
 BACKOFF = BackoffSettings(10, 300)
-AROUND = Surroundings("10.0.0.9", BACKOFF)
+AROUND = StatusInputs("10.0.0.9", BACKOFF)
 FINAL = ("Succeeded", "Failed")
 
 
@@ -30,14 +30,14 @@ class Life:
         self.status = PodStatus()
         self.gone = False
 
-    def turn(self) -> Decision:
+    def turn(self) -> PodActions:
         now = later(self.second)
-        decision = decide(self.pod, self.record, now, BACKOFF)
-        assert decision == decide(self.pod, self.record, now, BACKOFF)
+        decision = compute_pod_actions(self.pod, self.record, now, BACKOFF)
+        assert decision == compute_pod_actions(self.pod, self.record, now, BACKOFF)
         self._check(decision)
         self._carry_out(decision)
         before = self.status
-        self.status = build_status(self.pod, self.record, decision, before, AROUND, now)
+        self.status = build_pod_status(self.pod, self.record, decision, before, AROUND, now)
         self._check_status(before)
         return decision
 
@@ -47,13 +47,13 @@ class Life:
         if self.record.preparing:
             self.record = replace(self.record, preparing=False, prepared=True)
         for name in sorted(self.record.containers):
-            known = self.record.of(name)
+            known = self.record.container(name)
             if known.starting:
                 self._put(name, self._begun(known))
             elif known.running:
                 self._put(name, self._next(known))
-        if self.draw(st.integers(0, 15)) == 0 and self.record.leaving_since is None:
-            self.record = replace(self.record, leaving_since=later(self.second))
+        if self.draw(st.integers(0, 15)) == 0 and self.record.terminating_since is None:
+            self.record = replace(self.record, terminating_since=later(self.second))
 
     def _begun(self, known: ContainerRecord) -> ContainerRecord:
         number = known.instance.number + 1 if known.instance else 0
@@ -64,43 +64,45 @@ class Life:
         assert known.instance is not None
         choice = self.draw(st.sampled_from(["go on", "go on", "start", "end", "fail", "ill"]))
         number, now = known.instance.number, later(self.second)
-        if known.stop_by is not None or choice in ("end", "fail"):
+        if known.kill_at is not None or choice in ("end", "fail"):
             code = 0 if choice == "end" else 1
             return ended(code, number, now, backoff=known.backoff)
         if choice == "start":
             return replace(known, started=True)
         return replace(known, unhealthy="ill") if choice == "ill" else known
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: PodActions) -> None:
         if decision.prepare:
             self.record = replace(self.record, preparing=True)
         for name in decision.start:
-            self._put(name, replace(self.record.of(name), starting=True))
+            self._put(name, replace(self.record.container(name), starting=True))
         for stop in decision.stop:
-            self._put(stop.container, replace(self.record.of(stop.container), stop_by=stop.by))
+            self._put(
+                stop.container, replace(self.record.container(stop.container), kill_at=stop.kill_at)
+            )
         if decision.release:
             self.record = replace(self.record, released=True)
         if decision.failure is not None:
             self.record = replace(self.record, failure=decision.failure)
         self.gone = decision.remove
 
-    def _check(self, decision: Decision) -> None:
+    def _check(self, decision: PodActions) -> None:
         record = self.record
         mains = {each.name for each in self.pod.spec.containers}
         for name in decision.start:
-            assert record.of(name).idle
+            assert record.container(name).idle
             assert record.prepared
             assert not record.released
-            assert record.leaving_since is None
+            assert record.terminating_since is None
             if name in mains:
                 assert has_initialized(self.pod, record)
         for stop in decision.stop:
-            assert record.of(stop.container).running
-        if decision.over:
+            assert record.container(stop.container).running
+        if decision.finished:
             assert all(known.idle for known in record.containers.values())
             assert not decision.start
         if decision.remove:
-            assert decision.over
+            assert decision.finished
             assert record.released
 
     def _check_status(self, before: PodStatus) -> None:
@@ -111,7 +113,7 @@ class Life:
             assert each.restart_count >= counts.get(each.name, 0)
             states = (each.state.waiting, each.state.running, each.state.terminated)
             assert sum(state is not None for state in states) == 1
-        patch = status_patch(self.status, "u")
+        patch = pod_status_patch(self.status, "u")
         assert msgspec.json.decode(msgspec.json.encode(patch)) == patch
 
     def _put(self, name: str, known: ContainerRecord) -> None:
@@ -143,7 +145,7 @@ def test_a_pods_life_keeps_the_laws_and_can_always_be_ended(pod: Pod, data: st.D
         if life.gone:
             return
         life.happen()
-    life.record = replace(life.record, leaving_since=later(life.second))
+    life.record = replace(life.record, terminating_since=later(life.second))
     for _ in range(20):
         life.turn()
         if life.gone:
@@ -156,5 +158,5 @@ def test_pod_without_events_ends_or_has_a_requeue_time() -> None:
     for policy in ("Always", "OnFailure", "Never"):
         pod = a_pod(restartPolicy=policy)
         record: PodRecord = a_record({"c": ended(1, backoff=next_backoff(ended(1), NOW, BACKOFF))})
-        decision = decide(pod, record, NOW, BACKOFF)
-        assert decision.over or decision.start or decision.look_again
+        decision = compute_pod_actions(pod, record, NOW, BACKOFF)
+        assert decision.finished or decision.start or decision.requeue_at

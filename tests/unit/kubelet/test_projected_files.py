@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.pod import Pod
-from gangline.local.kubelet.environment import ConfigProblem, Sources
-from gangline.local.kubelet.projection import File, payload, write_payload
+from gangline.local.kubelet.environment import ContainerConfigError, ValueSources
+from gangline.local.kubelet.projection import ProjectedFile, build_payload, write_payload
 
-SOURCES = Sources(
+SOURCES = ValueSources(
     config_maps={"cm": {"a": b"1", "b": b"2"}},
     secrets={"s": {"k": b"hidden"}},
     service_account_token="token",
@@ -31,7 +31,7 @@ def files_of(**volume: Any) -> dict[str, tuple[bytes, int]] | None:
     }
     meta = {"name": "p", "namespace": "ns", "labels": {"x": "y"}}
     pod = msgspec.convert({"metadata": meta, "spec": spec}, Pod)
-    files = payload(pod, pod.spec.volumes[0], SOURCES)
+    files = build_payload(pod, pod.spec.volumes[0], SOURCES)
     return None if files is None else {name: (f.content, f.mode) for name, f in files.items()}
 
 
@@ -77,7 +77,7 @@ def test_several_sources_in_one_folder() -> None:
     ],
 )
 def test_unavailable_value_is_named_in_the_error(volume: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigProblem, match=problem):
+    with pytest.raises(ContainerConfigError, match=problem):
         files_of(**volume)
 
 
@@ -87,7 +87,7 @@ def test_a_folder_holds_exactly_the_newest_files(
 ) -> None:
     folder = tmp_path_factory.mktemp("volume")
     for files in (before, after):
-        wanted = {path: File(content, 0o644) for path, content in _apart(files).items()}
+        wanted = {path: ProjectedFile(content, 0o644) for path, content in _apart(files).items()}
         write_payload(folder, wanted)
         assert not write_payload(folder, wanted)
     assert _visible(folder) == _apart(after)
@@ -95,9 +95,9 @@ def test_a_folder_holds_exactly_the_newest_files(
 
 
 def test_an_open_folder_sees_old_or_new_files_never_both(tmp_path: Path) -> None:
-    write_payload(tmp_path, {"a": File(b"1", 0o644), "b": File(b"1", 0o644)})
+    write_payload(tmp_path, {"a": ProjectedFile(b"1", 0o644), "b": ProjectedFile(b"1", 0o644)})
     before = os.readlink(tmp_path / "..data")
-    write_payload(tmp_path, {"a": File(b"2", 0o644)})
+    write_payload(tmp_path, {"a": ProjectedFile(b"2", 0o644)})
     assert os.readlink(tmp_path / "..data") != before
     assert _visible(tmp_path) == {"a": b"2"}
 

@@ -7,18 +7,18 @@ import pytest
 from gangline.local.network.files import (
     PodFiles,
     PodName,
-    cluster_resolv_conf,
-    host_resolv_conf,
-    hosts,
-    short_forms,
+    render_cluster_resolv_conf,
+    render_host_resolv_conf,
+    render_hosts,
+    short_names,
 )
 from gangline.local.network.loopback import LoopbackNetwork
-from gangline.local.network.zone import Zone
+from gangline.local.network.zone import DnsZone
 
 
 def test_a_pod_is_in_its_hosts_file_with_its_aliases() -> None:
     pod = PodName("ns", "p", subdomain="gang", aliases=(("1.2.3.4", ("db", "db.example")),))
-    text = hosts(pod, "10.1.0.2")
+    text = render_hosts(pod, "10.1.0.2")
     assert "10.1.0.2\tp.gang.ns.svc.cluster.local p\n" in text
     assert "1.2.3.4\tdb db.example\n" in text
     assert "127.0.0.1\tlocalhost" in text
@@ -38,19 +38,19 @@ def test_a_host_name_is_the_specs_or_the_pods_and_short_enough(pod: PodName, hos
 
 def test_a_name_can_be_shortened_as_far_as_search_domains_would_complete_it() -> None:
     full = "web.ns.svc.cluster.local"
-    assert short_forms(full, "ns") == [full, "web.ns.svc", "web.ns", "web"]
-    assert short_forms(full, "other") == [full, "web.ns.svc", "web.ns"]
-    assert short_forms("1-2-3-4.ns.pod.cluster.local", "ns") == ["1-2-3-4.ns.pod.cluster.local"]
+    assert short_names(full, "ns") == [full, "web.ns.svc", "web.ns", "web"]
+    assert short_names(full, "other") == [full, "web.ns.svc", "web.ns"]
+    assert short_names("1-2-3-4.ns.pod.cluster.local", "ns") == ["1-2-3-4.ns.pod.cluster.local"]
 
 
 def test_a_cluster_resolver_searches_the_pods_namespace_first() -> None:
-    text = cluster_resolv_conf("ns", "10.1.0.1")
+    text = render_cluster_resolv_conf("ns", "10.1.0.1")
     assert text.startswith("search ns.svc.cluster.local svc.cluster.local cluster.local\n")
     assert "nameserver 10.1.0.1\n" in text
 
 
 def test_host_resolv_conf_keeps_resolvers_with_a_short_timeout() -> None:
-    text = host_resolv_conf("search lan\nnameserver 1.1.1.1\noptions timeout:30\n")
+    text = render_host_resolv_conf("search lan\nnameserver 1.1.1.1\noptions timeout:30\n")
     assert text == "nameserver 1.1.1.1\noptions timeout:1 attempts:1\n"
 
 
@@ -68,7 +68,7 @@ def test_rewriting_keeps_the_file_that_is_mounted(tmp_path: Path) -> None:
 
 
 async def test_clusters_without_root_take_different_ranges(tmp_path: Path) -> None:
-    one, two = (LoopbackNetwork(tmp_path, Zone()) for _ in range(2))
+    one, two = (LoopbackNetwork(tmp_path, DnsZone()) for _ in range(2))
     await one.open()
     await two.open()
     assert one.ranges != two.ranges
@@ -77,13 +77,13 @@ async def test_clusters_without_root_take_different_ranges(tmp_path: Path) -> No
 
 
 async def test_names_that_appear_later_reach_the_hosts_files_of_pods(tmp_path: Path) -> None:
-    zone = Zone()
+    zone = DnsZone()
     network = LoopbackNetwork(tmp_path, zone)
     await network.open()
     place = await network.attach("u1", "ns", "p1", False)
     assert await network.attach("u1", "ns", "p1", False) == place
     zone.set_pod("127.64.0.99", "ns")
-    network.names_changed()
+    network.rewrite_hosts_files()
     assert "127.64.0.99\t127-64-0-99.ns.pod.cluster.local" in place.hosts_path.read_text()
     await network.detach("u1")
     await network.detach("u1")

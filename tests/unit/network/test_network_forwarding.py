@@ -14,8 +14,8 @@ from gangline.api.service import (
 )
 from gangline.local.network.dns import DnsServer
 from gangline.local.network.dns_wire import HEADER, encode_name
-from gangline.local.network.forward import Address, ServiceForwarder, routes
-from gangline.local.network.zone import Zone
+from gangline.local.network.forward import SocketAddress, ServiceForwarder, service_routes
+from gangline.local.network.zone import DnsZone
 
 
 def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
@@ -35,12 +35,12 @@ def test_routes_follow_ports_by_name_and_leave_out_what_is_not_ready() -> None:
         not_ready_addresses=[EndpointAddress(ip="10.1.0.3")],
         ports=[EndpointPort(name="a", port=8080), EndpointPort(name="b", port=8081)],
     )
-    table = routes([(service, Endpoints(subsets=[subset]))])
+    table = service_routes([(service, Endpoints(subsets=[subset]))])
     assert table == {("10.9.0.1", 80): (("10.1.0.1", 8080), ("10.1.0.2", 8080))}
-    assert routes([(service, None)]) == {}
+    assert service_routes([(service, None)]) == {}
 
 
-async def _server(greeting: bytes) -> tuple[asyncio.Server, Address]:
+async def _server(greeting: bytes) -> tuple[asyncio.Server, SocketAddress]:
     """A server that greets, and sends back all it got once the client has said everything."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,15 +52,15 @@ async def _server(greeting: bytes) -> tuple[asyncio.Server, Address]:
     return server, server.sockets[0].getsockname()[:2]
 
 
-async def _free_port() -> Address:
+async def _free_port() -> SocketAddress:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    address: Address = server.sockets[0].getsockname()[:2]
+    address: SocketAddress = server.sockets[0].getsockname()[:2]
     server.close()
     await server.wait_closed()
     return address
 
 
-async def _ask(address: Address, said: bytes) -> bytes:
+async def _ask(address: SocketAddress, said: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(said)
     writer.write_eof()
@@ -131,7 +131,7 @@ async def _ask_tcp(port: int, name: str) -> bytes:
 
 
 async def test_names_are_answered_over_tcp_and_foreign_ones_fail_without_resolvers() -> None:
-    zone = Zone()
+    zone = DnsZone()
     server = DnsServer(zone, "127.0.0.1", port=0)
     await server.start()
     known = await _ask_tcp(server.port, "1-2-3-4.ns.pod.cluster.local")
@@ -142,11 +142,11 @@ async def test_names_are_answered_over_tcp_and_foreign_ones_fail_without_resolve
 
 
 async def test_foreign_names_are_passed_to_a_resolver_and_its_answer_passed_back() -> None:
-    upstream_zone = Zone()
+    upstream_zone = DnsZone()
     upstream = DnsServer(upstream_zone, "127.0.0.2", port=0)
     await upstream.start()
     server = DnsServer(
-        Zone(), "127.0.0.1", port=0, resolvers=["127.0.0.2"], resolver_port=upstream.port
+        DnsZone(), "127.0.0.1", port=0, resolvers=["127.0.0.2"], resolver_port=upstream.port
     )
     await server.start()
     # The upstream has no resolver and returns SERVFAIL, which proves that it was queried.

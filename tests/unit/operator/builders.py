@@ -8,25 +8,25 @@ import msgspec
 
 from gangline.api.kubeflow import JobStatus, RestartRecord
 from gangline.api.meta import ObjectMeta, OwnerReference
-from gangline.operator.decide import decide
-from gangline.operator.decision import Decision, EngineSettings, Observed, Target
-from gangline.operator.frameworks.pytorch import PyTorch
-from gangline.operator.job import TrainingJob
+from gangline.operator.decide import plan_reconcile
+from gangline.operator.decision import ReconcilePlan, EngineSettings, ObservedJob, TargetKind
+from gangline.operator.frameworks.pytorch import PyTorchFramework
+from gangline.operator.job import NormalizedJob
 from gangline.operator.labels import replica_labels, replica_name
 from gangline.operator.replicas import (
-    ContainerState,
-    ContainerStatus,
-    Pod,
-    PodPlace,
-    PodStatus,
-    Service,
-    Terminated,
-    Waiting,
+    ObservedContainerState,
+    ObservedContainerStatus,
+    ObservedPod,
+    ObservedPodSpec,
+    ObservedPodStatus,
+    ObservedService,
+    ObservedTermination,
+    ObservedWaiting,
 )
-from gangline.operator.stored import StoredJob
+from gangline.operator.stored import RawJob
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-SETTINGS = EngineSettings(gang=False)
+SETTINGS = EngineSettings(gang_scheduling=False)
 CONTROLLER = "pytorchjob-controller"
 UID = "job-uid"
 
@@ -70,17 +70,17 @@ def manifest(
     }
 
 
-def stored(written: dict[str, Any]) -> StoredJob:
+def stored(written: dict[str, Any]) -> RawJob:
     """The job as in the operator's cache."""
-    return msgspec.json.decode(msgspec.json.encode(written), type=StoredJob)
+    return msgspec.json.decode(msgspec.json.encode(written), type=RawJob)
 
 
-def read(written: dict[str, Any], **options: Any) -> TrainingJob:
+def read(written: dict[str, Any], **options: Any) -> NormalizedJob:
     """The job in the common form, even if it is invalid."""
-    return PyTorch(**options).read(stored(written)).job
+    return PyTorchFramework(**options).read(stored(written)).job
 
 
-def a_job(*roles: int | None, **options: Any) -> TrainingJob:
+def a_job(*roles: int | None, **options: Any) -> NormalizedJob:
     """``a_job(1, 2, backoffLimit=3)``: a master, two workers, and a run policy."""
     return read(manifest(*roles, **options))
 
@@ -104,15 +104,15 @@ def a_pod(
     deleted: datetime | None = None,
     job: str = "train",
     job_uid: str = UID,
-) -> Pod:
+) -> ObservedPod:
     """``a_pod("worker-1", "Failed", code=3)``."""
     role, _, index = replica.rpartition("-")
     name = replica_name(job, role, int(index))
-    state = ContainerState(
-        waiting=Waiting(waiting) if waiting else None,
-        terminated=Terminated(code) if code is not None else None,
+    state = ObservedContainerState(
+        waiting=ObservedWaiting(waiting) if waiting else None,
+        terminated=ObservedTermination(code) if code is not None else None,
     )
-    return Pod(
+    return ObservedPod(
         metadata=ObjectMeta(
             name=name,
             namespace="team",
@@ -122,19 +122,19 @@ def a_pod(
             creation_timestamp=NOW,
             deletion_timestamp=deleted,
         ),
-        spec=PodPlace(node),
-        status=PodStatus(
+        spec=ObservedPodSpec(node),
+        status=ObservedPodStatus(
             phase=phase,
             reason=reason,
-            container_statuses=(ContainerStatus("pytorch", restarts, state),),
+            container_statuses=(ObservedContainerStatus("pytorch", restarts, state),),
         ),
     )
 
 
-def a_service(replica: str, uid: str = "") -> Service:
+def a_service(replica: str, uid: str = "") -> ObservedService:
     role, _, index = replica.rpartition("-")
     name = f"train-{replica}"
-    return Service(
+    return ObservedService(
         metadata=ObjectMeta(
             name=name,
             namespace="team",
@@ -149,28 +149,28 @@ def a_service(replica: str, uid: str = "") -> Service:
 class Case:
     """The input of one pass over a job: the observation and the time."""
 
-    job: TrainingJob
-    pods: tuple[Pod, ...] = ()
+    job: NormalizedJob
+    pods: tuple[ObservedPod, ...] = ()
     status: JobStatus = field(default_factory=JobStatus)
     now: datetime = NOW
     settings: EngineSettings = SETTINGS
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def decide(self) -> Decision:
+    def decide(self) -> ReconcilePlan:
         """The engine's plan."""
         services = self.extra.get("services")
         if services is None:
             services = [a_service(pod.name.removeprefix("train-")) for pod in self.pods]
         rest = {key: value for key, value in self.extra.items() if key != "services"}
-        observed = Observed(self.job, self.status, self.pods, services, **rest)
-        return decide(observed, self.now, self.settings)
+        observed = ObservedJob(self.job, self.status, self.pods, services, **rest)
+        return plan_reconcile(observed, self.now, self.settings)
 
-    def later(self, seconds: float, *pods: Pod) -> "Case":
+    def later(self, seconds: float, *pods: ObservedPod) -> "Case":
         """The next pass: with the status of this plan, and with other pods."""
         return replace(self, status=self.decide().status, now=at(seconds), pods=pods)
 
 
-def look(job: TrainingJob, *pods: Pod, now: datetime = NOW, **extra: Any) -> Case:
+def look(job: NormalizedJob, *pods: ObservedPod, now: datetime = NOW, **extra: Any) -> Case:
     """``look(a_job(), a_pod("worker-0", "Failed")).decide()``."""
     known = {key: extra.pop(key) for key in ("status", "settings") if key in extra}
     return Case(job, pods, now=now, extra=extra, **known)
@@ -185,12 +185,12 @@ def message(status: JobStatus, type_: str) -> str:
     return next(c.message for c in status.conditions if c.type == type_)
 
 
-def created(decision: Decision, target: Target = Target.POD) -> list[str]:
+def created(decision: ReconcilePlan, target: TargetKind = TargetKind.POD) -> list[str]:
     """The names of created objects, without the job's."""
     return [c.name.removeprefix("train-") for c in decision.creations if c.target is target]
 
 
-def deleted(decision: Decision, target: Target = Target.POD) -> list[str]:
+def deleted(decision: ReconcilePlan, target: TargetKind = TargetKind.POD) -> list[str]:
     """The names of deleted objects, without the job's; forced ones with an exclamation mark."""
     return [
         d.name.removeprefix("train-") + ("!" if d.force else "")

@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gangline.operator.decision import Decision, Target
-from gangline.operator.frameworks.elastic import Elastic
-from gangline.operator.job import TrainingJob
-from gangline.operator.replicas import Pod
+from gangline.operator.decision import ReconcilePlan, TargetKind
+from gangline.operator.frameworks.elastic import ElasticFramework
+from gangline.operator.job import NormalizedJob
+from gangline.operator.replicas import ObservedPod
 from unit.operator.builders import stored
 from unit.operator.world import World
 
@@ -44,10 +44,10 @@ def manifest(roles: dict[str, Any], **spec: Any) -> dict[str, Any]:
     }
 
 
-def read(written: dict[str, Any], **options: Any) -> TrainingJob:
+def read(written: dict[str, Any], **options: Any) -> NormalizedJob:
     """The job in the common form; it must be valid."""
-    reading = Elastic(**options).read(stored(written))
-    assert not reading.mistakes, reading.mistakes
+    reading = ElasticFramework(**options).read(stored(written))
+    assert not reading.spec_errors, reading.spec_errors
     return reading.job
 
 
@@ -60,17 +60,17 @@ class ElasticWorld(World):
         assert read(written)
         super().__init__(written)
 
-    def __getitem__(self, short: str) -> Pod:
+    def __getitem__(self, short: str) -> ObservedPod:
         return self.pods[full_name(short)]
 
     @property
     def names(self) -> list[str]:
         """The pods that exist and are not terminating."""
-        return sorted(short_name(pod.name) for pod in self.pods.values() if not pod.terminating)
+        return sorted(short_name(pod.name) for pod in self.pods.values() if not pod.is_terminating)
 
     @property
     def phase(self) -> str:
-        fields = self.decide().fields
+        fields = self.decide().kind_status
         assert fields is not None
         return str(fields["phase"])
 
@@ -138,7 +138,7 @@ class ElasticWorld(World):
         self.settle()
         return self
 
-    def made(self, decision: Decision, target: Target = Target.POD) -> dict[str, Any]:
+    def made(self, decision: ReconcilePlan, target: TargetKind = TargetKind.POD) -> dict[str, Any]:
         """The created object, by short name."""
         return {
             short_name(each.name): each.manifest

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gangline.operator.frameworks.base import Framework
-from gangline.operator.frameworks.elastic import Elastic
-from gangline.operator.frameworks.jax import Jax
-from gangline.operator.frameworks.mindspore import MindSpore
-from gangline.operator.frameworks.mpi import MPI
-from gangline.operator.frameworks.paddle import Paddle
-from gangline.operator.frameworks.pytorch import PyTorch
-from gangline.operator.frameworks.tensorflow import TensorFlow
-from gangline.operator.frameworks.xgboost import XGBoost
+from gangline.operator.frameworks.elastic import ElasticFramework
+from gangline.operator.frameworks.jax import JaxFramework
+from gangline.operator.frameworks.mindspore import MindSporeFramework
+from gangline.operator.frameworks.mpi import MPIFramework
+from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.frameworks.pytorch import PyTorchFramework
+from gangline.operator.frameworks.tensorflow import TensorFlowFramework
+from gangline.operator.frameworks.xgboost import XGBoostFramework
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class KindUnderTest:
 
 
 _MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
-    lambda: KindUnderTest(PyTorch(), "pytorchReplicaSpecs", (("Master", 1),)),
-    lambda: KindUnderTest(TensorFlow(), "tfReplicaSpecs", (("Chief", 1), ("PS", 1))),
-    lambda: KindUnderTest(MindSpore(), "msReplicaSpecs", (("Scheduler", 1), ("PS", 1))),
-    lambda: KindUnderTest(Paddle(), "", (("ps", 1),), "worker", restart_in_template=True),
-    lambda: KindUnderTest(Elastic(), "replicaSpecs", (("ps", 1), ("chief", 1)), "worker"),
-    lambda: KindUnderTest(MPI(), "mpiReplicaSpecs", (("Launcher", 1),)),
-    lambda: KindUnderTest(Jax(), "jaxReplicaSpecs", ()),
-    lambda: KindUnderTest(XGBoost(), "xgbReplicaSpecs", (("Master", 1),)),
+    lambda: KindUnderTest(PyTorchFramework(), "pytorchReplicaSpecs", (("Master", 1),)),
+    lambda: KindUnderTest(TensorFlowFramework(), "tfReplicaSpecs", (("Chief", 1), ("PS", 1))),
+    lambda: KindUnderTest(MindSporeFramework(), "msReplicaSpecs", (("Scheduler", 1), ("PS", 1))),
+    lambda: KindUnderTest(PaddleFramework(), "", (("ps", 1),), "worker", restart_in_template=True),
+    lambda: KindUnderTest(ElasticFramework(), "replicaSpecs", (("ps", 1), ("chief", 1)), "worker"),
+    lambda: KindUnderTest(MPIFramework(), "mpiReplicaSpecs", (("Launcher", 1),)),
+    lambda: KindUnderTest(JaxFramework(), "jaxReplicaSpecs", ()),
+    lambda: KindUnderTest(XGBoostFramework(), "xgbReplicaSpecs", (("Master", 1),)),
 )
 
 KINDS = {kind.name: kind for kind in (make() for make in _MAKERS)}

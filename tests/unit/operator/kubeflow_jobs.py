@@ -6,11 +6,11 @@ from typing import Any
 from gangline.operator import build
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
-from gangline.operator.job import TrainingJob
-from gangline.operator.replicas import Gang, Pod, Service, arrange
+from gangline.operator.job import NormalizedJob
+from gangline.operator.replicas import ReplicaGang, ObservedPod, ObservedService, fill_slots
 from unit.operator.builders import UID, stored
 
-SETTINGS = EngineSettings(gang=False)
+SETTINGS = EngineSettings(gang_scheduling=False)
 
 SPECS = {
     "TFJob": ("tfReplicaSpecs", "tensorflow"),
@@ -43,24 +43,26 @@ def job_manifest(
     }
 
 
-def read_job(framework: Framework, manifest: dict[str, Any]) -> TrainingJob:
+def read_job(framework: Framework, manifest: dict[str, Any]) -> NormalizedJob:
     """The job in the common form; it must be valid."""
     reading = framework.read(stored(manifest))
-    assert not reading.mistakes
+    assert not reading.spec_errors
     return reading.job
 
 
-def gang_of(job: TrainingJob, *pods: Pod, services: dict[str, Service] | None = None) -> Gang:
+def gang_of(
+    job: NormalizedJob, *pods: ObservedPod, services: dict[str, ObservedService] | None = None
+) -> ReplicaGang:
     """The pods, assigned to slots."""
-    found = arrange([(role.name, role.replicas) for role in job.roles], pods, {})
-    return Gang(found.roles, found.surplus, services or {})
+    found = fill_slots([(role.name, role.replicas) for role in job.roles], pods, {})
+    return ReplicaGang(found.roles, found.surplus, services or {})
 
 
-def pod_of(job: TrainingJob, name: str, gang: Gang | None = None) -> dict[str, Any]:
+def pod_of(job: NormalizedJob, name: str, gang: ReplicaGang | None = None) -> dict[str, Any]:
     """The created pod of a replica, such as ``worker-0``."""
     label, _, index = name.rpartition("-")
     (role,) = (each for each in job.roles if each.label == label)
-    return build.pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
+    return build.build_pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
 
 
 def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:
@@ -69,6 +71,6 @@ def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:
     return [(each["name"], each.get("value")) for each in listed]
 
 
-def tf_config(job: TrainingJob, name: str) -> Any:
+def tf_config(job: NormalizedJob, name: str) -> Any:
     """The ``TF_CONFIG`` of a TFJob's replica."""
     return json.loads(dict(variables(pod_of(job, name)))["TF_CONFIG"])

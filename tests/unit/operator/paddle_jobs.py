@@ -5,10 +5,15 @@ from typing import Any
 
 import msgspec
 
-from gangline.operator.frameworks.paddle import Paddle
-from gangline.operator.frameworks.paddle_status import BARRIER
-from gangline.operator.job import TrainingJob
-from gangline.operator.replicas import ContainerState, ContainerStatus, Pod, Waiting
+from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.frameworks.paddle_status import BARRIER_CONTAINER
+from gangline.operator.job import NormalizedJob
+from gangline.operator.replicas import (
+    ObservedContainerState,
+    ObservedContainerStatus,
+    ObservedPod,
+    ObservedWaiting,
+)
 from unit.operator.builders import UID, a_pod, stored
 from unit.operator.kubeflow_jobs import gang_of, pod_of
 
@@ -33,14 +38,14 @@ def manifest(**spec: Any) -> dict[str, Any]:
     }
 
 
-def a_job(*, framework: Paddle | None = None, **spec: Any) -> TrainingJob:
+def a_job(*, framework: PaddleFramework | None = None, **spec: Any) -> NormalizedJob:
     """The job in the common form; it must be valid."""
-    reading = (framework or Paddle()).read(stored(manifest(**spec)))
-    assert not reading.mistakes
+    reading = (framework or PaddleFramework()).read(stored(manifest(**spec)))
+    assert not reading.spec_errors
     return reading.job
 
 
-def placed(name: str, ip: str = "", phase: str = "Running", **extra: Any) -> Pod:
+def placed(name: str, ip: str = "", phase: str = "Running", **extra: Any) -> ObservedPod:
     """A pod with an address, ready if it runs."""
     pod = a_pod(name, phase, **extra)
     (status,) = pod.status.container_statuses
@@ -49,17 +54,18 @@ def placed(name: str, ip: str = "", phase: str = "Running", **extra: Any) -> Pod
     return msgspec.structs.replace(pod, status=told)
 
 
-def at_the_barrier(name: str, *, waiting: str = "") -> Pod:
+def at_the_barrier(name: str, *, waiting: str = "") -> ObservedPod:
     """A pod whose init container waits for its peers."""
     pod = a_pod(name, "Pending")
-    state = ContainerState(waiting=Waiting(waiting) if waiting else None)
+    state = ObservedContainerState(waiting=ObservedWaiting(waiting) if waiting else None)
     told = msgspec.structs.replace(
-        pod.status, init_container_statuses=(ContainerStatus(BARRIER, state=state),)
+        pod.status,
+        init_container_statuses=(ObservedContainerStatus(BARRIER_CONTAINER, state=state),),
     )
     return msgspec.structs.replace(pod, status=told)
 
 
-def config_map(job: TrainingJob, *pods: Pod) -> dict[str, str] | None:
+def config_map(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str] | None:
     """The data of the job's ConfigMap; None while it is empty."""
     listed = job.rules.objects(job, gang_of(job, *pods))
     assert all(
@@ -68,7 +74,7 @@ def config_map(job: TrainingJob, *pods: Pod) -> dict[str, str] | None:
     return (listed[0]["data"] or None) if listed else None
 
 
-def environment(job: TrainingJob, name: str) -> list[tuple[str, str]]:
+def environment(job: NormalizedJob, name: str) -> list[tuple[str, str]]:
     """The variables of a replica in order; ``=path`` and ``@key`` stand for references."""
     (container,) = pod_of(job, name)["spec"]["containers"]
     return [(each["name"], _told(each)) for each in container["env"]]

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from gangline.api.meta import ObjectMeta, OwnerReference
 from gangline.operator import adoption, labels
-from gangline.operator.decision import Target
+from gangline.operator.decision import TargetKind
 from gangline.operator.frameworks import mindspore, paddle, pytorch
-from gangline.operator.replicas import Pod, PodStatus
+from gangline.operator.replicas import ObservedPod, ObservedPodStatus
 from unit.operator.builders import NOW
 
 KINDS = {(kind.group, kind.kind): kind for kind in (pytorch.KIND, paddle.KIND, mindspore.KIND)}
@@ -43,7 +43,7 @@ def ours(controller, role="worker", index=2):
 
 
 def test_a_pod_with_old_labels_gets_ours() -> None:
-    patch = adoption.labelled(Target.POD, meta(labels=OLD_LABELS), KINDS)
+    patch = adoption.label_patch(TargetKind.POD, meta(labels=OLD_LABELS), KINDS)
     assert patch == {
         "metadata": {
             "uid": "item",
@@ -55,29 +55,29 @@ def test_a_pod_with_old_labels_gets_ours() -> None:
 
 def test_the_old_label_of_a_master_is_kept_under_its_new_name() -> None:
     old = {**OLD_LABELS, "job-role": "master"}
-    patch = adoption.labelled(Target.POD, meta("net-master-0", labels=old), KINDS)
+    patch = adoption.label_patch(TargetKind.POD, meta("net-master-0", labels=old), KINDS)
     assert patch["metadata"]["labels"][labels.JOB_ROLE] == "master"
 
 
 def test_an_old_service_comes_to_select_by_our_labels() -> None:
     """Otherwise a pod that replaces an old one would not be found under its name."""
-    patch = adoption.labelled(Target.SERVICE, meta(labels=OLD_LABELS), KINDS, OLD_LABELS)
+    patch = adoption.label_patch(TargetKind.SERVICE, meta(labels=OLD_LABELS), KINDS, OLD_LABELS)
     assert patch["spec"]["selector"] == {
         **ours("pytorchjob-controller"),
         **dict.fromkeys(OLD_LABELS),
     }
 
 
-@pytest.mark.parametrize("target", [Target.POD, Target.SERVICE])
+@pytest.mark.parametrize("target", [TargetKind.POD, TargetKind.SERVICE])
 def test_what_belongs_to_a_paddle_replica_gets_the_labels_of_its_name(target) -> None:
     seen = meta("net-ps-11", PADDLE_OWNER)
-    patch = adoption.labelled(target, seen, KINDS)
+    patch = adoption.label_patch(target, seen, KINDS)
     assert patch["metadata"]["labels"] == ours("paddlejob-controller", "ps", 11)
     assert "spec" not in patch
 
 
 def test_a_paddle_config_map_gets_the_labels_of_its_job() -> None:
-    patch = adoption.labelled(Target.CONFIG_MAP, meta("net", PADDLE_OWNER), KINDS)
+    patch = adoption.label_patch(TargetKind.CONFIG_MAP, meta("net", PADDLE_OWNER), KINDS)
     assert patch["metadata"]["labels"] == {
         labels.JOB_NAME: "net",
         labels.OPERATOR_NAME: "paddlejob-controller",
@@ -106,7 +106,7 @@ def test_a_paddle_config_map_gets_the_labels_of_its_job() -> None:
     ],
 )
 def test_what_is_no_replica_of_ours_is_left_alone(seen) -> None:
-    assert adoption.labelled(Target.POD, seen, KINDS) is None
+    assert adoption.label_patch(TargetKind.POD, seen, KINDS) is None
 
 
 @given(
@@ -116,7 +116,7 @@ def test_what_is_no_replica_of_ours_is_left_alone(seen) -> None:
 )
 def test_role_and_index_are_read_off_every_name_that_is_built(job, role, index) -> None:
     name = labels.replica_name(job, role, index)
-    assert adoption.replica_in_name(name, job) == (role, index)
+    assert adoption.parse_replica_name(name, job) == (role, index)
 
 
 def test_orphan_has_our_labels_and_no_controller() -> None:
@@ -131,17 +131,17 @@ def test_orphan_has_our_labels_and_no_controller() -> None:
 
 def test_a_claim_keeps_the_other_owners() -> None:
     user = OwnerReference(api_version="v1", kind="ConfigMap", name="x", uid="x")
-    patch = adoption.claimed(meta(owner=user), {"kind": "PyTorchJob", "uid": "j"})
+    patch = adoption.owner_patch(meta(owner=user), {"kind": "PyTorchJob", "uid": "j"})
     owners = patch["metadata"]["ownerReferences"]
     assert [owner["kind"] for owner in owners] == ["ConfigMap", "PyTorchJob"]
 
 
 def test_a_running_pod_without_a_gang_joins_its_jobs() -> None:
-    pod = Pod(metadata=meta(labels=ours("pytorchjob-controller")))
-    assert adoption.is_outside_gang(pod)
-    assert adoption.joined(pod)["metadata"]["annotations"] == {
-        labels.GROUP_NAME: "net",
-        labels.TASK_SPEC: "worker",
+    pod = ObservedPod(metadata=meta(labels=ours("pytorchjob-controller")))
+    assert adoption.lacks_gang(pod)
+    assert adoption.gang_patch(pod)["metadata"]["annotations"] == {
+        labels.POD_GROUP_ANNOTATION: "net",
+        labels.TASK_SPEC_ANNOTATION: "worker",
     }
 
 
@@ -149,22 +149,23 @@ def test_a_running_pod_without_a_gang_joins_its_jobs() -> None:
     "pod",
     [
         pytest.param(
-            Pod(
+            ObservedPod(
                 metadata=meta(
-                    labels=ours("pytorchjob-controller"), annotations={labels.GROUP_NAME: "mine"}
+                    labels=ours("pytorchjob-controller"),
+                    annotations={labels.POD_GROUP_ANNOTATION: "mine"},
                 )
             ),
             id="in a gang of the user's",
         ),
         pytest.param(
-            Pod(
+            ObservedPod(
                 metadata=meta(labels=ours("pytorchjob-controller")),
-                status=PodStatus(phase="Succeeded"),
+                status=ObservedPodStatus(phase="Succeeded"),
             ),
             id="ended",
         ),
-        pytest.param(Pod(metadata=meta()), id="no replica"),
+        pytest.param(ObservedPod(metadata=meta()), id="no replica"),
     ],
 )
 def test_other_pods_stay_out_of_the_gang(pod) -> None:
-    assert not adoption.is_outside_gang(pod)
+    assert not adoption.lacks_gang(pod)

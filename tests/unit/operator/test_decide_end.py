@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from gangline.operator.decision import Decision, Target
-from gangline.operator.frameworks.pytorch import PyTorch
+from gangline.operator.decision import ReconcilePlan, TargetKind
+from gangline.operator.frameworks.pytorch import PyTorchFramework
 from unit.operator.builders import (
     a_job,
     a_pod,
@@ -19,13 +19,13 @@ from unit.operator.builders import (
     stored,
 )
 
-SERVICE = Target.SERVICE
-JOB = Target.JOB
+SERVICE = TargetKind.SERVICE
+JOB = TargetKind.JOB
 MASTER = a_pod("master-0")
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 
 
-def counts(decision: Decision, role: str) -> tuple[int, int, int]:
+def counts(decision: ReconcilePlan, role: str) -> tuple[int, int, int]:
     told = decision.status.replica_statuses[role]
     return told.active, told.succeeded, told.failed
 
@@ -50,7 +50,7 @@ def test_what_makes_a_job_a_success(roles, pods, succeeds):
 def test_one_worker_is_enough_for_an_elastic_job():
     written = manifest(None, 3)
     written["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 3}
-    job = PyTorch().read(stored(written)).job
+    job = PyTorchFramework().read(stored(written)).job
     decision = look(job, a_pod("worker-0", "Succeeded", code=0), a_pod("worker-2", "Pending"))
     assert "Succeeded" in conditions(decision.decide().status)
 
@@ -92,7 +92,7 @@ def test_pods_are_cleaned_up_once_the_end_is_stored(policy, pods, services, end)
     seen = (leader, a_pod("worker-0"), a_pod("worker-1", "Succeeded", code=0))
     first = look(a_job(1, 2, restart="Never", cleanPodPolicy=policy), *seen)
     assert conditions(first.decide().status)[-1] == end
-    assert not first.decide().writes
+    assert not first.decide().has_writes
     second = first.later(1, *seen).decide()
     assert sorted(deleted(second)) == pods
     assert sorted(deleted(second, SERVICE)) == services

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from gangline.api.meta import ObjectMeta
-from gangline.operator.decision import Decision, Extra, Target
-from gangline.operator.extras import CONTENT
+from gangline.operator.decision import ReconcilePlan, OwnedObject, TargetKind
+from gangline.operator.extras import CONTENT_ANNOTATION
 from gangline.operator.frameworks.pytorch import PyTorchRules
-from gangline.operator.job import Manifest, TrainingJob
-from gangline.operator.replicas import Gang
+from gangline.operator.job import Manifest, NormalizedJob
+from gangline.operator.replicas import ReplicaGang
 from unit.operator.builders import a_job, a_pod, created, deleted, look
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "train"}}
@@ -30,26 +30,26 @@ class WithObjects(PyTorchRules):
 
     listed: tuple[Manifest, ...] = ()
 
-    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         return list(self.listed)
 
 
-def a_job_with(*objects: Manifest, **options: Any) -> TrainingJob:
+def a_job_with(*objects: Manifest, **options: Any) -> NormalizedJob:
     job = a_job(1, 1, **options)
     assert isinstance(job.rules, PyTorchRules)
     return replace(job, rules=WithObjects(job.rules.spec, "", objects))
 
 
-def an_extra(manifest: Manifest, **meta: Any) -> Extra:
+def an_extra(manifest: Manifest, **meta: Any) -> OwnedObject:
     found = ObjectMeta(name=manifest["metadata"]["name"], namespace="team", uid="uid-extra", **meta)
-    return Extra(kind=manifest["kind"], metadata=found)
+    return OwnedObject(kind=manifest["kind"], metadata=found)
 
 
-def made(decision: Decision) -> Manifest:
-    return next(c.manifest for c in decision.creations if c.target is Target.CONFIG_MAP)
+def made(decision: ReconcilePlan) -> Manifest:
+    return next(c.manifest for c in decision.creations if c.target is TargetKind.CONFIG_MAP)
 
 
-def as_made(job: TrainingJob, manifest: Manifest) -> Extra:
+def as_made(job: NormalizedJob, manifest: Manifest) -> OwnedObject:
     written = made(look(job).decide())["metadata"]
     return an_extra(manifest, annotations=written["annotations"])
 
@@ -61,15 +61,15 @@ def test_an_object_is_made_as_the_jobs_own_before_its_pods():
     assert meta["ownerReferences"][0]["uid"] == "job-uid"
     assert meta["namespace"] == "team"
     assert meta["labels"]["training.kubeflow.org/job-name"] == "train"
-    assert meta["annotations"][CONTENT]
+    assert meta["annotations"][CONTENT_ANNOTATION]
     targets = [creation.target for creation in decision.creations]
-    assert targets.index(Target.CONFIG_MAP) < targets.index(Target.POD)
+    assert targets.index(TargetKind.CONFIG_MAP) < targets.index(TargetKind.POD)
 
 
 def test_one_that_is_as_it_should_be_is_left_alone():
     job = a_job_with({**MAP, "data": {"key": "value"}})
     extra = as_made(job, MAP)
-    assert not look(job, *RUNNING, extras=[extra]).decide().writes
+    assert not look(job, *RUNNING, extras=[extra]).decide().has_writes
 
 
 def test_changed_content_is_written_with_its_digest():
@@ -79,25 +79,25 @@ def test_changed_content_is_written_with_its_digest():
     (patch,) = decision.patches
     written = {operation["path"]: operation["value"] for operation in patch.operations}
     assert written["/data"] == {"key": "new"}
-    digest = written[f"/metadata/annotations/{CONTENT.replace('/', '~1')}"]
-    assert digest == made(look(now).decide())["metadata"]["annotations"][CONTENT]
+    digest = written[f"/metadata/annotations/{CONTENT_ANNOTATION.replace('/', '~1')}"]
+    assert digest == made(look(now).decide())["metadata"]["annotations"][CONTENT_ANNOTATION]
 
 
 def test_an_object_that_upstream_made_is_neither_changed_nor_removed():
     theirs = an_extra(MAP)
-    assert not look(a_job_with({**MAP, "data": {}}), *RUNNING, extras=[theirs]).decide().writes
-    assert not look(a_job_with(), *RUNNING, extras=[theirs]).decide().writes
+    assert not look(a_job_with({**MAP, "data": {}}), *RUNNING, extras=[theirs]).decide().has_writes
+    assert not look(a_job_with(), *RUNNING, extras=[theirs]).decide().has_writes
 
 
 def test_object_that_is_no_longer_needed_is_deleted():
     job = a_job_with({**MAP, "data": {}})
     decision = look(a_job_with(), *RUNNING, extras=[as_made(job, MAP)]).decide()
-    assert deleted(decision, Target.CONFIG_MAP) == ["train"]
+    assert deleted(decision, TargetKind.CONFIG_MAP) == ["train"]
 
 
 def test_suspension_takes_them_away():
     decision = look(a_job_with(MAP, suspend=True), extras=[an_extra(MAP)]).decide()
-    assert deleted(decision, Target.CONFIG_MAP) == ["train"]
+    assert deleted(decision, TargetKind.CONFIG_MAP) == ["train"]
     assert not decision.creations
 
 
@@ -106,14 +106,14 @@ def test_retained_pods_keep_their_objects_but_autoscaler_is_deleted(policy: str,
     job = a_job_with(MAP, SCALER, cleanPodPolicy=policy)
     ended = look(job, a_pod("master-0", "Succeeded", code=0))
     after = replace(ended.later(1), extra={"extras": [an_extra(MAP), an_extra(SCALER)]})
-    assert deleted(after.decide(), Target.CONFIG_MAP) == gone
-    assert deleted(after.decide(), Target.AUTOSCALER) == ["train"]
+    assert deleted(after.decide(), TargetKind.CONFIG_MAP) == gone
+    assert deleted(after.decide(), TargetKind.AUTOSCALER) == ["train"]
 
 
 def test_occupied_name_is_not_created():
-    taken = frozenset({(Target.CONFIG_MAP, "train")})
+    taken = frozenset({(TargetKind.CONFIG_MAP, "train")})
     decision = look(a_job_with(MAP), taken=taken).decide()
-    assert created(decision, Target.CONFIG_MAP) == []
+    assert created(decision, TargetKind.CONFIG_MAP) == []
     assert created(decision)
 
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from gangline.api.meta import ObjectMeta
 from gangline.api.scheduling import PodGroup, PodGroupCondition, PodGroupSpec, PodGroupStatus
-from gangline.operator.decision import Decision, EngineSettings, Target
-from gangline.operator.frameworks.pytorch import PyTorch
+from gangline.operator.decision import ReconcilePlan, EngineSettings, TargetKind
+from gangline.operator.frameworks.pytorch import PyTorchFramework
 from unit.operator.builders import (
     a_job,
     a_pod,
@@ -21,13 +21,13 @@ from unit.operator.builders import (
     template,
 )
 
-GROUP = Target.POD_GROUP
+GROUP = TargetKind.POD_GROUP
 MASTER = a_pod("master-0")
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
-WITH_GROUP = EngineSettings(gang=True)
+WITH_GROUP = EngineSettings(gang_scheduling=True)
 
 
-def group(decision: Decision) -> dict:
+def group(decision: ReconcilePlan) -> dict:
     return next(c.manifest["spec"] for c in decision.creations if c.target is GROUP)
 
 
@@ -52,7 +52,7 @@ def test_a_group_counts_init_containers_sidecars_and_overhead():
     }
     for role in written["spec"]["pytorchReplicaSpecs"].values():
         role["template"] = {"spec": spec}
-    job = PyTorch().read(stored(written)).job
+    job = PyTorchFramework().read(stored(written)).job
     asked = group(look(job, settings=WITH_GROUP).decide())["minResources"]
     assert asked == {"cpu": "6900m", "memory": "6Gi"}
 
@@ -71,7 +71,7 @@ def test_what_the_user_says_of_the_gang_is_passed_on():
         "priorityClassName": "high",
         "minResources": {"cpu": "1"},
     }
-    pod = next(c.manifest for c in decision.creations if c.target is Target.POD)
+    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
     assert pod["spec"]["priorityClassName"] == "high"
     assert pod["spec"]["schedulerName"] == "gangline"
     assert pod["metadata"]["annotations"] == {
@@ -83,7 +83,7 @@ def test_what_the_user_says_of_the_gang_is_passed_on():
 def test_an_elastic_gang_starts_with_its_least_size():
     written = manifest(None, 4)
     written["spec"]["elasticPolicy"] = {"minReplicas": 2, "maxReplicas": 8}
-    job = PyTorch().read(stored(written)).job
+    job = PyTorchFramework().read(stored(written)).job
     asked = group(look(job, settings=WITH_GROUP).decide())
     assert (asked["minMember"], asked["minTaskMember"]) == (2, {"worker": 2})
 
@@ -96,7 +96,7 @@ def a_group(**spec: object) -> PodGroup:
 def test_a_group_that_fits_is_not_written_again():
     have = a_group(min_member=2, min_task_member={"master": 1, "worker": 1}, queue="theirs")
     case = look(a_job(1, 1), MASTER, WORKERS[0], settings=WITH_GROUP, pod_group=have)
-    assert not case.decide().writes
+    assert not case.decide().has_writes
 
 
 def test_a_group_follows_the_number_of_replicas_and_keeps_its_queue():
@@ -147,8 +147,8 @@ def test_a_gang_that_cannot_be_placed_in_time_fails_with_the_reason():
 
 
 def test_without_groups_no_scheduler_is_set():
-    decision = look(a_job(1, 0), settings=EngineSettings(gang=False)).decide()
-    pod = next(c.manifest for c in decision.creations if c.target is Target.POD)
+    decision = look(a_job(1, 0), settings=EngineSettings(gang_scheduling=False)).decide()
+    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
     assert "schedulerName" not in pod["spec"]
     assert "annotations" not in pod["metadata"]
 
@@ -156,9 +156,9 @@ def test_without_groups_no_scheduler_is_set():
 def test_a_scheduler_that_the_user_chose_stays():
     written = manifest(1, None)
     written["spec"]["pytorchReplicaSpecs"]["Master"]["template"] = template(schedulerName="mine")
-    job = PyTorch().read(stored(written)).job
+    job = PyTorchFramework().read(stored(written)).job
     decision = look(job, settings=WITH_GROUP).decide()
-    pod = next(c.manifest for c in decision.creations if c.target is Target.POD)
+    pod = next(c.manifest for c in decision.creations if c.target is TargetKind.POD)
     assert pod["spec"]["schedulerName"] == "mine"
 
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator.decide import MOST_CREATIONS
-from gangline.operator.decision import Decision, Target
-from gangline.operator.story import events
+from gangline.operator.decide import MAX_CREATIONS
+from gangline.operator.decision import ReconcilePlan, TargetKind
+from gangline.operator.story import transition_events
 from unit.operator.builders import (
     NOW,
     a_job,
@@ -23,12 +23,12 @@ from unit.operator.builders import (
     restarts,
 )
 
-SERVICE = Target.SERVICE
+SERVICE = TargetKind.SERVICE
 MASTER = a_pod("master-0")
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 
 
-def counts(decision: Decision, role: str) -> tuple[int, int, int]:
+def counts(decision: ReconcilePlan, role: str) -> tuple[int, int, int]:
     told = decision.status.replica_statuses[role]
     return told.active, told.succeeded, told.failed
 
@@ -44,7 +44,7 @@ def test_a_new_job_gets_a_service_and_a_pod_for_each_replica():
 
 def test_a_huge_job_is_made_in_several_passes():
     decision = look(a_job(1, 999)).decide()
-    assert len(decision.creations) == MOST_CREATIONS
+    assert len(decision.creations) == MAX_CREATIONS
     assert decision.requeue_after == timedelta(0)
 
 
@@ -62,7 +62,7 @@ def test_no_replicas_make_no_pod(roles):
 def test_a_job_without_any_replica_never_ends_by_itself():
     decision = look(a_job(0, 0)).decide()
     assert conditions(decision.status) == ["Created"]
-    assert not decision.writes
+    assert not decision.has_writes
 
 
 def test_succeeded_replica_is_not_recreated_when_its_pod_is_deleted():
@@ -99,11 +99,11 @@ def test_a_resumed_job_begins_with_all_of_its_replicas():
 def test_a_pod_on_its_way_out_is_waited_for():
     leaving = a_pod("worker-0", deleted=at(30))
     decision = look(a_job(1, 1), MASTER, leaving).decide()
-    assert not decision.writes
+    assert not decision.has_writes
 
 
 def test_a_name_that_a_former_job_still_holds_is_waited_for():
-    taken = frozenset({(Target.POD, "train-worker-0"), (SERVICE, "train-master-0")})
+    taken = frozenset({(TargetKind.POD, "train-worker-0"), (SERVICE, "train-master-0")})
     decision = look(a_job(1, 1), services=[], taken=taken).decide()
     assert created(decision) == ["master-0"]
     assert created(decision, SERVICE) == ["worker-0"]
@@ -148,7 +148,7 @@ def test_pods_are_counted_by_role():
 def test_failed_pod_is_counted_then_deleted_then_recreated():
     failed = a_pod("worker-0", "Failed", code=1)
     first = look(a_job(1, 1), MASTER, failed)
-    assert not first.decide().writes
+    assert not first.decide().has_writes
     assert conditions(first.decide().status) == ["Created", "Restarting"]
     assert first.decide().status.restarts.total == 1
     told = message(first.decide().status, "Restarting")
@@ -186,7 +186,7 @@ def test_fatal_failure_ends_the_job_immediately(policy, code, told):
     assert conditions(decision.status) == ["(Running)", "Created", "Failed"]
     assert told in message(decision.status, "Failed")
     assert decision.status.completion_time == NOW
-    assert not decision.writes
+    assert not decision.has_writes
 
 
 @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
@@ -199,7 +199,7 @@ def test_deleted_pod_has_not_failed(policy):
 
 def test_a_suspended_job_makes_nothing():
     decision = look(a_job(1, 2, suspend=True)).decide()
-    assert not decision.writes
+    assert not decision.has_writes
     assert conditions(decision.status) == ["Created", "Suspended"]
     assert decision.status.start_time is None
 
@@ -240,12 +240,12 @@ def test_of_two_pods_with_one_index_the_elder_stays():
     younger = a_pod("worker-0", uid="zz")
     meta = replace(younger.metadata, name="train-twin-0", creation_timestamp=at(1))
     decision = look(a_job(1, 1), replace(younger, metadata=meta), MASTER, WORKERS[0]).decide()
-    assert [d.uid for d in decision.deletions if d.target is Target.POD] == ["zz"]
+    assert [d.uid for d in decision.deletions if d.target is TargetKind.POD] == ["zz"]
 
 
 @pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", ""])
 def test_a_job_that_another_controller_runs_is_left_alone(manager):
-    assert look(a_job(1, 1, managedBy=manager)).decide() == Decision(JobStatus())
+    assert look(a_job(1, 1, managedBy=manager)).decide() == ReconcilePlan(JobStatus())
 
 
 def test_a_job_that_names_this_controller_is_run():
@@ -255,7 +255,7 @@ def test_a_job_that_names_this_controller_is_run():
 def test_a_job_with_mistakes_says_so_and_is_left_alone():
     case = look(a_job(1, 1), MASTER, mistakes="spec.x: is wrong")
     decision = case.decide()
-    assert not decision.writes
+    assert not decision.has_writes
     assert conditions(decision.status) == ["Created", "InvalidSpec"]
     assert message(decision.status, "InvalidSpec") == "spec.x: is wrong"
 
@@ -288,10 +288,10 @@ def test_a_pod_stuck_on_a_lost_node_is_deleted_by_force(lost, now, forced):
 def test_each_transition_emits_one_event():
     failed = a_pod("worker-0", "Failed", code=1)
     first = look(a_job(1, 1), MASTER, failed)
-    (told,) = events(first.status, first.decide().status)
+    (told,) = transition_events(first.status, first.decide().status)
     assert (told.reason, told.warning) == ("PyTorchJobRestarting", True)
     second = first.later(1, MASTER, failed)
-    assert not events(second.status, second.decide().status)
+    assert not transition_events(second.status, second.decide().status)
 
 
 @pytest.mark.parametrize(
@@ -301,4 +301,4 @@ def test_each_transition_emits_one_event():
 def test_suspending_and_resuming_emit_events(before, after, reason):
     first = look(a_job(1, 0, **before)).decide().status
     second = look(a_job(1, 0, **after), status=first).decide().status
-    assert [event.reason for event in events(first, second)] == [reason]
+    assert [event.reason for event in transition_events(first, second)] == [reason]

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from gangline.api.meta import ObjectMeta
-from gangline.api.scheduling import PLACES_ANNOTATION, KeptPlaces, PodGroup
-from gangline.operator.decision import Decision, EngineSettings, Target
-from gangline.operator.job import TrainingJob
+from gangline.api.scheduling import PREVIOUS_NODES_ANNOTATION, PreviousNodesAnnotation, PodGroup
+from gangline.operator.decision import ReconcilePlan, EngineSettings, TargetKind
+from gangline.operator.job import NormalizedJob
 from gangline.operator.policies import gang
-from gangline.operator.policies.together import GENERATION, WORLD
+from gangline.operator.policies.together import GENERATION_ANNOTATION, REPLICAS_ANNOTATION
 from unit.operator.builders import (
     NOW,
     Case,
@@ -33,13 +33,13 @@ RESIZE = {"gangline.dev/resize": "restart"}
 
 def a_gang(
     workers: int = 2, annotations: dict[str, str] | None = None, **options: Any
-) -> TrainingJob:
+) -> NormalizedJob:
     chosen = GANG if annotations is None else annotations
     return read(KINDS["PyTorchJob"].job(workers, annotations=chosen, **options))
 
 
 def pods(case: Case) -> list[dict[str, Any]]:
-    return [c.manifest for c in case.decide().creations if c.target is Target.POD]
+    return [c.manifest for c in case.decide().creations if c.target is TargetKind.POD]
 
 
 def running(*replicas: str, generation: int = 0) -> list[Any]:
@@ -47,12 +47,12 @@ def running(*replicas: str, generation: int = 0) -> list[Any]:
 
 
 def aged(pod: Any, generation: int) -> Any:
-    notes = {GENERATION: str(generation)}
+    notes = {GENERATION_ANNOTATION: str(generation)}
     meta = msgspec.structs.replace(pod.metadata, annotations=notes)
     return msgspec.structs.replace(pod, metadata=meta)
 
 
-def restarts(decision: Decision) -> tuple[int, int]:
+def restarts(decision: ReconcilePlan) -> tuple[int, int]:
     return decision.status.restarts.total, decision.status.restarts.generation
 
 
@@ -62,9 +62,13 @@ def test_the_kubelet_restarts_nothing_in_a_gang_that_restarts_together():
 
 
 def test_pods_carry_the_generation_that_they_were_made_for():
-    assert {p["metadata"]["annotations"][GENERATION] for p in pods(look(a_gang()))} == {"0"}
+    assert {p["metadata"]["annotations"][GENERATION_ANNOTATION] for p in pods(look(a_gang()))} == {
+        "0"
+    }
     plain = look(read(KINDS["PyTorchJob"].job(1)))
-    assert all(GENERATION not in p["metadata"].get("annotations", {}) for p in pods(plain))
+    assert all(
+        GENERATION_ANNOTATION not in p["metadata"].get("annotations", {}) for p in pods(plain)
+    )
 
 
 def test_one_failure_restarts_all_replicas_once_the_count_is_stored():
@@ -87,7 +91,7 @@ def test_new_replicas_wait_for_the_deletion_of_the_previous_generation():
     assert created(restarted.decide()) == []
     gone = restarted.later(2)
     assert created(gone.decide()) == ["master-0", "worker-0", "worker-1"]
-    assert {p["metadata"]["annotations"][GENERATION] for p in pods(gone)} == {"1"}
+    assert {p["metadata"]["annotations"][GENERATION_ANNOTATION] for p in pods(gone)} == {"1"}
 
 
 def test_replicas_that_had_ended_well_run_again():
@@ -146,23 +150,23 @@ def test_a_replica_that_had_ended_well_may_be_taken_away():
 
 def test_places_are_kept_on_the_group():
     group = PodGroup(metadata=ObjectMeta(name="train", namespace="team", uid="uid-group"))
-    settings = EngineSettings(gang=True)
+    settings = EngineSettings(gang_scheduling=True)
     nodes = [a_pod("master-0", node="node-1"), a_pod("worker-1", node="node-2")]
     failed = a_pod("worker-0", "Failed", code=1, node="node-2")
     case = look(a_gang(), *nodes, failed, settings=settings, pod_group=group)
     written = [
-        operation["value"][PLACES_ANNOTATION]
+        operation["value"][PREVIOUS_NODES_ANNOTATION]
         for patch in case.decide().patches
         for operation in patch.operations
         if operation["path"] == "/metadata/annotations"
     ]
-    kept = msgspec.json.decode(written[0], type=KeptPlaces)
+    kept = msgspec.json.decode(written[0], type=PreviousNodesAnnotation)
     assert kept.nodes == {
         "train-master-0": "node-1",
         "train-worker-0": "node-2",
         "train-worker-1": "node-2",
     }
-    assert kept.until == NOW + gang.KEEP_PLACES
+    assert kept.until == NOW + gang.PREVIOUS_NODES_TTL
 
 
 def test_a_changed_number_of_replicas_restarts_all_where_the_user_asks_for_it():
@@ -178,7 +182,7 @@ def test_a_changed_number_of_replicas_restarts_all_where_the_user_asks_for_it():
             running("master-0", "worker-0", "worker-1"), pods(look(small)), strict=True
         )
     ]
-    assert {pod.metadata.annotations[WORLD] for pod in made} == {"Master=1,Worker=2"}
+    assert {pod.metadata.annotations[REPLICAS_ANNOTATION] for pod in made} == {"Master=1,Worker=2"}
     assert restarts(look(small, *made).decide()) == (0, 0)
     resized = look(large, *made).decide()
     assert restarts(resized) == (0, 1)
@@ -207,6 +211,6 @@ def test_restarts_slow_down_when_they_do_not_help():
 @pytest.mark.parametrize("key", ["restart", "resize"])
 def test_typo_in_the_annotation_is_reported(key: str):
     written = KINDS["PyTorchJob"].job(1, annotations={f"gangline.dev/{key}": "yes"})
-    mistakes = KINDS["PyTorchJob"].framework.read(stored(written)).mistakes
+    mistakes = KINDS["PyTorchJob"].framework.read(stored(written)).spec_errors
     assert f"gangline.dev/{key}" in mistakes
     assert "give" in mistakes

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from gangline.operator.replicas import (
-    ContainerState,
-    ContainerStatus,
-    Pod,
-    PodPlace,
-    PodStatus,
-    Terminated,
+    ObservedContainerState,
+    ObservedContainerStatus,
+    ObservedPod,
+    ObservedPodSpec,
+    ObservedPodStatus,
+    ObservedTermination,
 )
 from unit.operator.elastic_jobs import ElasticWorld, full_name, role
 
@@ -75,10 +75,12 @@ def test_image_without_gangline_is_reported_with_its_python_error() -> None:
     assert "Message: /bin/python: No module named gangline" in world.message
 
 
-def saying(pod: Pod, words: str) -> Pod:
+def saying(pod: ObservedPod, words: str) -> ObservedPod:
     """The pod, failed with this termination message."""
-    ended = ContainerState(terminated=Terminated(1, "Error", words))
-    status = PodStatus(phase="Failed", container_statuses=(ContainerStatus("main", 0, ended),))
+    ended = ObservedContainerState(terminated=ObservedTermination(1, "Error", words))
+    status = ObservedPodStatus(
+        phase="Failed", container_statuses=(ObservedContainerStatus("main", 0, ended),)
+    )
     return replace(pod, status=status)
 
 
@@ -351,7 +353,9 @@ def test_a_pod_of_a_former_number_is_removed_when_it_shows_up_late() -> None:
     old = world["worker-0"]
     world.take("worker-0")
     world.pods[old.name] = replace(
-        old, spec=PodPlace("node-1"), status=PodStatus(phase="Running", pod_ip="10.1.0.9")
+        old,
+        spec=ObservedPodSpec("node-1"),
+        status=ObservedPodStatus(phase="Running", pod_ip="10.1.0.9"),
     )
     world.after()
     assert world.names == ["master-0", "worker-1"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.operator.decision import RANDOM, Target
+from gangline.operator.decision import RANDOM_VALUE, TargetKind
 from gangline.operator.frameworks.elastic_secret import secret_name
 from unit.operator.elastic_jobs import MASTER, ElasticWorld, manifest, read, role, variables
 
@@ -22,7 +22,7 @@ def test_each_rank_and_the_master_have_a_service_of_the_name_that_the_others_kno
     services = {
         each.name: each.manifest["spec"]
         for each in made.decide().creations
-        if each.target is Target.SERVICE
+        if each.target is TargetKind.SERVICE
     }
     assert {name: spec["ports"][0]["port"] for name, spec in services.items()} == {
         MASTER: 50001,
@@ -81,8 +81,8 @@ def test_labels_are_dlrovers_beside_ours() -> None:
 def test_the_secret_is_random_and_pods_read_it() -> None:
     world = ElasticWorld(1)
     decision = world.decide()
-    (secret,) = world.made(decision, Target.SECRET).values()
-    assert secret["stringData"] == {"secret": RANDOM}
+    (secret,) = world.made(decision, TargetKind.SECRET).values()
+    assert secret["stringData"] == {"secret": RANDOM_VALUE}
     for pod in world.made(decision).values():
         env = {each["name"]: each for each in pod["spec"]["containers"][0]["env"]}
         reference = env["GANGLINE_JOB_SECRET"]["valueFrom"]["secretKeyRef"]
@@ -91,11 +91,11 @@ def test_the_secret_is_random_and_pods_read_it() -> None:
 
 def test_the_secret_is_made_before_pods_and_never_looked_for() -> None:
     world = ElasticWorld(2).up()
-    assert not world.made(world.decide(), Target.SECRET)
+    assert not world.made(world.decide(), TargetKind.SECRET)
     world.remove_pod(world["worker-1"])
     world.carry_out(world.decide())  # the loss is recorded before a pod is created
     targets = [each.target for each in world.decide().creations]
-    assert targets == [Target.SECRET, Target.POD]
+    assert targets == [TargetKind.SECRET, TargetKind.POD]
 
 
 def test_each_job_of_a_name_has_a_secret_of_its_own() -> None:
@@ -110,8 +110,8 @@ def test_the_master_runs_in_the_workers_image_with_a_journal_that_it_may_write()
     (container,) = world.made(decision)["master-0"]["spec"]["containers"]
     assert container["image"] == "train:1"
     assert f"--journal-configmap=team/{MASTER}" in container["command"]
-    assert MASTER in world.made(decision, Target.CONFIG_MAP)
-    (rights,) = world.made(decision, Target.ROLE).values()
+    assert MASTER in world.made(decision, TargetKind.CONFIG_MAP)
+    (rights,) = world.made(decision, TargetKind.ROLE).values()
     assert rights["rules"][0]["resourceNames"] == [MASTER]
     assert world.made(decision)["master-0"]["spec"]["serviceAccountName"] == MASTER
     assert not world.made(decision)["worker-0"]["spec"].get("serviceAccountName")
@@ -131,7 +131,7 @@ def test_a_master_with_an_account_of_its_own_gets_no_rights() -> None:
     own = {"serviceAccountName": "boss", "containers": [{"name": "main", "image": "x"}]}
     world = ElasticWorld(1, roles={"master": {"template": {"spec": own}}})
     decision = world.decide()
-    assert not world.made(decision, Target.SERVICE_ACCOUNT)
+    assert not world.made(decision, TargetKind.SERVICE_ACCOUNT)
     assert world.made(decision)["master-0"]["spec"]["serviceAccountName"] == "boss"
 
 
@@ -193,7 +193,7 @@ def test_a_gang_starts_with_the_minimum_of_its_node_range(
     command: str, annotations: dict[str, str], least: int
 ) -> None:
     world = ElasticWorld(role(5, command), annotations=annotations)
-    (group,) = world.made(world.decide(), Target.POD_GROUP).values()
+    (group,) = world.made(world.decide(), TargetKind.POD_GROUP).values()
     assert group["spec"]["minTaskMember"] == {"dlrover-master": 1, "worker": least}
     assert group["spec"]["minMember"] == least + 1
 

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gangline.api.elastic import ElasticMemory, RoleRecord, ScalePlan
+from gangline.api.elastic import ElasticJobRecord, RoleRecord, ScalePlan
 from gangline.operator import conditions
-from gangline.operator.decision import Target
+from gangline.operator.decision import TargetKind
 from gangline.operator.frameworks import elastic_nodes as nodes
-from gangline.operator.scaleplan import is_over, ordered, step
+from gangline.operator.scaleplan import is_plan_finished, open_plans, next_step
 from unit.operator.elastic_jobs import ElasticWorld, role
 
 ELASTIC = "dlrover-run --nnodes=1:10 train.py"
@@ -43,7 +43,7 @@ class Planned(ElasticWorld):
     def step(self, *, killed: bool = False) -> bool:
         """One step with the plans; an operator that is killed stores only the job's status."""
         observed = self.observe() if self.exists else None
-        found = step(ordered(self.plans.values()), observed, self.now)
+        found = next_step(open_plans(self.plans.values()), observed, self.now)
         if found is None:
             return False
         if found.memory is not None:
@@ -322,17 +322,17 @@ def test_whatever_happens_no_number_is_used_twice_and_all_plans_come_to_an_end(
             getattr(world, move)(*details)
         forget_unseen(world, used)
     for _ in range(30):
-        if not world.step() and all(map(is_over, world.plans.values())):
+        if not world.step() and all(map(is_plan_finished, world.plans.values())):
             break
         world.after()
-    assert all(is_over(plan) for plan in world.plans.values()), world.phases()
+    assert all(is_plan_finished(plan) for plan in world.plans.values()), world.phases()
     world.after()
     check_end(world)
 
 
 def check_numbers(world: Planned, used: dict[str, set[str]]) -> None:
     """A name stands for one pod, once it has been seen, and a rank has one present pod."""
-    made = [c.name for c in world.decide().creations if c.target is Target.POD]
+    made = [c.name for c in world.decide().creations if c.target is TargetKind.POD]
     for name in made:
         assert not used.get(name), f"{name} was there before"
     for pod in world.pods.values():
@@ -342,13 +342,13 @@ def check_numbers(world: Planned, used: dict[str, set[str]]) -> None:
 
 def forget_unseen(world: Planned, used: dict[str, set[str]]) -> None:
     """A pod that went before the operator could note that it was there has not been there."""
-    assert isinstance(world.status, ElasticMemory)
+    assert isinstance(world.status, ElasticJobRecord)
     for name in set(used) - set(world.pods):
         kind = "worker" if "worker" in name else "dlrover-master"
         record = world.status.roles.get(kind, RoleRecord())
         number = int(name.rpartition("-")[2])
-        present = {nodes.node(record, rank).id for rank in range(20)}
-        seen = {nodes.node(record, rank).id for rank in nodes.made(record)}
+        present = {nodes.node_of_rank(record, rank).id for rank in range(20)}
+        seen = {nodes.node_of_rank(record, rank).id for rank in nodes.created_ranks(record)}
         if number in present - seen:
             del used[name]
 
@@ -357,7 +357,7 @@ def check_end(world: Planned) -> None:
     """After everything there is just one pod for each rank that shall be there."""
     if conditions.is_finished(world.status.conditions):
         return
-    assert isinstance(world.status, ElasticMemory)
+    assert isinstance(world.status, ElasticJobRecord)
     ranks = [
         pod.metadata.labels["elasticjob.dlrover/rank-index"]
         for pod in world.pods.values()

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from gangline.api import pod as api_pod
-from gangline.operator.decision import Decision, Target
-from gangline.operator.frameworks.elastic_failures import ending
+from gangline.operator.decision import ReconcilePlan, TargetKind
+from gangline.operator.frameworks.elastic_failures import classify_pod_failure
 from gangline.operator.frameworks.elastic_secret import secret_name
-from gangline.operator.replicas import Pod, lean
+from gangline.operator.replicas import ObservedPod, strip_pod
 from unit.operator.elastic_jobs import ElasticWorld, manifest, read
 
 USUAL = secret_name(read(manifest({"worker": 1})))
@@ -30,11 +30,11 @@ def variables(secret: str) -> list[dict[str, Any]]:
     ]
 
 
-def seen(pod: Pod, secret: str) -> Pod:
+def seen(pod: ObservedPod, secret: str) -> ObservedPod:
     """A pod that was started with a Secret, as an API server shows it."""
     written = msgspec.to_builtins(pod)
     written["spec"] = {"containers": [{"name": "main", "env": variables(secret)}, {"name": "log"}]}
-    return lean(msgspec.json.decode(json.dumps(written).encode(), type=Pod))
+    return strip_pod(msgspec.json.decode(json.dumps(written).encode(), type=ObservedPod))
 
 
 def running(secrets: dict[str, str]) -> ElasticWorld:
@@ -45,9 +45,9 @@ def running(secrets: dict[str, str]) -> ElasticWorld:
     return world
 
 
-def made_secret(decision: Decision) -> str:
+def made_secret(decision: ReconcilePlan) -> str:
     """Name the one Secret that is made."""
-    (name,) = (each.name for each in decision.creations if each.target is Target.SECRET)
+    (name,) = (each.name for each in decision.creations if each.target is TargetKind.SECRET)
     return name
 
 
@@ -105,14 +105,16 @@ def test_of_a_pod_only_variables_from_secrets_are_kept() -> None:
     assert [[each.name for each in one.env or ()] for one in pod.spec.containers] == [
         ["TOKEN", "GANGLINE_JOB_SECRET"]
     ]
-    assert pod.secret_behind("GANGLINE_JOB_SECRET") == FORMER
-    assert pod.secret_behind("DATA") == ""
-    assert not ending(pod, "main").counted, "its view is still read as a pod's"
+    assert pod.secret_of_variable("GANGLINE_JOB_SECRET") == FORMER
+    assert pod.secret_of_variable("DATA") == ""
+    assert not classify_pod_failure(pod, "main").counts_as_restart, (
+        "its view is still read as a pod's"
+    )
     assert msgspec.convert(msgspec.to_builtins(pod), api_pod.Pod).metadata.name == pod.name
 
 
 def test_containers_without_variables_are_read() -> None:
     written = b'{"spec": {"nodeName": "n", "containers": [{"name": "a", "env": null}, {}]}}'
-    pod = lean(msgspec.json.decode(written, type=Pod))
+    pod = strip_pod(msgspec.json.decode(written, type=ObservedPod))
     assert (pod.spec.node_name, pod.spec.containers) == ("n", ())
-    assert replace(pod).secret_behind("GANGLINE_JOB_SECRET") == ""
+    assert replace(pod).secret_of_variable("GANGLINE_JOB_SECRET") == ""

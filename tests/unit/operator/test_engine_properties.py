@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gangline.operator import conditions
-from gangline.operator.decision import Decision, Target
+from gangline.operator.decision import ReconcilePlan, TargetKind
 from gangline.operator.policies.together import generation_of
 from unit.operator.builders import manifest
 from unit.operator.kinds import KINDS
@@ -112,23 +112,26 @@ class Player:
             assert world.status == before, "a finished job is finished for good"
 
 
-def check_harmless(world: World, decision: Decision) -> None:
-    pods = [c.name for c in decision.creations if c.target is Target.POD]
+def check_harmless(world: World, decision: ReconcilePlan) -> None:
+    pods = [c.name for c in decision.creations if c.target is TargetKind.POD]
     assert len(pods) == len(set(pods))
     assert not set(pods) & set(world.pods), "never two pods of one index"
     assert not (world.held and pods), "never a pod for a finished, suspended or deleted job"
-    there = {Target.POD_GROUP} if world.group else set()
+    there = {TargetKind.POD_GROUP} if world.group else set()
     there |= {target for target, _ in world.extras}
     assert {patch.target for patch in decision.patches} <= there, "only what is there is patched"
     former = [p for p in world.pods.values() if generation_of(p) < world.generation]
     assert not (pods and former), "a new generation starts when the former one has gone"
     told = decision.status.conditions
-    assert not (conditions.holds(told, "Succeeded") and conditions.holds(told, "Failed"))
-    assert not (conditions.holds(told, "Running") and conditions.is_finished(told))
+    assert not (
+        conditions.is_condition_true(told, "Succeeded")
+        and conditions.is_condition_true(told, "Failed")
+    )
+    assert not (conditions.is_condition_true(told, "Running") and conditions.is_finished(told))
     assert len({c.type for c in told}) == len(told)
     for deletion in decision.deletions:
-        if deletion.target is Target.POD and not deletion.force:
-            assert not world.pods[deletion.name].terminating, "nothing is deleted twice"
+        if deletion.target is TargetKind.POD and not deletion.force:
+            assert not world.pods[deletion.name].is_terminating, "nothing is deleted twice"
 
 
 @EXAMPLES
@@ -227,7 +230,7 @@ def test_a_job_that_always_fails_ends_after_its_allowed_restarts(limit: int, pol
         world.settle()
         world.finish_terminating()
         world.now += decision.requeue_after or timedelta(seconds=1)
-    assert conditions.holds(world.status.conditions, "Failed")
+    assert conditions.is_condition_true(world.status.conditions, "Failed")
     assert world.failures == limit + 1
 
 
@@ -238,5 +241,5 @@ def test_a_deleted_job_is_left_to_the_garbage_collector(written: dict, history: 
     Player(world).play(history)
     world.delete_job()
     decision = world.decide()
-    assert not decision.writes
+    assert not decision.has_writes
     assert decision.status == world.status

@@ -3,14 +3,14 @@
 import pytest
 
 from gangline.operator import build
-from gangline.operator.frameworks.jax import Jax
-from gangline.operator.job import CleanPodPolicy, RestartPolicy, TrainingJob
+from gangline.operator.frameworks.jax import JaxFramework
+from gangline.operator.job import CleanPodPolicy, RestartPolicy, NormalizedJob
 from unit.operator.builders import a_pod, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 
-def a_job(workers: int | None = 3) -> TrainingJob:
-    return read_job(Jax(), job_manifest("JAXJob", {"Worker": workers}))
+def a_job(workers: int | None = 3) -> NormalizedJob:
+    return read_job(JaxFramework(), job_manifest("JAXJob", {"Worker": workers}))
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -28,9 +28,9 @@ def test_a_port_of_the_kinds_name_is_where_they_meet():
     written = job_manifest("JAXJob", {"Worker": 2})
     container = written["spec"]["jaxReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     container["ports"] = [{"name": "jaxjob-port", "containerPort": 1234}]
-    job = read_job(Jax(), written)
+    job = read_job(JaxFramework(), written)
     assert ("COORDINATOR_PORT", "1234") in variables(pod_of(job, "worker-1"))
-    assert build.service(job, job.roles[0], 0).manifest["spec"]["ports"][0]["port"] == 1234
+    assert build.build_service(job, job.roles[0], 0).manifest["spec"]["ports"][0]["port"] == 1234
 
 
 def test_a_missing_port_is_added():
@@ -43,7 +43,7 @@ def test_every_container_gets_the_environment():
     written = job_manifest("JAXJob", {"Worker": 1})
     pod = written["spec"]["jaxReplicaSpecs"]["Worker"]["template"]["spec"]
     pod["containers"].append({"name": "sidecar", "image": "x"})
-    found = pod_of(read_job(Jax(), written), "worker-0")
+    found = pod_of(read_job(JaxFramework(), written), "worker-0")
     assert variables(found, 0) == variables(found, 1)
 
 
@@ -81,11 +81,11 @@ def test_all_processes_have_to_succeed(phases, succeeded, running):
     [({"Master": 1}, "use Worker"), ({"Worker": 0}, "without a pod"), ({}, "Pods by role")],
 )
 def test_invalid_job_reports_its_errors(roles, told):
-    assert told in Jax().read(stored(job_manifest("JAXJob", roles))).mistakes
+    assert told in JaxFramework().read(stored(job_manifest("JAXJob", roles))).spec_errors
 
 
 def test_a_job_that_another_controller_runs_is_known_as_such():
     """Upstream's controller of this kind ignores ``managedBy``."""
     policy = {"managedBy": "kueue.x-k8s.io/multikueue"}
-    job = read_job(Jax(), job_manifest("JAXJob", {"Worker": 1}, runPolicy=policy))
+    job = read_job(JaxFramework(), job_manifest("JAXJob", {"Worker": 1}, runPolicy=policy))
     assert job.policy.managed_by == "kueue.x-k8s.io/multikueue"

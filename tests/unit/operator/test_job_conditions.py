@@ -2,7 +2,7 @@
 
 from gangline.api.meta import Condition
 from gangline.operator import conditions
-from gangline.operator.conditions import assert_false, assert_true
+from gangline.operator.conditions import set_condition_false, set_condition_true
 from unit.operator.builders import NOW, at
 
 
@@ -11,8 +11,8 @@ def shown(told: list[Condition]) -> list[str]:
 
 
 def running_job() -> list[Condition]:
-    told = assert_true([], "Created", "JobCreated", "is created", NOW)
-    return assert_true(told, "Running", "JobRunning", "is running", at(1))
+    told = set_condition_true([], "Created", "JobCreated", "is created", NOW)
+    return set_condition_true(told, "Running", "JobRunning", "is running", at(1))
 
 
 def test_the_newest_stands_last():
@@ -20,51 +20,51 @@ def test_the_newest_stands_last():
 
 
 def test_running_and_restarting_replace_each_other():
-    told = assert_true(running_job(), "Restarting", "JobRestarting", "restarts", at(2))
+    told = set_condition_true(running_job(), "Restarting", "JobRestarting", "restarts", at(2))
     assert shown(told) == ["Created", "Restarting"]
-    assert shown(assert_true(told, "Running", "JobRunning", "runs", at(3))) == [
+    assert shown(set_condition_true(told, "Running", "JobRunning", "runs", at(3))) == [
         "Created",
         "Running",
     ]
 
 
 def test_an_end_makes_running_false_and_takes_restarting_away():
-    told = assert_true(running_job(), "Failed", "JobFailed", "why", at(2))
+    told = set_condition_true(running_job(), "Failed", "JobFailed", "why", at(2))
     assert shown(told) == ["(Running)", "Created", "Failed"]
-    assert conditions.find(told, "Running").last_transition_time == at(2)
-    restarting = assert_true(running_job(), "Restarting", "R", "r", at(2))
-    assert shown(assert_true(restarting, "Failed", "F", "f", at(3))) == ["Created", "Failed"]
+    assert conditions.find_condition(told, "Running").last_transition_time == at(2)
+    restarting = set_condition_true(running_job(), "Restarting", "R", "r", at(2))
+    assert shown(set_condition_true(restarting, "Failed", "F", "f", at(3))) == ["Created", "Failed"]
 
 
 def test_what_holds_already_is_left_alone():
     told = running_job()
-    assert assert_true(told, "Running", "JobRunning", "is running", at(9)) == told
+    assert set_condition_true(told, "Running", "JobRunning", "is running", at(9)) == told
 
 
 def test_a_new_message_keeps_the_time_since_which_the_condition_holds():
-    told = assert_true(running_job(), "Running", "JobRunning", "still running", at(9))
-    running = conditions.find(told, "Running")
+    told = set_condition_true(running_job(), "Running", "JobRunning", "still running", at(9))
+    running = conditions.find_condition(told, "Running")
     assert (running.last_transition_time, running.last_update_time) == (at(1), at(9))
 
 
 def test_a_condition_that_comes_back_holds_since_then():
-    told = assert_false(running_job(), "Running", "Suspended", "held", at(2))
-    told = assert_true(told, "Running", "JobRunning", "is running", at(5))
-    assert conditions.find(told, "Running").last_transition_time == at(5)
+    told = set_condition_false(running_job(), "Running", "Suspended", "held", at(2))
+    told = set_condition_true(told, "Running", "JobRunning", "is running", at(5))
+    assert conditions.find_condition(told, "Running").last_transition_time == at(5)
 
 
 def test_missing_condition_is_not_set_to_false():
-    assert assert_false([], "Running", "Suspended", "held", NOW) == []
+    assert set_condition_false([], "Running", "Suspended", "held", NOW) == []
 
 
 def test_what_is_over_stands_before_what_holds():
-    assert shown(assert_false(running_job(), "Created", "x", "y", at(2))) == [
+    assert shown(set_condition_false(running_job(), "Created", "x", "y", at(2))) == [
         "(Created)",
         "Running",
     ]
 
 
 def test_a_message_is_cut_to_what_the_server_takes():
-    (told,) = assert_true([], "Failed", "F", "x" * 100_000, NOW)
+    (told,) = set_condition_true([], "Failed", "F", "x" * 100_000, NOW)
     assert len(told.message) == conditions.MESSAGE_LIMIT
-    assert assert_true([told], "Failed", "F", "x" * 100_000, at(1)) == [told]
+    assert set_condition_true([told], "Failed", "F", "x" * 100_000, at(1)) == [told]

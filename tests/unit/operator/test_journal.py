@@ -6,8 +6,8 @@ import pytest
 
 from gangline.api.kubeflow import JobStatus
 from gangline.operator import journal
-from gangline.operator.decide import decide
-from gangline.operator.decision import Observed
+from gangline.operator.decide import plan_reconcile
+from gangline.operator.decision import ObservedJob
 from unit.operator.builders import SETTINGS, a_job, a_pod, at
 
 
@@ -18,8 +18,8 @@ def test_each_condition_is_logged_when_it_begins_to_hold(
     job, running = a_job(1, 1), [a_pod("master-0"), a_pod("worker-0")]
     status = JobStatus()
     for pods in (running, running, [a_pod("master-0", "Succeeded", code=0)]):
-        after = decide(Observed(job, status, pods=pods), at(0), SETTINGS).status
-        journal.note(status, after)
+        after = plan_reconcile(ObservedJob(job, status, pods=pods), at(0), SETTINGS).status
+        journal.log_transitions(status, after)
         status = after
     told = [(record.getMessage(), record.levelname) for record in caplog.records]
     assert told == [
@@ -33,8 +33,8 @@ def test_a_failure_is_logged_with_its_reason_only(caplog: pytest.LogCaptureFixtu
     caplog.set_level(logging.INFO)
     job = a_job(1, 1, restart="Never")
     pods = [a_pod("master-0"), a_pod("worker-0", "Failed", code=3)]
-    after = decide(Observed(job, JobStatus(), pods=pods), at(0), SETTINGS).status
-    journal.note(JobStatus(), after)
+    after = plan_reconcile(ObservedJob(job, JobStatus(), pods=pods), at(0), SETTINGS).status
+    journal.log_transitions(JobStatus(), after)
     record = caplog.records[-1]
     assert record.getMessage() == "job is Failed"
     assert vars(record)["reason"] == "PyTorchJobFailed"

@@ -35,7 +35,7 @@ class Server:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     """A server that a pod would find as its API server."""
-    certificates = pki.prepare(tmp_path / "pki", ["127.0.0.1"])
+    certificates = pki.prepare_certificates(tmp_path / "pki", ["127.0.0.1"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificates.server.certificate, certificates.server.key)
     found = Server()
@@ -176,15 +176,15 @@ async def test_outcome_without_an_exit_code_is_reported(server, capfdbinary):
 
 
 async def test_a_server_of_another_authority_gets_no_token(server, tmp_path, capfdbinary):
-    other = pki.prepare(tmp_path / "other", ["127.0.0.1"]).authority.certificate
-    (kubexec.ACCOUNT / "ca.crt").write_bytes(other.read_bytes())
+    other = pki.prepare_certificates(tmp_path / "other", ["127.0.0.1"]).authority.certificate
+    (kubexec.SERVICE_ACCOUNT_PATH / "ca.crt").write_bytes(other.read_bytes())
     assert await run("pod", "mpi", "true") == kubexec.CANNOT_RUN
     assert server.asked == []
     assert "certificate" in capfdbinary.readouterr().err.decode()
 
 
 async def test_pod_without_a_service_account_is_reported(server, capfdbinary):
-    (kubexec.ACCOUNT / "token").unlink()
+    (kubexec.SERVICE_ACCOUNT_PATH / "token").unlink()
     assert await run("pod", "mpi", "true") == kubexec.CANNOT_RUN
     assert "no access to the API server" in capfdbinary.readouterr().err.decode()
 
@@ -194,7 +194,7 @@ async def test_a_call_without_a_command_says_how_to_call():
 
 
 def test_the_client_needs_nothing_but_an_old_python():
-    tree = ast.parse(mpi_files.exec_client(), feature_version=(3, 8))
+    tree = ast.parse(mpi_files.exec_client_source(), feature_version=(3, 8))
     imported = {
         name.split(".")[0]
         for node in ast.walk(tree)

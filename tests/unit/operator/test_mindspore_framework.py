@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gangline.operator.conditions import FAILED
-from gangline.operator.decision import Target
-from gangline.operator.frameworks.mindspore import MindSpore
-from gangline.operator.job import CleanPodPolicy, RestartPolicy, TrainingJob
-from gangline.operator.replicas import Service, ServicePlace
+from gangline.operator.decision import TargetKind
+from gangline.operator.frameworks.mindspore import MindSporeFramework
+from gangline.operator.job import CleanPodPolicy, RestartPolicy, NormalizedJob
+from gangline.operator.replicas import ObservedService, ObservedServiceSpec
 from unit.operator.builders import (
     UID,
     a_pod,
@@ -40,16 +40,16 @@ def manifest(roles: dict[str, Any], **spec: Any) -> dict[str, Any]:
     }
 
 
-def a_job(spec: dict[str, Any] | None = None, **roles: Any) -> TrainingJob:
-    return read_job(MindSpore(), manifest(roles, **(spec or {})))
+def a_job(spec: dict[str, Any] | None = None, **roles: Any) -> NormalizedJob:
+    return read_job(MindSporeFramework(), manifest(roles, **(spec or {})))
 
 
-def scheduler_service(address: str = ADDRESS) -> Service:
+def scheduler_service(address: str = ADDRESS) -> ObservedService:
     found = a_service("scheduler-0")
-    return Service(metadata=found.metadata, spec=ServicePlace(address))
+    return ObservedService(metadata=found.metadata, spec=ObservedServiceSpec(address))
 
 
-def environment(job: TrainingJob, name: str, *, address: str = ADDRESS) -> list[tuple[str, str]]:
+def environment(job: NormalizedJob, name: str, *, address: str = ADDRESS) -> list[tuple[str, str]]:
     """The variables of a replica in order; a pod field is written ``=status.podIP``."""
     services = {"train-scheduler-0": scheduler_service(address)}
     pod = pod_of(job, name, gang_of(job, services=services))
@@ -59,9 +59,9 @@ def environment(job: TrainingJob, name: str, *, address: str = ADDRESS) -> list[
     ]
 
 
-def services(job: TrainingJob) -> dict[str, dict[str, Any]]:
+def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
     made = look(job).decide().creations
-    return {c.name: c.manifest for c in made if c.target is Target.SERVICE}
+    return {c.name: c.manifest for c in made if c.target is TargetKind.SERVICE}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_single_worker_without_a_scheduler_trains_alone(roles):
     assert environment(job, "worker-0") == []
     decision = look(job).decide()
     assert created(decision) == ["worker-0"]
-    assert created(decision, Target.SERVICE) == []
+    assert created(decision, TargetKind.SERVICE) == []
 
 
 def test_only_the_scheduler_has_a_service_and_it_has_an_address_of_its_own():
@@ -163,7 +163,7 @@ def test_service_stays_while_the_schedulers_pod_is_replaced():
     case = look(job, a_pod("worker-0"), services=[scheduler_service()])
     decision = case.decide()
     assert created(decision) == ["scheduler-0"]
-    assert deleted(decision, Target.SERVICE) == []
+    assert deleted(decision, TargetKind.SERVICE) == []
 
 
 def test_pods_carry_the_labels_by_which_upstreams_services_choose_them():
@@ -254,7 +254,7 @@ def test_servers_still_at_work_when_the_job_ends_are_cleaned_up():
     case = look(job, *pods, services=[scheduler_service()])
     after = case.later(1, *pods).decide()
     assert deleted(after) == ["ps-0", "scheduler-0"]
-    assert deleted(after, Target.SERVICE) == ["scheduler-0"]
+    assert deleted(after, TargetKind.SERVICE) == ["scheduler-0"]
 
 
 @pytest.mark.parametrize("pod", ["scheduler-0", "ps-0", "worker-1"])
@@ -273,7 +273,7 @@ def test_the_job_runs_with_a_worker_not_with_its_scheduler():
     assert conditions(both.status)[-1] == "Running"
 
 
-def dynamic(restart: str = "Never", **spec: Any) -> TrainingJob:
+def dynamic(restart: str = "Never", **spec: Any) -> NormalizedJob:
     worker = {**replica("mindspore", 2), "restartPolicy": restart}
     return a_job({"enableDynamicWorker": True, **spec}, Scheduler=1, Worker=worker)
 
@@ -319,7 +319,7 @@ def test_a_dynamic_job_that_restarts_together_does_not_fail():
         a_pod("worker-0", "Failed", code=1),
         a_pod("worker-1", "Failed", code=1),
     ]
-    status = look(read_job(MindSpore(), written), *pods).decide().status
+    status = look(read_job(MindSporeFramework(), written), *pods).decide().status
     assert conditions(status)[-1] == "Restarting"
 
 
@@ -359,7 +359,7 @@ def test_a_surplus_pod_that_fails_on_its_way_out_does_no_harm():
 
 def test_invalid_job_is_read_nevertheless():
     written = manifest({"Scheduler": 2, "Wroker": 1})
-    reading = MindSpore().read(stored(written))
-    assert "Scheduler.replicas" in reading.mistakes
-    assert "'Worker'" in reading.mistakes
+    reading = MindSporeFramework().read(stored(written))
+    assert "Scheduler.replicas" in reading.spec_errors
+    assert "'Worker'" in reading.spec_errors
     assert reading.job.name == "train"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gangline.operator.decision import Target
-from gangline.operator.frameworks.mpi import MPI, MPIRules
-from gangline.operator.job import CleanPodPolicy, Manifest, RestartPolicy, TrainingJob
+from gangline.operator.decision import TargetKind
+from gangline.operator.frameworks.mpi import MPIFramework, MPIRules
+from gangline.operator.job import CleanPodPolicy, Manifest, RestartPolicy, NormalizedJob
 from gangline.operator.policies import gang as gang_policy
-from gangline.operator.replicas import Pod
+from gangline.operator.replicas import ObservedPod
 from unit.operator.builders import a_pod, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
@@ -40,20 +40,20 @@ def container(manifest: Manifest, role: str = "Launcher") -> Manifest:
     return found
 
 
-def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> TrainingJob:
-    return read_job(MPI(kubectl), written(workers, **spec))
+def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> NormalizedJob:
+    return read_job(MPIFramework(kubectl), written(workers, **spec))
 
 
-def objects(job: TrainingJob, *pods: Pod) -> dict[str, Manifest]:
+def objects(job: NormalizedJob, *pods: ObservedPod) -> dict[str, Manifest]:
     """The owned objects by kind."""
     assert isinstance(job.rules, MPIRules)
-    found = job.rules.objects(job, gang_of(job, *pods))
+    found = job.rules.owned_objects(job, gang_of(job, *pods))
     kinds = {each["kind"]: each for each in found}
     assert len(kinds) == len(found)
     return kinds
 
 
-def files(job: TrainingJob, *pods: Pod) -> dict[str, str]:
+def files(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str]:
     content: dict[str, str] = objects(job, *pods)["ConfigMap"]["data"]
     return content
 
@@ -70,7 +70,7 @@ def test_workers_get_no_variables():
 def test_what_the_user_says_of_reaching_workers_wins(name):
     manifest = written()
     container(manifest)["env"] = [{"name": name, "value": "mine"}]
-    told = variables(pod_of(read_job(MPI(), manifest), "launcher-0"))
+    told = variables(pod_of(read_job(MPIFramework(), manifest), "launcher-0"))
     assert [value for key, value in told if key == name] == ["mine"]
 
 
@@ -78,7 +78,7 @@ def test_what_the_user_says_of_reaching_workers_wins(name):
 def test_a_launcher_with_gpus_keeps_them_and_is_a_host(resource):
     manifest = written(slotsPerWorker=4)
     container(manifest)["resources"] = {"limits": {resource: 1}}
-    job = read_job(MPI(), manifest)
+    job = read_job(MPIFramework(), manifest)
     assert variables(pod_of(job, "launcher-0")) == REACH
     assert files(job)["hostfile"] == (
         "train-launcher-0 slots=4\ntrain-worker-0 slots=4\ntrain-worker-1 slots=4\n"
@@ -116,7 +116,7 @@ def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
 
 
 def test_everything_that_is_made_is_followed():
-    assert set(objects(a_job())) == set(a_job().kind.makes)
+    assert set(objects(a_job())) == set(a_job().kind.owned_kinds)
 
 
 def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
@@ -144,7 +144,7 @@ def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
 def test_an_account_that_the_user_names_gets_the_right():
     manifest = written()
     manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["serviceAccountName"] = "me"
-    job = read_job(MPI(), manifest)
+    job = read_job(MPIFramework(), manifest)
     assert "ServiceAccount" not in objects(job)
     assert objects(job)["RoleBinding"]["subjects"][0]["name"] == "me"
     assert pod_of(job, "launcher-0")["spec"]["serviceAccountName"] == "me"
@@ -185,7 +185,7 @@ def test_the_users_volumes_stay():
     spec = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
     spec["volumes"] = [{"name": "data", "emptyDir": {}}]
     container(manifest)["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
-    pod = pod_of(read_job(MPI(), manifest), "launcher-0")["spec"]
+    pod = pod_of(read_job(MPIFramework(), manifest), "launcher-0")["spec"]
     assert [volume["name"] for volume in pod["volumes"]] == ["data", "mpi-job-config"]
     assert [m["name"] for m in pod["containers"][0]["volumeMounts"]] == ["data", "mpi-job-config"]
 
@@ -196,7 +196,7 @@ def test_a_worker_without_a_command_waits_and_one_with_a_command_does_what_it_sa
     assert waiting["args"] == []
     manifest = written()
     container(manifest, "Worker")["command"] = ["/usr/sbin/sshd", "-De"]
-    own = pod_of(read_job(MPI(), manifest), "worker-0")["spec"]["containers"][0]
+    own = pod_of(read_job(MPIFramework(), manifest), "worker-0")["spec"]["containers"][0]
     assert own["command"] == ["/usr/sbin/sshd", "-De"]
 
 
@@ -214,7 +214,7 @@ def test_processes_are_started_in_the_container_that_is_named_or_else_the_first(
     manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].append(
         {"name": "train-it", "image": "x"}
     )
-    assert "--container train-it --" in files(read_job(MPI(), manifest))["kubexec.sh"]
+    assert "--container train-it --" in files(read_job(MPIFramework(), manifest))["kubexec.sh"]
 
 
 def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
@@ -247,13 +247,13 @@ def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
 def test_no_port_is_added_and_the_first_container_is_the_one_that_counts():
     manifest = written()
     container(manifest)["name"] = "run"
-    pod = pod_of(read_job(MPI(), manifest), "launcher-0")["spec"]
+    pod = pod_of(read_job(MPIFramework(), manifest), "launcher-0")["spec"]
     assert "ports" not in pod["containers"][0]
     assert pod["containers"][0]["volumeMounts"]
 
 
 def test_defaults_equal_upstreams():
-    job = read_job(MPI(), job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
+    job = read_job(MPIFramework(), job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
     assert [(role.name, role.replicas, role.restart) for role in job.roles] == [
         ("Worker", 0, RestartPolicy.NEVER),
         ("Launcher", 1, RestartPolicy.NEVER),
@@ -286,22 +286,26 @@ def test_the_launcher_is_made_when_all_workers_run():
 
 def test_files_account_and_rights_are_there_from_the_start():
     decision = look(a_job()).decide()
-    assert created(decision, Target.CONFIG_MAP) == ["config"]
-    assert created(decision, Target.SERVICE_ACCOUNT) == ["launcher"]
-    assert created(decision, Target.ROLE) == created(decision, Target.ROLE_BINDING) == ["launcher"]
+    assert created(decision, TargetKind.CONFIG_MAP) == ["config"]
+    assert created(decision, TargetKind.SERVICE_ACCOUNT) == ["launcher"]
+    assert (
+        created(decision, TargetKind.ROLE)
+        == created(decision, TargetKind.ROLE_BINDING)
+        == ["launcher"]
+    )
 
 
 def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
-    wanted = gang_policy.wanted(a_job(3))
+    wanted = gang_policy.desired_spec(a_job(3))
     assert (wanted.min_member, wanted.min_task_member) == (3, {"worker": 3})
     policy = {"schedulingPolicy": {"minAvailable": 4}}
-    assert gang_policy.wanted(a_job(3, runPolicy=policy)).min_member == 3
+    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
     policy = {"schedulingPolicy": {"minAvailable": 2}}
-    assert gang_policy.wanted(a_job(3, runPolicy=policy)).min_member == 2
+    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 2
 
 
 def test_a_launcher_alone_is_its_gang():
-    wanted = gang_policy.wanted(a_job(0))
+    wanted = gang_policy.desired_spec(a_job(0))
     assert (wanted.min_member, wanted.min_task_member) == (1, {"launcher": 1})
 
 
@@ -309,7 +313,7 @@ def test_a_launcher_that_was_killed_is_made_again():
     """Upstream reports a restart, and leaves the failed pod unchanged."""
     manifest = written()
     manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = "ExitCode"
-    job = read_job(MPI(), manifest)
+    job = read_job(MPIFramework(), manifest)
     workers = a_pod("worker-0"), a_pod("worker-1")
     failed = look(job, a_pod("launcher-0", "Failed", code=137), *workers)
     assert deleted(failed.later(1, *failed.pods).decide()) == ["launcher-0"]
@@ -359,4 +363,4 @@ def test_the_launcher_leads():
 )
 def test_invalid_job_reports_its_errors(roles, told):
     """Upstream accepts such a job and retries for ever, without a message in its status."""
-    assert told in MPI().read(stored(job_manifest("MPIJob", roles))).mistakes
+    assert told in MPIFramework().read(stored(job_manifest("MPIJob", roles))).spec_errors

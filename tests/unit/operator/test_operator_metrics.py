@@ -8,10 +8,15 @@ from prometheus_client import REGISTRY
 
 from gangline.api.kubeflow import JobStatus, RestartRecord
 from gangline.operator import causes, metrics
-from gangline.operator.causes import GANG, REPLICA, Restart
-from gangline.operator.decide import decide
-from gangline.operator.decision import Observed
-from gangline.operator.replicas import ContainerState, ContainerStatus, PodStatus, Terminated
+from gangline.operator.causes import GANG_SCOPE, REPLICA_SCOPE, RestartCause
+from gangline.operator.decide import plan_reconcile
+from gangline.operator.decision import ObservedJob
+from gangline.operator.replicas import (
+    ObservedContainerState,
+    ObservedContainerStatus,
+    ObservedPodStatus,
+    ObservedTermination,
+)
 from unit.operator.builders import SETTINGS, a_job, a_pod, at
 
 
@@ -20,7 +25,7 @@ def value(metric, /, **labels):
 
 
 def after(observed):
-    return decide(observed, at(0), SETTINGS).status
+    return plan_reconcile(observed, at(0), SETTINGS).status
 
 
 @pytest.mark.parametrize(
@@ -37,36 +42,44 @@ def after(observed):
 )
 def test_a_replaced_pod_is_counted_under_its_cause(fields, cause) -> None:
     job = a_job(1, 1, restart="ExitCode")
-    observed = Observed(
+    observed = ObservedJob(
         job, JobStatus(), pods=[a_pod("master-0"), a_pod("worker-0", "Failed", **fields)]
     )
-    assert causes.restarts(observed, after(observed)) == {Restart(REPLICA, cause): 1}
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(REPLICA_SCOPE, cause): 1
+    }
 
 
 def restarted(end, times=1, before=0):
     pod = a_pod("worker-0", restarts=times)
-    status = ContainerStatus(
-        name="pytorch", restart_count=times, last_state=ContainerState(terminated=end)
+    status = ObservedContainerStatus(
+        name="pytorch", restart_count=times, last_state=ObservedContainerState(terminated=end)
     )
     pod = msgspec.structs.replace(
-        pod, status=PodStatus(phase="Running", container_statuses=(status,))
+        pod, status=ObservedPodStatus(phase="Running", container_statuses=(status,))
     )
     known = RestartRecord(total=before, pods={pod.uid: before})
-    return Observed(a_job(1, 1), JobStatus(restarts=known), pods=[a_pod("master-0"), pod])
+    return ObservedJob(a_job(1, 1), JobStatus(restarts=known), pods=[a_pod("master-0"), pod])
 
 
 @pytest.mark.parametrize(
     ("end", "cause"),
     [
-        pytest.param(Terminated(exit_code=137, reason="OOMKilled"), "OutOfMemory", id="memory"),
-        pytest.param(Terminated(exit_code=1, reason="Error"), "Error", id="the program"),
-        pytest.param(Terminated(exit_code=0, reason="Completed"), "Completed", id="ended well"),
+        pytest.param(
+            ObservedTermination(exit_code=137, reason="OOMKilled"), "OutOfMemory", id="memory"
+        ),
+        pytest.param(ObservedTermination(exit_code=1, reason="Error"), "Error", id="the program"),
+        pytest.param(
+            ObservedTermination(exit_code=0, reason="Completed"), "Completed", id="ended well"
+        ),
         pytest.param(None, "Unknown", id="nobody says"),
     ],
 )
 def test_restarts_in_place_are_counted_under_what_ended_the_container(end, cause) -> None:
     observed = restarted(end, times=3, before=1)
-    assert causes.restarts(observed, after(observed)) == {Restart(REPLICA, cause): 2}
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(REPLICA_SCOPE, cause): 2
+    }
 
 
 def with_annotations(job, **annotations):
@@ -80,34 +93,40 @@ def gang_job(**annotations):
 
 
 def test_a_gang_that_restarts_counts_once_under_the_first_failure() -> None:
-    observed = Observed(
+    observed = ObservedJob(
         gang_job(restart="gang"),
         JobStatus(),
         pods=[a_pod("master-0"), a_pod("worker-0", "Failed", code=137)],
     )
-    assert causes.restarts(observed, after(observed)) == {Restart(GANG, "Killed"): 1}
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(GANG_SCOPE, "Killed"): 1
+    }
 
 
 def test_a_gang_that_lost_a_replica_to_a_deletion_says_so() -> None:
-    observed = Observed(
+    observed = ObservedJob(
         gang_job(restart="gang"),
         JobStatus(),
         pods=[a_pod("master-0"), a_pod("worker-0", deleted=at(-1))],
     )
-    assert causes.restarts(observed, after(observed)) == {Restart(GANG, "Deleted"): 1}
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(GANG_SCOPE, "Deleted"): 1
+    }
 
 
 def test_a_resized_gang_says_so() -> None:
     pods = [a_pod("master-0"), a_pod("worker-0")]
     for pod in pods:
         pod.metadata.annotations["gangline.dev/world"] = "Master=1,Worker=3"
-    observed = Observed(gang_job(resize="restart"), JobStatus(), pods=pods)
-    assert causes.restarts(observed, after(observed)) == {Restart(GANG, "Resized"): 1}
+    observed = ObservedJob(gang_job(resize="restart"), JobStatus(), pods=pods)
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(GANG_SCOPE, "Resized"): 1
+    }
 
 
 def test_what_has_been_counted_is_not_counted_again() -> None:
-    observed = restarted(Terminated(exit_code=1), times=2, before=2)
-    assert not causes.restarts(observed, after(observed))
+    observed = restarted(ObservedTermination(exit_code=1), times=2, before=2)
+    assert not causes.count_restart_causes(observed, after(observed))
 
 
 def test_a_status_counts_what_is_new_in_it() -> None:
@@ -121,12 +140,12 @@ def test_a_status_counts_what_is_new_in_it() -> None:
     before = counted()
     job = a_job(1, 1, restart="ExitCode")
     pods = [a_pod("master-0"), a_pod("worker-0", "Failed", code=137)]
-    first = Observed(job, JobStatus(), pods=pods)
+    first = ObservedJob(job, JobStatus(), pods=pods)
     stored = after(first)
-    metrics.count_status(first, stored)
-    second = Observed(job, stored, pods=[a_pod("master-0", "Succeeded", code=0)])
-    metrics.count_status(second, after(second))
-    metrics.count_status(Observed(job, after(second)), after(second))
+    metrics.count_transitions(first, stored)
+    second = ObservedJob(job, stored, pods=[a_pod("master-0", "Succeeded", code=0)])
+    metrics.count_transitions(second, after(second))
+    metrics.count_transitions(ObservedJob(job, after(second)), after(second))
     gained = {name: amount - before[name] for name, amount in counted().items()}
     assert gained == {
         "created": 1,

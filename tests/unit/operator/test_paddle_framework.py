@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gangline.operator.decision import Target
-from gangline.operator.frameworks.paddle import Paddle
+from gangline.operator.decision import TargetKind
+from gangline.operator.frameworks.paddle import PaddleFramework
 from gangline.operator.job import CleanPodPolicy, RestartPolicy
 from unit.operator.builders import a_service, conditions, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import pod_of
@@ -20,7 +20,9 @@ MODES = {
 
 def services(job: Any) -> dict[str, dict[str, Any]]:
     made = look(job).decide().creations
-    return {c.name.removeprefix("train-"): c.manifest for c in made if c.target is Target.SERVICE}
+    return {
+        c.name.removeprefix("train-"): c.manifest for c in made if c.target is TargetKind.SERVICE
+    }
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -209,7 +211,7 @@ def test_the_templates_restart_policy_counts_unless_the_job_is_elastic(elastic, 
 def test_nothing_waits_in_an_init_container_unless_the_administrator_wants_it():
     assert "initContainers" not in pod_of(a_job(ps=1, worker=1), "worker-0")["spec"]
     worker = role(2, initContainers=[{"name": "fetch", "image": "x"}])
-    job = a_job(framework=Paddle("alpine:3.10"), ps=1, worker=worker)
+    job = a_job(framework=PaddleFramework("alpine:3.10"), ps=1, worker=worker)
     fetch, barrier = pod_of(job, "worker-1")["spec"]["initContainers"]
     assert (fetch["name"], barrier["name"], barrier["image"]) == (
         "fetch",
@@ -306,17 +308,17 @@ def test_the_bounds_of_a_jobs_life_are_read():
 
 def test_a_job_that_says_nothing_keeps_running_pods_of_none_of_its_ends():
     policy = a_job(worker=1).policy
-    assert policy.clean_after(failure=False) is CleanPodPolicy.ALL
-    assert policy.clean_after(failure=True) is CleanPodPolicy.RUNNING
+    assert policy.clean_policy_after_end(failure=False) is CleanPodPolicy.ALL
+    assert policy.clean_policy_after_end(failure=True) is CleanPodPolicy.RUNNING
 
 
 def test_the_finalizer_of_upstreams_operator_is_taken_off_and_none_is_added():
     written = manifest(worker=1)
     written["metadata"]["finalizers"] = ["finalizers.paddlepaddle.org", "example.com/mine"]
     written["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
-    decision = look(Paddle().read(stored(written)).job, *up("worker-0")).decide()
+    decision = look(PaddleFramework().read(stored(written)).job, *up("worker-0")).decide()
     (patch,) = decision.patches
-    assert patch.target is Target.JOB
+    assert patch.target is TargetKind.JOB
     assert patch.operations[-1]["value"] == ["example.com/mine"]
     assert created(decision) == []
     assert look(a_job(worker=1)).decide().patches == ()
@@ -330,7 +332,7 @@ def test_a_role_that_is_taken_away_loses_its_pods_and_services(missing):
     found = [a_service(f"{name}-0") for name in roles]
     decision = look(job, *pods, services=found).decide()
     assert deleted(decision) == [f"{missing}-0"]
-    assert deleted(decision, Target.SERVICE) == [f"{missing}-0"]
+    assert deleted(decision, TargetKind.SERVICE) == [f"{missing}-0"]
 
 
 def test_a_role_without_replicas_is_as_good_as_none():

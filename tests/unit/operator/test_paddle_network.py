@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gangline.operator import extras
-from gangline.operator.decision import Extra, Target
-from gangline.operator.frameworks.paddle import Paddle
-from gangline.operator.frameworks.paddle_network import port
+from gangline.operator.decision import OwnedObject, TargetKind
+from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.frameworks.paddle_network import first_port
 from unit.operator.builders import NOW, a_service, created, deleted, look
 from unit.operator.kubeflow_jobs import gang_of, pod_of
 from unit.operator.paddle_jobs import (
@@ -48,7 +48,9 @@ def test_config_map_contains_all_addresses(mode, intranet, gloo):
     hosts = {
         name: f"train-{name}.team" if intranet == "Service" else ip for name, ip in found.items()
     }
-    where = {name: f"{hosts[name]}:{port(job, job.rules.spec, *_split(name))}" for name in found}
+    where = {
+        name: f"{hosts[name]}:{first_port(job, job.rules.spec, *_split(name))}" for name in found
+    }
 
     def of(wanted, of_whom):
         return ",".join(told for name, told in of_whom.items() if name.startswith(f"{wanted}-"))
@@ -105,7 +107,7 @@ def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
 def test_in_service_mode_it_is_there_before_the_pods():
     decision = look(a_job(ps=1, worker=2, intranet="Service")).decide()
     targets = [creation.target for creation in decision.creations]
-    assert targets.index(Target.CONFIG_MAP) < targets.index(Target.POD)
+    assert targets.index(TargetKind.CONFIG_MAP) < targets.index(TargetKind.POD)
 
 
 @pytest.mark.parametrize("intranet", [None, "Host"])
@@ -120,9 +122,9 @@ def test_it_waits_for_the_last_address(intranet):
 
 def an_extra(job, *pods):
     """The ConfigMap as it is stored after its creation."""
-    (creation,) = extras.wanted(job, gang_of(job, *pods))
+    (creation,) = extras.desired_objects(job, gang_of(job, *pods))
     meta = {**creation.manifest["metadata"], "uid": "uid-map"}
-    return msgspec.convert({"kind": "ConfigMap", "metadata": meta}, Extra)
+    return msgspec.convert({"kind": "ConfigMap", "metadata": meta}, OwnedObject)
 
 
 def test_config_map_is_empty_while_an_address_is_unknown():
@@ -132,7 +134,7 @@ def test_config_map_is_empty_while_an_address_is_unknown():
     there = an_extra(job, *first)
     services = [a_service("worker-0"), a_service("worker-1")]
     calm = look(job, *first, extras=[there], services=services).decide()
-    assert deleted(calm, Target.CONFIG_MAP) == []
+    assert deleted(calm, TargetKind.CONFIG_MAP) == []
     assert calm.patches == ()
     gone = look(job, first[0], extras=[there], services=services).decide()
     assert written(gone) == {}
@@ -145,7 +147,7 @@ def test_config_map_is_empty_while_an_address_is_unknown():
 
 def written(decision):
     """The new data in the ConfigMap's patch."""
-    (patch,) = [each for each in decision.patches if each.target is Target.CONFIG_MAP]
+    (patch,) = [each for each in decision.patches if each.target is TargetKind.CONFIG_MAP]
     return next(each["value"] for each in patch.operations if each["path"] == "/data")
 
 
@@ -184,7 +186,7 @@ def test_replicas_that_start_later_get_the_larger_cluster():
 def test_on_the_network_of_the_nodes_replicas_do_not_share_ports():
     job = a_job(ps=100, worker=100, heter=100, intranet="Host")
     found = [
-        port(job, job.rules.spec, name, index)
+        first_port(job, job.rules.spec, name, index)
         for name, index in product(("ps", "worker", "heter"), range(100))
     ]
     assert len(set(found)) == 300
@@ -193,7 +195,7 @@ def test_on_the_network_of_the_nodes_replicas_do_not_share_ports():
 
 def test_a_replicas_port_stays_when_another_role_grows():
     before, after = (a_job(ps=count, worker=2, intranet="Host") for count in (1, 5))
-    ports = [port(job, job.rules.spec, "worker", 1) for job in (before, after)]
+    ports = [first_port(job, job.rules.spec, "worker", 1) for job in (before, after)]
     assert ports[0] == ports[1]
 
 
@@ -224,11 +226,12 @@ def test_elastic_job_with_an_etcd_gets_upstreams_variables_and_no_addresses():
 
 
 def test_the_administrators_etcd_serves_jobs_that_name_none():
-    framework = Paddle(etcd_server=ETCD)
+    framework = PaddleFramework(etcd_server=ETCD)
     told = dict(environment(a_job(framework=framework, worker=2, elastic=1), "worker-0"))
     assert told["PADDLE_ELASTIC_SERVER"] == ETCD
     own = environment(
-        a_job(framework=Paddle(etcd_server="x:1"), worker=with_etcd(), elastic=1), "worker-0"
+        a_job(framework=PaddleFramework(etcd_server="x:1"), worker=with_etcd(), elastic=1),
+        "worker-0",
     )
     assert [value for name, value in own if name == "PADDLE_ELASTIC_SERVER"] == [ETCD]
 
@@ -250,19 +253,19 @@ def test_an_elastic_job_without_an_etcd_meets_by_its_config_map_and_restarts_whe
     (container,) = pod_of(job, "worker-0")["spec"]["containers"]
     assert container["envFrom"] == [{"configMapRef": {"name": "train"}}]
     assert config_map(job) is not None
-    assert job.resize_together
-    assert not a_job(worker=2).resize_together
+    assert job.restart_on_resize
+    assert not a_job(worker=2).restart_on_resize
 
 
 def test_an_elastic_job_may_say_how_few_workers_it_can_live_with():
     job = a_job(worker=with_etcd(3, requests=2, limits=4), elastic=1)
     (workers,) = job.roles
-    assert (workers.least, workers.replicas) == (2, 3)
+    assert (workers.min_replicas, workers.replicas) == (2, 3)
     assert dict(environment(job, "worker-0"))["PADDLE_ELASTIC_NP"] == "2:4"
-    assert not job.resize_together
+    assert not job.restart_on_resize
 
 
 def test_requests_and_limits_mean_nothing_without_an_etcd():
     job = a_job(worker={**role(3), "requests": 2, "limits": 4}, elastic=1)
-    assert job.roles[0].least == 3
+    assert job.roles[0].min_replicas == 3
     assert dict(environment(job, "worker-0"))["PADDLE_ELASTIC_NP"] == "3"

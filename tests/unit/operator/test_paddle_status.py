@@ -8,8 +8,8 @@ import pytest
 
 from gangline.api.paddle import PaddleJobStatus
 from gangline.operator.conditions import is_finished
-from gangline.operator.frameworks.paddle import Paddle
-from gangline.operator.job import TrainingJob
+from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.job import NormalizedJob
 from unit.operator.builders import NOW, a_pod, conditions, created, look, stored
 from unit.operator.paddle_jobs import a_job, at_the_barrier, manifest, placed
 
@@ -17,8 +17,8 @@ PENDING = a_pod("worker-0", "Pending")
 DONE = placed("worker-0", "10.0.0.1", "Succeeded", code=0)
 
 
-def fields(job: TrainingJob, *pods: Any, **extra: Any) -> dict[str, Any]:
-    found = look(job, *pods, **extra).decide().fields
+def fields(job: NormalizedJob, *pods: Any, **extra: Any) -> dict[str, Any]:
+    found = look(job, *pods, **extra).decide().kind_status
     assert found is not None
     return found
 
@@ -81,8 +81,8 @@ def test_a_suspended_job_is_pending():
 
 def test_an_invalid_job_is_pending():
     written = manifest(worker=-1)
-    reading = Paddle().read(stored(written))
-    assert fields(reading.job, mistakes=reading.mistakes)["phase"] == "Pending"
+    reading = PaddleFramework().read(stored(written))
+    assert fields(reading.job, mistakes=reading.spec_errors)["phase"] == "Pending"
 
 
 def test_the_condition_and_the_phase_say_running_together():
@@ -124,7 +124,7 @@ def test_the_pods_of_a_very_large_role_are_counted_and_not_listed():
 
 def test_the_status_has_the_shape_of_its_kind():
     decision = look(a_job(ps=1, worker=1), placed("ps-0"), placed("worker-0")).decide()
-    whole = {**(decision.fields or {}), **msgspec.to_builtins(decision.status)}
+    whole = {**(decision.kind_status or {}), **msgspec.to_builtins(decision.status)}
     status = msgspec.convert(whole, PaddleJobStatus)
     assert (status.phase, status.observed_generation) == ("Running", 1)
     assert status.worker is not None
@@ -140,14 +140,14 @@ def test_final_counts_stay_while_pods_are_deleted(policy, phase):
     pods = [placed("ps-0"), last, placed("worker-1", "", "Succeeded", code=0)]
     case = look(job, *pods)
     end = case.decide()
-    assert end.fields is not None
-    assert end.fields["phase"] == phase
+    assert end.kind_status is not None
+    assert end.kind_status["phase"] == phase
     cleaning = case.later(1, *pods).decide()
     gone = {deletion.uid for deletion in cleaning.deletions}
     left = [pod for pod in pods if pod.uid not in gone]
     cleaned = case.later(1, *pods).later(2, *left).decide()
-    assert end.fields == cleaning.fields == cleaned.fields
-    assert end.fields["worker"]["succeeded"] == (2 if phase == "Completed" else 1)
+    assert end.kind_status == cleaning.kind_status == cleaned.kind_status
+    assert end.kind_status["worker"]["succeeded"] == (2 if phase == "Completed" else 1)
 
 
 @pytest.mark.parametrize(("phase", "end"), [("Completed", "Succeeded"), ("Failed", "Failed")])
@@ -160,19 +160,19 @@ def test_a_job_that_upstream_finished_stays_finished(phase, end):
         "completionTime": "2026-11-20T11:00:00Z",
         "worker": {"succeeded": 1, "refs": [{"name": "train-worker-0"}]},
     }
-    status = Paddle().read_status(stored(written))
+    status = PaddleFramework().read_status(stored(written))
     assert conditions(status) == [end]
     assert status.completion_time is not None
     decision = look(a_job(worker=1), status=status).decide()
     assert decision.creations == ()
-    assert decision.fields is not None
-    assert decision.fields["phase"] == phase
+    assert decision.kind_status is not None
+    assert decision.kind_status["phase"] == phase
 
 
 def test_a_job_that_upstream_finished_is_removed_when_its_time_is_over():
     written = manifest(worker=1)
     written["status"] = {"phase": "Completed", "completionTime": "2026-11-20T11:00:00Z"}
-    status = Paddle().read_status(stored(written))
+    status = PaddleFramework().read_status(stored(written))
     job = a_job(worker=1, runPolicy={"ttlSecondsAfterFinished": 60})
     (deletion,) = look(job, status=status).decide().deletions
     assert deletion.target == "Job"
@@ -182,7 +182,7 @@ def test_a_job_that_upstream_finished_is_removed_when_its_time_is_over():
 def test_job_that_upstream_did_not_finish_continues(phase):
     written = manifest(worker=1)
     written["status"] = {"phase": phase, "startTime": "2026-11-20T10:00:00Z"}
-    status = Paddle().read_status(stored(written))
+    status = PaddleFramework().read_status(stored(written))
     assert not is_finished(status.conditions)
     assert created(look(a_job(worker=1), status=status).decide()) == ["worker-0"]
 
@@ -190,9 +190,9 @@ def test_job_that_upstream_did_not_finish_continues(phase):
 def test_a_status_of_our_own_is_read_as_it_was_written():
     decision = look(a_job(worker=1), DONE).decide()
     written = manifest(worker=1)
-    written["status"] = {**(decision.fields or {}), **msgspec.to_builtins(decision.status)}
-    assert Paddle().read_status(stored(written)) == decision.status
+    written["status"] = {**(decision.kind_status or {}), **msgspec.to_builtins(decision.status)}
+    assert PaddleFramework().read_status(stored(written)) == decision.status
 
 
 def test_a_job_without_a_status_has_none():
-    assert Paddle().read_status(stored(manifest(worker=1))).conditions == []
+    assert PaddleFramework().read_status(stored(manifest(worker=1))).conditions == []

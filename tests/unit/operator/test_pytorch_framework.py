@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gangline.operator import build
-from gangline.operator.decision import Creation, Target
-from gangline.operator.frameworks.pytorch import PyTorch
-from gangline.operator.job import MakesObjects, TrainingJob
-from gangline.operator.replicas import Gang
+from gangline.operator.decision import PlannedCreation, TargetKind
+from gangline.operator.frameworks.pytorch import PyTorchFramework
+from gangline.operator.job import OwnsObjects, NormalizedJob
+from gangline.operator.replicas import ReplicaGang
 from unit.operator.builders import (
     SETTINGS,
     a_job,
@@ -21,16 +21,20 @@ from unit.operator.builders import (
 )
 
 
-def pods(job: TrainingJob) -> dict[str, dict[str, Any]]:
+def pods(job: NormalizedJob) -> dict[str, dict[str, Any]]:
     """The pods of a new job by name, without the job's."""
     creations = look(job, settings=SETTINGS).decide().creations
-    return {c.name.removeprefix("train-"): c.manifest for c in creations if c.target is Target.POD}
+    return {
+        c.name.removeprefix("train-"): c.manifest for c in creations if c.target is TargetKind.POD
+    }
 
 
-def services(job: TrainingJob) -> dict[str, dict[str, Any]]:
+def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
     creations = look(job, settings=SETTINGS).decide().creations
     return {
-        c.name.removeprefix("train-"): c.manifest for c in creations if c.target is Target.SERVICE
+        c.name.removeprefix("train-"): c.manifest
+        for c in creations
+        if c.target is TargetKind.SERVICE
     }
 
 
@@ -39,7 +43,7 @@ def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
     return {variable["name"]: variable["value"] for variable in listed}
 
 
-def job_with(master: int | None = 1, workers: int | None = 2, **spec: Any) -> TrainingJob:
+def job_with(master: int | None = 1, workers: int | None = 2, **spec: Any) -> NormalizedJob:
     written = manifest(master, workers)
     written["spec"] |= spec
     return read(written)
@@ -255,7 +259,7 @@ def test_building_leaves_the_template_as_it_was():
     job = a_job(1, 1)
     before = repr(job.roles)
     for role in job.roles:
-        creation: Creation = build.pod(job, role, 0, SETTINGS, Gang({}, ()), 0)
+        creation: PlannedCreation = build.build_pod(job, role, 0, SETTINGS, ReplicaGang({}, ()), 0)
         creation.manifest["metadata"]["labels"]["changed"] = "yes"
         creation.manifest["spec"]["containers"][0]["env"].append({"name": "CHANGED"})
     assert repr(job.roles) == before
@@ -301,8 +305,8 @@ def test_roles_are_known_in_any_capitalisation(spelling):
 def test_invalid_job_is_read_nevertheless(change, told):
     written = manifest(1, 1)
     written["spec"] |= change
-    reading = PyTorch().read(stored(written))
-    assert told in reading.mistakes
+    reading = PyTorchFramework().read(stored(written))
+    assert told in reading.spec_errors
     assert reading.job.name == "train"
 
 
@@ -310,7 +314,7 @@ def test_every_error_is_reported_of_a_job_with_wrong_types():
     written = manifest(1, 1)
     written["spec"]["runPolicy"] = {"backoffLimit": "three", "suspend": "no"}
     written["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "two"
-    mistakes = PyTorch().read(stored(written)).mistakes
+    mistakes = PyTorchFramework().read(stored(written)).spec_errors
     for told in ("backoffLimit", "suspend", "Worker.replicas"):
         assert told in mistakes
 
@@ -321,7 +325,7 @@ def test_every_error_is_reported():
     roles["Master"]["replicas"] = 3
     roles["Worker"]["restartPolicy"] = "Sometimes"
     roles["Worker"]["template"]["spec"]["containers"][0]["name"] = "train"
-    mistakes = PyTorch().read(stored(written)).mistakes
+    mistakes = PyTorchFramework().read(stored(written)).spec_errors
     for told in ("Master.replicas", "Worker.restartPolicy", "no container 'pytorch'"):
         assert told in mistakes
 
@@ -332,9 +336,9 @@ CPU = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Util
 def test_metrics_make_an_autoscaler_of_the_jobs_workers():
     policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": CPU}
     job = job_with(None, 2, elasticPolicy=policy)
-    assert isinstance(job.rules, MakesObjects)
-    (found,) = job.rules.objects(job, Gang({}, ()))
-    assert job.kind.makes == (found["kind"],)
+    assert isinstance(job.rules, OwnsObjects)
+    (found,) = job.rules.owned_objects(job, ReplicaGang({}, ()))
+    assert job.kind.owned_kinds == (found["kind"],)
     assert found == {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -355,13 +359,13 @@ def test_metrics_make_an_autoscaler_of_the_jobs_workers():
 @pytest.mark.parametrize("policy", [None, {"minReplicas": 1}, {"minReplicas": 1, "metrics": []}])
 def test_nothing_scales_a_job_that_names_no_metrics(policy):
     job = job_with(None, 2, **({"elasticPolicy": policy} if policy else {}))
-    assert isinstance(job.rules, MakesObjects)
-    assert job.rules.objects(job, Gang({}, ())) == []
+    assert isinstance(job.rules, OwnsObjects)
+    assert job.rules.owned_objects(job, ReplicaGang({}, ())) == []
 
 
 @pytest.mark.parametrize("change", [{}, {"suspend": True}])
 def test_the_autoscaler_is_made_for_a_live_job_and_not_for_a_suspended_one(change):
     policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": CPU}
     job = job_with(None, 2, elasticPolicy=policy, runPolicy=change)
-    made = created(look(job).decide(), Target.AUTOSCALER)
+    made = created(look(job).decide(), TargetKind.AUTOSCALER)
     assert made == ([] if change else ["train"])

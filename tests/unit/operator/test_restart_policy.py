@@ -7,10 +7,15 @@ import pytest
 from gangline.api.kubeflow import RestartRecord
 from gangline.operator.job import RestartPolicy
 from gangline.operator.policies import backoff, pace
-from gangline.operator.policies.restart import Judgement, describe, judge, pod_policy
+from gangline.operator.policies.restart import (
+    FailureAction,
+    describe_pod_failure,
+    failure_action,
+    pod_policy,
+)
 from unit.operator.builders import NOW, a_pod, at
 
-REPLACE, FATAL = Judgement.REPLACE, Judgement.FATAL
+REPLACE, FATAL = FailureAction.REPLACE, FailureAction.FATAL
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,7 @@ REPLACE, FATAL = Judgement.REPLACE, Judgement.FATAL
 )
 def test_a_failed_pod_is_judged_by_policy_and_code(policy, code, judgement):
     pod = a_pod(phase="Failed", code=code, reason="" if code else "Evicted")
-    assert judge(RestartPolicy(policy), pod, "pytorch") is judgement
+    assert failure_action(RestartPolicy(policy), pod, "pytorch") is judgement
 
 
 @pytest.mark.parametrize(
@@ -56,7 +61,7 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
     ],
 )
 def test_a_failure_is_described(pod, told):
-    assert describe(pod, "pytorch").startswith(told)
+    assert describe_pod_failure(pod, "pytorch").startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_a_failure_is_described(pod, told):
 )
 def test_every_restart_is_counted_once(record, pods, replaced, total, remembered):
     before = RestartRecord(total=sum(record.values()), pods=record)
-    after = backoff.count(before, pods, frozenset(replaced))
+    after = backoff.count_restarts(before, pods, frozenset(replaced))
     assert (after.total, after.pods) == (total, remembered)
 
 
@@ -117,14 +122,14 @@ def test_every_restart_is_counted_once(record, pods, replaced, total, remembered
     ],
 )
 def test_the_limit_is_the_number_of_restarts_that_are_allowed(limit, total, exceeded):
-    assert backoff.is_exceeded(RestartRecord(total=total), limit) is exceeded
+    assert backoff.is_limit_exceeded(RestartRecord(total=total), limit) is exceeded
 
 
 def test_first_burst_of_failures_is_replaced_immediately():
-    record = pace.note(RestartRecord(), NOW)
-    record = pace.note(record, at(3))
+    record = pace.record_failure(RestartRecord(), NOW)
+    record = pace.record_failure(record, at(3))
     assert record.bursts == 1
-    assert pace.wait(record, at(3)) <= timedelta(0)
+    assert pace.time_to_replacement(record, at(3)) <= timedelta(0)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +138,15 @@ def test_first_burst_of_failures_is_replaced_immediately():
 )
 def test_later_bursts_wait_as_long_as_the_kubelet_would(burst, seconds):
     record = RestartRecord(bursts=burst, burst_start=NOW)
-    assert pace.delay(record) == timedelta(seconds=seconds)
+    assert pace.replacement_delay(record) == timedelta(seconds=seconds)
 
 
 def test_ten_quiet_minutes_forgive():
-    record = pace.note(RestartRecord(bursts=7, burst_start=NOW), at(300 + 601))
+    record = pace.record_failure(RestartRecord(bursts=7, burst_start=NOW), at(300 + 601))
     assert record.bursts == 1
 
 
 def test_a_clock_that_is_set_back_never_makes_a_wait_longer_than_the_delay():
     record = RestartRecord(bursts=3, burst_start=at(3600))
-    assert pace.wait(record, NOW) == timedelta(seconds=20)
-    assert pace.note(record, NOW) == RestartRecord(bursts=1, burst_start=NOW)
+    assert pace.time_to_replacement(record, NOW) == timedelta(seconds=20)
+    assert pace.record_failure(record, NOW) == RestartRecord(bursts=1, burst_start=NOW)

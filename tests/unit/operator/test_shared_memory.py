@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gangline.operator.decision import Target
+from gangline.operator.decision import TargetKind
 from unit.operator.builders import look
 from unit.operator.builders import manifest as pytorch_job
 from unit.operator.builders import read as read_pytorch_job
@@ -60,7 +60,7 @@ def test_jobs_of_other_kinds_get_it_when_they_ask(notes: dict[str, str], count: 
     written = pytorch_job(1, 1)
     written["metadata"]["annotations"] = notes
     decision = look(read_pytorch_job(written)).decide()
-    made = [each for each in decision.creations if each.target is Target.POD]
+    made = [each for each in decision.creations if each.target is TargetKind.POD]
     assert made
     for each in made:
         assert len(memory_of(each.manifest)) == count

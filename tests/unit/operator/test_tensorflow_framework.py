@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gangline.operator import build
-from gangline.operator.frameworks.tensorflow import TensorFlow
-from gangline.operator.job import CleanPodPolicy, OutlivesFailures, RestartPolicy, TrainingJob
+from gangline.operator.frameworks.tensorflow import TensorFlowFramework
+from gangline.operator.job import CleanPodPolicy, ToleratesFailures, RestartPolicy, NormalizedJob
 from unit.operator.builders import a_pod, stored
 from unit.operator.kubeflow_jobs import (
     gang_of,
@@ -22,8 +22,8 @@ from unit.operator.kubeflow_jobs import (
 
 def a_job(
     *, domain: str = "", spec: dict[str, Any] | None = None, **roles: int | None
-) -> TrainingJob:
-    return read_job(TensorFlow(domain), job_manifest("TFJob", roles, **(spec or {})))
+) -> NormalizedJob:
+    return read_job(TensorFlowFramework(domain), job_manifest("TFJob", roles, **(spec or {})))
 
 
 DYNAMIC = {"enableDynamicWorker": True}
@@ -121,7 +121,7 @@ def test_each_role_is_found_at_its_own_port():
     written = job_manifest("TFJob", {"Worker": 1, "PS": 1})
     container = written["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]["containers"][0]
     container["ports"] = [{"name": "tfjob-port", "containerPort": 3333}]
-    job = read_job(TensorFlow(), written)
+    job = read_job(TensorFlowFramework(), written)
     assert tf_config(job, "worker-0")["cluster"] == {
         "ps": ["train-ps-0.team.svc:3333"],
         "worker": ["train-worker-0.team.svc:2222"],
@@ -132,7 +132,7 @@ def test_only_the_main_container_gets_the_environment():
     written = job_manifest("TFJob", {"Worker": 2})
     pod = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     pod["containers"].insert(0, {"name": "sidecar", "image": "x"})
-    job = read_job(TensorFlow(), written)
+    job = read_job(TensorFlowFramework(), written)
     assert variables(pod_of(job, "worker-0"), 0) == []
     assert [name for name, _ in variables(pod_of(job, "worker-0"), 1)] == ["TF_CONFIG"]
 
@@ -142,7 +142,7 @@ def test_the_default_port_is_added_to_the_container_that_trains_and_its_service(
     assert pod_of(job, "ps-0")["spec"]["containers"][0]["ports"] == [
         {"name": "tfjob-port", "containerPort": 2222}
     ]
-    creation = build.service(job, job.roles[0], 0)
+    creation = build.build_service(job, job.roles[0], 0)
     assert creation.manifest["spec"]["ports"][0]["port"] == 2222
 
 
@@ -150,7 +150,7 @@ def test_a_port_of_another_name_stays_beside_the_default_one():
     written = job_manifest("TFJob", {"Worker": 2})
     container = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     container["ports"] = [{"name": "http", "containerPort": 8080}]
-    pod = pod_of(read_job(TensorFlow(), written), "worker-0")
+    pod = pod_of(read_job(TensorFlowFramework(), written), "worker-0")
     assert [port["name"] for port in pod["spec"]["containers"][0]["ports"]] == [
         "http",
         "tfjob-port",
@@ -171,7 +171,7 @@ def test_defaults_equal_upstreams():
 def test_the_roles_restart_policy_becomes_the_pods(written, of_pod):
     manifest = job_manifest("TFJob", {"Worker": 2})
     manifest["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = written
-    pod = pod_of(read_job(TensorFlow(), manifest), "worker-0")
+    pod = pod_of(read_job(TensorFlowFramework(), manifest), "worker-0")
     assert pod["spec"]["restartPolicy"] == of_pod
 
 
@@ -262,8 +262,8 @@ def test_which_replicas_decide_running(roles, pods, running):
     assert job.rules.is_running(job, gang) is running
 
 
-def rules_of(job: TrainingJob) -> OutlivesFailures:
-    assert isinstance(job.rules, OutlivesFailures)
+def rules_of(job: NormalizedJob) -> ToleratesFailures:
+    assert isinstance(job.rules, ToleratesFailures)
     return job.rules
 
 
@@ -285,10 +285,10 @@ def test_a_dynamic_job_does_without_workers_that_are_not_restarted(
         "TFJob", {"Chief": 1, "PS": 1, "Worker": 2}, enableDynamicWorker=dynamic
     )
     manifest["spec"]["tfReplicaSpecs"][role]["restartPolicy"] = restart
-    job = read_job(TensorFlow(), manifest)
-    found = job.role(role)
+    job = read_job(TensorFlowFramework(), manifest)
+    found = job.find_role(role)
     assert found
-    assert rules_of(job).tolerates(job, found) is tolerated
+    assert rules_of(job).tolerates_failures(job, found) is tolerated
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_dynamic_job_does_without_workers_that_are_not_restarted(
 def test_a_dynamic_job_fails_when_no_worker_is_left_that_could_succeed(policy, phases, failed):
     job = a_job(Worker=2, PS=1, spec={**DYNAMIC, "successPolicy": policy})
     pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(phases)]
-    told = rules_of(job).has_failed(job, gang_of(job, *pods))
+    told = rules_of(job).failure_reason(job, gang_of(job, *pods))
     assert bool(told) is failed
     if failed:
         assert "train" in told
@@ -320,7 +320,7 @@ def test_a_dynamic_job_comes_to_one_end_and_not_before_there_is_one(policy):
     for workers in product(phases, repeat=3):
         pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(workers) if phase]
         gang = gang_of(job, *pods)
-        ends = job.rules.has_succeeded(job, gang), bool(rules_of(job).has_failed(job, gang))
+        ends = job.rules.has_succeeded(job, gang), bool(rules_of(job).failure_reason(job, gang))
         over = all(phase in (DONE, FAILED) for phase in workers)
         assert sum(ends) <= 1, workers
         assert any(ends) or not over, workers
@@ -333,15 +333,15 @@ def test_a_dynamic_job_comes_to_one_end_and_not_before_there_is_one(policy):
 def test_a_worker_that_will_be_replaced_can_still_succeed(dynamic, restart):
     manifest = job_manifest("TFJob", {"PS": 1, "Worker": 2}, enableDynamicWorker=dynamic)
     manifest["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = restart
-    job = read_job(TensorFlow(), manifest)
+    job = read_job(TensorFlowFramework(), manifest)
     gang = gang_of(job, a_pod("worker-0", FAILED), a_pod("worker-1", DONE))
-    assert rules_of(job).has_failed(job, gang) == ""
+    assert rules_of(job).failure_reason(job, gang) == ""
 
 
 def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
     job = a_job(Chief=1, Worker=1, spec=DYNAMIC)
     gang = gang_of(job, a_pod("chief-0", RUNS), a_pod("worker-0", FAILED))
-    assert rules_of(job).has_failed(job, gang) == ""
+    assert rules_of(job).failure_reason(job, gang) == ""
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
     ],
 )
 def test_invalid_job_reports_its_errors(roles, told):
-    assert told in TensorFlow().read(stored(job_manifest("TFJob", roles))).mistakes
+    assert told in TensorFlowFramework().read(stored(job_manifest("TFJob", roles))).spec_errors
 
 
 def test_a_template_is_passed_on_as_the_user_wrote_it():
@@ -367,5 +367,5 @@ def test_a_template_is_passed_on_as_the_user_wrote_it():
     notes = {"sidecar.istio.io/inject": "false"}
     written["spec"]["tfReplicaSpecs"]["Ps"] = replica("tensorflow")
     written["spec"]["tfReplicaSpecs"]["Ps"]["template"]["metadata"] = {"annotations": notes}
-    pod = pod_of(read_job(TensorFlow(), written), "ps-0")
+    pod = pod_of(read_job(TensorFlowFramework(), written), "ps-0")
     assert pod["metadata"]["annotations"] == notes

@@ -11,51 +11,53 @@ from hypothesis import strategies as st
 
 from gangline.operator.webhook import keyring
 from gangline.operator.webhook.certificate import (
-    Authority,
-    Pair,
+    CertificateAuthority,
+    ServingCertificate,
     UnusableCertificate,
-    issue,
+    issue_certificate,
     read_authorities,
-    read_pair,
+    read_certificate,
 )
-from gangline.operator.webhook.keyring import Keyring, plan
-from gangline.operator.webhook.settings import Validity
+from gangline.operator.webhook.keyring import CertificateSet, plan_rotation
+from gangline.operator.webhook.settings import CertificateValidity
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 NAMES = frozenset({"gangline-operator.system.svc", "127.0.0.1"})
 DAY = timedelta(days=1)
-VALIDITY = Validity()
-NOTHING: frozenset[Authority] = frozenset()
+VALIDITY = CertificateValidity()
+NOTHING: frozenset[CertificateAuthority] = frozenset()
 
 
-def a_pair(now: datetime = NOW, lifetime: timedelta = 90 * DAY, names=NAMES) -> Pair:
-    return issue(names, now, lifetime)
+def a_pair(now: datetime = NOW, lifetime: timedelta = 90 * DAY, names=NAMES) -> ServingCertificate:
+    return issue_certificate(names, now, lifetime)
 
 
 def a_ring(
-    serving: Pair | None = None, following: Pair | None = None, *former: Authority
-) -> Keyring:
-    return Keyring(serving or a_pair(), following, former, NOW)
+    serving: ServingCertificate | None = None,
+    following: ServingCertificate | None = None,
+    *former: CertificateAuthority,
+) -> CertificateSet:
+    return CertificateSet(serving or a_pair(), following, former, NOW)
 
 
 def step(
-    found: Keyring | None,
+    found: CertificateSet | None,
     *,
-    held: Pair | None = None,
+    held: ServingCertificate | None = None,
     names: frozenset[str] = NAMES,
     now: datetime = NOW,
-    known: frozenset[Authority] = NOTHING,
-) -> Keyring:
-    return plan(found, held, names, now, VALIDITY, known)
+    known: frozenset[CertificateAuthority] = NOTHING,
+) -> CertificateSet:
+    return plan_rotation(found, held, names, now, VALIDITY, known)
 
 
-def told(ring: Keyring) -> frozenset[Authority]:
+def told(ring: CertificateSet) -> frozenset[CertificateAuthority]:
     return frozenset(ring.trusted)
 
 
-def stored(ring: Keyring, **changed: str | bytes) -> dict[str, str]:
+def stored(ring: CertificateSet, **changed: str | bytes) -> dict[str, str]:
     """A Secret's data, with parts of it replaced."""
-    data = keyring.write(ring)
+    data = keyring.format_certificate_set(ring)
     for name, value in changed.items():
         raw = value if isinstance(value, bytes) else value.encode()
         data[name.replace("_", ".")] = base64.b64encode(raw).decode()
@@ -96,7 +98,7 @@ def test_a_key_does_not_show_in_logs() -> None:
 
 def test_a_keyring_comes_back_as_it_was_written() -> None:
     ring = a_ring(a_pair(), a_pair(NOW + DAY), a_pair(NOW - DAY).authority)
-    assert keyring.read(keyring.write(ring)) == ring
+    assert keyring.parse_certificate_set(keyring.format_certificate_set(ring)) == ring
 
 
 @pytest.mark.parametrize(
@@ -112,18 +114,18 @@ def test_a_keyring_comes_back_as_it_was_written() -> None:
 )
 def test_damaged_secret_is_reported_with_its_reason(changed: dict, complaint: str) -> None:
     with pytest.raises(UnusableCertificate, match=complaint):
-        keyring.read(stored(a_ring(), **changed))
+        keyring.parse_certificate_set(stored(a_ring(), **changed))
 
 
 def test_values_that_are_not_base64_are_reported() -> None:
     data = stored(a_ring()) | {"tls.key": "%%%"}
     with pytest.raises(UnusableCertificate, match=r"tls\.key is not base64 text"):
-        keyring.read(data)
+        keyring.parse_certificate_set(data)
 
 
 def test_a_damaged_next_certificate_does_not_cost_the_one_that_is_served() -> None:
     ring = a_ring(a_pair(), a_pair(NOW + DAY))
-    found = keyring.read(stored(ring, next_key="junk"))
+    found = keyring.parse_certificate_set(stored(ring, next_key="junk"))
     assert (found.serving, found.next) == (ring.serving, None)
 
 
@@ -136,7 +138,7 @@ def test_authorities_are_read_once_each_and_oldest_first() -> None:
 def test_a_certificate_for_another_purpose_without_names_is_refused() -> None:
     pair = a_pair()
     with pytest.raises(UnusableCertificate, match="cannot be read"):
-        read_pair(pair.authority.pem, pair.key, [pair.authority])
+        read_certificate(pair.authority.pem, pair.key, [pair.authority])
 
 
 def test_the_first_copy_makes_a_certificate_and_the_others_keep_it() -> None:
@@ -157,13 +159,13 @@ def test_a_certificate_is_replaced_in_three_steps() -> None:
     assert both.trusted == (first.serving.authority, both.next.authority)
     assert step(both, now=due, known=told(both)) == both, "callers need time to learn of it"
 
-    later = due + VALIDITY.settle
+    later = due + VALIDITY.propagation
     assert step(both, now=later) == both, "callers have not been told of it"
     second = step(both, now=later, known=told(both))
     assert second.serving == both.next
     assert second.trusted == both.trusted, "another copy may still serve the old one"
 
-    much_later = later + 3 * VALIDITY.settle
+    much_later = later + 3 * VALIDITY.propagation
     assert step(second, now=much_later - timedelta(seconds=1)) == second
     assert step(second, now=much_later).trusted == (second.serving.authority,)
 
@@ -173,7 +175,7 @@ def test_a_lost_secret_comes_back_without_a_moment_of_mistrust_and_with_a_new_ke
     ring = step(None, held=held)
     assert ring.serving == held
     assert ring.next is not None
-    after = step(ring, now=NOW + VALIDITY.settle, known=told(ring))
+    after = step(ring, now=NOW + VALIDITY.propagation, known=told(ring))
     assert after.serving == ring.next
     assert after.serving.key != held.key
 
@@ -218,21 +220,27 @@ class World:
     """Three replicas of the operator, the Secret, and the CAs that callers trust, over time."""
 
     now: datetime = NOW
-    secret: Keyring | None = None
-    held: dict[int, Pair | None] = field(default_factory=lambda: dict.fromkeys(range(3)))
-    known: dict[int, frozenset[Authority]] = field(
+    secret: CertificateSet | None = None
+    held: dict[int, ServingCertificate | None] = field(
+        default_factory=lambda: dict.fromkeys(range(3))
+    )
+    known: dict[int, frozenset[CertificateAuthority]] = field(
         default_factory=lambda: dict.fromkeys(range(3), NOTHING)
     )
     looked: dict[int, datetime] = field(default_factory=lambda: dict.fromkeys(range(3), NOW))
-    bundles: list[tuple[datetime, tuple[Authority, ...]]] = field(default_factory=list)
+    bundles: list[tuple[datetime, tuple[CertificateAuthority, ...]]] = field(default_factory=list)
 
     def look(self, copy: int) -> None:
         """One pass of ``Keeper.look``."""
-        ring = plan(self.secret, self.held[copy], NAMES, self.now, VALIDITY, self.known[copy])
-        self.secret = keyring.read(keyring.write(ring))
+        ring = plan_rotation(
+            self.secret, self.held[copy], NAMES, self.now, VALIDITY, self.known[copy]
+        )
+        self.secret = keyring.parse_certificate_set(keyring.format_certificate_set(ring))
         assert self.secret == ring
-        before = self.bundles[-1][1] if self.bundles and ring.in_motion(self.now, VALIDITY) else ()
-        bundle = keyring.ordered([*ring.trusted, *before])
+        before = (
+            self.bundles[-1][1] if self.bundles and ring.is_rotating(self.now, VALIDITY) else ()
+        )
+        bundle = keyring.sort_authorities([*ring.trusted, *before])
         if not self.bundles or bundle != self.bundles[-1][1]:
             self.bundles.append((self.now, bundle))
         self.known[copy] = told(ring)
@@ -251,7 +259,7 @@ class World:
         self.known = dict.fromkeys(self.known, NOTHING)
         self.now += timedelta(days=days)
 
-    def callers_trust(self, pair: Pair) -> bool:
+    def callers_trust(self, pair: ServingCertificate) -> bool:
         """Whether callers do that have not seen the writes of the last minute."""
         written = [(when, bundle) for when, bundle in self.bundles]
         current = [

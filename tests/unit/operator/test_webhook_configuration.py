@@ -9,32 +9,34 @@ from typing import Any
 import pytest
 
 from gangline.kube.probes import Address
-from gangline.operator.main import frameworks
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.certificate import issue
+from gangline.operator.webhook.certificate import issue_certificate
 from gangline.operator.webhook.configuration import (
-    BOTH,
+    CONFIGURATION_RESOURCES,
     MUTATING,
     VALIDATING,
-    agrees,
+    contains,
     authorities_in,
-    bundle_for,
+    authorities_for,
     is_owned,
-    wanted,
+    desired_configuration,
 )
-from gangline.operator.webhook.settings import FailurePolicy, Validity, WebhookSettings
+from gangline.operator.webhook.settings import FailurePolicy, CertificateValidity, WebhookSettings
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-KINDS = [framework.kind for framework in frameworks(OperatorSettings())]
+KINDS = [framework.kind for framework in all_frameworks(OperatorSettings())]
 SETTINGS = WebhookSettings()
-VALIDITY = Validity()
-RING = keyring.plan(None, None, SETTINGS.names, NOW, VALIDITY, frozenset())
+VALIDITY = CertificateValidity()
+RING = keyring.plan_rotation(None, None, SETTINGS.names, NOW, VALIDITY, frozenset())
 LATER = NOW + timedelta(days=1)
 
 
 def written(**changes: Any) -> dict[str, Any]:
-    return wanted(VALIDATING, replace(SETTINGS, **changes), KINDS, RING.trusted, 9443)
+    return desired_configuration(
+        VALIDATING, replace(SETTINGS, **changes), KINDS, RING.trusted, 9443
+    )
 
 
 def hook(**changes: Any) -> dict[str, Any]:
@@ -43,8 +45,10 @@ def hook(**changes: Any) -> dict[str, Any]:
 
 
 def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
-    for resource in BOTH:
-        (webhook,) = wanted(resource, SETTINGS, KINDS, RING.trusted, 9443)["webhooks"]
+    for resource in CONFIGURATION_RESOURCES:
+        (webhook,) = desired_configuration(resource, SETTINGS, KINDS, RING.trusted, 9443)[
+            "webhooks"
+        ]
         looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
         plans = {("elastic.iml.github.io", "scaleplans")} if resource is VALIDATING else set()
         assert looked_at == {(kind.group, kind.plural) for kind in KINDS} | plans
@@ -54,7 +58,10 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
 
 
 def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
-    found = [wanted(resource, SETTINGS, KINDS, (), 1)["webhooks"][0] for resource in BOTH]
+    found = [
+        desired_configuration(resource, SETTINGS, KINDS, (), 1)["webhooks"][0]
+        for resource in CONFIGURATION_RESOURCES
+    ]
     assert len({webhook["name"] for webhook in found}) == 2
     assert len({webhook["clientConfig"]["service"]["path"] for webhook in found}) == 2
 
@@ -92,10 +99,10 @@ def test_what_is_there_already_is_not_written_again() -> None:
     existing = copy.deepcopy(written())
     existing["metadata"] |= {"uid": "u", "labels": {**existing["metadata"]["labels"], "a": "b"}}
     existing["webhooks"][0] |= {"objectSelector": {"matchLabels": {"a": "b"}}}
-    assert agrees(existing, written())
+    assert contains(existing, written())
     assert is_owned(existing)
     del existing["webhooks"][0]["namespaceSelector"]
-    assert agrees(existing, written())
+    assert contains(existing, written())
 
 
 @pytest.mark.parametrize(
@@ -108,13 +115,13 @@ def test_what_is_there_already_is_not_written_again() -> None:
     ],
 )
 def test_what_differs_in_either_direction_is_written(changes: dict[str, Any]) -> None:
-    assert not agrees(written(), written(**changes))
-    assert not agrees(written(**changes), written())
+    assert not contains(written(), written(**changes))
+    assert not contains(written(**changes), written())
 
 
 def test_nothing_and_foreign_things_agree_with_nothing() -> None:
     for existing in (None, {}, {"webhooks": None}, {"webhooks": [1]}, {"webhooks": []}):
-        assert not agrees(existing, written())
+        assert not contains(existing, written())
         assert not is_owned(existing or {})
         assert authorities_in(existing) == ()
 
@@ -123,21 +130,21 @@ def test_nothing_and_foreign_things_agree_with_nothing() -> None:
 def test_unreadable_bundle_contains_no_authorities(bundle: str | None) -> None:
     existing = {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
     assert authorities_in(existing) == ()
-    assert bundle_for(RING, existing, NOW, VALIDITY) == RING.trusted
+    assert authorities_for(RING, existing, NOW, VALIDITY) == RING.trusted
 
 
 def test_a_bundle_keeps_others_authorities_while_certificates_are_exchanged() -> None:
-    other = issue(SETTINGS.names, NOW - timedelta(days=1), timedelta(days=9)).authority
-    ended = issue(SETTINGS.names, NOW - timedelta(days=9), timedelta(days=1)).authority
+    other = issue_certificate(SETTINGS.names, NOW - timedelta(days=1), timedelta(days=9)).authority
+    ended = issue_certificate(SETTINGS.names, NOW - timedelta(days=9), timedelta(days=1)).authority
     text = base64.b64encode((other.pem + ended.pem).encode()).decode()
     existing = {"webhooks": [{"clientConfig": {"caBundle": text}}]}
-    assert bundle_for(RING, existing, NOW, VALIDITY) == (other, *RING.trusted)
-    assert bundle_for(RING, existing, LATER, VALIDITY) == RING.trusted
+    assert authorities_for(RING, existing, NOW, VALIDITY) == (other, *RING.trusted)
+    assert authorities_for(RING, existing, LATER, VALIDITY) == RING.trusted
 
 
 def test_every_copy_writes_the_same_bundle() -> None:
     due = NOW + timedelta(days=61)
-    ring = keyring.plan(RING, None, SETTINGS.names, due, VALIDITY, frozenset())
-    existing = wanted(MUTATING, SETTINGS, KINDS, ring.trusted, 9443)
-    assert bundle_for(ring, existing, due, VALIDITY) == ring.trusted
+    ring = keyring.plan_rotation(RING, None, SETTINGS.names, due, VALIDITY, frozenset())
+    existing = desired_configuration(MUTATING, SETTINGS, KINDS, ring.trusted, 9443)
+    assert authorities_for(ring, existing, due, VALIDITY) == ring.trusted
     assert len(ring.trusted) == 2

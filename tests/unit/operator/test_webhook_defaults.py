@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator.decide import decide
-from gangline.operator.decision import Decision, EngineSettings, Observed
-from gangline.operator.job import Role, RunPolicy
-from gangline.operator.main import frameworks
+from gangline.operator.decide import plan_reconcile
+from gangline.operator.decision import ReconcilePlan, EngineSettings, ObservedJob
+from gangline.operator.job import ReplicaRole, JobRunPolicy
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook.defaults import Defaulting
+from gangline.operator.webhook.defaults import JobDefaulter
 from unit.operator.builders import NOW, manifest, stored
 
 Json = dict[str, Any]
 
-FRAMEWORKS = frameworks(OperatorSettings())
-DEFAULTING = Defaulting(FRAMEWORKS)
+FRAMEWORKS = all_frameworks(OperatorSettings())
+DEFAULTING = JobDefaulter(FRAMEWORKS)
 
 
 @dataclass(frozen=True)
@@ -148,17 +148,17 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def defaulted(job: Json) -> Json:
-    patched: Json = jsonpatch.apply_patch(copy.deepcopy(job), DEFAULTING.operations(job))
+    patched: Json = jsonpatch.apply_patch(copy.deepcopy(job), DEFAULTING.patch_operations(job))
     return patched
 
 
-def done_with(job: Json) -> tuple[Decision, RunPolicy, list[Role], str]:
+def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole], str]:
     """The plan for a new job, its continuation, and its errors."""
     framework = next(each for each in FRAMEWORKS if each.kind.kind == job["kind"])
     reading = framework.read(stored(job))
-    observed = Observed(reading.job, JobStatus(), mistakes=reading.mistakes)
-    decision = decide(observed, NOW, EngineSettings(gang=True))
-    return decision, reading.job.policy, list(reading.job.roles), reading.mistakes
+    observed = ObservedJob(reading.job, JobStatus(), spec_errors=reading.spec_errors)
+    decision = plan_reconcile(observed, NOW, EngineSettings(gang_scheduling=True))
+    return decision, reading.job.policy, list(reading.job.roles), reading.spec_errors
 
 
 @settings(max_examples=150, deadline=None)
@@ -191,7 +191,7 @@ def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, 
     """A client compares its file with the stored object: maps by field, lists completely."""
     _, job = drawn
     assert merged(defaulted(job), job) == defaulted(job)
-    assert DEFAULTING.operations(defaulted(job)) == []
+    assert DEFAULTING.patch_operations(defaulted(job)) == []
 
 
 def test_defaults_are_written() -> None:
@@ -224,4 +224,4 @@ def test_a_role_keeps_the_spelling_that_its_user_gave_it() -> None:
     ],
 )
 def test_some_jobs_are_left_as_they_are(job: Json) -> None:
-    assert DEFAULTING.operations(job) == []
+    assert DEFAULTING.patch_operations(job) == []

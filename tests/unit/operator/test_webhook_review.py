@@ -10,16 +10,16 @@ import pytest
 from gangline.api.admission import AdmissionResponse
 from gangline.api.fielderror import FieldError
 from gangline.api.meta import Status
-from gangline.operator.main import frameworks
+from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import review
-from gangline.operator.webhook.defaults import Defaulting
-from gangline.operator.webhook.review import Question, UnreadableReview
+from gangline.operator.webhook.defaults import JobDefaulter
+from gangline.operator.webhook.review import ReviewRequest, InvalidReview
 from unit.operator.builders import manifest
 
 Json = dict[str, Any]
 
-DEFAULTING = Defaulting(frameworks(OperatorSettings()))
+DEFAULTING = JobDefaulter(all_frameworks(OperatorSettings()))
 
 
 def job(**changes: Any) -> Json:
@@ -37,13 +37,17 @@ def with_mistakes() -> Json:
     return written
 
 
-def ask(new: Json | None, old: Json | None = None, operation: str = "", **more: Any) -> Question:
-    return Question("uid-1", operation or ("UPDATE" if old else "CREATE"), object=new,
+def ask(
+    new: Json | None, old: Json | None = None, operation: str = "", **more: Any
+) -> ReviewRequest:
+    return ReviewRequest("uid-1", operation or ("UPDATE" if old else "CREATE"), object=new,
                     old_object=old, **more)  # fmt: skip
 
 
-def judged(question: Question, *advice: str) -> AdmissionResponse:
-    return review.judge(question, lambda _: [FieldError(text, None, "is odd") for text in advice])
+def judged(question: ReviewRequest, *advice: str) -> AdmissionResponse:
+    return review.validate(
+        question, lambda _: [FieldError(text, None, "is odd") for text in advice]
+    )
 
 
 def on_the_wire(request: Any, **changes: Any) -> bytes:
@@ -92,7 +96,7 @@ def test_number_of_reported_errors_is_limited() -> None:
     status = judged(ask(written)).status
     assert status is not None
     assert status.details is not None
-    assert len(status.details.causes) == review.MOST_CAUSES
+    assert len(status.details.causes) == review.MAX_CAUSES
     assert " more]" in status.message
 
 
@@ -151,7 +155,7 @@ def test_a_job_that_is_being_deleted_may_be_changed_in_any_way() -> None:
         pytest.param(ask(job(), job(metadata=None)), id="an old job without metadata"),
     ],
 )
-def test_what_is_none_of_its_business_is_allowed(question: Question) -> None:
+def test_what_is_none_of_its_business_is_allowed(question: ReviewRequest) -> None:
     assert judged(question).allowed
 
 
@@ -161,7 +165,7 @@ def test_a_review_without_an_object_that_says_what_it_is_is_refused(new: Json | 
     assert status is not None
     assert status.code == 400
     assert "no object with apiVersion and kind" in status.message
-    assert review.complete(ask(new), lambda _: [{"op": "add"}]).patch is None
+    assert review.mutate(ask(new), lambda _: [{"op": "add"}]).patch is None
 
 
 def test_an_old_job_that_cannot_be_read_is_no_hindrance() -> None:
@@ -193,7 +197,7 @@ def test_an_object_that_is_nested_deeply_is_answered(levels: int) -> None:
         assert answer.allowed or "nested too deeply" in told
         assert answer.allowed or levels > 200
         assert not answer.allowed or levels < 2000
-        assert review.complete(question, DEFAULTING.operations).allowed
+        assert review.mutate(question, DEFAULTING.patch_operations).allowed
 
 
 def test_advice_is_given_where_a_specification_is_new_or_changed() -> None:
@@ -210,20 +214,20 @@ def test_advice_is_not_repeated_at_every_change() -> None:
         False: [FieldError("spec.a", None, "is odd")],
         True: [FieldError("spec.a", None, "is odd"), FieldError("spec.b", None, "is odd")],
     }
-    answer = review.judge(ask(new, job()), lambda m: advised[bool(m["spec"]["runPolicy"])])
+    answer = review.validate(ask(new, job()), lambda m: advised[bool(m["spec"]["runPolicy"])])
     assert answer.warnings == ["spec.b: is odd"]
 
 
 def test_advice_is_as_short_as_an_api_server_wants_it() -> None:
     warnings = judged(ask(job()), "spec." + "x" * 500, *(f"spec.f{n}" for n in range(40))).warnings
     assert warnings is not None
-    assert len(warnings) == review.MOST_WARNINGS
-    assert max(len(text) for text in warnings) == review.LONGEST_WARNING
+    assert len(warnings) == review.MAX_WARNINGS
+    assert max(len(text) for text in warnings) == review.MAX_WARNING_LENGTH
 
 
 def test_defaults_come_as_a_patch() -> None:
     operation = {"op": "add", "path": "/spec/x", "value": 1}
-    answer = review.complete(ask(job()), lambda _: [operation])
+    answer = review.mutate(ask(job()), lambda _: [operation])
     assert answer.allowed
     assert answer.patch_type == "JSONPatch"
     assert msgspec.json.decode(base64.b64decode(answer.patch or "")) == [operation]
@@ -238,8 +242,8 @@ def test_defaults_come_as_a_patch() -> None:
         pytest.param(ask(None), id="no object"),
     ],
 )
-def test_defaults_are_not_written_where_no_specification_is(question: Question) -> None:
-    answer = review.complete(question, lambda _: [{"op": "add"}])
+def test_defaults_are_not_written_where_no_specification_is(question: ReviewRequest) -> None:
+    answer = review.mutate(question, lambda _: [{"op": "add"}])
     assert (answer.allowed, answer.patch) == (True, None)
 
 
@@ -249,15 +253,15 @@ def test_a_review_is_read_and_answered_in_the_form_of_the_wire() -> None:
         "kind": {"group": "kubeflow.org", "version": "v1", "kind": "PyTorchJob"},
         "options": {"kind": "CreateOptions"}, "userInfo": {"extra": {"a": ["b"]}},
     }  # fmt: skip
-    question = review.read(on_the_wire(request))
-    assert question.is_asked
-    written = msgspec.json.decode(review.write(judged(question)))
+    question = review.parse_review(on_the_wire(request))
+    assert question.is_applicable
+    written = msgspec.json.decode(review.format_review(judged(question)))
     assert written == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {"uid": "u", "allowed": True},
     }
-    denial = msgspec.json.decode(review.write(judged(ask(with_mistakes()))))["response"]
+    denial = msgspec.json.decode(review.format_review(judged(ask(with_mistakes()))))["response"]
     assert denial["allowed"] is False
     assert denial["status"]["details"]["causes"]
 
@@ -285,5 +289,5 @@ def test_a_review_is_read_and_answered_in_the_form_of_the_wire() -> None:
     ],
 )
 def test_body_that_is_no_review_is_refused_with_the_reason(body: bytes, complaint: str) -> None:
-    with pytest.raises(UnreadableReview, match=complaint):
-        review.read(body)
+    with pytest.raises(InvalidReview, match=complaint):
+        review.parse_review(body)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gangline.operator.gate import Gate
+from gangline.operator.gate import WriteLimiter
 
 
 class Line:
@@ -12,14 +12,14 @@ class Line:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.gate = Gate(1, lambda: self.now)
+        self.gate = WriteLimiter(1, lambda: self.now)
         self.passed: list[str] = []
         self.held = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
     async def join(self, name: str, handicap_s: float = 0.0) -> asyncio.Task[None]:
         async def write() -> None:
-            async with self.gate.passage(handicap_s):
+            async with self.gate.acquire(handicap_s):
                 self.passed.append(name)
                 await self.held.wait()
 
@@ -60,11 +60,11 @@ async def test_equals_pass_in_the_order_they_came() -> None:
 
 async def test_it_is_crowded_only_while_all_places_are_taken() -> None:
     line = Line()
-    assert not line.gate.crowded
+    assert not line.gate.is_saturated
     await line.join("only")
-    assert line.gate.crowded
+    assert line.gate.is_saturated
     await line.open()
-    assert not line.gate.crowded
+    assert not line.gate.is_saturated
 
 
 @pytest.mark.parametrize("freed", [False, True], ids=["while it waits", "as its turn comes"])
@@ -77,6 +77,6 @@ async def test_a_cancelled_writer_takes_no_place_with_it(freed: bool) -> None:
         await asyncio.sleep(0)
     given_up.cancel()
     await line.open()
-    assert not line.gate.crowded
-    async with line.gate.passage():
+    assert not line.gate.is_saturated
+    async with line.gate.acquire():
         pass

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gangline.operator.frameworks.xgboost import XGBoost
-from gangline.operator.job import CleanPodPolicy, RestartPolicy, TrainingJob
+from gangline.operator.frameworks.xgboost import XGBoostFramework
+from gangline.operator.job import CleanPodPolicy, RestartPolicy, NormalizedJob
 from unit.operator.builders import a_pod, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 
-def a_job(**roles: int | None) -> TrainingJob:
-    return read_job(XGBoost(), job_manifest("XGBoostJob", roles))
+def a_job(**roles: int | None) -> NormalizedJob:
+    return read_job(XGBoostFramework(), job_manifest("XGBoostJob", roles))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_each_role_is_found_at_its_own_port():
     for role, port in (("Master", 1111), ("Worker", 2222)):
         spec = written["spec"]["xgbReplicaSpecs"][role]["template"]["spec"]
         spec["containers"][0]["ports"] = [{"name": "xgboostjob-port", "containerPort": port}]
-    told = dict(variables(pod_of(read_job(XGBoost(), written), "worker-0")))
+    told = dict(variables(pod_of(read_job(XGBoostFramework(), written), "worker-0")))
     assert (told["MASTER_PORT"], told["WORKER_PORT"]) == ("1111", "2222")
 
 
@@ -89,4 +89,4 @@ def test_the_master_decides(pods, succeeded, running):
     ],
 )
 def test_invalid_job_reports_its_errors(roles, told):
-    assert told in XGBoost().read(stored(job_manifest("XGBoostJob", roles))).mistakes
+    assert told in XGBoostFramework().read(stored(job_manifest("XGBoostJob", roles))).spec_errors

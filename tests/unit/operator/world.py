@@ -18,41 +18,41 @@ from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import ObjectMeta
 from gangline.api.scheduling import PodGroup, PodGroupSpec
 from gangline.operator import conditions
-from gangline.operator.decide import decide
+from gangline.operator.decide import plan_reconcile
 from gangline.operator.decision import (
-    Creation,
-    Decision,
-    Deletion,
+    PlannedCreation,
+    ReconcilePlan,
+    PlannedDeletion,
     EngineSettings,
-    Extra,
-    Observed,
-    Patch,
-    Target,
+    OwnedObject,
+    ObservedJob,
+    PlannedPatch,
+    TargetKind,
 )
-from gangline.operator.frameworks.base import ReadsStatus
-from gangline.operator.job import TrainingJob
+from gangline.operator.frameworks.base import DecodesStatus
+from gangline.operator.job import NormalizedJob
 from gangline.operator.policies import together
-from gangline.operator.policies.backoff import in_place
+from gangline.operator.policies.backoff import count_in_place_restarts
 from gangline.operator.replicas import (
-    ContainerState,
-    ContainerStatus,
-    Pod,
-    PodPlace,
-    PodStatus,
-    Service,
-    ServicePlace,
-    Terminated,
+    ObservedContainerState,
+    ObservedContainerStatus,
+    ObservedPod,
+    ObservedPodSpec,
+    ObservedPodStatus,
+    ObservedService,
+    ObservedServiceSpec,
+    ObservedTermination,
 )
-from gangline.operator.stored import StoredJob
+from gangline.operator.stored import RawJob
 from unit.operator.builders import NOW, manifest, owner, stored
 from unit.operator.kinds import KINDS
 
-SETTINGS = EngineSettings(gang=True)
+SETTINGS = EngineSettings(gang_scheduling=True)
 
-_T = TypeVar("_T", PodGroup, Extra)
+_T = TypeVar("_T", PodGroup, OwnedObject)
 
 
-def _patched(item: _T, patch: Patch, type_: type[_T]) -> _T:
+def _patched(item: _T, patch: PlannedPatch, type_: type[_T]) -> _T:
     """Apply a JSON patch as an API server does, annotations and all."""
     written = msgspec.to_builtins(item)
     written.setdefault("metadata", {}).setdefault("annotations", {})
@@ -67,12 +67,12 @@ class World:
         self.written = written or manifest()
         self.kind = KINDS[self.written["kind"]]
         self.status = self._no_status()
-        self.pods: dict[str, Pod] = {}
-        self.services: dict[str, Service] = {}
+        self.pods: dict[str, ObservedPod] = {}
+        self.services: dict[str, ObservedService] = {}
         self.group: PodGroup | None = None
         self.now = NOW
         self.exists = True
-        self.extras: dict[tuple[Target, str], Extra] = {}
+        self.extras: dict[tuple[TargetKind, str], OwnedObject] = {}
         self.failures = 0
         self.failed_generations: set[int] = set()
         self.in_place_restarts = 0
@@ -80,19 +80,17 @@ class World:
         self._uids = itertools.count(1)
         self._random = random.Random(seed)
         self._deleting: datetime | None = None
-        self._job: TrainingJob | None = None
+        self._job: NormalizedJob | None = None
 
     def _no_status(self) -> JobStatus:
         framework = self.kind.framework
         return (
-            framework.read_status(StoredJob())
-            if isinstance(framework, ReadsStatus)
-            else JobStatus()
+            framework.read_status(RawJob()) if isinstance(framework, DecodesStatus) else JobStatus()
         )
 
     # The operator
 
-    def observe(self) -> Observed:
+    def observe(self) -> ObservedJob:
         """The current observation, in random order."""
         job = self._job = self._job or self.kind.framework.read(stored(self.written)).job
         if self._deleting:
@@ -102,13 +100,15 @@ class World:
         self._random.shuffle(pods)
         self._random.shuffle(services)
         extras = list(self.extras.values())
-        return Observed(job, self.status, pods, services, self.group, extras)
+        return ObservedJob(job, self.status, pods, services, self.group, extras)
 
-    def decide(self, observed: Observed | None = None) -> Decision:
+    def decide(self, observed: ObservedJob | None = None) -> ReconcilePlan:
         """Plan from the current observation, or from the given one."""
-        return decide(observed or self.observe(), self.now, SETTINGS)
+        return plan_reconcile(observed or self.observe(), self.now, SETTINGS)
 
-    def carry_out(self, decision: Decision, writes: int | None = None, version: int = -1) -> bool:
+    def carry_out(
+        self, decision: ReconcilePlan, writes: int | None = None, version: int = -1
+    ) -> bool:
         """Execute a plan; killed after ``writes`` writes. Return True if it was completed.
 
         ``version`` is the job's at observation: a status write that is based on an older one
@@ -117,11 +117,11 @@ class World:
         steps = [*decision.deletions, *decision.patches, *decision.creations]
         for step in steps[:writes]:
             match step:
-                case Deletion():
+                case PlannedDeletion():
                     self._delete(step)
-                case Patch():
+                case PlannedPatch():
                     self._patch(step)
-                case Creation():
+                case PlannedCreation():
                     self._create(step)
         if writes is not None and writes <= len(steps):
             return False
@@ -132,16 +132,16 @@ class World:
             self.version += 1
         return True
 
-    def settle(self, most: int = 6) -> Decision:
+    def settle(self, most: int = 6) -> ReconcilePlan:
         """Run the operator until it has nothing to do, and return the last plan."""
         for _ in range(most):
             decision = self.decide()
-            if (not decision.writes and decision.status == self.status) or not self.exists:
+            if (not decision.has_writes and decision.status == self.status) or not self.exists:
                 return decision
             self.carry_out(decision)
         raise AssertionError(f"still not settled: {self.decide()}")
 
-    def _create(self, creation: Creation) -> None:
+    def _create(self, creation: PlannedCreation) -> None:
         meta = ObjectMeta(
             name=creation.name,
             namespace="team",
@@ -152,64 +152,66 @@ class World:
             creation_timestamp=self.now,
         )
         match creation.target:
-            case Target.POD:
-                status = PodStatus(phase="Pending")
-                spec = msgspec.convert(creation.manifest["spec"], PodPlace)
-                self.pods.setdefault(creation.name, Pod(metadata=meta, spec=spec, status=status))
-            case Target.SERVICE:
-                place = ServicePlace("10.96.0.7")
-                self.services.setdefault(creation.name, Service(metadata=meta, spec=place))
-            case Target.POD_GROUP:
+            case TargetKind.POD:
+                status = ObservedPodStatus(phase="Pending")
+                spec = msgspec.convert(creation.manifest["spec"], ObservedPodSpec)
+                self.pods.setdefault(
+                    creation.name, ObservedPod(metadata=meta, spec=spec, status=status)
+                )
+            case TargetKind.SERVICE:
+                place = ObservedServiceSpec("10.96.0.7")
+                self.services.setdefault(creation.name, ObservedService(metadata=meta, spec=place))
+            case TargetKind.POD_GROUP:
                 wish = msgspec.convert(creation.manifest["spec"], PodGroupSpec)
                 self.group = self.group or PodGroup(metadata=meta, spec=wish)
             case target:
-                extra = Extra(metadata=meta, kind=target)
+                extra = OwnedObject(metadata=meta, kind=target)
                 self.extras.setdefault((target, creation.name), extra)
 
-    def _patch(self, patch: Patch) -> None:
-        if patch.target is Target.POD_GROUP:
+    def _patch(self, patch: PlannedPatch) -> None:
+        if patch.target is TargetKind.POD_GROUP:
             self.group = self.group and _patched(self.group, patch, PodGroup)
-        elif patch.target is not Target.JOB:
+        elif patch.target is not TargetKind.JOB:
             key = patch.target, patch.name
             extra = self.extras.get(key)
             if extra:
-                self.extras[key] = replace(_patched(extra, patch, Extra), kind=patch.target)
+                self.extras[key] = replace(_patched(extra, patch, OwnedObject), kind=patch.target)
 
-    def _delete(self, deletion: Deletion) -> None:
+    def _delete(self, deletion: PlannedDeletion) -> None:
         match deletion.target:
-            case Target.POD:
+            case TargetKind.POD:
                 pod = self.pods.get(deletion.name)
                 if pod and pod.uid == deletion.uid:
                     self._terminate(pod)
-            case Target.SERVICE:
+            case TargetKind.SERVICE:
                 self.services.pop(deletion.name, None)
-            case Target.POD_GROUP:
+            case TargetKind.POD_GROUP:
                 self.group = None
-            case Target.JOB:
+            case TargetKind.JOB:
                 self.exists = False
             case target:
                 self.extras.pop((target, deletion.name), None)
 
     # Kubelets
 
-    def pod(self, number: int) -> Pod | None:
+    def pod(self, number: int) -> ObservedPod | None:
         """Return one of the pods."""
         names = sorted(self.pods)
         return self.pods[names[number % len(names)]] if names else None
 
-    def start(self, pod: Pod) -> None:
+    def start(self, pod: ObservedPod) -> None:
         """A pending pod is placed and its container starts."""
-        if pod.status.phase == "Pending" and not pod.terminating:
+        if pod.status.phase == "Pending" and not pod.is_terminating:
             self._set(pod, "Running", node="node-1")
 
-    def succeed(self, pod: Pod) -> None:
+    def succeed(self, pod: ObservedPod) -> None:
         """A running pod succeeds."""
         if pod.status.phase == "Running":
             self._set(pod, "Succeeded", code=0)
 
-    def fail(self, pod: Pod, code: int | None) -> None:
+    def fail(self, pod: ObservedPod, code: int | None) -> None:
         """A running pod fails; without a code it was evicted."""
-        if pod.status.phase == "Running" and not pod.terminating:
+        if pod.status.phase == "Running" and not pod.is_terminating:
             self._set(pod, "Failed", code=code)
             self.failures += 1
             self.failed_generations.add(together.generation_of(pod))
@@ -219,45 +221,47 @@ class World:
         for pod in list(self.pods.values()):
             self.start(pod)
 
-    def restart(self, pod: Pod) -> None:
+    def restart(self, pod: ObservedPod) -> None:
         """The kubelet restarts a running pod's container in place."""
-        if together.restarts(self.observe().job):
+        if together.restarts_gang(self.observe().job):
             return  # the kubelet does not restart it
-        if pod.status.phase == "Running" and not pod.terminating:
-            self._set(pod, "Running", restarts=in_place(pod) + 1)
+        if pod.status.phase == "Running" and not pod.is_terminating:
+            self._set(pod, "Running", restarts=count_in_place_restarts(pod) + 1)
             self.in_place_restarts += 1
 
     def finish_terminating(self) -> None:
         """Terminating pods disappear."""
-        self.pods = {name: pod for name, pod in self.pods.items() if not pod.terminating}
+        self.pods = {name: pod for name, pod in self.pods.items() if not pod.is_terminating}
 
-    def _terminate(self, pod: Pod) -> None:
-        if not pod.terminating:
+    def _terminate(self, pod: ObservedPod) -> None:
+        if not pod.is_terminating:
             meta = replace(pod.metadata, deletion_timestamp=self.now + timedelta(seconds=30))
             self.pods[pod.name] = replace(pod, metadata=meta)
 
     def _set(
         self,
-        pod: Pod,
+        pod: ObservedPod,
         phase: str,
         *,
         code: int | None = None,
         restarts: int | None = None,
         node: str = "",
     ) -> None:
-        ended = Terminated(code) if code is not None else None
-        count = in_place(pod) if restarts is None else restarts
+        ended = ObservedTermination(code) if code is not None else None
+        count = count_in_place_restarts(pod) if restarts is None else restarts
         name = self.kind.framework.kind.container
-        container = ContainerStatus(name, count, ContainerState(terminated=ended))
+        container = ObservedContainerStatus(name, count, ObservedContainerState(terminated=ended))
         self.pods[pod.name] = replace(
             pod,
             spec=replace(pod.spec, node_name=node or pod.spec.node_name),
-            status=PodStatus(phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)),
+            status=ObservedPodStatus(
+                phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)
+            ),
         )
 
     # Users
 
-    def remove_pod(self, pod: Pod) -> None:
+    def remove_pod(self, pod: ObservedPod) -> None:
         """A user deletes a pod."""
         self._terminate(pod)
 

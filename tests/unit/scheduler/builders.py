@@ -6,26 +6,26 @@ from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.scheduler import decide as centre
 from gangline.scheduler.model import (
     EPOCH,
-    Constraints,
-    Decision,
-    GroupFacts,
+    PlacementConstraints,
+    CycleResult,
+    PodGroupInfo,
     GroupKey,
-    NodeFacts,
+    NodeInfo,
     NodeName,
-    PodFacts,
+    PodInfo,
     PodKey,
-    QueueFacts,
+    QueueInfo,
     Request,
-    Taint,
+    TaintInfo,
     shape_of,
 )
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.state import SchedulerCache
 
 GIB = 2**30
-ANYWHERE = Constraints()
+ANYWHERE = PlacementConstraints()
 GPU = "nvidia.com/gpu"
 
 
@@ -41,10 +41,10 @@ def node(
     gpu: int = 0,
     pods: int = 110,
     labels: dict[str, str] | None = None,
-    taints: tuple[Taint, ...] = (),
+    taints: tuple[TaintInfo, ...] = (),
     **facts: bool,
-) -> NodeFacts:
-    return NodeFacts(
+) -> NodeInfo:
+    return NodeInfo(
         name=NodeName(name),
         allocatable=request(cpu, memory, gpu, pods),
         labels=tuple(sorted((labels or {}).items())),
@@ -65,12 +65,12 @@ def pod(
     group: str | None = None,
     on: str | None = None,
     age: int = 0,
-    constraints: Constraints = ANYWHERE,
+    constraints: PlacementConstraints = ANYWHERE,
     port: int = 0,
     **facts: object,
-) -> PodFacts:
+) -> PodInfo:
     """Make a pod of namespace ``d``; ``age`` counts seconds from the epoch."""
-    return PodFacts(
+    return PodInfo(
         key=PodKey(f"d/{name}"),
         uid=f"uid-{name}",
         shape=shape_of((*request(cpu, memory, gpu), *_port(port)), constraints),
@@ -81,8 +81,8 @@ def pod(
     )
 
 
-def group(name: str, minimum: int = 0, age: int = 0, **facts: object) -> GroupFacts:
-    return GroupFacts(
+def group(name: str, minimum: int = 0, age: int = 0, **facts: object) -> PodGroupInfo:
+    return PodGroupInfo(
         key=GroupKey(f"d/{name}"),
         min_member=minimum,
         created=EPOCH + timedelta(seconds=age),
@@ -90,7 +90,7 @@ def group(name: str, minimum: int = 0, age: int = 0, **facts: object) -> GroupFa
     )
 
 
-def gang(name: str, size: int, age: int = 0, **pod_facts: object) -> list[PodFacts | GroupFacts]:
+def gang(name: str, size: int, age: int = 0, **pod_facts: object) -> list[PodInfo | PodGroupInfo]:
     """Make a group and its pods, all of which must start together."""
     members = [
         pod(f"{name}-worker-{index}", group=name, age=age, **pod_facts)  # type: ignore[arg-type]
@@ -100,29 +100,29 @@ def gang(name: str, size: int, age: int = 0, **pod_facts: object) -> list[PodFac
 
 
 def cluster(
-    *things: NodeFacts | PodFacts | GroupFacts | QueueFacts, weights: Weights = DEFAULT_WEIGHTS
-) -> ClusterState:
+    *things: NodeInfo | PodInfo | PodGroupInfo | QueueInfo, weights: ScoreWeights = DEFAULT_WEIGHTS
+) -> SchedulerCache:
     """Make a state out of facts, in the order given, with the default queue."""
-    state = ClusterState(weights)
-    state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
+    state = SchedulerCache(weights)
+    state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
     for thing in things:
         match thing:
-            case NodeFacts():
+            case NodeInfo():
                 state.set_node(thing)
-            case PodFacts():
+            case PodInfo():
                 state.set_pod(thing)
-            case GroupFacts():
+            case PodGroupInfo():
                 state.set_group(thing)
-            case QueueFacts():
+            case QueueInfo():
                 state.queues[thing.name] = thing
     return state
 
 
 def change_node(
-    table: NodeTable, left: dict[NodeName, NodeFacts], change: NodeFacts | NodeName
+    table: NodeTable, left: dict[NodeName, NodeInfo], change: NodeInfo | NodeName
 ) -> None:
     """Set a node, or remove the one of that name, in the table and among those that are left."""
-    if isinstance(change, NodeFacts):
+    if isinstance(change, NodeInfo):
         table.set(change)
         left[change.name] = change
     else:
@@ -130,16 +130,16 @@ def change_node(
         left.pop(change, None)
 
 
-def on_label(**labels: str) -> Constraints:
-    return Constraints(selector=tuple(sorted(labels.items())))
+def on_label(**labels: str) -> PlacementConstraints:
+    return PlacementConstraints(selector=tuple(sorted(labels.items())))
 
 
-def decide(state: ClusterState, now: float = 0.0) -> Decision:
-    return centre.decide(state, now)
+def decide(state: SchedulerCache, now: float = 0.0) -> CycleResult:
+    return centre.run_cycle(state, now)
 
 
-def judged(state: ClusterState, now: float = 0.0) -> Decision:
+def judged(state: SchedulerCache, now: float = 0.0) -> CycleResult:
     """Run a cycle and check its result with the oracle."""
-    decision = centre.decide(state, now)
-    check(state, decision, now)
+    decision = centre.run_cycle(state, now)
+    check_result(state, decision, now)
     return decision

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from gangline.kube.events import EventRecorder
-from gangline.scheduler.announce import LONGEST_WAIT_S, Announcer
-from gangline.scheduler.model import Binding, NodeName, PodKey
+from gangline.scheduler.announce import MAX_EVENT_DELAY_S, ScheduledEventSender
+from gangline.scheduler.model import PodBinding, NodeName, PodKey
 from unit.kube.fake_server import FakeServer, connected
 
-BINDING = Binding(PodKey("d/p"), "uid-p", NodeName("a"))
+BINDING = PodBinding(PodKey("d/p"), "uid-p", NodeName("a"))
 PATIENCE_S = 60.0
 
 
@@ -29,8 +29,8 @@ async def announcing(
     times = iter([0.0])
     async with connected() as (server, client), EventRecorder(client, "test") as events:
         server.routes["POST", "/api/v1/namespaces/d/events"] = hear
-        announcer = Announcer(events, resting, lambda: next(times, passed_s))
-        announcer.bound(BINDING)
+        announcer = ScheduledEventSender(events, resting, lambda: next(times, passed_s))
+        announcer.add_binding(BINDING)
         task = asyncio.create_task(announcer.run())
         async with asyncio.timeout(PATIENCE_S):
             yield server, heard
@@ -48,5 +48,5 @@ async def test_an_event_waits_until_no_binding_is_under_way() -> None:
 
 
 async def test_an_event_does_not_wait_for_ever_where_pods_keep_coming() -> None:
-    async with announcing(asyncio.Event(), passed_s=LONGEST_WAIT_S) as (_, heard):
+    async with announcing(asyncio.Event(), passed_s=MAX_EVENT_DELAY_S) as (_, heard):
         await heard.wait()

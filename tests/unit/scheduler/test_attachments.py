@@ -3,10 +3,10 @@
 import msgspec
 
 from gangline.api.core import PersistentVolume
-from gangline.scheduler.model import Decision, NodeName, PodFacts, PodKey
-from gangline.scheduler.observe_storage import attach_limits, volume_facts
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
+from gangline.scheduler.model import CycleResult, NodeName, PodInfo, PodKey
+from gangline.scheduler.observe_storage import attach_limits, volume_info
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import ClaimInfo, StorageClassInfo, VolumeInfo
 from gangline.scheduler.wire import CSINode
 from unit.scheduler.builders import cluster, group, node, pod
 from unit.scheduler.builders import judged as decide
@@ -14,24 +14,24 @@ from unit.scheduler.builders import judged as decide
 DRIVER = "disk.example.com"
 
 
-def disks(state: ClusterState, *names: str, **limits: int) -> ClusterState:
+def disks(state: SchedulerCache, *names: str, **limits: int) -> SchedulerCache:
     """Claims with volumes of their own, that nodes attach up to their limit."""
     for name in names:
-        state.storage.claims[f"d/{name}"] = ClaimFacts(f"d/{name}", volume=f"pv-{name}")
-        state.storage.volumes[f"pv-{name}"] = VolumeFacts(f"pv-{name}", driver=DRIVER)
+        state.storage.claims[f"d/{name}"] = ClaimInfo(f"d/{name}", volume=f"pv-{name}")
+        state.storage.volumes[f"pv-{name}"] = VolumeInfo(f"pv-{name}", driver=DRIVER)
     for host, limit in limits.items():
         state.storage.limits[NodeName(host)] = {DRIVER: limit}
-    state.storage.known = True
+    state.storage.synced = True
     state.storage_changed()
     return state
 
 
-def using(name: str, *claims: str, **facts: object) -> PodFacts:
+def using(name: str, *claims: str, **facts: object) -> PodInfo:
     keys = tuple(f"d/{claim}" for claim in claims)
     return pod(name, cpu=0.1, claims=keys, **facts)  # type: ignore[arg-type]
 
 
-def places(decision: Decision) -> dict[str, str]:
+def places(decision: CycleResult) -> dict[str, str]:
     return {binding.pod.partition("/")[2]: str(binding.node) for binding in decision.bindings}
 
 
@@ -45,7 +45,7 @@ def test_what_is_attached_already_counts() -> None:
     state = cluster(node("a"), using("old", "c0", "c1", on="a"), using("new", "c2"))
     decision = decide(disks(state, "c0", "c1", "c2", a=2))
     assert not decision.bindings
-    assert "1 node(s) exceed max volume count" in decision.verdicts[0].message
+    assert "1 node(s) exceed max volume count" in decision.pending_reasons[0].message
     state.remove_pod(PodKey("d/old"))
     assert places(decide(state)) == {"new": "a"}
 
@@ -61,15 +61,15 @@ def test_a_claim_of_several_pods_is_attached_once_to_a_node() -> None:
 
 def test_drivers_without_limit_and_unattached_volumes_are_unlimited() -> None:
     state = disks(cluster(node("a"), using("p", "c0"), using("q", "plain")), "c0", b=1)
-    state.storage.claims["d/plain"] = ClaimFacts("d/plain", volume="nfs")
-    state.storage.volumes["nfs"] = VolumeFacts("nfs")
+    state.storage.claims["d/plain"] = ClaimInfo("d/plain", volume="nfs")
+    state.storage.volumes["nfs"] = VolumeInfo("nfs")
     assert len(decide(state).bindings) == 2
 
 
 def test_a_volume_that_is_yet_to_be_made_takes_a_place_of_its_class() -> None:
     state = cluster(node("a"), node("b"), using("p", "new"))
-    state.storage.claims["d/new"] = ClaimFacts("d/new", storage_class="fast")
-    state.storage.classes["fast"] = ClassFacts("fast", waits=True, driver=DRIVER)
+    state.storage.claims["d/new"] = ClaimInfo("d/new", storage_class="fast")
+    state.storage.classes["fast"] = StorageClassInfo("fast", waits_for_consumer=True, driver=DRIVER)
     assert places(decide(disks(state, a=0, b=1))) == {"p": "b"}
 
 
@@ -94,4 +94,4 @@ def test_limits_drivers_and_provisioners_are_read() -> None:
     assert attach_limits(msgspec.convert(raw, CSINode)) == {DRIVER: 25}
     csi = {"driver": DRIVER, "volumeHandle": "v"}
     volume = msgspec.convert({"metadata": {"name": "v"}, "spec": {"csi": csi}}, PersistentVolume)
-    assert volume_facts(volume).driver == DRIVER
+    assert volume_info(volume).driver == DRIVER

@@ -4,32 +4,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from gangline.scheduler.model import NodeName, PodFacts, PodKey
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import ClaimFacts, VolumeFacts
+from gangline.scheduler.model import NodeName, PodInfo, PodKey
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import ClaimInfo, VolumeInfo
 from unit.scheduler.builders import cluster, group, node, pod
 from unit.scheduler.builders import judged as decide
 
 DRIVER = "disk.example.com"
 
 
-def disks(state: ClusterState, **limits: int) -> ClusterState:
+def disks(state: SchedulerCache, **limits: int) -> SchedulerCache:
     """Give every claim that a pod names a volume, and nodes their limits."""
     for key in {claim for each in state.pods.values() for claim in each.claims}:
         attach(state, key)
     for host, limit in limits.items():
         state.storage.limits[NodeName(host)] = {DRIVER: limit}
-    state.storage.known = True
+    state.storage.synced = True
     state.storage_changed()
     return state
 
 
-def attach(state: ClusterState, claim: str) -> None:
-    state.storage.claims[claim] = ClaimFacts(claim, volume=f"pv-{claim}")
-    state.storage.volumes[f"pv-{claim}"] = VolumeFacts(f"pv-{claim}", driver=DRIVER)
+def attach(state: SchedulerCache, claim: str) -> None:
+    state.storage.claims[claim] = ClaimInfo(claim, volume=f"pv-{claim}")
+    state.storage.volumes[f"pv-{claim}"] = VolumeInfo(f"pv-{claim}", driver=DRIVER)
 
 
-def using(name: str, *claims: str, **facts: object) -> PodFacts:
+def using(name: str, *claims: str, **facts: object) -> PodInfo:
     keys = tuple(f"d/{claim}" for claim in claims)
     return pod(name, cpu=0.1, claims=keys, **facts)  # type: ignore[arg-type]
 
@@ -39,16 +39,16 @@ def small(name: str, age: int, on: str | None = None) -> list[object]:
     return [group(name, 1, age), using(f"{name}-0", name, group=name, age=age, on=on)]
 
 
-def run(state: ClusterState) -> dict[str, str]:
+def run(state: SchedulerCache) -> dict[str, str]:
     """Decide, and count the pods where they go."""
     decision = decide(state)
-    state.promises = dict(decision.promises)
+    state.reservations = dict(decision.reservations)
     for binding in decision.bindings:
         state.assume(binding.pod, binding.node)
     return {binding.pod.removeprefix("d/"): str(binding.node) for binding in decision.bindings}
 
 
-def end(state: ClusterState, *names: str) -> None:
+def end(state: SchedulerCache, *names: str) -> None:
     for name in names:
         state.remove_pod(PodKey(f"d/{name}"))
 
@@ -68,10 +68,10 @@ def test_a_stream_of_small_jobs_does_not_keep_the_last_places_from_the_first_in_
         state.set_pod(using("other", "dataset", age=99))
     disks(state, a=2)
     assert run(state) == {}
-    assert "d/big" in state.promises
+    assert "d/big" in state.reservations
     for index in (2, 3):
         for thing in small(f"s{index}", 10 + index):
-            (state.set_pod if isinstance(thing, PodFacts) else state.set_group)(thing)  # type: ignore[arg-type]
+            (state.set_pod if isinstance(thing, PodInfo) else state.set_group)(thing)  # type: ignore[arg-type]
         disks(state)
         end(state, f"s{index - 2}-0")
         placed = run(state)
@@ -82,7 +82,7 @@ def test_a_stream_of_small_jobs_does_not_keep_the_last_places_from_the_first_in_
 def test_others_use_the_places_that_the_first_in_line_does_not_need() -> None:
     state = cluster(node("a"), node("b"), *small("s0", 0, "a"), *large("big", "x", "y"))  # type: ignore[arg-type]
     for thing in small("late", 20):
-        (state.set_pod if isinstance(thing, PodFacts) else state.set_group)(thing)  # type: ignore[arg-type]
+        (state.set_pod if isinstance(thing, PodInfo) else state.set_group)(thing)  # type: ignore[arg-type]
     disks(state, a=2, b=1)
     assert run(state) == {"late-0": "b"}
 
@@ -90,10 +90,10 @@ def test_others_use_the_places_that_the_first_in_line_does_not_need() -> None:
 def test_places_of_pods_without_a_gang_are_not_waited_for() -> None:
     state = cluster(node("a"), using("service", "s", on="a"), *large("big", "x", "y"))  # type: ignore[arg-type]
     for thing in small("late", 20):
-        (state.set_pod if isinstance(thing, PodFacts) else state.set_group)(thing)  # type: ignore[arg-type]
+        (state.set_pod if isinstance(thing, PodInfo) else state.set_group)(thing)  # type: ignore[arg-type]
     disks(state, a=2)
     assert run(state) == {"late-0": "a"}
-    assert not state.promises
+    assert not state.reservations
 
 
 def test_different_shared_claims_of_one_decision_take_a_place_each() -> None:
@@ -125,6 +125,6 @@ def test_no_node_ever_attaches_more_than_it_can(data: some.DataObject) -> None:
     disks(state, a=draw(some.integers(0, 3)), b=draw(some.integers(0, 3)))
     for _ in range(3):
         run(state)
-        running = sorted(pod.key for pod in state.pods.values() if pod.holds_room)
+        running = sorted(pod.key for pod in state.pods.values() if pod.holds_resources)
         if running:
             state.remove_pod(running[0])

@@ -11,20 +11,20 @@ from gangline.api.meta import ObjectMeta
 from gangline.api.node import Node, NodeStatus
 from gangline.api.scheduling import PodGroup, PodGroupSpec, Queue, QueueSpec
 from gangline.scheduler.model import (
-    Decision,
+    CycleResult,
     GroupKey,
-    HyperNodeFacts,
-    MemberFacts,
-    NetworkRule,
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
     NodeName,
     PodKey,
-    Promise,
-    QueueFacts,
+    Reservation,
+    QueueInfo,
 )
-from gangline.scheduler.observe import budget_facts, group_facts, node_facts, queue_facts
-from gangline.scheduler.queues import problems
-from gangline.scheduler.simulate.check import faults
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.observe import budget_info, group_info, node_info, queue_info
+from gangline.scheduler.queues import queue_problems
+from gangline.scheduler.simulate.check import violations
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, pod, request
 
 NAMES = ["a", "b", "c", "d"]
@@ -39,10 +39,10 @@ AMOUNTS = st.one_of(
 
 
 @st.composite
-def contradictory(draw: st.DrawFn) -> ClusterState:
+def contradictory(draw: st.DrawFn) -> SchedulerCache:
     """Draw arbitrary queues, and jobs in and outside them."""
     queues = [
-        QueueFacts(
+        QueueInfo(
             name,
             open=draw(st.integers(0, 5)) > 0,
             weight=draw(st.integers(1, 65535)),
@@ -88,43 +88,43 @@ def contradictory(draw: st.DrawFn) -> ClusterState:
 )
 @given(contradictory())
 def test_arbitrary_queues_and_groups_give_valid_and_explained_results(
-    state: ClusterState,
+    state: SchedulerCache,
 ) -> None:
     decision = decide(state)
-    assert not list(faults(state, decision))
-    explained = {pod for verdict in decision.verdicts for pod, _ in verdict.pods}
-    assert explained | {binding.pod for binding in decision.bindings} == set(state.waiting)
-    assert all(text for verdict in decision.verdicts for _, text in verdict.pods)
-    problems(state.queues)
+    assert not list(violations(state, decision))
+    explained = {pod for verdict in decision.pending_reasons for pod, _ in verdict.pods}
+    assert explained | {binding.pod for binding in decision.bindings} == set(state.pending)
+    assert all(text for verdict in decision.pending_reasons for _, text in verdict.pods)
+    queue_problems(state.queues)
 
 
-def _bound(decision: Decision) -> set[str]:
+def _bound(decision: CycleResult) -> set[str]:
     return {binding.pod.removeprefix("d/") for binding in decision.bindings}
 
 
 GOOD = pod("good")
 QUEUES = [
-    pytest.param([QueueFacts("q", parent="q")], "q", "its own ancestor", id="its own parent"),
+    pytest.param([QueueInfo("q", parent="q")], "q", "its own ancestor", id="its own parent"),
     pytest.param(
-        [QueueFacts("q", parent="r"), QueueFacts("r", parent="q")], "q", "ancestor", id="a circle"
+        [QueueInfo("q", parent="r"), QueueInfo("r", parent="q")], "q", "ancestor", id="a circle"
     ),
-    pytest.param([QueueFacts("q", parent="none")], "q", "does not exist", id="no such parent"),
+    pytest.param([QueueInfo("q", parent="none")], "q", "does not exist", id="no such parent"),
     pytest.param(
-        [QueueFacts("q", guarantee=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
+        [QueueInfo("q", guarantee=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
         "q",
         "guarantee of cpu exceeds its capability",
         id="a guarantee above the capability",
     ),
     pytest.param(
-        [QueueFacts("q", deserved=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
+        [QueueInfo("q", deserved=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
         "q",
         "deserved cpu exceeds its capability",
         id="deserved above the capability",
     ),
     pytest.param(
         [
-            QueueFacts("p", capability=request(cpu=2, pods=0)),
-            QueueFacts("q", parent="p", capability=request(cpu=3, pods=0)),
+            QueueInfo("p", capability=request(cpu=2, pods=0)),
+            QueueInfo("q", parent="p", capability=request(cpu=3, pods=0)),
         ],
         "q",
         "capability of cpu exceeds that of 'p'",
@@ -132,9 +132,9 @@ QUEUES = [
     ),
     pytest.param(
         [
-            QueueFacts("p", capability=request(cpu=3, pods=0)),
-            QueueFacts("q", parent="p", guarantee=request(cpu=2, pods=0)),
-            QueueFacts("r", parent="p", guarantee=request(cpu=2, pods=0)),
+            QueueInfo("p", capability=request(cpu=3, pods=0)),
+            QueueInfo("q", parent="p", guarantee=request(cpu=2, pods=0)),
+            QueueInfo("r", parent="p", guarantee=request(cpu=2, pods=0)),
         ],
         "p",
         "guarantees of its child queues exceed its capability of cpu",
@@ -142,9 +142,9 @@ QUEUES = [
     ),
     pytest.param(
         [
-            QueueFacts("p", deserved=request(cpu=3, pods=0)),
-            QueueFacts("q", parent="p", deserved=request(cpu=2, pods=0)),
-            QueueFacts("r", parent="p", deserved=request(cpu=2, pods=0)),
+            QueueInfo("p", deserved=request(cpu=3, pods=0)),
+            QueueInfo("q", parent="p", deserved=request(cpu=2, pods=0)),
+            QueueInfo("r", parent="p", deserved=request(cpu=2, pods=0)),
         ],
         "p",
         "child queues deserve more cpu",
@@ -155,10 +155,10 @@ QUEUES = [
 
 @pytest.mark.parametrize(("queues", "name", "says"), QUEUES)
 def test_a_queue_that_contradicts_itself_or_others_is_named_and_others_go_on(
-    queues: list[QueueFacts], name: str, says: str
+    queues: list[QueueInfo], name: str, says: str
 ) -> None:
     state = cluster(node("n"), *queues, *gang("g", 1), group("h", 1, queue="q"), GOOD)
-    assert says in problems(state.queues)[name]
+    assert says in queue_problems(state.queues)[name]
     assert {"good", "g-worker-0"} <= _bound(decide(state))
 
 
@@ -173,8 +173,8 @@ def test_a_queue_that_contradicts_itself_or_others_is_named_and_others_go_on(
         pytest.param({"min_task_member": (("w", 9),)}, set(), id="more of a role than there are"),
         pytest.param({"queue": ""}, set(), id="a queue without a name"),
         pytest.param({"queue": "root"}, set(), id="the root of all queues"),
-        pytest.param({"network": NetworkRule(tier=0)}, set(), id="no domain is so close"),
-        pytest.param({"network": NetworkRule(tier_name="none")}, set(), id="no such tier"),
+        pytest.param({"network": NetworkTopologyRule(tier=0)}, set(), id="no domain is so close"),
+        pytest.param({"network": NetworkTopologyRule(tier_name="none")}, set(), id="no such tier"),
         pytest.param({"priority": -(2**31)}, {"a", "b"}, id="the lowest priority"),
     ],
 )
@@ -185,8 +185,8 @@ def test_a_group_whose_numbers_cannot_be_waits_with_a_reason_and_others_go_on(
     state = cluster(node("n"), group("g", **facts), *members, GOOD)  # type: ignore[arg-type]
     decision = decide(state)
     assert _bound(decision) == binds | {"good"}
-    assert bool(decision.verdicts) == (not binds)
-    assert all(verdict.message for verdict in decision.verdicts if verdict.group)
+    assert bool(decision.pending_reasons) == (not binds)
+    assert all(verdict.message for verdict in decision.pending_reasons if verdict.group)
 
 
 @pytest.mark.parametrize("quantity", ["-4", "-1Gi", "1e30", "9999999999999Ti", "four", "", "1Xi"])
@@ -196,8 +196,8 @@ def test_amounts_of_nodes_and_queues_that_are_none_neither_overflow_nor_stop_any
     has = {"cpu": quantity, "memory": quantity, GPU: quantity}
     there = Node(metadata=ObjectMeta(name="odd"), status=NodeStatus(allocatable=has))
     written = Queue(metadata=ObjectMeta(name="q"), spec=QueueSpec(capability=has, deserved=has))
-    odd = node_facts(there)
-    state = cluster(odd, node("n"), queue_facts(written), group("g", 1, queue="q"), GOOD)
+    odd = node_info(there)
+    state = cluster(odd, node("n"), queue_info(written), group("g", 1, queue="q"), GOOD)
     state.set_pod(pod("p", cpu=1, group="g"))
     assert "good" in _bound(decide(state))
     assert all(amount >= 0 for _, amount in odd.allocatable)
@@ -216,9 +216,9 @@ def test_annotations_that_cannot_be_read_mean_nothing(text: str) -> None:
         "volcano.sh/task-topology-anti-affinity",
     ]
     metadata = ObjectMeta(name="g", namespace="d", annotations=dict.fromkeys(keys, text))
-    facts = group_facts(PodGroup(metadata=metadata, spec=PodGroupSpec(min_member=1)), {})
-    assert facts.places is None
-    assert facts.checkpointed == 0
+    facts = group_info(PodGroup(metadata=metadata, spec=PodGroupSpec(min_member=1)), {})
+    assert facts.previous_nodes is None
+    assert facts.checkpointed_at == 0
     assert facts.preemptable
     assert _bound(decide(cluster(node("n"), facts, pod("p", group="g")))) == {"p"}
 
@@ -231,36 +231,36 @@ def test_a_node_on_which_more_is_used_than_it_has_takes_nothing_more() -> None:
 
 def test_allocatable_above_the_capacity_counts_as_for_kube_scheduler() -> None:
     status = NodeStatus(capacity={"cpu": "4"}, allocatable={"cpu": "8"})
-    facts = node_facts(Node(metadata=ObjectMeta(name="n"), status=status))
+    facts = node_info(Node(metadata=ObjectMeta(name="n"), status=status))
     assert dict(facts.allocatable)["cpu"] == 8000
 
 
 def test_a_budget_without_a_selector_protects_nothing() -> None:
-    facts = budget_facts(PodDisruptionBudget(metadata=ObjectMeta(name="b", namespace="d")))
+    facts = budget_info(PodDisruptionBudget(metadata=ObjectMeta(name="b", namespace="d")))
     assert not facts.covers(pod("p"))
 
 
-def _lose_node(state: ClusterState) -> None:
+def _lose_node(state: SchedulerCache) -> None:
     state.remove_node(NodeName("n"))
 
 
-def _lose_group(state: ClusterState) -> None:
+def _lose_group(state: SchedulerCache) -> None:
     state.remove_group(GroupKey("d/g"))
 
 
-def _lose_queue(state: ClusterState) -> None:
+def _lose_queue(state: SchedulerCache) -> None:
     del state.queues["q"]
 
 
-def _lose_pod(state: ClusterState) -> None:
+def _lose_pod(state: SchedulerCache) -> None:
     state.remove_pod(PodKey("d/g-0"))
 
 
-def _lose_domain(state: ClusterState) -> None:
+def _lose_domain(state: SchedulerCache) -> None:
     state.nodes.remove_hypernode("s")
 
 
-def _all_at_once(state: ClusterState) -> None:
+def _all_at_once(state: SchedulerCache) -> None:
     for lose in (_lose_domain, _lose_pod, _lose_queue, _lose_group, _lose_node):
         lose(state)
 
@@ -270,11 +270,13 @@ def _all_at_once(state: ClusterState) -> None:
 )
 @pytest.mark.parametrize("stage", ["waiting", "decided", "evicting", "promised"])
 def test_objects_deleted_between_cycles_affect_no_other_gang(
-    stage: str, lose: Callable[[ClusterState], None]
+    stage: str, lose: Callable[[SchedulerCache], None]
 ) -> None:
-    state = cluster(node("n", cpu=2), node("m", cpu=2), QueueFacts("q"))
-    state.nodes.set_hypernode(HyperNodeFacts("s", 1, members=(MemberFacts(False, pattern="."),)))
-    state.set_group(group("g", 2, queue="q", priority=5, network=NetworkRule(tier=1)))
+    state = cluster(node("n", cpu=2), node("m", cpu=2), QueueInfo("q"))
+    state.nodes.set_hypernode(
+        HyperNodeInfo("s", 1, members=(HyperNodeMemberInfo(False, pattern="."),))
+    )
+    state.set_group(group("g", 2, queue="q", priority=5, network=NetworkTopologyRule(tier=1)))
     for index in range(2):
         state.set_pod(pod(f"g-{index}", cpu=2, group="g"))
     if stage in ("evicting", "promised"):
@@ -283,22 +285,22 @@ def test_objects_deleted_between_cycles_affect_no_other_gang(
         for index, on in enumerate("nm"):
             state.set_pod(pod(f"{low}-{index}", cpu=2, group=low, on=on))
     decision = decide(state)
-    state.promises = dict(decision.promises)
+    state.reservations = dict(decision.reservations)
     if stage == "decided":
         for binding in decision.bindings:
             state.assume(binding.pod, binding.node)
     for eviction in decision.evictions:
         state.evict(eviction.pod, eviction.uid)
     lose(state)
-    state.promises["d/stray"] = Promise(((PodKey("d/stray"), NodeName("gone")),), True)
+    state.reservations["d/stray"] = Reservation(((PodKey("d/stray"), NodeName("gone")),), True)
     state.set_node(node("new", cpu=2))
     state.set_pod(pod("late", cpu=2))
     later = decide(state)
-    explained = {key for verdict in later.verdicts for key, _ in verdict.pods}
-    assert explained | {binding.pod for binding in later.bindings} == set(state.waiting)
-    assert not list(faults(state, later))
+    explained = {key for verdict in later.pending_reasons for key, _ in verdict.pods}
+    assert explained | {binding.pod for binding in later.bindings} == set(state.pending)
+    assert not list(violations(state, later))
     for binding in later.bindings:
         state.assume(binding.pod, binding.node)
-    state.unassume(PodKey("d/g-0"), "uid-g-0")
-    state.pardon(PodKey("d/low-0"), "uid-low-0")
-    assert not list(faults(state, decide(state)))
+    state.forget_assumed(PodKey("d/g-0"), "uid-g-0")
+    state.undo_eviction(PodKey("d/low-0"), "uid-low-0")
+    assert not list(violations(state, decide(state)))

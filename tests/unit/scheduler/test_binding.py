@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 import pytest
 
 from gangline.scheduler.bind import Binder
-from gangline.scheduler.model import Binding, NodeName, PodKey
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import PodBinding, NodeName, PodKey
+from gangline.scheduler.state import SchedulerCache
 from unit.kube.fake_server import Answer, FakeServer, Seen, answering, connected, failing
 from unit.scheduler.builders import cluster, node, pod
 
 P = PodKey("d/p")
-BINDING = Binding(P, "uid-p", NodeName("a"))
+BINDING = PodBinding(P, "uid-p", NodeName("a"))
 DONE = answering({"kind": "Status"}, 201)
 PATH = "/api/v1/namespaces/d/pods/p/binding"
 
 
 @dataclass
 class Outcome:
-    bound: list[Binding] = field(default_factory=list)
+    bound: list[PodBinding] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
     server: FakeServer = field(default_factory=FakeServer)
 
@@ -28,7 +28,7 @@ class Outcome:
         return [seen for seen in self.server.seen if seen.path == PATH]
 
 
-async def bind(state: ClusterState, proper: Answer, *faults: Answer) -> Outcome:
+async def bind(state: SchedulerCache, proper: Answer, *faults: Answer) -> Outcome:
     """Carry one binding out to its end, on a server that answers so after these faults."""
     outcome = Outcome()
     async with connected() as (server, client), asyncio.TaskGroup() as tasks:
@@ -49,11 +49,11 @@ async def bind(state: ClusterState, proper: Answer, *faults: Answer) -> Outcome:
 
 
 @pytest.fixture
-def state() -> ClusterState:
+def state() -> SchedulerCache:
     return cluster(node("a"), pod("p"))
 
 
-async def test_a_binding_names_the_pod_by_its_uid(state: ClusterState) -> None:
+async def test_a_binding_names_the_pod_by_its_uid(state: SchedulerCache) -> None:
     outcome = await bind(state, DONE)
     assert outcome.bound == [BINDING]
     body = outcome.sent[0].json()
@@ -61,7 +61,7 @@ async def test_a_binding_names_the_pod_by_its_uid(state: ClusterState) -> None:
 
 
 async def test_a_server_in_trouble_is_asked_again_while_the_place_is_kept(
-    state: ClusterState,
+    state: SchedulerCache,
 ) -> None:
     outcome = await bind(state, DONE, failing(500, "InternalError"), failing(504, "Timeout"))
     assert outcome.bound == [BINDING]
@@ -69,7 +69,7 @@ async def test_a_server_in_trouble_is_asked_again_while_the_place_is_kept(
     assert not outcome.released.is_set()
 
 
-async def test_a_refusal_for_good_is_not_repeated(state: ClusterState) -> None:
+async def test_a_refusal_for_good_is_not_repeated(state: SchedulerCache) -> None:
     outcome = await bind(state, failing(404, "NotFound"))
     assert not outcome.bound
     assert outcome.released.is_set()
@@ -80,7 +80,7 @@ async def test_a_refusal_for_good_is_not_repeated(state: ClusterState) -> None:
 async def test_a_binding_in_trouble_does_not_hold_up_those_behind_it() -> None:
     names = [f"p-{number}" for number in range(4)]
     state = cluster(node("a"), *(pod(name) for name in names))
-    bound: list[Binding] = []
+    bound: list[PodBinding] = []
     async with connected() as (server, client), asyncio.TaskGroup() as tasks:
         for name in names:
             server.routes["POST", f"/api/v1/namespaces/d/pods/{name}/binding"] = DONE
@@ -88,9 +88,9 @@ async def test_a_binding_in_trouble_does_not_hold_up_those_behind_it() -> None:
         binder = Binder(
             client, state, tasks, at_once=1, bound=bound.append, released=asyncio.Event().set
         )
-        binder.bind([Binding(PodKey(f"d/{name}"), "", NodeName("a")) for name in names])
+        binder.bind([PodBinding(PodKey(f"d/{name}"), "", NodeName("a")) for name in names])
         async with asyncio.timeout(60):
-            await binder.rush.resting.wait()
+            await binder.in_flight.idle.wait()
     asked = [seen.path.split("/")[-2] for seen in server.seen]
     assert asked == [*names, names[0]]
     assert {binding.pod for binding in bound} == {f"d/{name}" for name in names}

@@ -3,14 +3,14 @@
 from msgspec.structs import replace
 
 from gangline.scheduler.model import NodeName, PodKey
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, node, pod
 
 A = NodeName("a")
 P = PodKey("d/p")
 
 
-def used_cpu(state: ClusterState, name: str = "a") -> int:
+def used_cpu(state: SchedulerCache, name: str = "a") -> int:
     nodes = state.nodes
     return int(nodes.used[nodes.columns["cpu"], nodes.rows[NodeName(name)]])
 
@@ -19,7 +19,7 @@ def test_assumed_pod_holds_resources_and_is_not_pending() -> None:
     state = cluster(node("a"), pod("p", cpu=2))
     state.assume(P, A)
     assert used_cpu(state) == 2000
-    assert not state.waiting
+    assert not state.pending
 
 
 def test_news_older_than_the_binding_do_not_undo_it() -> None:
@@ -27,7 +27,7 @@ def test_news_older_than_the_binding_do_not_undo_it() -> None:
     state.assume(P, A)
     state.set_pod(pod("p", cpu=2, role="said late"))
     assert used_cpu(state) == 2000
-    assert not state.waiting
+    assert not state.pending
 
 
 def test_the_api_servers_word_ends_the_assumption() -> None:
@@ -35,26 +35,26 @@ def test_the_api_servers_word_ends_the_assumption() -> None:
     state.assume(P, A)
     state.set_pod(pod("p", cpu=2, on="b"))
     assert (used_cpu(state, "a"), used_cpu(state, "b")) == (0, 2000)
-    state.unassume(P, "uid-p")
+    state.forget_assumed(P, "uid-p")
     assert used_cpu(state, "b") == 2000
 
 
 def test_a_failed_binding_lets_the_pod_wait_again() -> None:
     state = cluster(node("a"), pod("p", cpu=2))
     state.assume(P, A)
-    state.unassume(P, "uid-p")
+    state.forget_assumed(P, "uid-p")
     assert used_cpu(state) == 0
-    assert set(state.waiting) == {P}
+    assert set(state.pending) == {P}
 
 
 def test_a_failed_binding_of_a_former_pod_of_the_name_means_nothing() -> None:
     state = cluster(node("a"), pod("p", cpu=2))
     state.assume(P, A)
     state.set_pod(replace(pod("p", cpu=2), uid="another"))
-    assert set(state.waiting) == {P}
+    assert set(state.pending) == {P}
     state.assume(P, A)
-    state.unassume(P, "uid-p")
-    assert not state.waiting
+    state.forget_assumed(P, "uid-p")
+    assert not state.pending
 
 
 def test_deleted_pod_releases_its_resources() -> None:
@@ -87,9 +87,9 @@ def test_finished_pod_releases_its_resources() -> None:
 
 def test_rows_of_removed_nodes_are_used_again() -> None:
     state = cluster(*(node(f"n{index}") for index in range(40)))
-    size = len(state.nodes.facts)
+    size = len(state.nodes.infos)
     for index in range(40):
         state.remove_node(NodeName(f"n{index}"))
         state.set_node(node(f"m{index}", cpu=1))
-    assert len(state.nodes.facts) == size
+    assert len(state.nodes.infos) == size
     assert len(state.nodes) == 40

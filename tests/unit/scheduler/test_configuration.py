@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from gangline.scheduler.configuration import ConfigurationError, read_configuration
-from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.plugins.node_scores import ScoreWeights
 from gangline.scheduler.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import decide, node, pod
 
 HELM = """
@@ -48,15 +48,15 @@ tiers:
 def test_default_file_is_read_without_evictions() -> None:
     found = read_configuration(HELM)
     assert (found.preempt, found.reclaim) == (False, False)
-    assert found.weights == Weights()
+    assert found.weights == ScoreWeights()
 
 
 def test_actions_and_arguments_are_taken_over() -> None:
-    settings = read_configuration(TUNED).applied(SchedulerSettings())
+    settings = read_configuration(TUNED).apply_to(SchedulerSettings())
     assert (settings.preempt, settings.reclaim) == (True, True)
     weights = settings.weights
     assert (weights.packing, weights.cpu, weights.affinity, weights.images) == (10, 2, 3, 1)
-    assert weights.of("nvidia.com/gpu") == 7
+    assert weights.resource_weight("nvidia.com/gpu") == 7
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
 
 
 def test_settings_without_effect_are_reported() -> None:
-    assert read_configuration(HELM).applied(SchedulerSettings()).unheeded == (
+    assert read_configuration(HELM).apply_to(SchedulerSettings()).ignored_settings == (
         "enablePreemptable of plugin 'gang': its rules cannot be switched off",
     )
     text = """
@@ -122,27 +122,27 @@ tiers:
   - {name: priority, enableJobOrder: true}
   - {name: drf, enableJobOrder: false, enableHierarchy: false}
 """
-    assert read_configuration(text).unheeded == (
+    assert read_configuration(text).ignored_settings == (
         "overcommit-factor of plugin 'overcommit': its rules always apply",
         "enableTopologyAwarePreemption of action 'preempt': it is not supported",
     )
-    assert read_configuration("").unheeded == ()
+    assert read_configuration("").ignored_settings == ()
 
 
 def test_gangs_lodge_on_learned_run_times_only_if_that_is_asked_for() -> None:
     text = "configurations: [{name: backfill, arguments: {backfill.learned: %s}}]"
     asked = read_configuration(text % "true")
-    assert asked.applied(SchedulerSettings()).policy.lodge
-    assert not asked.unheeded
+    assert asked.apply_to(SchedulerSettings()).policy.learned_backfill
+    assert not asked.ignored_settings
     for said in (text % "false", ""):
-        assert not read_configuration(said).applied(SchedulerSettings()).policy.lodge
+        assert not read_configuration(said).apply_to(SchedulerSettings()).policy.learned_backfill
     with pytest.raises(ConfigurationError, match=r"backfill\.learned: 'often' is neither true nor"):
         read_configuration(text % "often")
 
 
 def test_nodes_can_be_filled_evenly_instead() -> None:
     text = "tiers: [{plugins: [{name: nodeorder, arguments: {leastrequested.weight: 1}}]}]"
-    state = ClusterState(read_configuration(text).weights)
+    state = SchedulerCache(read_configuration(text).weights)
     for name in ("a", "b"):
         state.set_node(node(name))
     for index in range(4):
@@ -190,7 +190,7 @@ def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
     arguments = {f"{name}.weight": value for name, value in everything.items()}
     plugin = {"name": "nodeorder", "arguments": arguments}
     found = read_configuration(yaml.safe_dump({"tiers": [{"plugins": [plugin]}]})).weights
-    assert found == Weights(
+    assert found == ScoreWeights(
         packing=-2, affinity=5, pod_affinity=6, spreading=7, discouraged=8, balance=9, images=10
     )
 

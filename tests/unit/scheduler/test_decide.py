@@ -5,35 +5,37 @@ from collections import Counter
 import pytest
 
 from gangline.scheduler.model import (
-    Constraints,
-    Decision,
-    Expression,
+    PlacementConstraints,
+    CycleResult,
+    LabelExpression,
     GroupKey,
     NodeTerm,
-    QueueFacts,
-    Taint,
-    Toleration,
+    QueueInfo,
+    TaintInfo,
+    TolerationInfo,
 )
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.vacancies import HELD_S
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.vacancies import LOST_MEMBER_RESERVATION_S
 from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, pod
 
 
-def placed(decision: Decision) -> dict[str, str]:
+def placed(decision: CycleResult) -> dict[str, str]:
     return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
-def reason(decision: Decision, name: str) -> str:
-    return next(v.reason for v in decision.verdicts if v.group == f"d/{name}")
+def reason(decision: CycleResult, name: str) -> str:
+    return next(v.reason for v in decision.pending_reasons if v.group == f"d/{name}")
 
 
-def message(decision: Decision, name: str) -> str:
+def message(decision: CycleResult, name: str) -> str:
     key = f"d/{name}"
-    return next(v.message for v in decision.verdicts if key in (v.group, *(p for p, _ in v.pods)))
+    return next(
+        v.message for v in decision.pending_reasons if key in (v.group, *(p for p, _ in v.pods))
+    )
 
 
-def pod_message(decision: Decision, name: str) -> str:
-    messages = dict(entry for verdict in decision.verdicts for entry in verdict.pods)
+def pod_message(decision: CycleResult, name: str) -> str:
+    messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
     return messages[f"d/{name}"]  # type: ignore[index]
 
 
@@ -41,7 +43,7 @@ def test_gang_that_fits_is_placed_completely() -> None:
     decision = decide(cluster(node("a", cpu=4), node("b", cpu=4), *gang("job", 4, cpu=2)))
     assert Counter(placed(decision).values()) == {"a": 2, "b": 2}
     assert decision.placed == {"d/job"}
-    assert not decision.verdicts
+    assert not decision.pending_reasons
 
 
 def test_a_gang_that_does_not_fit_leaves_no_pod_on_a_node() -> None:
@@ -115,7 +117,7 @@ def test_a_member_that_is_being_deleted_does_not_count() -> None:
 
 
 def test_a_member_that_succeeded_counts_and_one_that_failed_does_not() -> None:
-    def state(phase: str) -> Decision:
+    def state(phase: str) -> CycleResult:
         return decide(
             cluster(
                 node("a", cpu=4),
@@ -137,7 +139,7 @@ def test_extra_pods_are_placed_while_resources_last() -> None:
     assert set(placed(decision)) == {"p0", "p1", "p2"}
     assert decision.placed == {"d/job"}
     assert "runs without this pod" in pod_message(decision, "p4")
-    assert all(verdict.group is None for verdict in decision.verdicts)
+    assert all(verdict.group is None for verdict in decision.pending_reasons)
 
 
 def test_without_a_minimum_pods_are_placed_one_by_one() -> None:
@@ -178,11 +180,11 @@ def test_missing_role_is_named_in_the_message() -> None:
     ("queue", "facts", "expected"),
     [
         pytest.param("missing", (), "QueueNotFound", id="missing queue"),
-        pytest.param("shut", (QueueFacts("shut", open=False),), "QueueClosed", id="closed queue"),
+        pytest.param("shut", (QueueInfo("shut", open=False),), "QueueClosed", id="closed queue"),
     ],
 )
 def test_a_gang_is_refused_by_its_queue(
-    queue: str, facts: tuple[QueueFacts, ...], expected: str
+    queue: str, facts: tuple[QueueInfo, ...], expected: str
 ) -> None:
     decision = decide(
         cluster(node("a"), *facts, group("job", 1, queue=queue), pod("p", group="job"))
@@ -208,7 +210,7 @@ def test_pods_of_an_unknown_group_wait_for_it() -> None:
 def test_what_is_not_ours_to_place_is_left_alone(facts: dict[str, object]) -> None:
     decision = decide(cluster(node("a"), pod("p", **facts)))  # type: ignore[arg-type]
     assert not decision.bindings
-    assert not decision.verdicts
+    assert not decision.pending_reasons
 
 
 def test_pods_of_other_schedulers_hold_resources() -> None:
@@ -220,7 +222,7 @@ def test_unusable_nodes_have_kubernetes_messages() -> None:
     state = cluster(
         node("cordoned", unschedulable=True),
         node("gone", ready=False),
-        node("tainted", taints=(Taint("gpu", "yes", "NoSchedule"),)),
+        node("tainted", taints=(TaintInfo("gpu", "yes", "NoSchedule"),)),
         node("unlike", labels={"zone": "b"}),
         node("small", cpu=1, memory=1, labels={"zone": "a"}),
         pod("p", cpu=2, memory=2, constraints=on_label(zone="a")),
@@ -244,15 +246,17 @@ def test_too_many_pods_is_a_reason_of_its_own() -> None:
 
 
 def test_tolerated_taints_are_ignored() -> None:
-    taint = Taint("gpu", "yes", "NoSchedule")
-    tolerant = Constraints(tolerations=(Toleration("gpu", "Equal", "yes", "NoSchedule"),))
+    taint = TaintInfo("gpu", "yes", "NoSchedule")
+    tolerant = PlacementConstraints(
+        tolerations=(TolerationInfo("gpu", "Equal", "yes", "NoSchedule"),)
+    )
     state = cluster(node("a", taints=(taint,)), pod("p", constraints=tolerant))
     assert placed(decide(state)) == {"p": "a"}
 
 
 def test_preferred_affinity_decides_between_nodes() -> None:
-    term = NodeTerm(labels=(Expression("zone", "In", ("b",)),))
-    wish = Constraints(preferred=((10, term),))
+    term = NodeTerm(labels=(LabelExpression("zone", "In", ("b",)),))
+    wish = PlacementConstraints(preferred=((10, term),))
     state = cluster(
         node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}), pod("p", constraints=wish)
     )
@@ -383,7 +387,7 @@ def test_a_port_that_was_given_back_is_free_on_nodes_that_came_later() -> None:
     assert placed(decide(state)) == {"second": "b"}
 
 
-def a_gang_that_lost_a_member() -> ClusterState:
+def a_gang_that_lost_a_member() -> SchedulerCache:
     lost = pod("b1", group="broken", on="a")
     state = cluster(
         node("a", cpu=2),
@@ -393,7 +397,7 @@ def a_gang_that_lost_a_member() -> ClusterState:
         *gang("other", 1, age=1),
     )
     state.remove_pod(lost.key)
-    state.vacate(lost, at=100.0, keep_s=HELD_S)
+    state.record_lost_member(lost, at=100.0, keep_s=LOST_MEMBER_RESERVATION_S)
     return state
 
 
@@ -407,9 +411,9 @@ def test_node_of_a_lost_member_is_reserved_until_it_is_recreated() -> None:
 
 
 def test_the_place_of_a_lost_member_is_not_held_for_ever() -> None:
-    assert set(placed(decide(a_gang_that_lost_a_member(), now=100.0 + HELD_S))) == {
-        "other-worker-0"
-    }
+    assert set(
+        placed(decide(a_gang_that_lost_a_member(), now=100.0 + LOST_MEMBER_RESERVATION_S))
+    ) == {"other-worker-0"}
 
 
 def test_no_place_is_held_for_a_gang_that_does_not_run_any_more() -> None:

@@ -8,35 +8,35 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gangline.scheduler.configuration import read_configuration
-from gangline.scheduler.decide import decide
-from gangline.scheduler.model import NodeFacts, NodeName, Places, PodFacts, PodKey
+from gangline.scheduler.decide import run_cycle
+from gangline.scheduler.model import NodeInfo, NodeName, PreviousNodes, PodInfo, PodKey
 from gangline.scheduler.node_traits import MODEL_LABELS
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, gang, group, node, pod
 
-ANY_MODEL = Weights(one_model=0)
+ANY_MODEL = ScoreWeights(same_device_model=0)
 
 
-def of(model: str, name: str, gpu: int = 8, label: str = MODEL_LABELS[0]) -> NodeFacts:
+def of(model: str, name: str, gpu: int = 8, label: str = MODEL_LABELS[0]) -> NodeInfo:
     return node(name, cpu=64, gpu=gpu, labels={label: model} if model else {})
 
 
-def where(state: ClusterState) -> Counter[str]:
-    decision = decide(state, 0.0)
-    check(state, decision, 0.0)
+def where(state: SchedulerCache) -> Counter[str]:
+    decision = run_cycle(state, 0.0)
+    check_result(state, decision, 0.0)
     return Counter(str(binding.node) for binding in decision.bindings)
 
 
 @pytest.mark.parametrize("label", MODEL_LABELS)
 @pytest.mark.parametrize(
     ("weights", "expected"),
-    [(Weights(), {"b": 4}), (ANY_MODEL, {"a": 1, "b": 3})],
+    [(ScoreWeights(), {"b": 4}), (ANY_MODEL, {"a": 1, "b": 3})],
     ids=["one model", "any"],
 )
 def test_it_is_a_choice_whether_gangs_keep_to_one_model(
-    label: str, weights: Weights, expected: dict[str, int]
+    label: str, weights: ScoreWeights, expected: dict[str, int]
 ) -> None:
     nodes = of("A", "a", label=label), of("B", "b", label=label)
     busy = pod("busy", gpu=6, on="a")
@@ -51,7 +51,7 @@ def test_unlabelled_nodes_count_as_one_model() -> None:
 
 def test_gang_returns_to_its_nodes_whatever_the_model() -> None:
     places = ((PodKey("d/g-0"), NodeName("a")), (PodKey("d/g-1"), NodeName("b")))
-    facts = group("g", 2, places=Places(60.0, places))
+    facts = group("g", 2, places=PreviousNodes(60.0, places))
     pods = [pod(f"g-{index}", gpu=2, group="g") for index in range(2)]
     assert where(cluster(of("A", "a"), of("B", "b"), facts, *pods)) == {"a": 1, "b": 1}
 
@@ -61,11 +61,11 @@ def test_it_can_be_configured() -> None:
         "tiers: [{plugins: [{name: binpack, arguments: "
         "{binpack.onemodel: 0, binpack.sparedevices: 7}}]}]"
     )
-    assert read_configuration(text).weights == Weights(one_model=0, spare_devices=7)
+    assert read_configuration(text).weights == ScoreWeights(same_device_model=0, spare_devices=7)
 
 
 @st.composite
-def mixed(draw: st.DrawFn) -> tuple[list[NodeFacts], list[PodFacts], int, int]:
+def mixed(draw: st.DrawFn) -> tuple[list[NodeInfo], list[PodInfo], int, int]:
     """Draw nodes of up to three models, what is in use on them, and a gang."""
     nodes = [
         of(draw(st.sampled_from(["A", "B", "C", ""])), f"n{index}", draw(st.integers(0, 8)))
@@ -85,7 +85,7 @@ LAW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthChe
 @LAW
 @given(mixed(), st.randoms(use_true_random=False))
 def test_no_gang_waits_for_one_model_and_none_is_mixed_that_need_not_be(
-    drawn: tuple[list[NodeFacts], list[PodFacts], int, int], random: Random
+    drawn: tuple[list[NodeInfo], list[PodInfo], int, int], random: Random
 ) -> None:
     nodes, busy, size, gpus = drawn
     wanted = gang("g", size, gpu=gpus)

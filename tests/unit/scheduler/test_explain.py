@@ -4,16 +4,16 @@ import pytest
 
 from gangline.scheduler.explain import (
     GATED,
-    KEPT,
+    CAPACITY_RESERVED,
     NOT_OURS,
     PLACED,
-    ROOM,
+    HAS_CAPACITY,
     STARTS,
     WAITS,
     explain_group,
     explain_pod,
 )
-from gangline.scheduler.model import GroupKey, PodKey, QueueFacts, Taint
+from gangline.scheduler.model import GroupKey, PodKey, QueueInfo, TaintInfo
 from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
 
 JOB = GroupKey("d/job")
@@ -24,7 +24,7 @@ def test_each_node_is_listed_with_what_keeps_the_pods_off() -> None:
         node("a", cpu=4, labels={"kind": "x"}),
         node("b", cpu=2, labels={"kind": "x"}),
         node("c", cpu=2),
-        node("d", cpu=9, labels={"kind": "x"}, taints=(Taint("gpu", "", "NoSchedule"),)),
+        node("d", cpu=9, labels={"kind": "x"}, taints=(TaintInfo("gpu", "", "NoSchedule"),)),
         group("other", 1),
         pod("other-0", cpu=1, group="other", on="b"),
         *gang("job", 2, cpu=3, constraints=on_label(kind="x"), role="worker"),
@@ -34,7 +34,7 @@ def test_each_node_is_listed_with_what_keeps_the_pods_off() -> None:
     (need,) = told.needs
     assert (need.role, need.asked) == ("worker", "cpu 3")
     assert [(alike.why, alike.nodes) for alike in need.nodes] == [
-        (ROOM, ("a",)),
+        (HAS_CAPACITY, ("a",)),
         ("Insufficient cpu", ("b",)),
         ("node(s) didn't match Pod's node affinity/selector", ("c",)),
         ("node(s) had untolerated taint {gpu: }", ("d",)),
@@ -51,7 +51,7 @@ def test_reserved_nodes_are_listed_separately() -> None:
         *gang("job", 1, age=5, cpu=2),
     )
     told = explain_group(state, JOB, 0.0)
-    assert [alike.why for alike in told.needs[0].nodes] == [KEPT]
+    assert [alike.why for alike in told.needs[0].nodes] == [CAPACITY_RESERVED]
     assert "reserved for d/large" in told.message
     assert "1 before it" in told.message
     assert explain_group(state, GroupKey("d/large"), 0.0).planned == {"d/large-worker-0": "a"}
@@ -60,8 +60,8 @@ def test_reserved_nodes_are_listed_separately() -> None:
 def test_queues_are_listed_up_to_the_top_with_their_figures() -> None:
     state = cluster(
         node("a", cpu=8),
-        QueueFacts("team"),
-        QueueFacts("team-a", parent="team", capability=(("cpu", 3000),)),
+        QueueInfo("team"),
+        QueueInfo("team-a", parent="team", capability=(("cpu", 3000),)),
         group("first", 1, queue="team-a"),
         pod("first-0", cpu=2, group="first", on="a"),
         group("job", 1, queue="team-a"),

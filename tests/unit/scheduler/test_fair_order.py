@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from gangline.scheduler.configuration import read_configuration
-from gangline.scheduler.decide import decide
-from gangline.scheduler.fairness import BY_AGE, Fairness
+from gangline.scheduler.decide import run_cycle
+from gangline.scheduler.fairness import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.model import (
-    Decision,
-    GroupFacts,
+    CycleResult,
+    PodGroupInfo,
     GroupKey,
-    NodeFacts,
-    PodFacts,
+    NodeInfo,
+    PodInfo,
     PodKey,
-    Promise,
-    QueueFacts,
+    Reservation,
+    QueueInfo,
 )
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.victims import Policy
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.victims import EvictionPolicy
 from unit.scheduler.builders import cluster, group, node, pod
 
-Facts = NodeFacts | PodFacts | GroupFacts | QueueFacts
-GANGS, NAMESPACES = Fairness(gangs=True), Fairness(namespaces=True)
+Facts = NodeInfo | PodInfo | PodGroupInfo | QueueInfo
+GANGS, NAMESPACES = FairnessPolicy(gangs=True), FairnessPolicy(namespaces=True)
 
 
 @dataclass(frozen=True)
@@ -61,26 +61,26 @@ class Job:
             changed(each, key=PodKey(f"{key}-{index}"), group=key, uid=f"{key}-{index}")
             for index, each in enumerate(pods)
         ]
-        return [GroupFacts(**{**_fields(facts), "key": key}), *named]
+        return [PodGroupInfo(**{**_fields(facts), "key": key}), *named]
 
 
-def _fields(facts: GroupFacts) -> dict[str, object]:
-    return {name: getattr(facts, name) for name in GroupFacts.__slots__}
+def _fields(facts: PodGroupInfo) -> dict[str, object]:
+    return {name: getattr(facts, name) for name in PodGroupInfo.__slots__}
 
 
 def world(cpu: int, jobs: Sequence[Job], *more: Facts, memory: float = 64) -> list[Facts]:
     return [node("n", cpu=cpu, memory=memory), *more, *(f for job in jobs for f in job.facts())]
 
 
-def served(state: ClusterState, fairness: Fairness) -> list[str]:
+def served(state: SchedulerCache, fairness: FairnessPolicy) -> list[str]:
     """Return the gangs that get nodes, in their order; the judge looks at it."""
     decision = decided(state, fairness)
     return list(dict.fromkeys(str(binding.group) for binding in decision.bindings))
 
 
-def decided(state: ClusterState, fairness: Fairness, now: float = 0.0) -> Decision:
-    decision = decide(state, now, Policy(fairness=fairness))
-    check(state, decision, now)
+def decided(state: SchedulerCache, fairness: FairnessPolicy, now: float = 0.0) -> CycleResult:
+    decision = run_cycle(state, now, EvictionPolicy(fairness=fairness))
+    check_result(state, decision, now)
     return decision
 
 
@@ -154,8 +154,8 @@ HAS = Job("a/has", 2, runs=2)
 def test_namespace_with_the_smallest_share_is_served_first(
     cpu: int, jobs: list[Job], by_age: list[str], by_share: list[str]
 ) -> None:
-    things = world(cpu, jobs, QueueFacts("q"))
-    assert served(cluster(*things), BY_AGE) == by_age
+    things = world(cpu, jobs, QueueInfo("q"))
+    assert served(cluster(*things), ORDER_BY_AGE) == by_age
     assert served(cluster(*things), NAMESPACES) == by_share
 
 
@@ -172,31 +172,33 @@ def test_reservation_outranks_smaller_shares() -> None:
     state = cluster(*world(5, jobs))
     first = decided(state, NAMESPACES)
     assert not first.bindings
-    assert list(first.promises) == ["a/large"]
-    state.promises = dict(first.promises)
+    assert list(first.reservations) == ["a/large"]
+    state.reservations = dict(first.reservations)
     for each in Job("c/new", 1, at=3).facts():
-        state.set_pod(each) if isinstance(each, PodFacts) else state.set_group(each)  # type: ignore[arg-type]
+        state.set_pod(each) if isinstance(each, PodInfo) else state.set_group(each)  # type: ignore[arg-type]
     # It fits, and its namespace has no usage.
     later = decided(state, NAMESPACES)
     assert not later.bindings
-    assert list(later.promises) == ["a/large"]
+    assert list(later.reservations) == ["a/large"]
     # Had nothing been promised, it would go first.
-    state.promises = {}
+    state.reservations = {}
     assert served(state, NAMESPACES) == ["c/new"]
 
 
 def test_a_promise_is_kept_though_another_of_its_namespace_stands_before_it() -> None:
     jobs = [Job("a/endless", 9, at=1), Job("a/large", 3, at=2), Job("b/new", 1, at=3)]
     state = cluster(*world(4, [Job("a/has", 2, runs=2), *jobs]))
-    state.promises = {"a/large": Promise(tuple((PodKey(f"a/large-{n}"), "n") for n in range(3)))}  # type: ignore[misc]
+    state.reservations = {
+        "a/large": Reservation(tuple((PodKey(f"a/large-{n}"), "n") for n in range(3)))
+    }  # type: ignore[misc]
     decision = decided(state, NAMESPACES)
-    assert "a/large" in decision.promises
+    assert "a/large" in decision.reservations
     assert not decision.bindings
 
 
-@pytest.mark.parametrize(("fairness", "gets"), [(BY_AGE, "a/more"), (GANGS, "a/less")])
+@pytest.mark.parametrize(("fairness", "gets"), [(ORDER_BY_AGE, "a/more"), (GANGS, "a/less")])
 def test_pods_beyond_a_minimum_go_to_the_gang_that_uses_least(
-    fairness: Fairness, gets: str
+    fairness: FairnessPolicy, gets: str
 ) -> None:
     jobs = [
         Job("a/more", 4, at=1, runs=3, minimum=1),
@@ -209,17 +211,19 @@ def test_pods_beyond_a_minimum_go_to_the_gang_that_uses_least(
     ("switches", "expected"),
     [
         pytest.param("", GANGS, id="named"),
-        pytest.param(", enableJobOrder: false", BY_AGE, id="switched off"),
+        pytest.param(", enableJobOrder: false", ORDER_BY_AGE, id="switched off"),
         pytest.param(
-            ", enableNamespaceOrder: true", Fairness(gangs=True, namespaces=True), id="namespaces"
+            ", enableNamespaceOrder: true",
+            FairnessPolicy(gangs=True, namespaces=True),
+            id="namespaces",
         ),
     ],
 )
-def test_the_order_is_read_from_the_configuration(switches: str, expected: Fairness) -> None:
+def test_the_order_is_read_from_the_configuration(switches: str, expected: FairnessPolicy) -> None:
     found = read_configuration(f"tiers: [{{plugins: [{{name: drf{switches}}}]}}]")
-    assert found.applied(SchedulerSettings()).policy.fairness == expected
+    assert found.apply_to(SchedulerSettings()).policy.fairness == expected
     assert (
-        read_configuration("").applied(SchedulerSettings()).policy
+        read_configuration("").apply_to(SchedulerSettings()).policy
         == SchedulerSettings(preempt=False, reclaim=False).policy
     )
 
@@ -244,7 +248,7 @@ def shared_clusters(draw: st.DrawFn) -> list[Facts]:
                 minimum=draw(st.integers(0, size)),
             )
         )
-    return world(draw(st.integers(1, 12)), jobs, QueueFacts("q"))
+    return world(draw(st.integers(1, 12)), jobs, QueueInfo("q"))
 
 
 @LAW
@@ -252,7 +256,7 @@ def shared_clusters(draw: st.DrawFn) -> list[Facts]:
 def test_the_order_in_which_things_are_seen_changes_no_fair_decision(
     things: list[Facts], random: Random
 ) -> None:
-    both = Fairness(gangs=True, namespaces=True)
+    both = FairnessPolicy(gangs=True, namespaces=True)
     shuffled = list(things)
     random.shuffle(shuffled)
     assert decided(cluster(*things), both) == decided(cluster(*shuffled), both)
@@ -269,7 +273,7 @@ def test_a_large_gang_starts_however_many_small_ones_of_poorer_namespaces_come(
     last = 0
     for cycle in range(60):
         decision = decided(state, NAMESPACES, float(cycle))
-        state.promises = dict(decision.promises)
+        state.reservations = dict(decision.reservations)
         for binding in decision.bindings:
             state.assume(binding.pod, binding.node)
             state.set_pod(changed(state.pods[binding.pod], phase="Running"))
@@ -284,5 +288,5 @@ def test_a_large_gang_starts_however_many_small_ones_of_poorer_namespaces_come(
         for namespace in "ab":
             last += 1
             for each in Job(f"{namespace}/s{last}", length, at=10 + last).facts():
-                state.set_pod(each) if isinstance(each, PodFacts) else state.set_group(each)  # type: ignore[arg-type]
+                state.set_pod(each) if isinstance(each, PodInfo) else state.set_group(each)  # type: ignore[arg-type]
     raise AssertionError("it waits for ever")

@@ -6,13 +6,13 @@ import pytest
 from gangline.scheduler.configuration import read_configuration
 from gangline.scheduler.model import PodKey
 from gangline.scheduler.plugins.fragments import Popularity, common_pods
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.simulate.cluster import uniform
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.simulate.cluster import uniform_cluster
 from gangline.scheduler.simulate.engine import Simulation
-from gangline.scheduler.simulate.outcome import outcome
-from gangline.scheduler.simulate.picture import figures
-from gangline.scheduler.simulate.trace import Job, pod_request
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.simulate.outcome import summarize
+from gangline.scheduler.simulate.picture import result_rows
+from gangline.scheduler.simulate.trace import TraceJob, pod_request
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import GPU, decide, gang, node, pod, request
 
 COLUMNS = {"cpu": 0, GPU: 1}
@@ -48,9 +48,9 @@ def test_the_usual_pods_are_those_that_are_frequent_and_ask_for_devices() -> Non
     assert seen.shares() == {((GPU, 8),): 1.0}
 
 
-def two_nodes(weights: Weights) -> ClusterState:
+def two_nodes(weights: ScoreWeights) -> SchedulerCache:
     """Most pods ask for four devices and eight processors; the fuller node has just that left."""
-    state = ClusterState(weights)
+    state = SchedulerCache(weights)
     for each in (node("fuller", cpu=16, gpu=8), node("other", cpu=16, gpu=8)):
         state.set_node(each)
     state.set_pod(pod("a", cpu=8, gpu=4, on="fuller"))
@@ -61,7 +61,7 @@ def two_nodes(weights: Weights) -> ClusterState:
     return state
 
 
-def place_of(state: ClusterState, name: str) -> str:
+def place_of(state: SchedulerCache, name: str) -> str:
     return next(b.node for b in decide(state).bindings if b.pod == PodKey(f"d/{name}"))
 
 
@@ -69,11 +69,11 @@ def place_of(state: ClusterState, name: str) -> str:
 def test_a_small_pod_goes_where_it_leaves_over_what_the_usual_pods_need(
     weight: float, goes_to: str
 ) -> None:
-    assert place_of(two_nodes(Weights(fragments=weight)), "small") == goes_to
+    assert place_of(two_nodes(ScoreWeights(fragments=weight)), "small") == goes_to
 
 
 def test_scores_follow_when_other_pods_become_the_usual_ones() -> None:
-    state = two_nodes(Weights(fragments=4))
+    state = two_nodes(ScoreWeights(fragments=4))
     assert place_of(state, "small") == "other"
     for index in range(20):
         state.remove_pod(PodKey(f"d/usual-{index}"))
@@ -84,11 +84,11 @@ def test_scores_follow_when_other_pods_become_the_usual_ones() -> None:
 def test_what_is_left_over_can_be_weighed_by_configuration() -> None:
     text = "tiers: [{plugins: [{name: binpack, arguments: {binpack.fragments: 3}}]}]"
     assert read_configuration(text).weights.fragments == 3
-    assert Weights().fragments == 0
+    assert ScoreWeights().fragments == 0
 
 
 def test_gangs_are_placed_whole_with_fragments_weighed() -> None:
-    state = two_nodes(Weights(fragments=4))
+    state = two_nodes(ScoreWeights(fragments=4))
     for each in gang("more", 3, cpu=1, gpu=1):
         state.set_pod(each) if "worker" in each.key else state.set_group(each)  # type: ignore[arg-type]
     bound = [b for b in decide(state).bindings if b.group]
@@ -96,11 +96,11 @@ def test_gangs_are_placed_whole_with_fragments_weighed() -> None:
 
 
 def test_a_simulation_says_how_much_was_left_over_for_nobody() -> None:
-    cluster = uniform(1, 8, "0", 8)
+    cluster = uniform_cluster(1, 8, "0", 8)
     jobs = [
-        Job("greedy", 0, 100, 1, pod_request(8, 0, 2), 1),
-        Job("usual", 1, 100, 1, pod_request(1, 0, 2), 1),
+        TraceJob("greedy", 0, 100, 1, pod_request(8, 0, 2), 1),
+        TraceJob("usual", 1, 100, 1, pod_request(1, 0, 2), 1),
     ]
-    found = outcome(Simulation(cluster, jobs).run(), cluster)
+    found = summarize(Simulation(cluster, jobs).run(), cluster)
     assert found.fragmented == 1.0
-    assert ("free devices of no use to the usual pod", "100.0%") in figures(found)
+    assert ("free devices of no use to the usual pod", "100.0%") in result_rows(found)

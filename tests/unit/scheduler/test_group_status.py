@@ -6,15 +6,15 @@ import pytest
 
 from gangline.api.scheduling import PodGroupStatus
 from gangline.scheduler import reasons
-from gangline.scheduler.group_status import group_status, phase_of
-from gangline.scheduler.model import GroupFacts, GroupKey, PodFacts, Verdict
+from gangline.scheduler.group_status import pod_group_status, phase_of
+from gangline.scheduler.model import PodGroupInfo, GroupKey, PodInfo, PendingReason
 from unit.scheduler.builders import group, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 KEY = GroupKey("d/job")
-SHORT = Verdict(reasons.NOT_ENOUGH_RESOURCES, "2 more cpu", (), KEY)
-CLOSED = Verdict(reasons.QUEUE_CLOSED, "closed", (), KEY)
+SHORT = PendingReason(reasons.NOT_ENOUGH_RESOURCES, "2 more cpu", (), KEY)
+CLOSED = PendingReason(reasons.QUEUE_CLOSED, "closed", (), KEY)
 RUNS = pod("r", group="job", on="a")
 ENDED = pod("e", group="job", on="a", phase="Succeeded")
 FAILED = pod("f", group="job", on="a", phase="Failed")
@@ -44,7 +44,11 @@ WAITS = pod("w", group="job")
     ],
 )
 def test_the_phase_follows_from_the_members(
-    current: str, facts: GroupFacts, members: list[PodFacts], verdict: Verdict | None, phase: str
+    current: str,
+    facts: PodGroupInfo,
+    members: list[PodInfo],
+    verdict: PendingReason | None,
+    phase: str,
 ) -> None:
     assert phase_of(current, facts, members, verdict) == phase
 
@@ -54,14 +58,14 @@ def conditions(status: PodGroupStatus) -> dict[str, tuple[str, str]]:
 
 
 def test_members_are_counted_by_phase() -> None:
-    status = group_status(
+    status = pod_group_status(
         PodGroupStatus(), group("job", 1), [RUNS, ENDED, FAILED, FAILED], None, NOW
     )
     assert (status.running, status.succeeded, status.failed) == (1, 1, 2)
 
 
 def test_pending_gang_has_a_reason() -> None:
-    status = group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
+    status = pod_group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
     assert conditions(status) == {
         "Unschedulable": ("True", "NotEnoughResources"),
         "Scheduled": ("False", "NotEnoughResources"),
@@ -71,27 +75,27 @@ def test_pending_gang_has_a_reason() -> None:
 
 
 def test_placed_gang_resets_its_conditions() -> None:
-    waiting = group_status(PodGroupStatus(), group("job", 1), [WAITS], SHORT, NOW)
-    placed = group_status(waiting, group("job", 1), [RUNS], None, LATER)
+    waiting = pod_group_status(PodGroupStatus(), group("job", 1), [WAITS], SHORT, NOW)
+    placed = pod_group_status(waiting, group("job", 1), [RUNS], None, LATER)
     assert conditions(placed)["Unschedulable"][0] == "False"
     assert conditions(placed)["Scheduled"][0] == "True"
     assert placed.conditions[0].last_transition_time == LATER
 
 
 def test_new_numbers_do_not_change_since_when_it_waits() -> None:
-    first = group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
-    other = Verdict(SHORT.reason, "1 more cpu", (), KEY)
-    second = group_status(first, group("job", 2), [WAITS], other, LATER)
+    first = pod_group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
+    other = PendingReason(SHORT.reason, "1 more cpu", (), KEY)
+    second = pod_group_status(first, group("job", 2), [WAITS], other, LATER)
     assert second.conditions[0].message == "1 more cpu"
     assert second.conditions[0].last_transition_time == NOW
 
 
 def test_nothing_is_to_be_written_when_nothing_has_changed() -> None:
-    first = group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
-    assert group_status(first, group("job", 2), [WAITS], SHORT, LATER) == first
+    first = pod_group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
+    assert pod_group_status(first, group("job", 2), [WAITS], SHORT, LATER) == first
 
 
 def test_a_gang_that_lost_its_pods_is_not_called_scheduled_any_more() -> None:
-    placed = group_status(PodGroupStatus(), group("job", 1), [RUNS], None, NOW)
-    lost = group_status(placed, group("job", 1), [], None, LATER)
+    placed = pod_group_status(PodGroupStatus(), group("job", 1), [RUNS], None, NOW)
+    lost = pod_group_status(placed, group("job", 1), [], None, LATER)
     assert conditions(lost)["Scheduled"] == ("False", "NotEnoughTasks")

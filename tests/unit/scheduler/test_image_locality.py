@@ -12,49 +12,56 @@ from hypothesis import strategies as st
 
 from gangline.api.node import Node
 from gangline.api.resource import Resource
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.decoding import decode_object
-from gangline.scheduler.feed import Feed
-from gangline.scheduler.image_locality import normalised
-from gangline.scheduler.model import Constraints, Fence, NodeFacts, NodeName, PodFacts, shape_of
+from gangline.scheduler.feed import SchedulerInformers
+from gangline.scheduler.image_locality import normalize_image_name
+from gangline.scheduler.model import (
+    PlacementConstraints,
+    RequiredNodeTerms,
+    NodeInfo,
+    NodeName,
+    PodInfo,
+    shape_of,
+)
 from gangline.scheduler.nodes import NodeTable
-from gangline.scheduler.observe import alike, node_facts, pod_facts
+from gangline.scheduler.observe import have_same_shape, node_info, pod_info
 from gangline.scheduler.observe_images import slim_node, slim_node_with_images
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.replay import observed
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.replay import read_cluster_state
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.trial import Trial
-from gangline.scheduler.units import kept_to_nodes
-from gangline.scheduler.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.trial import ScratchAllocation
+from gangline.scheduler.units import with_required_nodes
+from gangline.scheduler.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
 from unit.scheduler.builders import change_node, cluster, decide, gang, node, pod
 
 MIB = 2**20
-COUNTED = Weights(images=1)
-ONLY_IMAGES = Weights(packing=0, images=1)
+COUNTED = ScoreWeights(images=1)
+ONLY_IMAGES = ScoreWeights(packing=0, images=1)
 LAW = settings(
     deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
-def has(name: str, **mebibytes: int) -> NodeFacts:
+def has(name: str, **mebibytes: int) -> NodeInfo:
     """Return a node with images of so many MiB, tagged ``latest``."""
     images = {f"{image}:latest": size * MIB for image, size in mebibytes.items()}
     return replace(node(name), images=tuple(sorted(images.items())))
 
 
-def of(each: PodFacts, *images: str) -> PodFacts:
+def of(each: PodInfo, *images: str) -> PodInfo:
     """Return the pod with containers of these images."""
     own = each.shape
-    names = sorted(map(normalised, images))
+    names = sorted(map(normalize_image_name, images))
     return msgspec.structs.replace(each, shape=shape_of(own.request, own.constraints, *names))
 
 
-def where(state: ClusterState) -> dict[str, str]:
+def where(state: SchedulerCache) -> dict[str, str]:
     return {binding.pod.partition("/")[2]: str(binding.node) for binding in decide(state).bindings}
 
 
-def scores(table: NodeTable, waiting: PodFacts) -> dict[str, float]:
+def scores(table: NodeTable, waiting: PodInfo) -> dict[str, float]:
     """Return how well each node suits the pod."""
     table.demand(waiting.shape.request)  # as for every pod that waits: it adds columns
     found = table.scores(waiting.shape, table.allocatable - table.used)
@@ -72,7 +79,7 @@ def scores(table: NodeTable, waiting: PodFacts) -> dict[str, float]:
     ],
 )
 def test_without_tag_and_digest_the_latest_is_meant(written: str, read: str) -> None:
-    assert normalised(written) == read
+    assert normalize_image_name(written) == read
 
 
 @pytest.mark.parametrize(
@@ -144,13 +151,15 @@ def test_images_count_again_when_other_nodes_get_them_or_come_or_go() -> None:
 def test_pods_of_a_bucket_score_the_images_of_all() -> None:
     nodes = has("a", server=900), has("b", server=900, worker=900), has("c", worker=900)
     table = cluster(*nodes, weights=ONLY_IMAGES).nodes
-    row = Trial(table).place_together([of(pod("s"), "server"), of(pod("w"), "worker")], set())
+    row = ScratchAllocation(table).place_together(
+        [of(pod("s"), "server"), of(pod("w"), "worker")], set()
+    )
     assert row == table.rows[NodeName("b")]
 
 
 def test_what_queues_and_claims_ask_for_leaves_the_images() -> None:
     waiting = of(pod("p"), "train")
-    kept = kept_to_nodes(waiting, (Fence((), "why"),))
+    kept = with_required_nodes(waiting, (RequiredNodeTerms((), "why"),))
     assert kept.shape.constraints != waiting.shape.constraints
     assert kept.shape.images == waiting.shape.images == ("train:latest",)
 
@@ -168,10 +177,10 @@ CHANGES = st.lists(
 @LAW
 @given(CHANGES)
 def test_cached_scores_equal_fresh_scores_exactly(
-    changes: list[NodeFacts | NodeName],
+    changes: list[NodeInfo | NodeName],
 ) -> None:
     pods = [of(pod("p"), *images) for images in (["a"], ["a", "b"], ["b", "c", "c"])]
-    table, left = NodeTable(COUNTED), dict[NodeName, NodeFacts]()
+    table, left = NodeTable(COUNTED), dict[NodeName, NodeInfo]()
     for change in changes:
         change_node(table, left, change)
         for each in pods:
@@ -206,66 +215,71 @@ RAW_POD: dict[str, Any] = {
 
 
 def read(kind: type[LeanPod], raw: dict[str, Any] = RAW_POD) -> LeanPod:
-    return slim(decode_object(kind, json.dumps(raw).encode()))
+    return slim_pod(decode_object(kind, json.dumps(raw).encode()))
 
 
 def test_a_pod_has_the_images_of_all_its_containers() -> None:
-    facts = pod_facts(read(ImagedPod), {}, frozenset({"gangline"}))
+    facts = pod_info(read(ImagedPod), {}, frozenset({"gangline"}))
     assert facts.shape.images == ("r/setup:latest", "r/train:1", "r:5000/side:latest")
 
 
 def test_pods_with_different_images_have_different_shapes() -> None:
     other = {**RAW_POD, "spec": {**RAW_POD["spec"], "initContainers": [{"image": "r/else"}]}}
-    assert not alike(read(ImagedPod).spec, read(ImagedPod, other).spec)
-    assert alike(read(LeanPod).spec, read(LeanPod, other).spec)
+    assert not have_same_shape(read(ImagedPod).spec, read(ImagedPod, other).spec)
+    assert have_same_shape(read(LeanPod).spec, read(LeanPod, other).spec)
 
 
 def test_a_node_has_its_images_by_each_of_their_names() -> None:
-    facts = node_facts(msgspec.convert(RAW_NODE, Node), images=True)
+    facts = node_info(msgspec.convert(RAW_NODE, Node), images=True)
     assert facts.images == (
         ("r/odd:latest", 0),
         ("r/train:1", 900 * MIB),
         ("r/train@sha256:0f", 900 * MIB),
     )
     turned = {**RAW_NODE["status"], "images": RAW_NODE["status"]["images"][::-1]}
-    assert node_facts(msgspec.convert({**RAW_NODE, "status": turned}, Node), images=True) == facts
+    assert node_info(msgspec.convert({**RAW_NODE, "status": turned}, Node), images=True) == facts
 
 
 def test_images_that_many_nodes_have_are_kept_once() -> None:
     one, other = (slim_node_with_images(msgspec.convert(RAW_NODE, Node)) for _ in range(2))
     pairs = zip(one.status.images, other.status.images, strict=True)
     assert all(image is same for image, same in pairs)
-    assert node_facts(one, images=True).images == node_facts(other, images=True).images != ()
+    assert node_info(one, images=True).images == node_info(other, images=True).images != ()
 
 
 def test_at_weight_nothing_images_are_neither_read_nor_kept_nor_counted() -> None:
-    facts = pod_facts(read(LeanPod), {}, frozenset({"gangline"}))
+    facts = pod_info(read(LeanPod), {}, frozenset({"gangline"}))
     assert not any(hasattr(each, "image") for each in read(LeanPod).spec.containers)
-    assert facts.shape is shape_of(facts.shape.request, Constraints())
+    assert facts.shape is shape_of(facts.shape.request, PlacementConstraints())
     whole = msgspec.convert(RAW_NODE, Node)
     assert slim_node(whole).status.images == []
-    assert node_facts(whole).images == ()
+    assert node_info(whole).images == ()
     state = cluster(has("a"), has("b", train=900), of(pod("p"), "train"))
     assert where(state) == {"p": "a"}
     table = state.nodes
     shape = of(pod("p"), "train").shape
-    assert table.ground(shape, table.allocatable - table.used).images is None
+    assert table.scoring_inputs(shape, table.allocatable - table.used).images is None
 
 
-def feed(weights: Weights) -> Feed:
+def feed(weights: ScoreWeights) -> SchedulerInformers:
     def nothing(*_: object) -> None:
         pass
 
     told = SchedulerSettings(weights=weights)
-    return Feed(cast("Client", None), told, nothing, nothing, lambda: 0.0, nothing, nothing)
+    return SchedulerInformers(
+        cast("Client", None), told, nothing, nothing, lambda: 0.0, nothing, nothing
+    )
 
 
 @pytest.mark.parametrize(
     ("weights", "pods", "images"),
-    [pytest.param(Weights(), LEAN_PODS, 0, id="0"), pytest.param(COUNTED, IMAGED_PODS, 3, id="1")],
+    [
+        pytest.param(ScoreWeights(), LEAN_PODS, 0, id="0"),
+        pytest.param(COUNTED, IMAGED_PODS, 3, id="1"),
+    ],
 )
 def test_the_feed_follows_images_only_where_they_count(
-    weights: Weights, pods: Resource[LeanPod], images: int
+    weights: ScoreWeights, pods: Resource[LeanPod], images: int
 ) -> None:
     of_pods, of_nodes, _ = feed(weights).required
     assert of_pods.resource is pods
@@ -284,9 +298,9 @@ class Listed:
         return SimpleNamespace(items=read)
 
 
-@pytest.mark.parametrize(("weights", "goes_to"), [(Weights(), "a"), (COUNTED, "b")])
+@pytest.mark.parametrize(("weights", "goes_to"), [(ScoreWeights(), "a"), (COUNTED, "b")])
 async def test_an_explanation_counts_images_as_the_scheduler_does(
-    weights: Weights, goes_to: str
+    weights: ScoreWeights, goes_to: str
 ) -> None:
-    state = await observed(cast("Client", Listed()), frozenset({"gangline"}), weights)
+    state = await read_cluster_state(cast("Client", Listed()), frozenset({"gangline"}), weights)
     assert where(state) == {"p": goes_to}

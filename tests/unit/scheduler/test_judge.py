@@ -5,36 +5,36 @@ from dataclasses import replace
 import pytest
 
 from gangline.api.selectors import Requirement, Selector
-from gangline.scheduler.budgets import BudgetFacts
+from gangline.scheduler.budgets import DisruptionBudgetInfo
 from gangline.scheduler.model import (
-    Binding,
-    Constraints,
-    Decision,
-    Eviction,
-    Expression,
-    Fence,
-    GroupFacts,
+    PodBinding,
+    PlacementConstraints,
+    CycleResult,
+    PodEviction,
+    LabelExpression,
+    RequiredNodeTerms,
+    PodGroupInfo,
     GroupKey,
-    HyperNodeFacts,
-    MemberFacts,
-    NetworkRule,
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
     NodeName,
     NodeTerm,
-    PartRule,
-    PodFacts,
+    SubgroupRule,
+    PodInfo,
     PodKey,
     PodTerm,
-    Promise,
-    QueueFacts,
-    Relations,
+    Reservation,
+    QueueInfo,
+    InterPodRules,
     SpreadTerm,
-    Taint,
-    Toleration,
+    TaintInfo,
+    TolerationInfo,
 )
-from gangline.scheduler.simulate.check import Wrong, check, faults
-from gangline.scheduler.simulate.check_queues import Books
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import ClaimFacts, VolumeFacts
+from gangline.scheduler.simulate.check import Violation, check_result, violations
+from gangline.scheduler.simulate.check_queues import QueueOracle
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import ClaimInfo, VolumeInfo
 from unit.scheduler.builders import (
     ANYWHERE,
     cluster,
@@ -52,10 +52,10 @@ NEAR_WEB = PodTerm(WEB, "zone")
 LABELS = (("app", "web"),)
 
 
-def bind(*placed: tuple[str, str], group: str | None = None) -> Decision:
-    return Decision(
+def bind(*placed: tuple[str, str], group: str | None = None) -> CycleResult:
+    return CycleResult(
         bindings=tuple(
-            Binding(
+            PodBinding(
                 PodKey(f"d/{name}"),
                 f"uid-{name}",
                 NodeName(on),
@@ -66,10 +66,10 @@ def bind(*placed: tuple[str, str], group: str | None = None) -> Decision:
     )
 
 
-def evict(*names: str, for_whom: str = "high", group: str | None = "low") -> Decision:
-    return Decision(
+def evict(*names: str, for_whom: str = "high", group: str | None = "low") -> CycleResult:
+    return CycleResult(
         evictions=tuple(
-            Eviction(
+            PodEviction(
                 PodKey(f"d/{name}"),
                 f"uid-{name}",
                 NodeName("n"),
@@ -79,19 +79,21 @@ def evict(*names: str, for_whom: str = "high", group: str | None = "low") -> Dec
             )
             for name in names
         ),
-        promises={f"d/{for_whom}": Promise(((PodKey(f"d/{for_whom}-0"), NodeName("n")),), True)},
+        reservations={
+            f"d/{for_whom}": Reservation(((PodKey(f"d/{for_whom}-0"), NodeName("n")),), True)
+        },
     )
 
 
-def related(**relations: object) -> Constraints:
-    return Constraints(relations=Relations(**relations))  # type: ignore[arg-type]
+def related(**relations: object) -> PlacementConstraints:
+    return PlacementConstraints(inter_pod=InterPodRules(**relations))  # type: ignore[arg-type]
 
 
 def zones() -> list[object]:
     return [node("n", labels={"zone": "a"}), node("m", labels={"zone": "b"})]
 
 
-def waiting(where: Constraints = ANYWHERE, **facts: object) -> PodFacts:
+def waiting(where: PlacementConstraints = ANYWHERE, **facts: object) -> PodInfo:
     return pod("p", constraints=where, labels=LABELS, **facts)  # type: ignore[arg-type]
 
 
@@ -101,12 +103,17 @@ PLACES = [
     pytest.param([node("n", unschedulable=True)], waiting(), "unschedulable", id="cordoned"),
     pytest.param([node("n", ready=False)], waiting(), "not-ready", id="not ready"),
     pytest.param(
-        [node("n", taints=(Taint("full", "", "NoExecute"),))], waiting(), "tolerate", id="tainted"
+        [node("n", taints=(TaintInfo("full", "", "NoExecute"),))],
+        waiting(),
+        "tolerate",
+        id="tainted",
     ),
     pytest.param([node("n")], waiting(on_label(pool="a")), "selects nodes", id="selector"),
     pytest.param(
         [node("n", labels={"gpus": "3"})],
-        waiting(Constraints(required=(NodeTerm((Expression("gpus", "Gt", ("4",)),)),))),
+        waiting(
+            PlacementConstraints(required=(NodeTerm((LabelExpression("gpus", "Gt", ("4",)),)),))
+        ),
         "affinity",
         id="node affinity",
     ),
@@ -139,68 +146,68 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("world", "put", "says"), PLACES)
-def test_forbidden_placement_is_a_violation(world: list[object], put: PodFacts, says: str) -> None:
+def test_forbidden_placement_is_a_violation(world: list[object], put: PodInfo, says: str) -> None:
     state = cluster(*world, put)  # type: ignore[arg-type]
-    assert any(says in fault for fault in faults(state, bind(("p", "n"))))
+    assert any(says in fault for fault in violations(state, bind(("p", "n"))))
 
 
 def test_a_port_that_is_given_twice_is_noticed() -> None:
     state = cluster(node("n"), pod("p", port=80), pod("q", port=80))
-    assert "are used" in next(faults(state, bind(("p", "n"), ("q", "n"))))
+    assert "are used" in next(violations(state, bind(("p", "n"), ("q", "n"))))
 
 
 def test_what_does_not_wait_or_is_bound_twice_is_noticed() -> None:
     state = cluster(node("n"), pod("p", on="n"), pod("q"))
-    said = list(faults(state, bind(("p", "n"), ("q", "n"), ("q", "n"))))
+    said = list(violations(state, bind(("p", "n"), ("q", "n"), ("q", "n"))))
     assert "a pod is bound twice" in said
     assert "d/p is bound and does not wait" in said
 
 
 def test_half_a_gang_is_noticed() -> None:
     state = cluster(node("n"), *gang("g", 2))
-    with pytest.raises(Wrong, match="d/g has 1 of 2 pods"):
-        check(state, bind(("g-worker-0", "n"), group="g"), 0)
+    with pytest.raises(Violation, match="d/g has 1 of 2 pods"):
+        check_result(state, bind(("g-worker-0", "n"), group="g"), 0)
 
 
 def test_a_gang_without_a_role_is_noticed() -> None:
     facts = group("g", 1, min_task_member=(("ps", 1),))
     state = cluster(node("n"), facts, pod("w", group="g", role="worker"))
-    assert "0 of 1 pods of role ps" in next(faults(state, bind(("w", "n"), group="g")))
+    assert "0 of 1 pods of role ps" in next(violations(state, bind(("w", "n"), group="g")))
 
 
 def test_a_gang_that_is_scattered_is_noticed() -> None:
-    facts = group("g", 2, network=NetworkRule(tier=1))
+    facts = group("g", 2, network=NetworkTopologyRule(tier=1))
     state = cluster(node("n"), node("m"), facts, pod("a", group="g"), pod("b", group="g"))
     for name in ("n", "m"):
-        domain = HyperNodeFacts(f"s-{name}", 1, members=(MemberFacts(False, exact=name),))
+        domain = HyperNodeInfo(f"s-{name}", 1, members=(HyperNodeMemberInfo(False, exact=name),))
         state.nodes.set_hypernode(domain)
     assert any(
-        "no network domain" in f for f in faults(state, bind(("a", "n"), ("b", "m"), group="g"))
+        "no network domain" in f for f in violations(state, bind(("a", "n"), ("b", "m"), group="g"))
     )
-    assert not list(faults(state, bind(("a", "n"), ("b", "n"), group="g")))
+    assert not list(violations(state, bind(("a", "n"), ("b", "n"), group="g")))
 
 
 QUEUES = [
-    pytest.param([QueueFacts("q", capability=request(cpu=1, pods=0))], "q may use", id="its own"),
+    pytest.param([QueueInfo("q", capability=request(cpu=1, pods=0))], "q may use", id="its own"),
     pytest.param(
-        [QueueFacts("q", parent="top"), QueueFacts("top", capability=request(cpu=1, pods=0))],
+        [QueueInfo("q", parent="top"), QueueInfo("top", capability=request(cpu=1, pods=0))],
         "top may use",
         id="of the queue above",
     ),
     pytest.param(
-        [QueueFacts("q"), QueueFacts("r", guarantee=request(cpu=7, pods=0))],
+        [QueueInfo("q"), QueueInfo("r", guarantee=request(cpu=7, pods=0))],
         "q may use 1000 cpu",
         id="what another is guaranteed",
     ),
-    pytest.param([QueueFacts("q", open=False)], "q is closed", id="closed"),
+    pytest.param([QueueInfo("q", open=False)], "q is closed", id="closed"),
     pytest.param([], "charged to no queue", id="missing"),
 ]
 
 
 @pytest.mark.parametrize(("queues", "says"), QUEUES)
-def test_a_queue_above_its_limit_is_noticed(queues: list[QueueFacts], says: str) -> None:
+def test_a_queue_above_its_limit_is_noticed(queues: list[QueueInfo], says: str) -> None:
     state = cluster(node("n"), *queues, group("g", 1, queue="q"), pod("p", cpu=2, group="g"))
-    assert any(says in fault for fault in faults(state, bind(("p", "n"), group="g")))
+    assert any(says in fault for fault in violations(state, bind(("p", "n"), group="g")))
 
 
 def evicting(
@@ -208,8 +215,8 @@ def evicting(
     high: dict[str, object] | None = None,
     victims: dict[str, object] | None = None,
     claimers: dict[str, object] | None = None,
-    *queues: QueueFacts,
-) -> ClusterState:
+    *queues: QueueInfo,
+) -> SchedulerCache:
     """A full node: two pods of one gang run, one of another waits."""
     return cluster(
         node("n", cpu=2),
@@ -224,11 +231,11 @@ def evicting(
 @pytest.mark.parametrize("claimers", [{}, {"port": 80}], ids=["room", "room and a port"])
 def test_justified_eviction_is_no_violation(claimers: dict[str, object]) -> None:
     state = evicting(claimers=claimers)
-    assert not list(faults(state, decide(state)))
-    assert not list(faults(state, evict("low-1")))
+    assert not list(violations(state, decide(state)))
+    assert not list(violations(state, evict("low-1")))
 
 
-A, B = QueueFacts("a"), QueueFacts("b")
+A, B = QueueInfo("a"), QueueInfo("b")
 EVICTIONS = [
     pytest.param(evicting(victims={"preemptable": False}), "may not be", id="protected pod"),
     pytest.param(evicting(low={"preemptable": False}), "may not be", id="protected gang"),
@@ -283,68 +290,72 @@ EVICTIONS = [
 
 
 @pytest.mark.parametrize(("state", "says"), EVICTIONS)
-def test_forbidden_eviction_is_a_violation(state: ClusterState, says: str) -> None:
-    assert any(says in fault for fault in faults(state, evict("low-0")))
+def test_forbidden_eviction_is_a_violation(state: SchedulerCache, says: str) -> None:
+    assert any(says in fault for fault in violations(state, evict("low-0")))
 
 
 def test_more_than_a_budget_allows_is_noticed() -> None:
     state = evicting(victims={"labels": LABELS})
-    state.budgets["d/web"] = BudgetFacts("d/web", "d", WEB, allowed=0)
-    assert any("0 may be" in fault for fault in faults(state, evict("low-0")))
+    state.budgets["d/web"] = DisruptionBudgetInfo("d/web", "d", WEB, allowed=0)
+    assert any("0 may be" in fault for fault in violations(state, evict("low-0")))
 
 
 def test_eviction_without_reservation_is_a_violation() -> None:
     state = evicting()
-    wrong = replace(evict("low-0"), promises={})
-    assert any("no reservation" in fault for fault in faults(state, wrong))
+    wrong = replace(evict("low-0"), reservations={})
+    assert any("no reservation" in fault for fault in violations(state, wrong))
 
 
 def test_groups_of_one_name_in_two_namespaces_are_distinct() -> None:
-    other: GroupFacts = replace(group("g", 1), key=GroupKey("e/g"))
+    other: PodGroupInfo = replace(group("g", 1), key=GroupKey("e/g"))
     state = cluster(node("n"), other, group("g", 1), pod("p", group="g"))
-    assert not list(faults(state, bind(("p", "n"), group="g")))
+    assert not list(violations(state, bind(("p", "n"), group="g")))
 
 
-POOLED = QueueFacts(
+POOLED = QueueInfo(
     "q",
-    fences=(Fence((NodeTerm((Expression("pool", "In", ("a",)),)),), "outside"),),
+    required_node_terms=(
+        RequiredNodeTerms((NodeTerm((LabelExpression("pool", "In", ("a",)),)),), "outside"),
+    ),
 )
 
 
 def test_a_job_outside_of_its_queues_node_groups_is_noticed() -> None:
     nodes = (node("n"), node("m", labels={"pool": "a"}))
-    below = QueueFacts("below", parent="q")
+    below = QueueInfo("below", parent="q")
     state = cluster(*nodes, POOLED, below, group("g", 1, queue="below"), pod("p", group="g"))
-    assert "outside the node groups" in next(faults(state, bind(("p", "n"), group="g")))
-    assert not list(faults(state, bind(("p", "m"), group="g")))
+    assert "outside the node groups" in next(violations(state, bind(("p", "n"), group="g")))
+    assert not list(violations(state, bind(("p", "m"), group="g")))
 
 
 def test_a_volume_that_is_not_there_or_too_many_is_noticed() -> None:
     state = cluster(node("n"), pod("p", claims=("d/c",)), pod("q", claims=("d/e",)))
-    state.storage.known = True
-    state.storage.claims["d/c"] = ClaimFacts("d/c", volume="v")
-    assert "has no volume" in next(faults(state, bind(("p", "n"))))
-    elsewhere = NodeTerm((Expression("zone", "In", ("z",)),))
-    state.storage.volumes["v"] = VolumeFacts("v", terms=(elsewhere,), driver="disk")
-    assert "does not reach v" in next(faults(state, bind(("p", "n"))))
-    state.storage.volumes["v"] = VolumeFacts("v", driver="disk")
-    state.storage.claims["d/e"] = ClaimFacts("d/e", volume="v2")
-    state.storage.volumes["v2"] = VolumeFacts("v2", driver="disk")
+    state.storage.synced = True
+    state.storage.claims["d/c"] = ClaimInfo("d/c", volume="v")
+    assert "has no volume" in next(violations(state, bind(("p", "n"))))
+    elsewhere = NodeTerm((LabelExpression("zone", "In", ("z",)),))
+    state.storage.volumes["v"] = VolumeInfo("v", terms=(elsewhere,), driver="disk")
+    assert "does not reach v" in next(violations(state, bind(("p", "n"))))
+    state.storage.volumes["v"] = VolumeInfo("v", driver="disk")
+    state.storage.claims["d/e"] = ClaimInfo("d/e", volume="v2")
+    state.storage.volumes["v2"] = VolumeInfo("v2", driver="disk")
     state.storage.limits[NodeName("n")] = {"disk": 1}
-    assert not list(faults(state, bind(("p", "n"))))
-    assert "attaches 1 volumes" in next(faults(state, bind(("p", "n"), ("q", "n"))))
+    assert not list(violations(state, bind(("p", "n"))))
+    assert "attaches 1 volumes" in next(violations(state, bind(("p", "n"), ("q", "n"))))
 
 
 def test_incomplete_subgroup_is_a_violation() -> None:
-    rule = PartRule("s", Selector(), size=2, minimum=1, keys=("k",), network=NetworkRule(tier=1))
+    rule = SubgroupRule(
+        "s", Selector(), size=2, min_subgroups=1, keys=("k",), network=NetworkTopologyRule(tier=1)
+    )
     members = [pod(f"{k}{i}", group="g", labels=(("k", k),)) for k in "ab" for i in range(2)]
     state = cluster(node("n"), node("m"), group("g", parts=(rule,)), *members)
     for name in ("n", "m"):
-        domain = HyperNodeFacts(f"s-{name}", 1, members=(MemberFacts(False, exact=name),))
+        domain = HyperNodeInfo(f"s-{name}", 1, members=(HyperNodeMemberInfo(False, exact=name),))
         state.nodes.set_hypernode(domain)
 
     def said(*put: tuple[str, str]) -> str:
-        return " ".join(faults(state, bind(*put, group="g")))
+        return " ".join(violations(state, bind(*put, group="g")))
 
     assert "1 of 2 pods of s ('a',)" in said(("a0", "n"))
     assert "0 of 1 subgroups" in said(("a0", "n"), ("b0", "n"))
@@ -354,8 +365,8 @@ def test_incomplete_subgroup_is_a_violation() -> None:
 
 def test_unusable_node_groups_add_no_fair_share() -> None:
     """Of eight processors, four are behind a taint: half of the rest is two, which q2 uses."""
-    tainted = node("t", cpu=4, taints=(Taint("team", "x", "NoSchedule"),))
-    queues = (QueueFacts("q1"), QueueFacts("q2"))
+    tainted = node("t", cpu=4, taints=(TaintInfo("team", "x", "NoSchedule"),))
+    queues = (QueueInfo("q1"), QueueInfo("q2"))
     state = cluster(
         node("n", cpu=4),
         tainted,
@@ -365,7 +376,7 @@ def test_unusable_node_groups_add_no_fair_share() -> None:
         group("wants", 3, queue="q1"),
         *(pod(f"wants-{i}", group="wants") for i in range(3)),
     )
-    assert Books(state).of["q1"].entitled["cpu"] == pytest.approx(2000)
-    tolerating = Constraints(tolerations=(Toleration("team", "Exists"),))
+    assert QueueOracle(state).figures["q1"].fair_share["cpu"] == pytest.approx(2000)
+    tolerating = PlacementConstraints(tolerations=(TolerationInfo("team", "Exists"),))
     state.set_pod(pod("guest", constraints=tolerating))
-    assert Books(state).of["q1"].entitled["cpu"] == pytest.approx(3000)
+    assert QueueOracle(state).figures["q1"].fair_share["cpu"] == pytest.approx(3000)

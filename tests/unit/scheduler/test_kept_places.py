@@ -5,24 +5,24 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gangline.api.scheduling import PLACES_ANNOTATION, PodGroup
-from gangline.scheduler.model import Decision, GroupFacts, NodeName, Places, PodKey
-from gangline.scheduler.observe import group_facts
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.units import LONGEST_KEPT_S
+from gangline.api.scheduling import PREVIOUS_NODES_ANNOTATION, PodGroup
+from gangline.scheduler.model import CycleResult, PodGroupInfo, NodeName, PreviousNodes, PodKey
+from gangline.scheduler.observe import group_info
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.units import MAX_RESTART_RESERVATION_S
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
 
 NOW = 1_000.0
 SOON = NOW + 180
 
 
-def restarting(until: float = SOON, size: int = 2, **places: str) -> GroupFacts:
+def restarting(until: float = SOON, size: int = 2, **places: str) -> PodGroupInfo:
     """The group ``job``, whose pods are to go back to these nodes."""
     nodes = tuple((PodKey(f"d/{name}"), NodeName(on)) for name, on in places.items())
-    return group("job", size, places=Places(until, nodes))
+    return group("job", size, places=PreviousNodes(until, nodes))
 
 
-def full_cluster_in_restart(until: float = SOON) -> ClusterState:
+def full_cluster_in_restart(until: float = SOON) -> SchedulerCache:
     """Two full nodes; the gang ``job`` has just lost both of its pods, ``other`` waits."""
     former = [pod("j0", cpu=4, group="job", on="a"), pod("j1", cpu=4, group="job", on="b")]
     state = cluster(
@@ -37,14 +37,14 @@ def full_cluster_in_restart(until: float = SOON) -> ClusterState:
     return state
 
 
-def placed(decision: Decision) -> dict[str, str]:
+def placed(decision: CycleResult) -> dict[str, str]:
     return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
 def test_previous_nodes_are_reserved_while_the_pods_do_not_exist() -> None:
     decision = decide(full_cluster_in_restart(), NOW)
     assert not decision.bindings
-    assert "reserved for d/job" in decision.verdicts[0].message
+    assert "reserved for d/job" in decision.pending_reasons[0].message
 
 
 def test_the_pods_go_back_to_their_nodes() -> None:
@@ -84,7 +84,7 @@ def test_restarting_gang_is_served_first() -> None:
     "until",
     [
         pytest.param(NOW, id="expired"),
-        pytest.param(NOW + LONGEST_KEPT_S + 1, id="longer than places are kept at all"),
+        pytest.param(NOW + MAX_RESTART_RESERVATION_S + 1, id="longer than places are kept at all"),
     ],
 )
 def test_places_that_are_not_in_force_are_anybodys(until: float) -> None:
@@ -92,7 +92,7 @@ def test_places_that_are_not_in_force_are_anybodys(until: float) -> None:
 
 
 def test_unseen_pods_are_estimated_from_the_group() -> None:
-    places = Places(SOON, ((PodKey("d/j0"), NodeName("a")), (PodKey("d/j1"), NodeName("b"))))
+    places = PreviousNodes(SOON, ((PodKey("d/j0"), NodeName("a")), (PodKey("d/j1"), NodeName("b"))))
     state = cluster(
         node("a", cpu=4),
         node("b", cpu=4),
@@ -150,15 +150,21 @@ def test_deleted_group_has_no_reservation() -> None:
     assert len(decide(state, NOW).bindings) == 2
 
 
-def written(text: str) -> GroupFacts:
-    raw = {"metadata": {"name": "g", "namespace": "d", "annotations": {PLACES_ANNOTATION: text}}}
-    return group_facts(msgspec.convert(raw, PodGroup), {})
+def written(text: str) -> PodGroupInfo:
+    raw = {
+        "metadata": {
+            "name": "g",
+            "namespace": "d",
+            "annotations": {PREVIOUS_NODES_ANNOTATION: text},
+        }
+    }
+    return group_info(msgspec.convert(raw, PodGroup), {})
 
 
 def test_the_annotation_is_read() -> None:
     facts = written('{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "a"}}')
     until = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    assert facts.places == Places(until, ((PodKey("d/j0"), NodeName("a")),))
+    assert facts.previous_nodes == PreviousNodes(until, ((PodKey("d/j0"), NodeName("a")),))
 
 
 @pytest.mark.parametrize(
@@ -166,4 +172,4 @@ def test_the_annotation_is_read() -> None:
     ["", "{", "[]", '{"nodes": {}}', '{"until": "tomorrow"}', '{"until": 1, "nodes": {"a": 1}}'],
 )
 def test_an_annotation_that_cannot_be_read_means_nothing(text: str) -> None:
-    assert written(text).places is None
+    assert written(text).previous_nodes is None

@@ -6,25 +6,25 @@ import msgspec
 import pytest
 
 from gangline.api.scheduling import PodGroup
-from gangline.scheduler.budgets import BudgetFacts
-from gangline.scheduler.decide import decide as decide_with
-from gangline.scheduler.model import Decision, GroupKey, PodKey
-from gangline.scheduler.observe import group_facts, pod_facts
+from gangline.scheduler.budgets import DisruptionBudgetInfo
+from gangline.scheduler.decide import run_cycle as decide_with
+from gangline.scheduler.model import CycleResult, GroupKey, PodKey
+from gangline.scheduler.observe import group_info, pod_info
 from gangline.scheduler.run_times import FEWEST, MARGIN, REMEMBERED, RunTimes, family_of
-from gangline.scheduler.simulate.check import check, faults
-from gangline.scheduler.simulate.cluster import uniform
+from gangline.scheduler.simulate.check import check_result, violations
+from gangline.scheduler.simulate.cluster import uniform_cluster
 from gangline.scheduler.simulate.engine import Simulation
-from gangline.scheduler.simulate.trace import Job, pod_request
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.victims import Policy
-from gangline.scheduler.wire import LeanPod, slim
+from gangline.scheduler.simulate.trace import TraceJob, pod_request
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.victims import EvictionPolicy
+from gangline.scheduler.wire import LeanPod, slim_pod
 from unit.scheduler.builders import cluster, gang, group, node, pod
 
 NOW = 1000.0
-LODGING = Policy(lodge=True)
+LODGING = EvictionPolicy(learned_backfill=True)
 
 
-def decide(state: ClusterState, now: float) -> Decision:
+def decide(state: SchedulerCache, now: float) -> CycleResult:
     return decide_with(state, now, LODGING)
 
 
@@ -96,19 +96,19 @@ def finished(name: str, ran: str, phase: str = "Succeeded") -> LeanPod:
             "containerStatuses": [terminated, {"state": {"running": {}}}],
         },
     }
-    return slim(msgspec.convert(raw, LeanPod))
+    return slim_pod(msgspec.convert(raw, LeanPod))
 
 
 @pytest.mark.parametrize("groups_first", [True, False])
 def test_run_times_are_learned_from_pods_that_have_ended(groups_first: bool) -> None:
     state = cluster()
     groups = [
-        group_facts(
+        group_info(
             msgspec.convert({"metadata": {"name": f"bert-{i}", "namespace": "d"}}, PodGroup), {}
         )
         for i in range(FEWEST)
     ]
-    pods = [pod_facts(finished(f"bert-{i}", "11:00"), {}, frozenset()) for i in range(FEWEST)]
+    pods = [pod_info(finished(f"bert-{i}", "11:00"), {}, frozenset()) for i in range(FEWEST)]
     for each in (*groups, *pods) if groups_first else (*pods, *groups):
         state.set_group(each) if each in groups else state.set_pod(each)  # type: ignore[arg-type]
     assert state.run_times.estimate(groups[0].family) == 60 * MARGIN
@@ -120,7 +120,7 @@ def test_a_family_can_be_named() -> None:
             f"gangline.dev/{key.replace('_', '-')}": value for key, value in annotations.items()
         }
         raw = {"metadata": {"name": name, "namespace": "d", "annotations": noted}}
-        return group_facts(msgspec.convert(raw, PodGroup), {}).family
+        return group_info(msgspec.convert(raw, PodGroup), {}).family
 
     assert family("a", run_time_family="x") == family("b", run_time_family="x")
     assert family("a", run_time_family="x") != family("a", run_time_family="y")
@@ -128,7 +128,7 @@ def test_a_family_can_be_named() -> None:
     assert family("a-1") == family("a-2")
 
 
-def crowded(**facts: object) -> ClusterState:
+def crowded(**facts: object) -> SchedulerCache:
     """A node that is free in 100 seconds at the latest, one who waits for all of it, and one whose
     like take 75 seconds."""
     state = cluster(
@@ -143,10 +143,10 @@ def crowded(**facts: object) -> ClusterState:
     return state
 
 
-def lodged(state: ClusterState, decision: Decision) -> ClusterState:
+def lodged(state: SchedulerCache, decision: CycleResult) -> SchedulerCache:
     """Carry a decision out."""
-    state.promises = dict(decision.promises)
-    state.lodgers.update(decision.lodgers)
+    state.reservations = dict(decision.reservations)
+    state.backfilled.update(decision.backfilled)
     for binding in decision.bindings:
         known = state.pods[binding.pod]
         state.set_pod(
@@ -158,8 +158,8 @@ def lodged(state: ClusterState, decision: Decision) -> ClusterState:
 def test_a_gang_whose_like_end_in_time_lodges_in_planned_room() -> None:
     decision = decide(state := crowded(), NOW)
     assert [binding.pod for binding in decision.bindings] == ["d/short-0"]
-    assert decision.lodgers == {"d/short": "d/large"}
-    assert not list(faults(state, decision))
+    assert decision.backfilled == {"d/short": "d/large"}
+    assert not list(violations(state, decision))
 
 
 def test_nobody_lodges_unless_that_is_asked_for() -> None:
@@ -184,10 +184,12 @@ def test_who_could_not_be_told_to_go_does_not_lodge(protected: str) -> None:
     if protected == "budget":
         from gangline.api.selectors import EVERYTHING  # noqa: PLC0415
 
-        state.budgets["d/all"] = BudgetFacts("d/all", "d", EVERYTHING, allowed=9)
+        state.budgets["d/all"] = DisruptionBudgetInfo("d/all", "d", EVERYTHING, allowed=9)
     if protected == "lodged before":
-        state.lodgers[GroupKey("d/short")] = "d/another"
-    assert not decide_with(state, NOW, Policy(preempt=protected != "policy", lodge=True)).bindings
+        state.backfilled[GroupKey("d/short")] = "d/another"
+    assert not decide_with(
+        state, NOW, EvictionPolicy(preempt=protected != "policy", learned_backfill=True)
+    ).bindings
 
 
 def test_a_lodger_stays_while_the_first_in_line_could_not_start_anyway() -> None:
@@ -201,8 +203,8 @@ def test_a_lodger_goes_once_the_first_in_line_could_start_without_him() -> None:
     decision = decide(state, NOW + 90)
     assert [eviction.pod for eviction in decision.evictions] == ["d/short-0"]
     assert "as long as its like take" in decision.evictions[0].reason
-    assert decision.promises["d/large"].cleared
-    assert not list(faults(state, decision))
+    assert decision.reservations["d/large"].preempting
+    assert not list(violations(state, decision))
 
 
 def test_nobody_else_may_have_a_lodger_evicted() -> None:
@@ -217,7 +219,7 @@ def test_nobody_else_may_have_a_lodger_evicted() -> None:
 
 def test_who_lodges_is_known_from_the_group_after_a_restart() -> None:
     state = cluster(group("short", 1, lodges_with="d/large"))
-    assert state.lodgers == {"d/short": "d/large"}
+    assert state.backfilled == {"d/short": "d/large"}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -230,29 +232,31 @@ def test_a_large_gang_starts_when_what_ran_has_drained_even_if_all_estimates_are
     drained: list[float] = []
     lodgers: set[str] = set()
 
-    def watch(state: ClusterState, decision: Decision, now: float) -> None:
-        lodgers.update(decision.lodgers)
-        if drained or "sim/large" not in decision.promises:
+    def watch(state: SchedulerCache, decision: CycleResult, now: float) -> None:
+        lodgers.update(decision.backfilled)
+        if drained or "sim/large" not in decision.reservations:
             return
         runs = simulation.history.runs
         names = {str(p.group).removeprefix("sim/") for p in state.pods.values() if p.node}
         names |= {str(b.group).removeprefix("sim/") for b in decision.bindings} - {
-            key.removeprefix("sim/") for key in decision.lodgers
+            key.removeprefix("sim/") for key in decision.backfilled
         }
         began = {name: runs[name].started for name in names}
         drained.append(max((began[n] or now) + runs[n].job.duration for n in names))
 
-    def small(index: int) -> Job:
+    def small(index: int) -> TraceJob:
         arrival = 3.0 * index
         if index % 2:
-            return Job(f"m-{index}", arrival, random.uniform(60, 90), 2, pod_request(1, 0, 0), 2)
+            return TraceJob(
+                f"m-{index}", arrival, random.uniform(60, 90), 2, pod_request(1, 0, 0), 2
+            )
         duration = random.uniform(5, 10) if arrival < 190 else 5000.0
-        return Job(f"s-{index}", arrival, duration, 1, pod_request(1, 0, 0), 1)
+        return TraceJob(f"s-{index}", arrival, duration, 1, pod_request(1, 0, 0), 1)
 
-    large = Job("large", 189, 10, 6, pod_request(4, 0, 0), 6)
+    large = TraceJob("large", 189, 10, 6, pod_request(4, 0, 0), 6)
     jobs = [small(index) for index in range(90)]
-    cluster = uniform(6, 4, "0", 0)
-    simulation = Simulation(cluster, [*jobs, large], LODGING, watchers=[check, watch])
+    cluster = uniform_cluster(6, 4, "0", 0)
+    simulation = Simulation(cluster, [*jobs, large], LODGING, watchers=[check_result, watch])
     history = simulation.run()
     started = history.runs["large"].first_started
     assert started is not None

@@ -3,13 +3,13 @@
 from heapq import nlargest
 from random import Random
 
-from gangline.scheduler.ledger import Ledger
+from gangline.scheduler.ledger import UsageLedger
 from gangline.scheduler.model import GroupKey
 
 
 def test_largest_users_equal_a_fresh_count() -> None:
     random = Random(3)
-    ledger = Ledger("default")
+    ledger = UsageLedger("default")
     for _ in range(2_000):
         group = GroupKey(f"d/{random.randrange(20)}")
         held = ledger.by_group.get(group, {}).get("cpu", 0)

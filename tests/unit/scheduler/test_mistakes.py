@@ -5,15 +5,15 @@ import pytest
 
 from gangline.api.scheduling import (
     CHECKPOINT_ANNOTATION,
-    PLACES_ANNOTATION,
+    PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
     RUN_TIME_ANNOTATION,
     PodGroup,
     Queue,
 )
-from gangline.scheduler.mistakes import mistakes_of_group, mistakes_of_queue
-from gangline.scheduler.model import Promise
-from gangline.scheduler.notebook import write_promise
+from gangline.scheduler.mistakes import unreadable_group_fields, unreadable_queue_fields
+from gangline.scheduler.model import Reservation
+from gangline.scheduler.notebook import encode_reservation
 
 
 def group(resources: dict[str, object] | None = None, **annotations: str) -> PodGroup:
@@ -27,11 +27,11 @@ def test_what_can_be_read_is_no_mistake() -> None:
     noted = {
         RUN_TIME_ANNOTATION: "90",
         CHECKPOINT_ANNOTATION: "2026-11-21T06:00:00Z",
-        RESERVED_ANNOTATION: write_promise(Promise((), since=5.0)),
-        PLACES_ANNOTATION: '{"until": "2026-11-21T06:00:00Z", "nodes": {}}',
+        RESERVED_ANNOTATION: encode_reservation(Reservation((), created_at=5.0)),
+        PREVIOUS_NODES_ANNOTATION: '{"until": "2026-11-21T06:00:00Z", "nodes": {}}',
     }
-    assert not mistakes_of_group(group({"cpu": "1", "memory": "1Gi"}, **noted))
-    assert not mistakes_of_group(group())
+    assert not unreadable_group_fields(group({"cpu": "1", "memory": "1Gi"}, **noted))
+    assert not unreadable_group_fields(group())
 
 
 @pytest.mark.parametrize(
@@ -40,18 +40,18 @@ def test_what_can_be_read_is_no_mistake() -> None:
         (RUN_TIME_ANNOTATION, "soon", "not a number of seconds: 'soon'"),
         (RUN_TIME_ANNOTATION, "-5", "not a number of seconds"),
         (CHECKPOINT_ANNOTATION, "yesterday", "not a time"),
-        (PLACES_ANNOTATION, "{", "previous nodes"),
+        (PREVIOUS_NODES_ANNOTATION, "{", "previous nodes"),
         (RESERVED_ANNOTATION, "[]", "reserved nodes"),
     ],
 )
 def test_an_annotation_that_cannot_be_read_is_named(name: str, written: str, why: str) -> None:
-    said = mistakes_of_group(group(**{name: written}))
+    said = unreadable_group_fields(group(**{name: written}))
     assert said.startswith(f"{name} ")
     assert why in said
 
 
 def test_amounts_that_are_none_are_named() -> None:
-    said = mistakes_of_group(group({"cpu": "many", "memory": "1Gi"}))
+    said = unreadable_group_fields(group({"cpu": "many", "memory": "1Gi"}))
     assert said == "minResources of cpu is not a quantity: 'many'"
     spec = {
         "capability": {"cpu": "-1"},
@@ -59,7 +59,7 @@ def test_amounts_that_are_none_are_named() -> None:
         "guarantee": {"resource": {"memory": "x" * 500}},
     }
     queue = msgspec.convert({"metadata": {"name": "q"}, "spec": spec}, Queue)
-    told = mistakes_of_queue(queue)
+    told = unreadable_queue_fields(queue)
     assert "capability of cpu is negative: -1" in told
     assert "guarantee of memory is not a quantity" in told
     assert len(told) < 200

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gangline.scheduler.model import Decision, GroupFacts, NodeFacts, PodFacts
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import CycleResult, PodGroupInfo, NodeInfo, PodInfo
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
 LAW = settings(
@@ -21,9 +21,9 @@ KINDS = st.lists(
 )
 
 
-def world(kinds: Kinds, nodes: list[str], names: list[list[str]]) -> ClusterState:
+def world(kinds: Kinds, nodes: list[str], names: list[list[str]]) -> SchedulerCache:
     """Return equal nodes, and gangs of kinds that came one kind after the other."""
-    things: list[NodeFacts | GroupFacts | PodFacts] = [node(n, cpu=6, gpu=3) for n in nodes]
+    things: list[NodeInfo | PodGroupInfo | PodInfo] = [node(n, cpu=6, gpu=3) for n in nodes]
     for age, ((_, size, cpu, gpu), named) in enumerate(zip(kinds, names, strict=True)):
         for name in named:
             things.append(group(name, size, age=age))
@@ -36,7 +36,7 @@ def named(kinds: Kinds) -> list[list[str]]:
     return [[f"g{kind}x{n}" for n in range(count)] for kind, (count, *_) in enumerate(kinds)]
 
 
-def outline(decision: Decision, kind_of: dict[str, int]) -> Counter[tuple[tuple[int, int], ...]]:
+def outline(decision: CycleResult, kind_of: dict[str, int]) -> Counter[tuple[tuple[int, int], ...]]:
     """Return what of which kinds comes together on nodes, without any names."""
     on: dict[str, Counter[int]] = {}
     for binding in decision.bindings:

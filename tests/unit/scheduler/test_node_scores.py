@@ -5,13 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gangline.scheduler.model import Constraints, PodKey, Taint, Toleration
-from gangline.scheduler.plugins.balance import evenness
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import PlacementConstraints, PodKey, TaintInfo, TolerationInfo
+from gangline.scheduler.plugins.balance import balance_score
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, decide, gang, node, pod
 
-EVEN = Weights(packing=0, balance=1)
+EVEN = ScoreWeights(packing=0, balance=1)
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ EVEN = Weights(packing=0, balance=1)
 def test_evenness_is_how_far_the_used_parts_lie_apart(
     left: list[int], there: list[int], expected: float
 ) -> None:
-    found = evenness(np.array([left]).T, np.array([there]).T)
+    found = balance_score(np.array([left]).T, np.array([there]).T)
     assert found.tolist() == pytest.approx([expected], abs=1e-4)
 
 
-def half_used(weights: Weights) -> ClusterState:
+def half_used(weights: ScoreWeights) -> SchedulerCache:
     """On one node CPU is in use, on the other memory."""
     return cluster(
         *(node(name, cpu=8, memory=8, gpu=4) for name in ("cpu-used", "memory-used")),
@@ -43,7 +43,7 @@ def half_used(weights: Weights) -> ClusterState:
     )
 
 
-def where(state: ClusterState) -> Counter[str]:
+def where(state: SchedulerCache) -> Counter[str]:
     return Counter(str(binding.node) for binding in decide(state).bindings)
 
 
@@ -73,7 +73,7 @@ def test_devices_that_a_pod_asks_for_are_to_be_used_evenly_too() -> None:
 
 
 def test_balance_counts_for_nothing_unless_it_is_asked_for() -> None:
-    state = half_used(Weights())
+    state = half_used(ScoreWeights())
     state.set_pod(pod("new", cpu=1))
     assert not state.nodes.demand(state.pods[PodKey("d/new")].shape.request).balanced
     assert where(state) == {"cpu-used": 1}
@@ -85,10 +85,10 @@ def test_pods_that_ask_for_nothing_go_anywhere() -> None:
     assert sum(where(state).values()) == 1
 
 
-WISH = Taint("old", "", "PreferNoSchedule")
+WISH = TaintInfo("old", "", "PreferNoSchedule")
 
 
-def marked(weights: Weights) -> ClusterState:
+def marked(weights: ScoreWeights) -> SchedulerCache:
     nodes = node("a-marked", cpu=4, taints=(WISH,)), node("plain", cpu=4)
     return cluster(*nodes, weights=weights)
 
@@ -103,23 +103,23 @@ def test_a_gang_avoids_nodes_that_would_rather_have_no_pods_as_far_as_it_can() -
 @pytest.mark.parametrize(
     ("weights", "tolerated", "goes_to"),
     [
-        pytest.param(Weights(), False, "plain", id="usual"),
-        pytest.param(Weights(discouraged=0), False, "a-marked", id="it counts for nothing"),
-        pytest.param(Weights(), True, "a-marked", id="the pod tolerates it"),
+        pytest.param(ScoreWeights(), False, "plain", id="usual"),
+        pytest.param(ScoreWeights(discouraged=0), False, "a-marked", id="it counts for nothing"),
+        pytest.param(ScoreWeights(), True, "a-marked", id="the pod tolerates it"),
     ],
 )
 def test_a_taint_that_is_a_wish_counts_by_its_weight(
-    weights: Weights, tolerated: bool, goes_to: str
+    weights: ScoreWeights, tolerated: bool, goes_to: str
 ) -> None:
     state = marked(weights)
-    tolerations = (Toleration("old", "Exists"),) if tolerated else ()
-    state.set_pod(pod("new", constraints=Constraints(tolerations=tolerations)))
+    tolerations = (TolerationInfo("old", "Exists"),) if tolerated else ()
+    state.set_pod(pod("new", constraints=PlacementConstraints(tolerations=tolerations)))
     assert where(state) == {goes_to: 1}
 
 
 def test_fewer_such_taints_are_better_and_changes_are_seen() -> None:
-    state = marked(Weights())
-    twice = (WISH, Taint("older", "", "PreferNoSchedule"))
+    state = marked(ScoreWeights())
+    twice = (WISH, TaintInfo("older", "", "PreferNoSchedule"))
     state.set_node(node("plain", cpu=4, taints=twice))
     state.set_pod(pod("new"))
     assert where(state) == {"a-marked": 1}

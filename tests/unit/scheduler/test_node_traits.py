@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gangline.scheduler.model import NodeFacts, NodeName, Taint
+from gangline.scheduler.model import NodeInfo, NodeName, TaintInfo
 from gangline.scheduler.node_traits import MODEL_LABELS
 from gangline.scheduler.nodes import NodeTable
 from unit.scheduler.builders import change_node, node
@@ -16,14 +16,14 @@ LAW = settings(
 
 
 @st.composite
-def facts(draw: st.DrawFn) -> NodeFacts:
+def facts(draw: st.DrawFn) -> NodeInfo:
     label = draw(st.sampled_from(MODEL_LABELS))
     model = draw(st.sampled_from(["", "A", "B"]))
     return node(
         draw(st.sampled_from(NAMES)),
         gpu=draw(st.integers(0, 2)),
         labels={label: model} if model else {},
-        taints=draw(st.sampled_from([(), (Taint("k", "", "NoSchedule"),)])),
+        taints=draw(st.sampled_from([(), (TaintInfo("k", "", "NoSchedule"),)])),
         unschedulable=draw(st.booleans()),
     )
 
@@ -33,26 +33,29 @@ def traits(table: NodeTable) -> dict[str, tuple[object, ...]]:
     models = table.models()
     found = {}
     for name, row in table.rows.items():
-        alike = [table.parts(label) == table.parts(label)[row] for label in MODEL_LABELS]
+        alike = [
+            table.topology_domains_of(label) == table.topology_domains_of(label)[row]
+            for label in MODEL_LABELS
+        ]
         found[name] = (
             table.usable()[row],
             table.tainted()[row],
             table.has_devices()[row],
             [{n for n, r in table.rows.items() if same[r]} for same in alike],
-            [table.parts(label)[row] >= 0 for label in MODEL_LABELS],
-            models and (models.of[row], models.there),
-            models and {n for n, r in table.rows.items() if models.rows[models.of[row]][r]},
+            [table.topology_domains_of(label)[row] >= 0 for label in MODEL_LABELS],
+            models and (models.by_row[row], models.present),
+            models and {n for n, r in table.rows.items() if models.masks[models.by_row[row]][r]},
         )
     return found
 
 
 @LAW
 @given(st.lists(facts() | st.sampled_from(NAMES), max_size=40))
-def test_traits_follow_changes_of_nodes(changes: list[NodeFacts | NodeName]) -> None:
+def test_traits_follow_changes_of_nodes(changes: list[NodeInfo | NodeName]) -> None:
     table, left = NodeTable(), {}
     for change in changes:
         change_node(table, left, change)
-        table.models(), table.usable(), table.tainted(), table.parts(MODEL_LABELS[0])
+        table.models(), table.usable(), table.tainted(), table.topology_domains_of(MODEL_LABELS[0])
     new = NodeTable()
     for each in left.values():
         new.set(each)
@@ -68,6 +71,6 @@ def test_one_model_is_no_choice() -> None:
     table.set(node("d", gpu=1))
     models = table.models()
     assert models is not None
-    assert models.there == {"A", ""}
-    rows = {name: models.rows["A"][row] for name, row in table.rows.items()}
+    assert models.present == {"A", ""}
+    rows = {name: models.masks["A"][row] for name, row in table.rows.items()}
     assert rows == {"a": True, "b": True, "c": True, "d": False}

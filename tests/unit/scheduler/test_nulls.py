@@ -7,7 +7,7 @@ import pytest
 
 from gangline.kube.decoding import decode_object, decode_page
 from gangline.scheduler import wire
-from gangline.scheduler.observe import pod_facts
+from gangline.scheduler.observe import pod_info
 from gangline.scheduler.observe_storage import attach_limits
 
 STRUCTS = [
@@ -43,5 +43,5 @@ def test_a_pod_with_nulls_is_read() -> None:
         b' "ports": null}], "tolerations": null, "volumes": null, "nodeSelector": null},'
         b' "status": {"conditions": null, "containerStatuses": null}}',
     )
-    facts = pod_facts(wire.slim(pod), {}, frozenset({"gangline"}))
+    facts = pod_info(wire.slim_pod(pod), {}, frozenset({"gangline"}))
     assert dict(facts.shape.request)["cpu"] == 1000

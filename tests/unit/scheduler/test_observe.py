@@ -9,26 +9,26 @@ from gangline.api.node import Node
 from gangline.api.scheduling import PodGroup, Queue
 from gangline.scheduler import observe
 from gangline.scheduler.model import (
-    Expression,
+    LabelExpression,
     NodeName,
     NodeTerm,
-    PodFacts,
+    PodInfo,
     PodKey,
-    Taint,
-    Toleration,
+    TaintInfo,
+    TolerationInfo,
 )
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.wire import LeanPod, LeanPodSpec, slim
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.wire import LeanPod, LeanPodSpec, slim_pod
 from unit.scheduler import builders
 
 OURS = frozenset({"gangline"})
 
 
-def pod(**fields: Any) -> PodFacts:
+def pod(**fields: Any) -> PodInfo:
     spec = {"schedulerName": "gangline", "containers": [{}]} | fields.pop("spec", {})
     metadata = {"name": "p", "namespace": "d", "uid": "u"} | fields.pop("metadata", {})
     raw = {"metadata": metadata, "spec": spec, **fields}
-    return observe.pod_facts(slim(msgspec.convert(raw, LeanPod)), {"": 1, "high": 9}, OURS)
+    return observe.pod_info(slim_pod(msgspec.convert(raw, LeanPod)), {"": 1, "high": 9}, OURS)
 
 
 def asking(**requests: str) -> dict[str, Any]:
@@ -86,17 +86,17 @@ def test_priority_is_the_number_or_the_classs(spec: dict[str, Any], priority: in
 
 
 def test_only_pods_of_our_schedulers_wait_for_us() -> None:
-    assert pod().waits
-    assert not pod(spec={"schedulerName": "other"}).waits
-    assert not pod(spec={"schedulerName": ""}).waits
-    assert not pod(spec={"nodeName": "n"}).waits
-    assert not pod(spec={"schedulingGates": [{"name": "g"}]}).waits
-    assert not pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).waits
+    assert pod().is_pending
+    assert not pod(spec={"schedulerName": "other"}).is_pending
+    assert not pod(spec={"schedulerName": ""}).is_pending
+    assert not pod(spec={"nodeName": "n"}).is_pending
+    assert not pod(spec={"schedulingGates": [{"name": "g"}]}).is_pending
+    assert not pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).is_pending
 
 
 def test_ended_pod_holds_no_resources() -> None:
-    assert pod(spec={"nodeName": "n"}, status={"phase": "Running"}).holds_room
-    assert not pod(spec={"nodeName": "n"}, status={"phase": "Failed"}).holds_room
+    assert pod(spec={"nodeName": "n"}, status={"phase": "Running"}).holds_resources
+    assert not pod(spec={"nodeName": "n"}, status={"phase": "Failed"}).holds_resources
 
 
 def test_wishes_about_nodes_are_read() -> None:
@@ -109,10 +109,10 @@ def test_wishes_about_nodes_are_read() -> None:
     }
     tolerations = [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
     constraints = pod(spec={"affinity": affinity, "tolerations": tolerations}).shape.constraints
-    read = NodeTerm(labels=(Expression("zone", "In", ("a",)),))
+    read = NodeTerm(labels=(LabelExpression("zone", "In", ("a",)),))
     assert constraints.required == (read,)
     assert constraints.preferred == ((3, read),)
-    assert constraints.tolerations == (Toleration("gpu", "Exists", "", "NoSchedule"),)
+    assert constraints.tolerations == (TolerationInfo("gpu", "Exists", "", "NoSchedule"),)
 
 
 def test_node_is_converted() -> None:
@@ -124,10 +124,10 @@ def test_node_is_converted() -> None:
             "conditions": [{"type": "Ready", "status": "Unknown"}],
         },
     }
-    facts = observe.node_facts(msgspec.convert(raw, Node))
+    facts = observe.node_info(msgspec.convert(raw, Node))
     assert dict(facts.allocatable) == {"cpu": 3500, "memory": 2**30, "nvidia.com/gpu": 2}
     assert facts.labels == (("a", "1"), ("b", "2"))
-    assert facts.taints == (Taint("k", "", "NoSchedule"),)
+    assert facts.taints == (TaintInfo("k", "", "NoSchedule"),)
     assert facts.unschedulable
     assert not facts.ready
 
@@ -137,7 +137,7 @@ def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
         "metadata": {"name": "g", "namespace": "d"},
         "spec": {"minMember": 3, "minTaskMember": {"ps": 1}, "priorityClassName": "high"},
     }
-    facts = observe.group_facts(msgspec.convert(raw, PodGroup), {"high": 9})
+    facts = observe.group_info(msgspec.convert(raw, PodGroup), {"high": 9})
     assert (facts.key, facts.min_member, facts.queue, facts.priority) == ("d/g", 3, "default", 9)
     assert facts.min_task_member == (("ps", 1),)
 
@@ -147,7 +147,7 @@ def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
 )
 def test_queue_is_open_by_default(state: str, is_open: bool) -> None:
     raw = {"metadata": {"name": "q"}, "status": {"state": state}}
-    assert observe.queue_facts(msgspec.convert(raw, Queue)).open is is_open
+    assert observe.queue_info(msgspec.convert(raw, Queue)).open is is_open
 
 
 def test_a_pod_takes_ports_of_its_node() -> None:
@@ -158,7 +158,7 @@ def test_a_pod_takes_ports_of_its_node() -> None:
 
 def test_absurd_amounts_neither_overflow_nor_fit() -> None:
     huge = pod(spec={"containers": [asking(cpu="1e18", memory="9E")]})
-    state = ClusterState()
+    state = SchedulerCache()
     state.set_node(builders.node("n"))
     state.set_pod(huge)
     assert not builders.decide(state).bindings
@@ -184,7 +184,7 @@ def test_equivalent_specs_are_converted_to_one_shape() -> None:
             plain | {"tolerations": [{"operator": "Exists"}]},
         )
     ]
-    assert [[observe.alike(one, other) for other in specs] for one in specs] == [
+    assert [[observe.have_same_shape(one, other) for other in specs] for one in specs] == [
         [True, True, False, False, False, False],
         [True, True, False, False, False, False],
         [False, False, True, False, False, False],

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from random import Random
 
-from gangline.scheduler.model import Constraints, GroupKey, NodeFacts, PodFacts
+from gangline.scheduler.model import PlacementConstraints, GroupKey, NodeInfo, PodInfo
 from unit.scheduler.builders import ANYWHERE, cluster, group, judged, node, on_label, pod
 
 INSTANCES = 1000
 
 
-def instance(random: Random) -> tuple[list[NodeFacts], list[PodFacts]]:
+def instance(random: Random) -> tuple[list[NodeInfo], list[PodInfo]]:
     nodes = [
         node(
             f"n{index}",
@@ -20,7 +20,7 @@ def instance(random: Random) -> tuple[list[NodeFacts], list[PodFacts]]:
         )
         for index in range(random.randint(1, 3))
     ]
-    kinds: list[tuple[int, int, int, Constraints]] = [
+    kinds: list[tuple[int, int, int, PlacementConstraints]] = [
         (
             random.randint(1, 3),
             random.randint(0, 3),
@@ -37,7 +37,7 @@ def instance(random: Random) -> tuple[list[NodeFacts], list[PodFacts]]:
     return nodes, pods
 
 
-def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
+def feasible(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
     """Try every placement."""
     free = [dict(each.allocatable) for each in nodes]
 
@@ -59,7 +59,7 @@ def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
     return put(0)
 
 
-def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
+def placed(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
     """Return whether the scheduler places the gang; the oracle checks the result."""
     return GroupKey("d/g") in judged(cluster(*nodes, group("g", len(pods)), *pods)).placed
 

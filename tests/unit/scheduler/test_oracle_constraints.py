@@ -13,34 +13,34 @@ from msgspec.structs import replace
 
 from gangline.api.selectors import Requirement, Selector
 from gangline.scheduler.model import (
-    Binding,
-    Constraints,
-    Decision,
-    Expression,
+    PodBinding,
+    PlacementConstraints,
+    CycleResult,
+    LabelExpression,
     GroupKey,
-    NodeFacts,
+    NodeInfo,
     NodeName,
     NodeTerm,
-    PodFacts,
+    PodInfo,
     PodTerm,
-    Relations,
+    InterPodRules,
     SpreadTerm,
-    Taint,
-    Toleration,
+    TaintInfo,
+    TolerationInfo,
 )
-from gangline.scheduler.simulate.check import faults
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.simulate.check import violations
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
 INSTANCES = 250
-FULL = Taint("full", "", "NoSchedule")
+FULL = TaintInfo("full", "", "NoSchedule")
 
 
 def _means(app: str) -> Selector:
     return Selector((Requirement("app", "=", (app,)),))
 
 
-def constraints(random: Random) -> Constraints:
+def constraints(random: Random) -> PlacementConstraints:
     """Draw what a kind of pods wants; most want little."""
     near = PodTerm(_means(random.choice("xy")), random.choice(["zone", "host"]))
     apart = PodTerm(_means(random.choice("xy")), random.choice(["zone", "host"]))
@@ -50,20 +50,20 @@ def constraints(random: Random) -> Constraints:
             None,
             None,
             None,
-            Relations(near=(near,)),
-            Relations(apart=(apart,)),
-            Relations(spread=(spread,)),
+            InterPodRules(affinity=(near,)),
+            InterPodRules(anti_affinity=(apart,)),
+            InterPodRules(spread=(spread,)),
         ]
     )
-    term = NodeTerm((Expression("zone", random.choice(["In", "NotIn"]), ("a",)),))
-    return Constraints(
+    term = NodeTerm((LabelExpression("zone", random.choice(["In", "NotIn"]), ("a",)),))
+    return PlacementConstraints(
         required=random.choice([None, None, None, (term,)]),
-        tolerations=random.choice([(), (Toleration("full", "Exists"),)]),
-        relations=relations,
+        tolerations=random.choice([(), (TolerationInfo("full", "Exists"),)]),
+        inter_pod=relations,
     )
 
 
-def instance(random: Random) -> tuple[list[NodeFacts], list[PodFacts]]:
+def instance(random: Random) -> tuple[list[NodeInfo], list[PodInfo]]:
     """Draw a few nodes, perhaps a pod that runs already, and a gang of a few kinds of pods."""
     nodes = [
         node(
@@ -95,7 +95,7 @@ def instance(random: Random) -> tuple[list[NodeFacts], list[PodFacts]]:
     return nodes, pods
 
 
-def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
+def feasible(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
     """Try every order of the pods and every node for each."""
     dead: set[tuple[tuple[str, str], ...]] = set()
 
@@ -121,13 +121,13 @@ def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
     return extend((), frozenset(each.key for each in pods if each.node is None))
 
 
-def _likeness(pods: Sequence[PodFacts], name: str) -> str:
+def _likeness(pods: Sequence[PodInfo], name: str) -> str:
     found = next(each for each in pods if each.key == name)
     return f"{id(found.shape)} {found.labels}"
 
 
 def _may_be(
-    nodes: Sequence[NodeFacts], pods: Sequence[PodFacts], put: Sequence[tuple[str, str]]
+    nodes: Sequence[NodeInfo], pods: Sequence[PodInfo], put: Sequence[tuple[str, str]]
 ) -> bool:
     """Return whether the last pod may be placed there, given the others."""
     before = dict(put[:-1])
@@ -137,24 +137,24 @@ def _may_be(
         for each in pods
         if each.node is None
     ]
-    state: ClusterState = cluster(*nodes, group("g", 0), *there, *running)
+    state: SchedulerCache = cluster(*nodes, group("g", 0), *there, *running)
     name, on = put[-1]
     last = state.pods[next(each.key for each in pods if each.key == name)]
-    binding = Binding(last.key, last.uid, NodeName(on), GroupKey("d/g"))
-    return not list(faults(state, Decision(bindings=(binding,))))
+    binding = PodBinding(last.key, last.uid, NodeName(on), GroupKey("d/g"))
+    return not list(violations(state, CycleResult(bindings=(binding,))))
 
 
-def pod_on(each: PodFacts, on: str) -> PodFacts:
+def pod_on(each: PodInfo, on: str) -> PodInfo:
     """Return the pod as it runs on a node."""
     return replace(each, node=NodeName(on), phase="Running")
 
 
-def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
+def placed(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
     """Return whether the scheduler places the gang; the oracle checks the result."""
     size = sum(each.node is None for each in pods)
     state = cluster(*nodes, group("g", size), *pods)
     decision = decide(state)
-    assert not list(faults(state, decision))
+    assert not list(violations(state, decision))
     return GroupKey("d/g") in decision.placed
 
 

@@ -5,9 +5,9 @@ from random import Random
 
 from msgspec.structs import replace
 
-from gangline.scheduler.model import Decision, GroupFacts, GroupKey, PodFacts, QueueFacts
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import CycleResult, PodGroupInfo, GroupKey, PodInfo, QueueInfo
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
 CYCLES = 1000
@@ -25,14 +25,14 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         queues = (
-            QueueFacts("a", deserved=request(cpu=6, pods=0)),
-            QueueFacts("b", weight=3),
-            QueueFacts("b1", parent="b", weight=2),
-            QueueFacts("b2", parent="b", guarantee=request(cpu=2, pods=0)),
-            QueueFacts("c", priority=1, capability=request(cpu=9, pods=0)),
+            QueueInfo("a", deserved=request(cpu=6, pods=0)),
+            QueueInfo("b", weight=3),
+            QueueInfo("b1", parent="b", weight=2),
+            QueueInfo("b2", parent="b", guarantee=request(cpu=2, pods=0)),
+            QueueInfo("c", priority=1, capability=request(cpu=9, pods=0)),
         )
         nodes = [node(f"n{index}", cpu=self.random.randint(3, 5), gpu=2) for index in range(6)]
-        self.state: ClusterState = cluster(*nodes, *queues)
+        self.state: SchedulerCache = cluster(*nodes, *queues)
         self.count = 0
         self.now = 0.0
         self.evicted: Counter[str] = Counter()
@@ -43,7 +43,7 @@ class World:
         self.count += 1
         size = random.choice([1, 1, 2, 3, 4, 6])
         name = f"g{self.count}"
-        facts: GroupFacts = group(
+        facts: PodGroupInfo = group(
             name,
             random.choice([size, size, (size + 1) // 2]),
             age=int(self.now),
@@ -65,12 +65,12 @@ class World:
                 self.state.remove_pod(member)
             self.state.remove_group(key)
 
-    def cycle(self) -> Decision:
+    def cycle(self) -> CycleResult:
         """Decide, have it judged, and carry it out."""
         self.now += 1
         decision = decide(self.state, self.now)
-        check(self.state, decision, self.now)
-        self.state.promises = dict(decision.promises)
+        check_result(self.state, decision, self.now)
+        self.state.reservations = dict(decision.reservations)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             self.state.set_pod(replace(self.state.pods[binding.pod], phase="Running"))
@@ -79,14 +79,14 @@ class World:
         for key in {eviction.group for eviction in decision.evictions if eviction.group}:
             self.evicted[key] += 1
             members = self.state.members[key].values()
-            running = [each for each in members if each.holds_room]
+            running = [each for each in members if each.holds_resources]
             if len(running) < self.state.groups[key].min_member:
                 for each in running:
                     self._come_back(each)
-            self.state.former.pop(key, None)
+            self.state.former_members.pop(key, None)
         return decision
 
-    def _come_back(self, gone: PodFacts) -> None:
+    def _come_back(self, gone: PodInfo) -> None:
         self.state.remove_pod(gone.key)
         self.state.set_pod(replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending"))
 

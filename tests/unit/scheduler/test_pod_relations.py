@@ -6,17 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from gangline.api.selectors import parse_labels
+from gangline.api.selectors import parse_label_selector
 from gangline.scheduler.model import (
-    Constraints,
-    Decision,
-    GroupFacts,
-    PodFacts,
+    PlacementConstraints,
+    CycleResult,
+    PodGroupInfo,
+    PodInfo,
     PodTerm,
-    Relations,
+    InterPodRules,
     SpreadTerm,
 )
-from gangline.scheduler.observe_relations import relations
+from gangline.scheduler.observe_relations import inter_pod_rules
 from gangline.scheduler.wire import LeanPodSpec
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
@@ -25,11 +25,11 @@ WEB = (("app", "web"),)
 
 
 def web(key: str = HOST, weight: int = 0) -> PodTerm:
-    return PodTerm(parse_labels("app=web"), key, weight=weight)
+    return PodTerm(parse_label_selector("app=web"), key, weight=weight)
 
 
-def wanting(**wants: Any) -> Constraints:
-    return Constraints(relations=Relations(**wants))
+def wanting(**wants: Any) -> PlacementConstraints:
+    return PlacementConstraints(inter_pod=InterPodRules(**wants))
 
 
 APART = wanting(apart=(web(),))
@@ -42,11 +42,11 @@ def hosts(count: int, cpu: float = 8) -> list[Any]:
     ]
 
 
-def gang(size: int, **facts: Any) -> list[GroupFacts | PodFacts]:
+def gang(size: int, **facts: Any) -> list[PodGroupInfo | PodInfo]:
     return [group("job", size), *(pod(f"j{i}", group="job", **facts) for i in range(size))]
 
 
-def counts(decision: Decision) -> Counter[str]:
+def counts(decision: CycleResult) -> Counter[str]:
     return Counter(str(binding.node) for binding in decision.bindings)
 
 
@@ -67,7 +67,7 @@ def test_those_that_run_keep_others_away() -> None:
     assert counts(decide(state)) == Counter(n1=1)
     state.set_node(node("n1", cpu=8, unschedulable=True))
     decision = decide(state)
-    assert "existing pods anti-affinity" in decision.verdicts[0].pods[0][1]
+    assert "existing pods anti-affinity" in decision.pending_reasons[0].pods[0][1]
     state.remove_pod(lonely.key)
     assert counts(decide(state)) == Counter(n0=1)
 
@@ -78,7 +78,7 @@ def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
     assert set(counts(decide(state))) <= {"n2", "n3"}
     decision = decide(cluster(*hosts(4), *near))
     assert not decision.bindings
-    assert "4 node(s) didn't match pod affinity rules" in decision.verdicts[0].message
+    assert "4 node(s) didn't match pod affinity rules" in decision.pending_reasons[0].message
 
 
 def test_the_first_of_pods_that_must_be_near_each_other_may_start() -> None:
@@ -134,9 +134,9 @@ def test_terms_are_read() -> None:
         },
         LeanPodSpec,
     )
-    found = relations(spec, {"hash": "7"})
+    found = inter_pod_rules(spec, {"hash": "7"})
     assert found is not None
-    assert found.near[0].namespaces is None
-    assert str(found.apart[0].selector) == "app=web,hash in (7)"
+    assert found.affinity[0].namespaces is None
+    assert str(found.anti_affinity[0].selector) == "app=web,hash in (7)"
     assert (found.spread[0].max_skew, found.spread[0].hard) == (2, False)
-    assert relations(LeanPodSpec(), {}) is None
+    assert inter_pod_rules(LeanPodSpec(), {}) is None

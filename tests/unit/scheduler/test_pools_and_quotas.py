@@ -5,18 +5,18 @@ import pytest
 
 from gangline.api.scheduling import Queue
 from gangline.scheduler.model import (
-    Constraints,
-    Decision,
+    PlacementConstraints,
+    CycleResult,
     NodeName,
-    QueueFacts,
-    Taint,
-    Toleration,
+    QueueInfo,
+    TaintInfo,
+    TolerationInfo,
 )
-from gangline.scheduler.observe import pod_facts, queue_facts
-from gangline.scheduler.observe_pools import OUTSIDE, quota_facts
+from gangline.scheduler.observe import pod_info, queue_info
+from gangline.scheduler.observe_pools import NODE_GROUP_MISMATCH, quota_info
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.quotas import QuotaFacts
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.quotas import QuotaInfo
+from gangline.scheduler.state import SchedulerCache
 from gangline.scheduler.wire import LeanPod, ResourceQuota
 from unit.scheduler.builders import cluster, gang, group, node, pod
 from unit.scheduler.builders import judged as decide
@@ -24,16 +24,16 @@ from unit.scheduler.builders import judged as decide
 POOL = "volcano.sh/nodegroup-name"
 
 
-def queue(name: str, parent: str = "", **affinity: object) -> QueueFacts:
+def queue(name: str, parent: str = "", **affinity: object) -> QueueInfo:
     written = {"metadata": {"name": name}, "spec": {"parent": parent, "affinity": affinity}}
-    return queue_facts(msgspec.convert(written, Queue))
+    return queue_info(msgspec.convert(written, Queue))
 
 
 def required(*groups: str) -> dict[str, list[str]]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": list(groups)}
 
 
-def placed(decision: Decision) -> dict[str, NodeName]:
+def placed(decision: CycleResult) -> dict[str, NodeName]:
     return {binding.pod: binding.node for binding in decision.bindings}
 
 
@@ -61,7 +61,7 @@ def test_jobs_of_a_queue_avoid_node_groups_and_a_queue_below_does_so_too() -> No
 
 def test_a_group_that_does_not_exist_is_named_as_the_reason() -> None:
     state = cluster(*NODES, queue("q", nodeGroupAffinity=required("c")), *in_queue("job", "q"))  # type: ignore[arg-type]
-    assert f"3 {OUTSIDE}" in decide(state).verdicts[0].message
+    assert f"3 {NODE_GROUP_MISMATCH}" in decide(state).pending_reasons[0].message
 
 
 def test_a_liked_node_group_is_taken_first_and_others_when_it_is_full() -> None:
@@ -72,13 +72,15 @@ def test_a_liked_node_group_is_taken_first_and_others_when_it_is_full() -> None:
     assert placed(decide(state))["d/job-0"] != "b1"  # type: ignore[index]
 
 
-def entitled(state: ClusterState, name: str) -> float:
-    tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
-    return float(tree.accounts[name].entitled[tree.columns["cpu"]]) / 1000
+def entitled(state: SchedulerCache, name: str) -> float:
+    tree = QueueTree(
+        state.queues, state.nodes, state.usage, state.pending_usage, state.schedulable_capacity()
+    )
+    return float(tree.queues[name].fair_share[tree.columns["cpu"]]) / 1000
 
 
 def test_a_queue_is_not_entitled_to_more_than_its_node_groups_have() -> None:
-    state = cluster(*NODES, queue("q", nodeGroupAffinity=required("b")), QueueFacts("other"))
+    state = cluster(*NODES, queue("q", nodeGroupAffinity=required("b")), QueueInfo("other"))
     for name, of in (("wide", "q"), ("free", "other")):
         state.set_group(group(name, 1, queue=of))
         state.set_pod(pod(f"{name}-0", cpu=12, group=name))
@@ -86,37 +88,37 @@ def test_a_queue_is_not_entitled_to_more_than_its_node_groups_have() -> None:
 
 
 def test_node_groups_closed_to_this_scheduler_add_no_capacity() -> None:
-    taint = Taint("team", "x", "NoSchedule")
+    taint = TaintInfo("team", "x", "NoSchedule")
     state = cluster(node("mine", cpu=4), node("theirs", cpu=4, taints=(taint,)))
     for name in ("a", "b"):
-        state.queues[name] = QueueFacts(name)
+        state.queues[name] = QueueInfo(name)
         state.set_group(group(name, 1, queue=name))
         state.set_pod(pod(f"{name}-0", cpu=9, group=name))
     assert entitled(state, "a") == 2
-    tolerant = Constraints(tolerations=(Toleration(operator="Exists"),))
+    tolerant = PlacementConstraints(tolerations=(TolerationInfo(operator="Exists"),))
     state.set_pod(pod("c", cpu=1, constraints=tolerant))
     assert entitled(state, "a") == pytest.approx(3.5)
 
 
 def test_gang_above_the_quota_is_not_admitted() -> None:
-    quota = QuotaFacts(
+    quota = QuotaInfo(
         "d/q", (("pods", 3), ("requests.cpu", 4000)), (("pods", 2), ("requests.cpu", 2000))
     )
     state = cluster(node("n", cpu=9), *gang("job", 2))
     state.set_group(group("job", 4))
     state.quotas["d"] = {"q": quota}
-    verdict = decide(state).verdicts[0]
+    verdict = decide(state).pending_reasons[0]
     assert verdict.reason == "QuotaExceeded"
     assert "quota 'd/q' has pods 1 left of pods 3, and pods 2 more is needed" in verdict.message
     state.quotas["d"] = {
-        "q": QuotaFacts("d/q", (("requests.cpu", 4000),), (("requests.cpu", 2000),))
+        "q": QuotaInfo("d/q", (("requests.cpu", 4000),), (("requests.cpu", 2000),))
     }
-    assert decide(state).verdicts[0].reason == "NotEnoughTasks"
+    assert decide(state).pending_reasons[0].reason == "NotEnoughTasks"
 
 
 def test_a_gang_whose_pods_exist_has_nothing_to_fear_from_quotas() -> None:
     state = cluster(node("n", cpu=9), *gang("job", 2))
-    state.quotas["d"] = {"q": QuotaFacts("d/q", (("pods", 2),), (("pods", 2),))}
+    state.quotas["d"] = {"q": QuotaInfo("d/q", (("pods", 2),), (("pods", 2),))}
     assert len(decide(state).bindings) == 2
 
 
@@ -126,9 +128,9 @@ def test_quotas_are_read() -> None:
         "spec": {"hard": {"requests.cpu": "4", "pods": "3", "requests.memory": "1Gi"}},
         "status": {"used": {"requests.cpu": "500m"}},
     }
-    facts = quota_facts(msgspec.convert(written, ResourceQuota))
+    facts = quota_info(msgspec.convert(written, ResourceQuota))
     hard = (("pods", 3), ("requests.cpu", 4000), ("requests.memory", 2**30))
-    assert facts == QuotaFacts("d/q", hard, (("requests.cpu", 500),))
+    assert facts == QuotaInfo("d/q", hard, (("requests.cpu", 500),))
 
 
 @pytest.mark.parametrize(
@@ -152,10 +154,10 @@ def test_namespaces_are_chosen_by_their_labels(
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     raw = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"affinity": affinity}}
     namespaces = {"one": {"team": "x"}, "two": {"team": "y"}, "three": {}}
-    facts = pod_facts(msgspec.convert(raw, LeanPod), {}, frozenset(), namespaces)
-    relations = facts.shape.constraints.relations
+    facts = pod_info(msgspec.convert(raw, LeanPod), {}, frozenset(), namespaces)
+    relations = facts.shape.constraints.inter_pod
     assert relations is not None
-    assert relations.apart[0].namespaces == meant
-    unknown = pod_facts(msgspec.convert(raw, LeanPod), {}, frozenset()).shape.constraints.relations
+    assert relations.anti_affinity[0].namespaces == meant
+    unknown = pod_info(msgspec.convert(raw, LeanPod), {}, frozenset()).shape.constraints.inter_pod
     assert unknown is not None
-    assert unknown.apart[0].namespaces is None
+    assert unknown.anti_affinity[0].namespaces is None

@@ -5,13 +5,18 @@ import pytest
 from gangline.api.meta import ObjectMeta
 from gangline.api.scheduling import HIERARCHY_ANNOTATION, HIERARCHY_WEIGHTS_ANNOTATION, Queue
 from gangline.scheduler.configuration import read_configuration
-from gangline.scheduler.hierarchy import Hierarchy, Place, place_of, unreadable
-from gangline.scheduler.mistakes import mistakes_of_queue
-from gangline.scheduler.model import GroupKey, QueueFacts
-from gangline.scheduler.observe import queue_facts
+from gangline.scheduler.hierarchy import (
+    QueueHierarchy,
+    HierarchyPosition,
+    hierarchy_position,
+    hierarchy_problem,
+)
+from gangline.scheduler.mistakes import unreadable_queue_fields
+from gangline.scheduler.model import GroupKey, QueueInfo
+from gangline.scheduler.observe import queue_info
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
 
@@ -24,16 +29,18 @@ def queue(name: str, path: str | None = None, weights: str | None = None) -> Que
 @pytest.mark.parametrize(
     ("path", "weights", "place"),
     [
-        ("root/eng/dev", "100/50/8", Place((("root/eng", 50.0),), 8.0)),
-        ("eng/dev", "50/8", Place((("root/eng", 50.0),), 8.0)),
-        ("root/a/b/c", "1/2/3/4", Place((("root/a", 2.0), ("root/a/b", 3.0)), 4.0)),
-        ("root/dev", "1/0.5", Place((), 1.0)),
-        ("root/dev", None, Place((), 1.0)),
+        ("root/eng/dev", "100/50/8", HierarchyPosition((("root/eng", 50.0),), 8.0)),
+        ("eng/dev", "50/8", HierarchyPosition((("root/eng", 50.0),), 8.0)),
+        ("root/a/b/c", "1/2/3/4", HierarchyPosition((("root/a", 2.0), ("root/a/b", 3.0)), 4.0)),
+        ("root/dev", "1/0.5", HierarchyPosition((), 1.0)),
+        ("root/dev", None, HierarchyPosition((), 1.0)),
     ],
 )
-def test_a_place_is_read_from_the_top_down(path: str, weights: str | None, place: Place) -> None:
-    assert place_of(queue("dev", path, weights)) == place
-    assert not mistakes_of_queue(queue("dev", path, weights))
+def test_a_place_is_read_from_the_top_down(
+    path: str, weights: str | None, place: HierarchyPosition
+) -> None:
+    assert hierarchy_position(queue("dev", path, weights)) == place
+    assert not unreadable_queue_fields(queue("dev", path, weights))
 
 
 @pytest.mark.parametrize(
@@ -50,23 +57,23 @@ def test_a_place_is_read_from_the_top_down(path: str, weights: str | None, place
 def test_a_place_that_cannot_be_read_is_named_and_counts_for_nothing(
     path: str, weights: str
 ) -> None:
-    assert place_of(queue("dev", path, weights)) is None
-    assert mistakes_of_queue(queue("dev", path, weights)).startswith(HIERARCHY_ANNOTATION)
+    assert hierarchy_position(queue("dev", path, weights)) is None
+    assert unreadable_queue_fields(queue("dev", path, weights)).startswith(HIERARCHY_ANNOTATION)
 
 
 def test_queues_without_a_place_have_nothing_wrong_with_it() -> None:
-    assert place_of(queue("dev")) is None
-    assert not unreadable(queue("dev"))
+    assert hierarchy_position(queue("dev")) is None
+    assert not hierarchy_problem(queue("dev"))
 
 
-def arranged(*queues: Queue) -> dict[str, QueueFacts]:
-    hierarchy, facts = Hierarchy(), {}
+def arranged(*queues: Queue) -> dict[str, QueueInfo]:
+    hierarchy, facts = QueueHierarchy(), {}
     for each in queues:
-        facts[each.metadata.name] = queue_facts(each)
-        hierarchy.note(each)
-    hierarchy.arrange(facts)
+        facts[each.metadata.name] = queue_info(each)
+        hierarchy.update(each)
+    hierarchy.apply_to(facts)
     once = dict(facts)
-    hierarchy.arrange(facts)
+    hierarchy.apply_to(facts)
     assert facts == once
     return facts
 
@@ -75,21 +82,21 @@ def test_what_is_between_the_root_and_a_queue_becomes_a_queue() -> None:
     found = arranged(queue("dev", "root/eng/dev", "1/2/8"), queue("own"))
     assert (found["root/eng"].weight, found["root/eng"].parent) == (2.0, "")
     assert (found["dev"].weight, found["dev"].parent) == (8.0, "root/eng")
-    assert found["own"] == queue_facts(queue("own"))
+    assert found["own"] == queue_info(queue("own"))
 
 
 def test_moved_or_deleted_queue_leaves_no_trace() -> None:
-    hierarchy = Hierarchy()
-    facts = {"dev": queue_facts(queue("dev"))}
-    hierarchy.note(queue("dev", "root/eng/dev", "1/2/8"))
-    hierarchy.arrange(facts)
-    hierarchy.note(queue("dev", "root/ops/dev", "1/2/8"))
-    hierarchy.arrange(facts)
+    hierarchy = QueueHierarchy()
+    facts = {"dev": queue_info(queue("dev"))}
+    hierarchy.update(queue("dev", "root/eng/dev", "1/2/8"))
+    hierarchy.apply_to(facts)
+    hierarchy.update(queue("dev", "root/ops/dev", "1/2/8"))
+    hierarchy.apply_to(facts)
     assert sorted(facts) == ["dev", "root/ops"]
-    hierarchy.note(queue("dev"))
-    facts["dev"] = queue_facts(queue("dev"))
-    hierarchy.arrange(facts)
-    assert facts == {"dev": queue_facts(queue("dev"))}
+    hierarchy.update(queue("dev"))
+    facts["dev"] = queue_info(queue("dev"))
+    hierarchy.apply_to(facts)
+    assert facts == {"dev": queue_info(queue("dev"))}
 
 
 def test_of_two_weights_for_one_queue_the_first_by_name_holds_in_any_order() -> None:
@@ -105,7 +112,7 @@ TREE = (
 )
 
 
-def crowded() -> ClusterState:
+def crowded() -> SchedulerCache:
     """12 CPU, and three queues that would each take all of it, one CPU at a time."""
     state = cluster(node("n", cpu=12))
     state.queues |= arranged(*TREE)
@@ -119,7 +126,7 @@ def crowded() -> ClusterState:
 def test_weights_divide_level_by_level() -> None:
     state = crowded()
     decision = decide(state)
-    check(state, decision, 0.0)
+    check_result(state, decision, 0.0)
     got = [str(binding.group).removeprefix("d/").partition("-")[0] for binding in decision.bindings]
     # A quarter for sales; of the others' nine two thirds for prod.
     assert {name: got.count(name) for name in ("dev", "prod", "sales")} == {
@@ -142,7 +149,7 @@ def test_jobs_belong_in_leaf_queues() -> None:
     state = crowded()
     state.set_group(group("lost", 1, queue="root/eng"))
     state.set_pod(pod("lost", group="lost"))
-    (verdict,) = [v for v in decide(state).verdicts if v.group == GroupKey("d/lost")]
+    (verdict,) = [v for v in decide(state).pending_reasons if v.group == GroupKey("d/lost")]
     assert verdict.reason == "QueueNotLeaf"
 
 
@@ -151,4 +158,4 @@ def test_jobs_belong_in_leaf_queues() -> None:
 )
 def test_places_hold_only_where_that_is_asked_for(switch: str, expected: bool) -> None:
     found = read_configuration(f"tiers: [{{plugins: [{{name: drf{switch}}}]}}]")
-    assert found.applied(SchedulerSettings()).hierarchical is expected
+    assert found.apply_to(SchedulerSettings()).hierarchical is expected

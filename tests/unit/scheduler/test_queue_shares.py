@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.scheduler.model import Decision, GroupFacts, PodFacts, QueueFacts
-from gangline.scheduler.queues import problems
+from gangline.scheduler.model import CycleResult, PodGroupInfo, PodInfo, QueueInfo
+from gangline.scheduler.queues import queue_problems
 from gangline.scheduler.shares import Matrix, Vector, water_fill
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
-Facts = GroupFacts | PodFacts
+Facts = PodGroupInfo | PodInfo
 
 
-def queue(name: str, cpu: float = 0, **facts: object) -> QueueFacts:
+def queue(name: str, cpu: float = 0, **facts: object) -> QueueInfo:
     """Make a queue that may use so much cpu (nothing: as much as it likes)."""
     most = request(cpu=cpu, pods=0) if cpu else ()
-    return QueueFacts(name, **{"capability": most, **facts})  # type: ignore[arg-type]
+    return QueueInfo(name, **{"capability": most, **facts})  # type: ignore[arg-type]
 
 
 def job(name: str, in_queue: str, size: int = 1, age: int = 0, **pods: object) -> list[Facts]:
@@ -27,12 +27,12 @@ def job(name: str, in_queue: str, size: int = 1, age: int = 0, **pods: object) -
     return [group(name, size, age, queue=in_queue), *members]
 
 
-def placed(decision: Decision) -> dict[str, str]:
+def placed(decision: CycleResult) -> dict[str, str]:
     return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
-def text(decision: Decision, name: str) -> str:
-    return next(v.message for v in decision.verdicts if v.group == f"d/{name}")
+def text(decision: CycleResult, name: str) -> str:
+    return next(v.message for v in decision.pending_reasons if v.group == f"d/{name}")
 
 
 def test_pods_beyond_a_minimum_are_shared_between_queues() -> None:
@@ -125,7 +125,7 @@ def test_jobs_belong_in_leaves() -> None:
     )
     decision = decide(state)
     assert placed(decision) == {"leaf-0": "n1"}
-    assert {v.reason for v in decision.verdicts} == {"QueueNotLeaf", "QueueNotFound"}
+    assert {v.reason for v in decision.pending_reasons} == {"QueueNotLeaf", "QueueNotFound"}
 
 
 def test_job_above_its_queues_limit_is_pending_without_reservation() -> None:
@@ -231,10 +231,10 @@ def test_contradictions_between_queues_are_named() -> None:
         queue("greedy", cpu=1, guarantee=request(cpu=2, pods=0)),
         queue("fine", parent="root"),
     ]
-    found = problems({each.name: each for each in queues})
+    found = queue_problems({each.name: each for each in queues})
     assert sorted(found) == ["a", "b", "greedy", "orphan"]
     state = cluster(node("n1"), *queues, *job("job", "a"), *job("own", "greedy"))
-    assert len(decide(state).verdicts) == 1
+    assert len(decide(state).pending_reasons) == 1
 
 
 AMOUNTS = st.floats(0, 1000, allow_nan=False)

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from gangline.api.scheduling import PodGroup
-from gangline.scheduler.model import PodFacts, Request
-from gangline.scheduler.observe import group_facts
-from gangline.scheduler.observe_pools import pod_traits, quota_facts
-from gangline.scheduler.quotas import QuotaFacts
-from gangline.scheduler.scopes import Scope, Traits, includes
-from gangline.scheduler.units import admission
+from gangline.scheduler.model import PodInfo, Request
+from gangline.scheduler.observe import group_info
+from gangline.scheduler.observe_pools import pod_quota_attributes, quota_info
+from gangline.scheduler.quotas import QuotaInfo
+from gangline.scheduler.scopes import QuotaScopeRule, QuotaAttributes, all_in_scopes
+from gangline.scheduler.units import check_admission
 from gangline.scheduler.wire import LeanPodSpec, ResourceQuota
 from unit.scheduler.builders import cluster, group, node, pod, request
 from unit.scheduler.builders import judged as decide
@@ -24,7 +24,7 @@ SOME_CLASS: dict[str, object] = {"scopeName": "PriorityClass", "operator": "Exis
 NO_CLASS: dict[str, object] = {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
 
 
-def quota(*scopes: str, selector: tuple[dict[str, object], ...] = ()) -> QuotaFacts:
+def quota(*scopes: str, selector: tuple[dict[str, object], ...] = ()) -> QuotaInfo:
     """A quota for pods in these scopes that is used up."""
     spec = {
         "hard": {"pods": "2"},
@@ -36,11 +36,11 @@ def quota(*scopes: str, selector: tuple[dict[str, object], ...] = ()) -> QuotaFa
         "spec": spec,
         "status": {"used": {"pods": "2"}},
     }
-    return quota_facts(msgspec.convert(written, ResourceQuota))
+    return quota_info(msgspec.convert(written, ResourceQuota))
 
 
-def traits(**spec: object) -> Traits:
-    return pod_traits(msgspec.convert({"containers": [{}], **spec}, LeanPodSpec))
+def traits(**spec: object) -> QuotaAttributes:
+    return pod_quota_attributes(msgspec.convert({"containers": [{}], **spec}, LeanPodSpec))
 
 
 def container(kind: str, **amounts: str) -> dict[str, object]:
@@ -83,7 +83,7 @@ def affinity(kind: str, **term: object) -> dict[str, object]:
 def test_pods_are_in_scope_as_in_kubernetes(
     spec: dict[str, object], scope: str, meant: bool
 ) -> None:
-    assert includes(quota(scope).scopes, [traits(**spec)]) is meant
+    assert all_in_scopes(quota(scope).scopes, [traits(**spec)]) is meant
 
 
 @pytest.mark.parametrize(
@@ -106,25 +106,25 @@ def test_priority_classes_are_chosen_as_in_kubernetes(
     condition: dict[str, object], named: str, meant: bool
 ) -> None:
     scopes = quota(selector=(condition,)).scopes
-    assert includes(scopes, [traits(priorityClassName=named)]) is meant
+    assert all_in_scopes(scopes, [traits(priorityClassName=named)]) is meant
 
 
 def test_all_scopes_of_a_quota_must_hold() -> None:
     scopes = quota("Terminating", selector=(HIGH,)).scopes
     both = traits(activeDeadlineSeconds=1, priorityClassName="high")
-    assert includes(scopes, [both])
-    assert not includes(scopes, [traits(priorityClassName="high")])
-    assert not includes(scopes, [both, traits(activeDeadlineSeconds=1)])
+    assert all_in_scopes(scopes, [both])
+    assert not all_in_scopes(scopes, [traits(priorityClassName="high")])
+    assert not all_in_scopes(scopes, [both, traits(activeDeadlineSeconds=1)])
 
 
-def member(name: str, priority_class: str) -> PodFacts:
-    return pod(name, group="job", traits=Traits(priority_class=priority_class))
+def member(name: str, priority_class: str) -> PodInfo:
+    return pod(name, group="job", traits=QuotaAttributes(priority_class=priority_class))
 
 
-def reason(limits: QuotaFacts, *members: PodFacts) -> tuple[str, str]:
+def reason(limits: QuotaInfo, *members: PodInfo) -> tuple[str, str]:
     state = cluster(node("n", cpu=9), group("job", 4), *members)
     state.quotas["d"] = {"q": limits}
-    verdict = decide(state).verdicts[0]
+    verdict = decide(state).pending_reasons[0]
     return verdict.reason, verdict.message
 
 
@@ -159,18 +159,18 @@ def test_a_gang_with_pods_out_of_scope_is_left_to_the_api_server() -> None:
     ],
 )
 def test_gang_without_pods_is_described_by_its_group(
-    limits: QuotaFacts, asked: Request, priority_class: str, held: bool
+    limits: QuotaInfo, asked: Request, priority_class: str, held: bool
 ) -> None:
     facts = group("job", 2, min_resources=asked, priority_class=priority_class)
     state = cluster(node("n"), facts)
     state.quotas["d"] = {"q": limits}
-    assert (admission(state, facts) is not None) is held
+    assert (check_admission(state, facts) is not None) is held
 
 
 def test_the_priority_class_of_a_group_is_read() -> None:
     written = {"metadata": {"name": "g"}, "spec": {"priorityClassName": "high"}}
-    assert group_facts(msgspec.convert(written, PodGroup), {}).priority_class == "high"
+    assert group_info(msgspec.convert(written, PodGroup), {}).priority_class == "high"
 
 
 def test_a_scope_is_named_as_it_was_written() -> None:
-    assert str(Scope("BestEffort")) == "BestEffort"
+    assert str(QuotaScopeRule("BestEffort")) == "BestEffort"

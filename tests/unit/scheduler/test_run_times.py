@@ -3,21 +3,21 @@
 import msgspec
 
 from gangline.api.scheduling import PodGroup
-from gangline.scheduler.model import Decision, GroupFacts, PodFacts
-from gangline.scheduler.observe import group_facts, pod_facts
+from gangline.scheduler.model import CycleResult, PodGroupInfo, PodInfo
+from gangline.scheduler.observe import group_info, pod_info
 from gangline.scheduler.wire import LeanPod
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod
 
 NOW = 1000.0
 
 
-def running(until: float) -> list[GroupFacts | PodFacts]:
+def running(until: float) -> list[PodGroupInfo | PodInfo]:
     """A gang on most of the node that ends ``until`` seconds from now, as far as it says."""
     told = pod("old-0", cpu=3, group="old", on="n", started=NOW - 50, limit_s=until + 50)
     return [group("old", 1), told]
 
 
-def placed(decision: Decision) -> set[str]:
+def placed(decision: CycleResult) -> set[str]:
     return {binding.pod for binding in decision.bindings}
 
 
@@ -29,7 +29,7 @@ def test_short_job_backfills_until_the_reservation_starts() -> None:
         state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=9, limit_s=limit))
     decision = decide(state, NOW)
     assert placed(decision) == {"d/short-0"}
-    assert set(decision.promises) == {"d/large"}
+    assert set(decision.reservations) == {"d/large"}
 
 
 def test_run_time_of_a_group_allows_backfill() -> None:
@@ -69,12 +69,12 @@ def test_short_jobs_one_after_the_other_do_not_put_off_the_first_in_line() -> No
                     group=str(began.group).partition("/")[2],
                     on="n",
                     started=now,
-                    limit_s=began.limit_s,
+                    limit_s=began.max_run_time_s,
                 )
             )
-            ends[binding.pod] = now + began.limit_s
+            ends[binding.pod] = now + began.max_run_time_s
         now += 10
-    assert len(state.waiting) > 1
+    assert len(state.pending) > 1
     assert all(end <= NOW + 100 for end in ends.values())
     for key in [*ends, "d/old-0"]:
         state.remove_pod(key)  # type: ignore[arg-type]
@@ -87,9 +87,9 @@ def test_run_times_are_read_from_pods_and_groups() -> None:
         "spec": {"activeDeadlineSeconds": 60},
         "status": {"startTime": "1970-01-01T00:16:40Z"},
     }
-    facts = pod_facts(msgspec.convert(raw, LeanPod), {}, frozenset())
-    assert (facts.limit_s, facts.started) == (60, NOW)
+    facts = pod_info(msgspec.convert(raw, LeanPod), {}, frozenset())
+    assert (facts.max_run_time_s, facts.started_at) == (60, NOW)
     for written, read in (("90", 90.0), ("soon", 0.0), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0)):
         annotations = {"gangline.dev/run-time-seconds": written}
         noted = {"metadata": {"name": "g", "namespace": "d", "annotations": annotations}}
-        assert group_facts(msgspec.convert(noted, PodGroup), {}).run_time_s == read
+        assert group_info(msgspec.convert(noted, PodGroup), {}).max_run_time_s == read

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.scheduler.model import Decision
+from gangline.scheduler.model import CycleResult
 from unit.scheduler.scenarios.reading import Expected, Play, Scenario, scenarios
 
 SCENARIOS = list(scenarios())
@@ -38,7 +38,7 @@ def _compare(play: Play, expected: Expected) -> None:
         assert any(nodes <= _nodes_of(play, domain) for domain in domains)
 
 
-def _compare_decision(expected: Expected, decision: Decision) -> None:
+def _compare_decision(expected: Expected, decision: CycleResult) -> None:
     bound = {b.pod.removeprefix("d/"): str(b.node) for b in decision.bindings}
     if expected.binds is not None:
         wanted = {pod: node or bound.get(pod) for pod, node in expected.binds.items()}
@@ -47,7 +47,7 @@ def _compare_decision(expected: Expected, decision: Decision) -> None:
         assert sorted(e.pod.removeprefix("d/") for e in decision.evictions) == expected.evicts
     if expected.order:
         assert list(bound) == expected.order
-    said = {str(v.group).removeprefix("d/"): v.message for v in decision.verdicts}
+    said = {str(v.group).removeprefix("d/"): v.message for v in decision.pending_reasons}
     for gang, words in expected.reasons.items():
         assert words in said[gang]
 

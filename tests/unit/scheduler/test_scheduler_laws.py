@@ -8,19 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gangline.scheduler.model import (
-    HOST_PORT,
-    Constraints,
-    Decision,
-    GroupFacts,
+    HOST_PORT_PREFIX,
+    PlacementConstraints,
+    CycleResult,
+    PodGroupInfo,
     GroupKey,
-    NodeFacts,
-    PodFacts,
+    NodeInfo,
+    PodInfo,
 )
-from gangline.scheduler.simulate.check import faults
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.simulate.check import violations
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
-Facts = NodeFacts | PodFacts | GroupFacts
+Facts = NodeInfo | PodInfo | PodGroupInfo
 
 ZONES = ("a", "b")
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -59,8 +59,8 @@ def worlds(draw: st.DrawFn) -> list[Facts]:
 
 
 def _pod(
-    draw: st.DrawFn, name: str, nodes: Sequence[NodeFacts], groups: Sequence[GroupFacts]
-) -> PodFacts:
+    draw: st.DrawFn, name: str, nodes: Sequence[NodeInfo], groups: Sequence[PodGroupInfo]
+) -> PodInfo:
     owner = draw(st.sampled_from([None, *groups]))
     on = draw(st.sampled_from([None, None, None, *nodes]))
     zone = draw(st.sampled_from([None, *ZONES]))
@@ -77,19 +77,21 @@ def _pod(
         if on
         else "Pending",
         terminating=draw(st.integers(0, 9)) == 0,
-        constraints=Constraints(selector=(("zone", zone),)) if zone else Constraints(),
+        constraints=PlacementConstraints(selector=(("zone", zone),))
+        if zone
+        else PlacementConstraints(),
     )
 
 
-def used(state: ClusterState) -> dict[str, Counter[str]]:
+def used(state: SchedulerCache) -> dict[str, Counter[str]]:
     amounts: dict[str, Counter[str]] = defaultdict(Counter)
     for each in state.pods.values():
-        if each.holds_room and each.node is not None:
+        if each.holds_resources and each.node is not None:
             amounts[each.node].update(dict(each.shape.request))
     return amounts
 
 
-def carried_out(world: Sequence[Facts], decision: Decision) -> ClusterState:
+def carried_out(world: Sequence[Facts], decision: CycleResult) -> SchedulerCache:
     state = cluster(*world)
     for binding in decision.bindings:
         state.assume(binding.pod, binding.node)
@@ -103,10 +105,10 @@ def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
     decision = decide(cluster(*world))
     after = used(carried_out(world, decision))
     for each in world:
-        if isinstance(each, NodeFacts) and after[each.name] != before[each.name]:
+        if isinstance(each, NodeInfo) and after[each.name] != before[each.name]:
             has = dict(each.allocatable)
             asked = after[each.name] - before[each.name]
-            ports = {name: 1 for name in asked if name.startswith(HOST_PORT)}
+            ports = {name: 1 for name in asked if name.startswith(HOST_PORT_PREFIX)}
             limits = has | ports
             assert all(after[each.name][name] <= limits.get(name, 0) for name in asked)
 
@@ -115,20 +117,20 @@ def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
 @given(worlds())
 def test_an_independent_judge_finds_nothing_wrong(world: list[Facts]) -> None:
     state = cluster(*world)
-    assert not list(faults(state, decide(state)))
+    assert not list(violations(state, decide(state)))
 
 
 @IN_WORDS
 @given(worlds())
 def test_pods_go_only_where_they_may(world: list[Facts]) -> None:
     state = cluster(*world)
-    nodes = {each.name: each for each in world if isinstance(each, NodeFacts)}
+    nodes = {each.name: each for each in world if isinstance(each, NodeInfo)}
     for binding in decide(state).bindings:
         chosen = nodes[binding.node]
         assert chosen.ready
         assert not chosen.unschedulable
         assert set(state.pods[binding.pod].shape.constraints.selector) <= set(chosen.labels)
-        assert state.pods[binding.pod].waits
+        assert state.pods[binding.pod].is_pending
 
 
 @IN_WORDS
@@ -140,7 +142,7 @@ def test_gang_is_placed_completely_or_not_at_all(world: list[Facts]) -> None:
         members = [
             member
             for member in state.members[key].values()
-            if member.phase == "Succeeded" or (member.holds_room and not member.terminating)
+            if member.phase == "Succeeded" or (member.holds_resources and not member.is_terminating)
         ]
         roles = Counter(member.role for member in members)
         facts = state.groups[key]
@@ -154,10 +156,10 @@ def test_everything_that_waits_has_a_reason_or_a_node(world: list[Facts]) -> Non
     state = cluster(*world)
     decision = decide(state)
     bound = {binding.pod for binding in decision.bindings}
-    explained = {key for verdict in decision.verdicts for key, _ in verdict.pods}
-    assert bound | explained == set(state.waiting)
+    explained = {key for verdict in decision.pending_reasons for key, _ in verdict.pods}
+    assert bound | explained == set(state.pending)
     assert not bound & explained
-    assert all(text for verdict in decision.verdicts for _, text in verdict.pods)
+    assert all(text for verdict in decision.pending_reasons for _, text in verdict.pods)
 
 
 @LAW
@@ -187,17 +189,17 @@ def test_incremental_cache_equals_a_rebuilt_one(world: list[Facts], data: st.Dat
             break
         index = data.draw(st.integers(0, len(survivors) - 1))
         match survivors.pop(index):
-            case NodeFacts() as gone:
+            case NodeInfo() as gone:
                 state.remove_node(gone.name)
                 if data.draw(st.booleans()):
                     state.set_node(gone)
                     survivors.append(gone)
-            case PodFacts() as gone:
+            case PodInfo() as gone:
                 state.remove_pod(gone.key)
                 if data.draw(st.booleans()):
                     moved = pod(gone.key.removeprefix("d/"), cpu=data.draw(st.integers(0, 9)))
                     state.set_pod(moved)
                     survivors.append(moved)
-            case GroupFacts() as gone:
+            case PodGroupInfo() as gone:
                 state.remove_group(GroupKey(gone.key))
     assert decide(state) == decide(cluster(*survivors))

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gangline.scheduler.demand import Demand
-from gangline.scheduler.model import NodeFacts, NodeName, PodFacts
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.scoring import Ground, score_row, score_rows
-from gangline.scheduler.trial import Trial
+from gangline.scheduler.demand import ResourceDemand
+from gangline.scheduler.model import NodeInfo, NodeName, PodInfo
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.scoring import ScoringInputs, score_row, score_rows
+from gangline.scheduler.trial import ScratchAllocation
 from unit.scheduler.builders import cluster, node, pod
 
 LAW = settings(
@@ -22,9 +22,9 @@ WEIGHT = st.one_of(st.sampled_from((0.0, 1.0, 5.0)), st.floats(0, 100))
 
 
 @st.composite
-def weights(draw: st.DrawFn) -> Weights:
+def weights(draw: st.DrawFn) -> ScoreWeights:
     """Return weights of everything that is scored."""
-    return Weights(
+    return ScoreWeights(
         packing=draw(st.sampled_from((-1.0, 0.0, 1.0, 0.3))),
         spare_devices=draw(WEIGHT),
         affinity=draw(WEIGHT),
@@ -35,7 +35,7 @@ def weights(draw: st.DrawFn) -> Weights:
 
 
 @st.composite
-def grounds(draw: st.DrawFn) -> Ground:
+def grounds(draw: st.DrawFn) -> ScoringInputs:
     """Return a few nodes, some of them used beyond what they have."""
 
     def row(each: st.SearchStrategy[float], kind: type) -> np.ndarray:
@@ -44,7 +44,7 @@ def grounds(draw: st.DrawFn) -> Ground:
     has = np.array([row(AMOUNTS, np.int64) for _ in range(RESOURCES)])
     used = np.array([row(AMOUNTS, np.int64) for _ in range(RESOURCES)])
     some = st.booleans()
-    return Ground(
+    return ScoringInputs(
         has - used,
         has,
         row(some, np.bool_),
@@ -52,25 +52,25 @@ def grounds(draw: st.DrawFn) -> Ground:
         row(st.floats(0, 1), np.float64) if draw(some) else None,
         draw(weights()),
         row(st.integers(0, 3), np.int32) if draw(some) else None,
-        liking=row(st.floats(0, 1), np.float64) if draw(some) else None,
+        extra_score=row(st.floats(0, 1), np.float64) if draw(some) else None,
         images=row(st.floats(0, 1), np.float64) if draw(some) else None,
     )
 
 
 @st.composite
-def demands(draw: st.DrawFn) -> Demand:
+def demands(draw: st.DrawFn) -> ResourceDemand:
     """Return what a pod asks for."""
     columns = draw(st.lists(st.integers(0, RESOURCES - 1), unique=True))
     amount = st.one_of(st.integers(1, 8), st.integers(1, 2**50))
     parts = tuple((column, draw(amount), draw(WEIGHT)) for column in columns)
     balanced = tuple((c, amount) for c, amount, _ in parts) if draw(st.booleans()) else ()
-    return Demand(parts, draw(st.booleans()), balanced)
+    return ResourceDemand(parts, draw(st.booleans()), balanced)
 
 
 @LAW
 @given(grounds(), demands(), st.floats(0, 10))
 def test_one_row_is_scored_as_it_is_among_others(
-    ground: Ground, demand: Demand, liking: float
+    ground: ScoringInputs, demand: ResourceDemand, liking: float
 ) -> None:
     together = score_rows(ground, demand, None, liking)
     alone = [score_row(ground, demand, row, liking) for row in range(ROWS)]
@@ -91,11 +91,17 @@ PODS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), min_size=1, max_size=30
 )
 PACKING = st.sampled_from(
-    (Weights(), Weights(cpu=0, memory=0), Weights(seed=7), Weights(packing=0), Weights(packing=-1))
+    (
+        ScoreWeights(),
+        ScoreWeights(cpu=0, memory=0),
+        ScoreWeights(seed=7),
+        ScoreWeights(packing=0),
+        ScoreWeights(packing=-1),
+    )
 )
 
 
-def alone(index: int, asks: tuple[int, int, int]) -> PodFacts:
+def alone(index: int, asks: tuple[int, int, int]) -> PodInfo:
     """Return a waiting pod."""
     cpu, memory, gpu = asks
     return pod(f"p{index}", cpu=cpu, memory=memory, gpu=gpu)
@@ -104,14 +110,14 @@ def alone(index: int, asks: tuple[int, int, int]) -> PodFacts:
 @LAW
 @given(NODES, PODS, PACKING, st.sets(st.integers(0, 29)))
 def test_single_placements_equal_placements_with_fresh_scores(
-    nodes: list[dict[str, int]], pods: list[tuple[int, int, int]], how: Weights, back: set[int]
+    nodes: list[dict[str, int]], pods: list[tuple[int, int, int]], how: ScoreWeights, back: set[int]
 ) -> None:
-    facts: list[NodeFacts] = [node(f"n{i}", **has) for i, has in enumerate(nodes)]
+    facts: list[NodeInfo] = [node(f"n{i}", **has) for i, has in enumerate(nodes)]
     waiting = [alone(index, asks) for index, asks in enumerate(pods)]
     table = cluster(*facts, *waiting, weights=how).nodes
-    trial = Trial(table)
+    trial = ScratchAllocation(table)
     for index, each in enumerate(waiting):
-        anew, mark = Trial(table, trial.free.copy()), trial.mark()
+        anew, mark = ScratchAllocation(table, trial.free.copy()), trial.mark()
         left, expected = trial.place(each.shape, [each]), anew.place(each.shape, [each])
         assert (list(left), trial.since(mark)) == (list(expected), anew.since(0))
         if index in back:
@@ -123,30 +129,30 @@ def test_single_placements_equal_placements_with_fresh_scores(
 def test_pods_of_one_shape_are_placed_as_one_by_one(
     nodes: list[dict[str, int]], first: int, then: int
 ) -> None:
-    facts: list[NodeFacts] = [node(f"n{i}", **has) for i, has in enumerate(nodes)]
+    facts: list[NodeInfo] = [node(f"n{i}", **has) for i, has in enumerate(nodes)]
     waiting = [alone(index, (1, 1, 0)) for index in range(first + then)]
     table = cluster(*facts, *waiting).nodes
-    in_parts, at_once = Trial(table), Trial(table)
+    in_parts, at_once = ScratchAllocation(table), ScratchAllocation(table)
     for part in (waiting[:first], waiting[first:]):
         in_parts.place(part[0].shape, part)
     at_once.place(waiting[0].shape, waiting)
-    assert in_parts.on_paper() == at_once.on_paper()
+    assert in_parts.tentative() == at_once.tentative()
     assert in_parts.free.tobytes() == at_once.free.tobytes()
 
 
 def test_the_row_that_is_being_filled_counts_only_within_the_same_rows() -> None:
     waiting = [alone(index, (1, 1, 0)) for index in range(2)]
     table = cluster(node("a", cpu=4, memory=4), node("b", cpu=4, memory=4), *waiting).nodes
-    trial = Trial(table)
+    trial = ScratchAllocation(table)
     trial.place(waiting[0].shape, waiting[:1])
-    trial.within = np.arange(len(table.facts)) == table.rows[NodeName("b")]
+    trial.within = np.arange(len(table.infos)) == table.rows[NodeName("b")]
     trial.place(waiting[1].shape, waiting[1:])
-    assert [table.name_of(row) for _, row in trial.on_paper()] == ["a", "b"]
+    assert [table.name_of(row) for _, row in trial.tentative()] == ["a", "b"]
 
 
 def test_weights_determine_whether_the_best_node_stays_best() -> None:
-    usual = Weights()
-    assert usual.stays_best
+    usual = ScoreWeights()
+    assert usual.best_node_stays_best
     spreading = replace(usual, packing=-1)
     even, whole = replace(usual, balance=1), replace(usual, fragments=1)
-    assert not any(each.stays_best for each in (spreading, even, whole))
+    assert not any(each.best_node_stays_best for each in (spreading, even, whole))

@@ -8,19 +8,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gangline.scheduler.configuration import read_configuration
-from gangline.scheduler.decide import decide
-from gangline.scheduler.model import Constraints, NodeFacts, NodeName, Places, PodFacts, PodKey
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.decide import run_cycle
+from gangline.scheduler.model import (
+    PlacementConstraints,
+    NodeInfo,
+    NodeName,
+    PreviousNodes,
+    PodInfo,
+    PodKey,
+)
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
 
 HOLES = {"h1": 4, "h2": 4, "w1": 8, "w2": 8, "w3": 8}
 """How many of eight devices are free on each node."""
 
 
-def nodes(free: dict[str, int], labels: dict[str, str] | None = None) -> list[NodeFacts | PodFacts]:
-    found: list[NodeFacts | PodFacts] = []
+def nodes(free: dict[str, int], labels: dict[str, str] | None = None) -> list[NodeInfo | PodInfo]:
+    found: list[NodeInfo | PodInfo] = []
     for name, count in free.items():
         found.append(node(name, cpu=64, gpu=8, labels=labels))
         if count < 8:
@@ -28,9 +35,9 @@ def nodes(free: dict[str, int], labels: dict[str, str] | None = None) -> list[No
     return found
 
 
-def where(state: ClusterState) -> Counter[str]:
-    decision = decide(state, 0.0)
-    check(state, decision, 0.0)
+def where(state: SchedulerCache) -> Counter[str]:
+    decision = run_cycle(state, 0.0)
+    check_result(state, decision, 0.0)
     return Counter(str(binding.node) for binding in decision.bindings)
 
 
@@ -49,11 +56,13 @@ def where(state: ClusterState) -> Counter[str]:
 def test_number_of_nodes_is_weighed_against_unused_nodes(
     weight: float, size: int, gpu: int, expected: dict[str, int]
 ) -> None:
-    state = cluster(*nodes(HOLES), *gang("g", size, gpu=gpu), weights=Weights(together=weight))
+    state = cluster(
+        *nodes(HOLES), *gang("g", size, gpu=gpu), weights=ScoreWeights(fewer_nodes=weight)
+    )
     assert where(state) == expected
 
 
-TOGETHER = Weights(together=9)
+TOGETHER = ScoreWeights(fewer_nodes=9)
 
 
 def test_pods_without_devices_go_as_ever() -> None:
@@ -71,14 +80,14 @@ def test_constraints_hold_and_places_that_are_kept_count_for_more() -> None:
     fenced = gang("g", 2, gpu=4, constraints=kept_to)
     assert where(cluster(*there, *fenced, weights=TOGETHER)) == {"h1": 1, "h2": 1}
     places = ((PodKey("d/g-worker-0"), NodeName("h1")), (PodKey("d/g-worker-1"), NodeName("h2")))
-    pods = [each for each in gang("g", 2, gpu=4) if isinstance(each, PodFacts)]
-    back = group("g", 2, places=Places(60.0, places))
+    pods = [each for each in gang("g", 2, gpu=4) if isinstance(each, PodInfo)]
+    back = group("g", 2, places=PreviousNodes(60.0, places))
     assert where(cluster(*there, back, *pods, weights=TOGETHER)) == {"h1": 1, "h2": 1}
 
 
 def test_it_is_asked_for_in_the_configuration() -> None:
     text = "tiers: [{plugins: [{name: binpack, arguments: {binpack.together: 2}}]}]"
-    assert read_configuration(text).weights == Weights(together=2)
+    assert read_configuration(text).weights == ScoreWeights(fewer_nodes=2)
 
 
 LAW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
@@ -94,12 +103,12 @@ def test_as_many_start_as_by_packing_and_on_no_more_nodes(
     free: list[tuple[int, int]], asked: list[tuple[int, int]], random: Random
 ) -> None:
     """The judge looks at each decision, too."""
-    there: list[NodeFacts | PodFacts] = []
+    there: list[NodeInfo | PodInfo] = []
     for index, (count, cpu) in enumerate(free):
         there.append(node(f"n{index}", cpu=cpu, gpu=8))
         there.append(pod(f"busy-{index}", cpu=0, gpu=8 - count, on=f"n{index}"))
     pods = [
-        pod(f"g-{index}", cpu=cpu, gpu=gpus, group="g", constraints=Constraints())
+        pod(f"g-{index}", cpu=cpu, gpu=gpus, group="g", constraints=PlacementConstraints())
         for index, (gpus, cpu) in enumerate(asked)
     ]
     things = [*there, group("g", len(pods)), *pods]

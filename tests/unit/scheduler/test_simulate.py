@@ -6,48 +6,48 @@ from random import Random
 import pytest
 
 from gangline.cli.main import run
-from gangline.scheduler.model import Decision, QueueFacts
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.simulate.cluster import Cluster, read_cluster, uniform
+from gangline.scheduler.model import CycleResult, QueueInfo
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.simulate.cluster import SimulatedCluster, read_cluster, uniform_cluster
 from gangline.scheduler.simulate.engine import Simulation
-from gangline.scheduler.simulate.generate import SHAPES, generate
-from gangline.scheduler.simulate.outcome import outcome
-from gangline.scheduler.simulate.trace import Job, TraceError, pod_request, read_trace
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace
+from gangline.scheduler.simulate.outcome import summarize
+from gangline.scheduler.simulate.trace import TraceJob, TraceError, pod_request, read_trace
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import GPU, request
 
 
-def job(name: str, arrival: float, duration: float, size: int = 1, **facts: object) -> Job:
+def job(name: str, arrival: float, duration: float, size: int = 1, **facts: object) -> TraceJob:
     facts = {"request": pod_request(1, 0, 0), "minimum": size, **facts}
-    return Job(name, arrival, duration, size, **facts)  # type: ignore[arg-type]
+    return TraceJob(name, arrival, duration, size, **facts)  # type: ignore[arg-type]
 
 
-def simulated(cluster: Cluster, jobs: list[Job], **settings: object) -> Simulation:
-    simulation = Simulation(cluster, jobs, watchers=[check], **settings)  # type: ignore[arg-type]
+def simulated(cluster: SimulatedCluster, jobs: list[TraceJob], **settings: object) -> Simulation:
+    simulation = Simulation(cluster, jobs, watchers=[check_result], **settings)  # type: ignore[arg-type]
     simulation.run()
     return simulation
 
 
 def test_time_passes_from_event_to_event() -> None:
-    runs = simulated(uniform(1, 1, "0", 0), [job("a", 0, 10), job("b", 1, 5)]).history.runs
+    runs = simulated(uniform_cluster(1, 1, "0", 0), [job("a", 0, 10), job("b", 1, 5)]).history.runs
     assert (runs["a"].first_started, runs["a"].ended) == (0, 10)
     assert (runs["b"].first_started, runs["b"].ended) == (10, 15)
 
 
 def test_a_quantum_decides_at_most_so_late() -> None:
     jobs = [job(f"j{index}", index, 1) for index in range(30)]
-    runs = simulated(uniform(1, 64, "0", 0), jobs, quantum_s=5).history.runs
+    runs = simulated(uniform_cluster(1, 64, "0", 0), jobs, quantum_s=5).history.runs
     assert max(run.waited or 0 for run in runs.values()) == 5
 
 
 def test_failed_gang_restarts() -> None:
-    runs = simulated(uniform(1, 1, "0", 0), [job("a", 0, 10, fails_after=4)]).history.runs
+    runs = simulated(uniform_cluster(1, 1, "0", 0), [job("a", 0, 10, fails_after=4)]).history.runs
     assert runs["a"].ended == 14
 
 
 def test_an_evicted_gang_comes_back_and_does_its_work_again() -> None:
     jobs = [job("low", 0, 10, size=2), job("high", 4, 3, size=2, priority=5)]
-    simulation = simulated(uniform(2, 1, "0", 0), jobs)
+    simulation = simulated(uniform_cluster(2, 1, "0", 0), jobs)
     runs = simulation.history.runs
     assert (runs["high"].first_started, runs["high"].ended) == (4, 7)
     assert (runs["low"].ended, runs["low"].evicted) == (17, 1)
@@ -60,12 +60,12 @@ def test_evicted_and_failed_gangs_go_on_from_their_last_checkpoint() -> None:
         job("high", 4, 3, size=2, priority=5),
         job("failing", 100, 10, fails_after=7, checkpoint_every=2),
     ]
-    cluster = uniform(2, 1, "0", 0)
+    cluster = uniform_cluster(2, 1, "0", 0)
     history = simulated(cluster, jobs).history
     low, failing = history.runs["low"], history.runs["failing"]
     assert (low.ended, low.lost) == (14, 1)
     assert (failing.ended, failing.lost) == (111, 1)
-    assert outcome(history, cluster).redone == 2 * 1 + 1
+    assert summarize(history, cluster).redone == 2 * 1 + 1
 
 
 def test_gang_with_a_recent_checkpoint_is_evicted_before_a_younger_gang() -> None:
@@ -74,7 +74,7 @@ def test_gang_with_a_recent_checkpoint_is_evicted_before_a_younger_gang() -> Non
         job("later", 5, 100),
         job("high", 10, 1, priority=5),
     ]
-    runs = simulated(uniform(2, 1, "0", 0), jobs).history.runs
+    runs = simulated(uniform_cluster(2, 1, "0", 0), jobs).history.runs
     assert (runs["saving"].evicted, runs["later"].evicted) == (1, 0)
     assert runs["saving"].ended == 102
 
@@ -86,7 +86,7 @@ def test_time_spent_waiting_is_no_work_to_lose() -> None:
         job("waited", 1, 1000),
         job("high", 60, 1, priority=5),
     ]
-    runs = simulated(uniform(2, 1, "0", 0), jobs).history.runs
+    runs = simulated(uniform_cluster(2, 1, "0", 0), jobs).history.runs
     assert (runs["other"].evicted, runs["waited"].evicted) == (0, 1)
 
 
@@ -101,9 +101,9 @@ def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None
     large = job("large", 100, 10, size=6, request=pod_request(4, 0, 0))
     drained_by = 0.0
 
-    def note_what_runs(state: ClusterState, decision: Decision, now: float) -> None:
+    def note_what_runs(state: SchedulerCache, decision: CycleResult, now: float) -> None:
         nonlocal drained_by
-        if drained_by or "sim/large" not in decision.promises:
+        if drained_by or "sim/large" not in decision.reservations:
             return
         names = {str(p.group).removeprefix("sim/") for p in state.pods.values() if p.node}
         names |= {str(b.group).removeprefix("sim/") for b in decision.bindings}
@@ -113,8 +113,8 @@ def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None
             for name in names
         )
 
-    cluster = uniform(8, 4, "0", 0)
-    simulation = Simulation(cluster, [*small, large], watchers=[check, note_what_runs])
+    cluster = uniform_cluster(8, 4, "0", 0)
+    simulation = Simulation(cluster, [*small, large], watchers=[check_result, note_what_runs])
     started = simulation.run().runs["large"].first_started
     assert drained_by
     assert started is not None
@@ -136,9 +136,11 @@ def test_a_trace_played_twice_gives_the_same_decisions() -> None:
     ]
     played = []
     for _ in range(2):
-        seen: list[Decision] = []
-        cluster = Cluster(uniform(6, 3, "0", 0).nodes, (QueueFacts("team", weight=2),))
-        record = [lambda _state, decision, _now, seen=seen: seen.append(decision), check]
+        seen: list[CycleResult] = []
+        cluster = SimulatedCluster(
+            uniform_cluster(6, 3, "0", 0).nodes, (QueueInfo("team", weight=2),)
+        )
+        record = [lambda _state, decision, _now, seen=seen: seen.append(decision), check_result]
         Simulation(cluster, jobs, watchers=record).run()
         played.append(seen)
     assert played[0] == played[1]
@@ -147,10 +149,10 @@ def test_a_trace_played_twice_gives_the_same_decisions() -> None:
 def test_queues_and_evictions_pass_the_judge() -> None:
     random = Random(3)
     queues = (
-        QueueFacts("a", weight=1, capability=request(cpu=9, pods=0)),
-        QueueFacts("b", weight=3),
-        QueueFacts("b1", parent="b"),
-        QueueFacts("b2", parent="b", capability=request(cpu=6, pods=0)),
+        QueueInfo("a", weight=1, capability=request(cpu=9, pods=0)),
+        QueueInfo("b", weight=3),
+        QueueInfo("b1", parent="b"),
+        QueueInfo("b2", parent="b", capability=request(cpu=6, pods=0)),
     )
     jobs = [
         job(
@@ -165,9 +167,9 @@ def test_queues_and_evictions_pass_the_judge() -> None:
         )
         for index in range(70)
     ]
-    cluster = Cluster(uniform(6, 3, "0", 0).nodes, queues)
+    cluster = SimulatedCluster(uniform_cluster(6, 3, "0", 0).nodes, queues)
     simulation = simulated(cluster, jobs)
-    figures = outcome(simulation.history, cluster)
+    figures = summarize(simulation.history, cluster)
     assert figures.unstarted == sum(j.queue == "b2" and j.minimum > 6 for j in jobs)
     assert 0.5 < figures.utilisation["cpu"] <= 1
     assert figures.evictions
@@ -211,9 +213,9 @@ def test_unreadable_trace_is_an_error_with_its_position(
 
 
 def test_generated_jobs_have_the_shape_asked_for_and_are_the_same_again() -> None:
-    cluster = uniform(10, 64, "512Gi", 8)
-    jobs = generate(SHAPES["philly"], 2000, cluster, load=0.8, seed=3)
-    assert jobs == generate(SHAPES["philly"], 2000, cluster, load=0.8, seed=3)
+    cluster = uniform_cluster(10, 64, "512Gi", 8)
+    jobs = generate_trace(TRACE_SHAPES["philly"], 2000, cluster, load=0.8, seed=3)
+    assert jobs == generate_trace(TRACE_SHAPES["philly"], 2000, cluster, load=0.8, seed=3)
     single = sum(each.size == 1 and dict(each.request)[GPU] == 1 for each in jobs)
     assert 0.75 < single / len(jobs) < 0.85
     durations = sorted(each.duration for each in jobs)

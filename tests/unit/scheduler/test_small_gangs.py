@@ -11,23 +11,25 @@ from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup
 from gangline.api.selectors import Requirement, Selector
 from gangline.scheduler.model import (
-    Decision,
-    HyperNodeFacts,
-    MemberFacts,
-    NetworkRule,
+    CycleResult,
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
     NodeName,
-    PartRule,
-    PodFacts,
+    SubgroupRule,
+    PodInfo,
 )
-from gangline.scheduler.observe import group_facts
+from gangline.scheduler.observe import group_info
 from unit.scheduler.builders import cluster, group, node, pod
 from unit.scheduler.builders import judged as decide
 
-SLICES = PartRule("slices", Selector(), size=2, minimum=2, keys=("slice",))
-NEAR = PartRule("slices", Selector(), size=2, keys=("slice",), network=NetworkRule(tier=1))
+SLICES = SubgroupRule("slices", Selector(), size=2, min_subgroups=2, keys=("slice",))
+NEAR = SubgroupRule(
+    "slices", Selector(), size=2, keys=("slice",), network=NetworkTopologyRule(tier=1)
+)
 
 
-def members(*slices: str, each: int = 2, **facts: object) -> list[PodFacts]:
+def members(*slices: str, each: int = 2, **facts: object) -> list[PodInfo]:
     return [
         pod(f"job-{name}-{index}", group="job", labels=(("slice", name),), **facts)  # type: ignore[arg-type]
         for name in slices
@@ -35,12 +37,12 @@ def members(*slices: str, each: int = 2, **facts: object) -> list[PodFacts]:
     ]
 
 
-def where(decision: Decision) -> dict[str, NodeName]:
+def where(decision: CycleResult) -> dict[str, NodeName]:
     return {binding.pod.removeprefix("d/job-"): binding.node for binding in decision.bindings}
 
 
-def rack(name: str, *nodes: str) -> HyperNodeFacts:
-    return HyperNodeFacts(name, 1, members=tuple(MemberFacts(False, exact=n) for n in nodes))
+def rack(name: str, *nodes: str) -> HyperNodeInfo:
+    return HyperNodeInfo(name, 1, members=tuple(HyperNodeMemberInfo(False, exact=n) for n in nodes))
 
 
 def test_minimal_number_of_subgroups_is_placed_completely() -> None:
@@ -48,7 +50,7 @@ def test_minimal_number_of_subgroups_is_placed_completely() -> None:
     small = cluster(node("n1", cpu=3), rules, *members("a", "b", "c"))
     decision = decide(small)
     assert not decision.bindings
-    assert "4 must start together" in decision.verdicts[0].message
+    assert "4 must start together" in decision.pending_reasons[0].message
     enough = cluster(node("n1", cpu=5), rules, *members("a", "b", "c"))
     assert set(where(decide(enough))) == {"a-0", "a-1", "b-0", "b-1"}
 
@@ -59,7 +61,7 @@ def test_extra_subgroup_is_placed_completely_or_not_at_all() -> None:
     state = cluster(node("n1", cpu=5), rules, *there, *members("c"))
     decision = decide(state)
     assert not decision.bindings
-    assert "runs without this pod" in dict(decision.verdicts[0].pods)["d/job-c-0"]  # type: ignore[index]
+    assert "runs without this pod" in dict(decision.pending_reasons[0].pods)["d/job-c-0"]  # type: ignore[index]
     state.set_node(node("n1", cpu=6))
     assert set(where(decide(state))) == {"c-0", "c-1"}
 
@@ -75,7 +77,7 @@ def test_gang_without_enough_pods_for_its_subgroups_has_a_reason() -> None:
     state = cluster(
         node("n1"), rules, *members("a"), pod("job-b-0", group="job", labels=(("slice", "b"),))
     )
-    verdict = decide(state).verdicts[0]
+    verdict = decide(state).pending_reasons[0]
     assert verdict.reason == "NotEnoughTasks"
     assert "1 of the 2 subgroups 'slices'" in verdict.message
 
@@ -104,7 +106,9 @@ def test_a_lost_pod_of_a_small_gang_comes_back_near_the_rest_of_it() -> None:
 
 
 def test_pods_that_no_rule_means_are_placed_by_themselves() -> None:
-    only = PartRule("some", Selector((Requirement("slice", "exists"),)), size=2, keys=("slice",))
+    only = SubgroupRule(
+        "some", Selector((Requirement("slice", "exists"),)), size=2, keys=("slice",)
+    )
     rules = group("job", 1, parts=(only,))
     state = cluster(node("n1", cpu=2), rules, *members("a"), pod("job-master", group="job"))
     assert len(where(decide(state))) == 2
@@ -127,9 +131,9 @@ def test_rules_are_read_from_the_group() -> None:
             ]
         },
     }
-    (rule,) = group_facts(msgspec.convert(written, PodGroup), {}).parts
+    (rule,) = group_info(msgspec.convert(written, PodGroup), {}).subgroups
     selector = Selector((Requirement("role", "=", ("worker",)),))
-    assert rule == PartRule("slices", selector, 4, 2, ("slice",), NetworkRule(False, 1))
+    assert rule == SubgroupRule("slices", selector, 4, 2, ("slice",), NetworkTopologyRule(False, 1))
 
 
 @settings(deadline=None, max_examples=60)
@@ -144,7 +148,7 @@ def test_rules_are_read_from_the_group() -> None:
 def test_no_small_gang_is_ever_left_with_too_few(
     free: list[int], slices: list[int], size: int, minimum: int, together: int, running: int
 ) -> None:
-    rule = PartRule("slices", Selector(), size=size, minimum=minimum, keys=("slice",))
+    rule = SubgroupRule("slices", Selector(), size=size, min_subgroups=minimum, keys=("slice",))
     state = cluster(*(node(f"n{i}", cpu=cpu) for i, cpu in enumerate(free)))
     state.set_node(node("full", cpu=running))
     state.set_group(group("job", together, parts=(rule,)))

@@ -3,12 +3,17 @@
 import msgspec
 
 from gangline.api.core import PersistentVolume, PersistentVolumeClaim, StorageClass
-from gangline.scheduler.model import Decision, NodeFacts, NodeName, PodFacts
-from gangline.scheduler.observe import pod_facts
-from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import CONFLICT, IN_USE, NO_VOLUMES, UNBOUND
-from gangline.scheduler.wire import LeanPod, slim
+from gangline.scheduler.model import CycleResult, NodeInfo, NodeName, PodInfo
+from gangline.scheduler.observe import pod_info
+from gangline.scheduler.observe_storage import claim_info, storage_class_info, volume_info
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import (
+    VOLUME_AFFINITY_CONFLICT,
+    CLAIM_IN_USE,
+    NO_VOLUMES,
+    UNBOUND_IMMEDIATE_CLAIMS,
+)
+from gangline.scheduler.wire import LeanPod, slim_pod
 from unit.scheduler.builders import cluster, group, node, pod
 from unit.scheduler.builders import judged as decide
 
@@ -66,39 +71,41 @@ def storage_class(
 
 
 def with_storage(
-    state: ClusterState, *things: PersistentVolumeClaim | PersistentVolume | StorageClass
-) -> ClusterState:
+    state: SchedulerCache, *things: PersistentVolumeClaim | PersistentVolume | StorageClass
+) -> SchedulerCache:
     for thing in things:
         match thing:
             case PersistentVolumeClaim():
-                claimed = claim_facts(thing)
+                claimed = claim_info(thing)
                 state.storage.claims[claimed.key] = claimed
             case PersistentVolume():
-                state.storage.volumes[thing.metadata.name] = volume_facts(thing)
+                state.storage.volumes[thing.metadata.name] = volume_info(thing)
             case StorageClass():
-                state.storage.classes[thing.metadata.name] = class_facts(thing)
-    state.storage.known = True
+                state.storage.classes[thing.metadata.name] = storage_class_info(thing)
+    state.storage.synced = True
     state.storage_changed()
     return state
 
 
-def nodes() -> list[NodeFacts]:
+def nodes() -> list[NodeInfo]:
     return [
         node(name, cpu=4, labels={HOST: name, ZONE: zone})
         for name, zone in (("a", "z1"), ("b", "z2"))
     ]
 
 
-def user(name: str, *claims: str, **facts: object) -> PodFacts:
+def user(name: str, *claims: str, **facts: object) -> PodInfo:
     return pod(name, claims=tuple(f"d/{each}" for each in claims), **facts)  # type: ignore[arg-type]
 
 
-def placed(decision: Decision) -> dict[str, NodeName]:
+def placed(decision: CycleResult) -> dict[str, NodeName]:
     return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
-def why(decision: Decision, name: str) -> str:
-    return next(text for v in decision.verdicts for key, text in v.pods if key == f"d/{name}")
+def why(decision: CycleResult, name: str) -> str:
+    return next(
+        text for v in decision.pending_reasons for key, text in v.pods if key == f"d/{name}"
+    )
 
 
 def test_a_bound_claim_keeps_its_pod_to_the_nodes_that_reach_the_volume() -> None:
@@ -111,7 +118,7 @@ def test_a_bound_claim_keeps_its_pod_to_the_nodes_that_reach_the_volume() -> Non
     state.set_pod(pod("full", cpu=4, on="b"))
     decision = decide(state)
     assert "p" not in placed(decision)
-    assert f"1 {CONFLICT}" in why(decision, "p")
+    assert f"1 {VOLUME_AFFINITY_CONFLICT}" in why(decision, "p")
     assert "1 Insufficient cpu" in why(decision, "p")
 
 
@@ -126,7 +133,7 @@ def test_a_volume_of_a_zone_is_reached_from_its_zone_alone() -> None:
 def test_what_has_no_volume_and_waits_for_no_pod_keeps_its_pod_waiting() -> None:
     state = with_storage(cluster(*nodes(), user("p", "c"), user("q", "gone")), claim("c", "none"))
     decision = decide(state)
-    assert why(decision, "p").startswith(f"0/2 nodes are available: 2 {UNBOUND}.")
+    assert why(decision, "p").startswith(f"0/2 nodes are available: 2 {UNBOUND_IMMEDIATE_CLAIMS}.")
     assert '2 persistentvolumeclaim "gone" not found' in why(decision, "q")
 
 
@@ -138,7 +145,7 @@ def test_each_of_a_gang_gets_a_node_with_a_free_volume_of_its_own() -> None:
     with_storage(state, storage_class(), *claims, *volumes)
     decision = decide(state)
     assert not decision.bindings
-    assert NO_VOLUMES in decision.verdicts[0].message
+    assert NO_VOLUMES in decision.pending_reasons[0].message
     with_storage(state, volume("v3", "b", size="5Gi"))
     assert sorted(placed(decide(state)).values()) == ["a", "a", "b"]
 
@@ -163,7 +170,7 @@ def test_a_claim_of_one_pod_alone_is_used_by_one_at_a_time() -> None:
     with_storage(state, once, volume("v"))
     decision = decide(state)
     assert set(placed(decision)) == {"p"}
-    assert IN_USE in why(decision, "q")
+    assert CLAIM_IN_USE in why(decision, "q")
     state.remove_pod(decision.bindings[0].pod)
     assert set(placed(decide(state))) == {"q"}
 
@@ -174,7 +181,7 @@ def test_claims_are_ignored_until_storage_is_synced() -> None:
 
 def test_the_smallest_volume_that_fits_is_taken_and_one_kept_for_the_claim_first() -> None:
     state = with_storage(
-        ClusterState(),
+        SchedulerCache(),
         storage_class(),
         claim("c"),
         volume("big", "a", "9Gi"),
@@ -200,6 +207,6 @@ def test_claims_are_read_from_pods_also_those_made_with_them() -> None:
         {"name": "settings", "configMap": {"name": "x"}},
     ]
     raw = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"volumes": volumes}}
-    lean = slim(msgspec.convert(raw, LeanPod))
+    lean = slim_pod(msgspec.convert(raw, LeanPod))
     assert len(lean.spec.volumes) == 2
-    assert pod_facts(lean, {}, frozenset()).claims == ("d/c", "d/p-scratch")
+    assert pod_info(lean, {}, frozenset()).claims == ("d/c", "d/p-scratch")

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from gangline.scheduler.capacity import Capacities, CapacityFacts
-from gangline.scheduler.model import Constraints, Expression, NodeTerm
-from gangline.scheduler.observe_storage import capacity_facts, read_capacities
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
+from gangline.scheduler.capacity import StorageCapacities, StorageCapacityInfo
+from gangline.scheduler.model import PlacementConstraints, LabelExpression, NodeTerm
+from gangline.scheduler.observe_storage import capacity_info, read_capacities
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.storage import ClaimInfo, StorageClassInfo, VolumeInfo
 from gangline.scheduler.wire import CSIDriver, CSIStorageCapacity
 from unit.scheduler.builders import GIB, cluster, node, pod
 from unit.scheduler.builders import judged as decide
@@ -17,16 +17,16 @@ ANYWHERE = NodeTerm()
 
 
 def in_zone(*zones: str) -> NodeTerm:
-    return NodeTerm((Expression("zone", "In", zones),))
+    return NodeTerm((LabelExpression("zone", "In", zones),))
 
 
-def left(nodes: NodeTerm | None, gib: int | None, of: str = "fast") -> CapacityFacts:
-    return CapacityFacts(of, nodes, gib * GIB if gib is not None else None)
+def left(nodes: NodeTerm | None, gib: int | None, of: str = "fast") -> StorageCapacityInfo:
+    return StorageCapacityInfo(of, nodes, gib * GIB if gib is not None else None)
 
 
 def wanting(
-    *capacities: CapacityFacts, size: int = 10, publishing: bool = True, known: bool = True
-) -> ClusterState:
+    *capacities: StorageCapacityInfo, size: int = 10, publishing: bool = True, known: bool = True
+) -> SchedulerCache:
     """A pod whose claim waits for it, on nodes in zones a and b."""
     state = cluster(
         node("n-a", labels={"zone": "a"}),
@@ -34,17 +34,17 @@ def wanting(
         pod("p", claims=("d/c",)),
     )
     storage = state.storage
-    storage.classes["fast"] = ClassFacts("fast", waits=True, driver=DRIVER)
-    storage.claims["d/c"] = ClaimFacts("d/c", storage_class="fast", size=size * GIB)
-    storage.capacities = Capacities(
+    storage.classes["fast"] = StorageClassInfo("fast", waits_for_consumer=True, driver=DRIVER)
+    storage.claims["d/c"] = ClaimInfo("d/c", storage_class="fast", size=size * GIB)
+    storage.capacities = StorageCapacities(
         known, {DRIVER} if publishing else set(), {str(i): c for i, c in enumerate(capacities)}
     )
-    storage.known = True
+    storage.synced = True
     state.storage_changed()
     return state
 
 
-def place(state: ClusterState) -> str | None:
+def place(state: SchedulerCache) -> str | None:
     return next((str(binding.node) for binding in decide(state).bindings), None)
 
 
@@ -61,7 +61,7 @@ def place(state: ClusterState) -> str | None:
     ],
 )
 def test_volume_is_provisioned_only_with_enough_capacity(
-    capacities: list[CapacityFacts], chosen: str | None
+    capacities: list[StorageCapacityInfo], chosen: str | None
 ) -> None:
     assert place(wanting(*capacities)) == chosen
 
@@ -73,13 +73,13 @@ def test_capacity_is_unlimited_until_published_and_synced() -> None:
 
 
 def test_capacity_message_names_size_and_class() -> None:
-    message = decide(wanting(left(in_zone("a"), 5))).verdicts[0].message
+    message = decide(wanting(left(in_zone("a"), 5))).pending_reasons[0].message
     assert "2 node(s) did not have enough free storage (10Gi free of class 'fast')" in message
 
 
 def test_a_free_volume_needs_no_storage() -> None:
     state = wanting()
-    free = VolumeFacts("pv", (in_zone("b"),), "fast", size=10 * GIB, driver=DRIVER)
+    free = VolumeInfo("pv", (in_zone("b"),), "fast", size=10 * GIB, driver=DRIVER)
     state.storage.volumes["pv"] = free
     state.storage_changed()
     assert place(state) == "n-b"
@@ -88,7 +88,9 @@ def test_a_free_volume_needs_no_storage() -> None:
 def test_allowed_topology_and_capacity_are_both_required() -> None:
     state = wanting(left(in_zone("a"), 99))
     for zone, chosen in (("b", None), ("a", "n-a")):
-        allowed = ClassFacts("fast", waits=True, driver=DRIVER, terms=(in_zone(zone),))
+        allowed = StorageClassInfo(
+            "fast", waits_for_consumer=True, driver=DRIVER, allowed_terms=(in_zone(zone),)
+        )
         state.storage.classes["fast"] = allowed
         state.storage_changed()
         assert place(state) == chosen
@@ -107,7 +109,7 @@ def test_pending_pod_is_placed_when_storage_is_added() -> None:
     [
         (
             {"capacity": "10Gi", "nodeTopology": {"matchLabels": {"zone": "a"}}},
-            left(NodeTerm((Expression("zone", "In", ("a",)),)), 10),
+            left(NodeTerm((LabelExpression("zone", "In", ("a",)),)), 10),
         ),
         (
             {"capacity": "10Gi", "maximumVolumeSize": "4Gi", "nodeTopology": {}},
@@ -126,9 +128,9 @@ def test_pending_pod_is_placed_when_storage_is_added() -> None:
             left(
                 NodeTerm(
                     (
-                        Expression("zone", "NotIn", ("a", "b")),
-                        Expression("disk", "Exists"),
-                        Expression("old", "DoesNotExist"),
+                        LabelExpression("zone", "NotIn", ("a", "b")),
+                        LabelExpression("disk", "Exists"),
+                        LabelExpression("old", "DoesNotExist"),
                     )
                 ),
                 None,
@@ -144,9 +146,9 @@ def test_pending_pod_is_placed_when_storage_is_added() -> None:
         ),
     ],
 )
-def test_capacities_are_read(written: dict[str, object], facts: CapacityFacts) -> None:
+def test_capacities_are_read(written: dict[str, object], facts: StorageCapacityInfo) -> None:
     whole = {"metadata": {"name": "c", "namespace": "d"}, "storageClassName": "fast", **written}
-    assert capacity_facts(msgspec.convert(whole, CSIStorageCapacity)) == facts
+    assert capacity_info(msgspec.convert(whole, CSIStorageCapacity)) == facts
 
 
 def test_only_publishing_drivers_are_considered() -> None:
@@ -154,10 +156,12 @@ def test_only_publishing_drivers_are_considered() -> None:
         return msgspec.convert({"metadata": {"name": name}, "spec": spec}, CSIDriver)
 
     drivers = [driver("a", storageCapacity=True), driver("b", storageCapacity=False), driver("c")]
-    assert read_capacities(drivers, []).publishing == {"a"}
+    assert read_capacities(drivers, []).publishing_drivers == {"a"}
 
 
 def test_a_pod_that_is_kept_to_other_nodes_waits() -> None:
     state = wanting(left(in_zone("a"), 99))
-    state.set_pod(pod("p", claims=("d/c",), constraints=Constraints(selector=(("zone", "b"),))))
+    state.set_pod(
+        pod("p", claims=("d/c",), constraints=PlacementConstraints(selector=(("zone", "b"),)))
+    )
     assert place(state) is None

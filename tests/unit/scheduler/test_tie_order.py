@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from gangline.scheduler.configuration import ConfigurationError, read_configuration
-from gangline.scheduler.model import Decision, NodeName
-from gangline.scheduler.plugins.node_scores import Weights
-from gangline.scheduler.simulate.check import check
-from gangline.scheduler.simulate.cluster import uniform
-from gangline.scheduler.simulate.engine import History, Simulation, Watcher
-from gangline.scheduler.simulate.trace import Job, pod_request
+from gangline.scheduler.model import CycleResult, NodeName
+from gangline.scheduler.plugins.node_scores import ScoreWeights
+from gangline.scheduler.simulate.check import check_result
+from gangline.scheduler.simulate.cluster import uniform_cluster
+from gangline.scheduler.simulate.engine import SimulationHistory, Simulation, CycleObserver
+from gangline.scheduler.simulate.trace import TraceJob, pod_request
 from gangline.scheduler.tie_order import TieOrder
 from unit.scheduler.builders import cluster, decide, node, pod
 
@@ -24,13 +24,13 @@ def ordered(seed: int, names: list[NodeName] = NODES) -> list[NodeName]:
     return sorted(names, key=lambda name: rank[rows[name]])
 
 
-def trace() -> list[Job]:
+def trace() -> list[TraceJob]:
     random = Random(11)
     jobs = []
     for index in range(50):
         size = random.choice([1, 1, 2, 4])
         jobs.append(
-            Job(
+            TraceJob(
                 f"j{index}",
                 random.uniform(0, 60),
                 random.expovariate(1 / 20),
@@ -43,11 +43,13 @@ def trace() -> list[Job]:
     return jobs
 
 
-def played(seed: int, *judges: Watcher) -> tuple[list[Decision], History]:
-    seen: list[Decision] = []
+def played(seed: int, *judges: CycleObserver) -> tuple[list[CycleResult], SimulationHistory]:
+    seen: list[CycleResult] = []
     record = [lambda _state, decision, _now: seen.append(decision), *judges]
-    weights = Weights(seed=seed)
-    simulation = Simulation(uniform(6, 6, "0", 4), trace(), watchers=record, weights=weights)
+    weights = ScoreWeights(seed=seed)
+    simulation = Simulation(
+        uniform_cluster(6, 6, "0", 4), trace(), watchers=record, weights=weights
+    )
     return seen, simulation.run()
 
 
@@ -68,7 +70,7 @@ def test_score_precedes_the_tie_order() -> None:
     nodes = [node(name, cpu=8) for name in NODES]
     there = pod("there", cpu=2, on=NODES[17])
     for seed in range(8):
-        state = cluster(*nodes, there, pod("p", cpu=2), weights=Weights(seed=seed))
+        state = cluster(*nodes, there, pod("p", cpu=2), weights=ScoreWeights(seed=seed))
         assert [binding.node for binding in decide(state).bindings] == [NODES[17]]
 
 
@@ -77,7 +79,7 @@ def test_a_trace_played_twice_with_one_seed_gives_the_same_decisions() -> None:
 
 
 def test_another_seed_places_elsewhere_and_equally_well() -> None:
-    (usual, first), (other, second) = played(0), played(5, check)
+    (usual, first), (other, second) = played(0), played(5, check_result)
     assert usual != other
     assert [run.first_started for run in first.runs.values()] == [
         run.first_started for run in second.runs.values()
@@ -94,7 +96,7 @@ def test_another_seed_places_elsewhere_and_equally_well() -> None:
 def test_the_seed_is_read_from_the_configuration() -> None:
     assert read_configuration("").weights.seed == 0
     text = "{seed: 7, tiers: [{plugins: [{name: binpack, arguments: {binpack.cpu: 3}}]}]}"
-    assert read_configuration(text).weights == Weights(cpu=3, seed=7)
+    assert read_configuration(text).weights == ScoreWeights(cpu=3, seed=7)
 
 
 @pytest.mark.parametrize("seed", ["often", "1.5", "true"])

@@ -7,25 +7,25 @@ import pytest
 
 from gangline.api.scheduling import PodGroup
 from gangline.api.topology import HyperNode
-from gangline.scheduler.domains import domains
+from gangline.scheduler.domains import topology_domains
 from gangline.scheduler.model import (
-    Decision,
-    GroupFacts,
-    HyperNodeFacts,
-    MemberFacts,
-    NetworkRule,
-    NodeFacts,
-    PodFacts,
-    RoleWishes,
+    CycleResult,
+    PodGroupInfo,
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
+    NodeInfo,
+    PodInfo,
+    RoleAffinity,
 )
-from gangline.scheduler.observe import group_facts, hypernode_facts
-from gangline.scheduler.plugins.task_topology import wishes
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.observe import group_info, hypernode_info
+from gangline.scheduler.plugins.task_topology import parse_role_affinity
+from gangline.scheduler.state import SchedulerCache
 from unit.scheduler.builders import cluster, group, node, pod
 from unit.scheduler.builders import judged as decide
 
 
-def roles_by_node(decision: Decision) -> dict[str, Counter[str]]:
+def roles_by_node(decision: CycleResult) -> dict[str, Counter[str]]:
     """Return the number of pods of each role on each node."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for binding in decision.bindings:
@@ -33,7 +33,7 @@ def roles_by_node(decision: Decision) -> dict[str, Counter[str]]:
     return dict(found)
 
 
-def ps_job(servers: int = 2, workers: int = 4, **facts: object) -> list[GroupFacts | PodFacts]:
+def ps_job(servers: int = 2, workers: int = 4, **facts: object) -> list[PodGroupInfo | PodInfo]:
     pods = [pod(f"ps-{i}", group="job", role="ps") for i in range(servers)]
     pods += [pod(f"worker-{i}", group="job", role="worker") for i in range(workers)]
     return [group("job", servers + workers, **facts), *pods]
@@ -70,7 +70,7 @@ def test_a_wish_that_only_a_part_can_have_leaves_nothing_half_done() -> None:
 
 
 def test_workers_that_wish_to_be_together_share_a_node() -> None:
-    wished = RoleWishes(together=(("worker",),))
+    wished = RoleAffinity(affinity=(("worker",),))
     # Packing alone would fill the half-used node first.
     state = cluster(
         node("a", cpu=4),
@@ -82,13 +82,13 @@ def test_workers_that_wish_to_be_together_share_a_node() -> None:
 
 
 def test_pods_that_wish_to_be_apart_are_spread() -> None:
-    wished = RoleWishes(apart=(("ps",),))
+    wished = RoleAffinity(anti_affinity=(("ps",),))
     state = cluster(*(node(f"n{i}") for i in range(3)), *ps_job(3, 0, roles=wished))
     assert len(roles_by_node(decide(state))) == 3
 
 
 def test_roles_that_avoid_each_other_get_different_nodes() -> None:
-    wished = RoleWishes(together=(("ps",), ("worker",)), apart=(("ps", "worker"),))
+    wished = RoleAffinity(affinity=(("ps",), ("worker",)), anti_affinity=(("ps", "worker"),))
     state = cluster(node("a"), node("b"), *ps_job(2, 4, roles=wished))
     assert sorted(roles_by_node(decide(state)).values(), key=str) == [
         Counter(ps=2),
@@ -97,10 +97,10 @@ def test_roles_that_avoid_each_other_get_different_nodes() -> None:
 
 
 def test_annotations_are_read() -> None:
-    assert wishes("ps,worker; chief ,", "ps") == RoleWishes(
+    assert parse_role_affinity("ps,worker; chief ,", "ps") == RoleAffinity(
         (("ps", "worker"), ("chief",)), (("ps",),)
     )
-    assert wishes("", " ; ,") is None
+    assert parse_role_affinity("", " ; ,") is None
     raw = {
         "metadata": {
             "name": "g",
@@ -109,17 +109,17 @@ def test_annotations_are_read() -> None:
         },
         "spec": {"networkTopology": {"mode": "soft", "highestTierAllowed": 2}},
     }
-    facts = group_facts(msgspec.convert(raw, PodGroup), {})
-    assert facts.roles == RoleWishes((("ps", "worker"),))
-    assert facts.network == NetworkRule(hard=False, tier=2)
+    facts = group_info(msgspec.convert(raw, PodGroup), {})
+    assert facts.role_affinity == RoleAffinity((("ps", "worker"),))
+    assert facts.network == NetworkTopologyRule(hard=False, tier=2)
 
 
-def leaf(name: str, *nodes: str) -> HyperNodeFacts:
-    return HyperNodeFacts(name, 1, "rack", tuple(MemberFacts(False, exact=n) for n in nodes))
+def leaf(name: str, *nodes: str) -> HyperNodeInfo:
+    return HyperNodeInfo(name, 1, "rack", tuple(HyperNodeMemberInfo(False, exact=n) for n in nodes))
 
 
-def above(name: str, tier: int, *below: str) -> HyperNodeFacts:
-    return HyperNodeFacts(name, tier, "", tuple(MemberFacts(True, exact=n) for n in below))
+def above(name: str, tier: int, *below: str) -> HyperNodeInfo:
+    return HyperNodeInfo(name, tier, "", tuple(HyperNodeMemberInfo(True, exact=n) for n in below))
 
 
 TREE = [
@@ -133,7 +133,7 @@ TREE = [
 ]
 
 
-def racks(*things: NodeFacts | PodFacts | GroupFacts) -> ClusterState:
+def racks(*things: NodeInfo | PodInfo | PodGroupInfo) -> SchedulerCache:
     """Eight nodes of 8 cpu in four racks, two of which share a switch each."""
     state = cluster(*(node(f"n{index}", cpu=8) for index in range(8)), *things)
     for hypernode in TREE:
@@ -141,13 +141,13 @@ def racks(*things: NodeFacts | PodFacts | GroupFacts) -> ClusterState:
     return state
 
 
-def near(size: int, cpu: float, **rule: object) -> list[GroupFacts | PodFacts]:
-    rule_of = NetworkRule(**rule)  # type: ignore[arg-type]
+def near(size: int, cpu: float, **rule: object) -> list[PodGroupInfo | PodInfo]:
+    rule_of = NetworkTopologyRule(**rule)  # type: ignore[arg-type]
     pods = [pod(f"j-{i}", cpu=cpu, group="job", age=9) for i in range(size)]
     return [group("job", size, age=9, network=rule_of), *pods]
 
 
-def nodes_of(decision: Decision) -> set[str]:
+def nodes_of(decision: CycleResult) -> set[str]:
     return {str(binding.node) for binding in decision.bindings}
 
 
@@ -159,7 +159,7 @@ def test_gang_is_placed_in_the_fullest_rack_that_holds_it() -> None:
 def test_a_gang_that_no_rack_takes_waits_if_the_rule_is_hard() -> None:
     decision = decide(racks(*near(3, 5, tier=1)))
     assert not decision.bindings
-    assert "one network domain" in decision.verdicts[0].message
+    assert "one network domain" in decision.pending_reasons[0].message
 
 
 def test_gang_uses_a_higher_tier_if_allowed() -> None:
@@ -168,7 +168,7 @@ def test_gang_uses_a_higher_tier_if_allowed() -> None:
 
 def test_pods_beyond_the_minimum_stay_near_the_others() -> None:
     state = racks(*near(6, 5, tier=1))
-    state.set_group(group("job", 1, age=9, network=NetworkRule(tier=1)))
+    state.set_group(group("job", 1, age=9, network=NetworkTopologyRule(tier=1)))
     decision = decide(state)
     assert nodes_of(decision) == {"n0", "n1"}
     assert len(decision.bindings) == 2
@@ -180,7 +180,7 @@ def test_a_soft_rule_is_no_reason_to_wait() -> None:
 
 def test_a_lost_member_comes_back_near_the_others() -> None:
     state = racks(pod("j-9", cpu=5, group="job", on="n6"), *near(1, 5, tier=1))
-    state.set_group(group("job", 2, network=NetworkRule(tier=1)))
+    state.set_group(group("job", 2, network=NetworkTopologyRule(tier=1)))
     assert nodes_of(decide(state)) == {"n7"}
 
 
@@ -201,10 +201,10 @@ def test_domains_are_read_and_may_even_go_round_in_circles() -> None:
             ],
         },
     }
-    first = hypernode_facts(msgspec.convert(raw, HyperNode))
+    first = hypernode_info(msgspec.convert(raw, HyperNode))
     circle = {"s0": first, "s1": above("s1", 2, "s0")}
     nodes = [node("n0"), node("n5"), node("other", labels={"rack": "r"}), None]
-    found = domains(circle, nodes)
+    found = topology_domains(circle, nodes)
     assert [domain.name for domain in found] == ["s0", "s1"]
     assert found[0].rows.tolist() == [True, False, True, False]
 

@@ -2,20 +2,20 @@
 
 import pytest
 
-from gangline.api.selectors import parse_labels
-from gangline.scheduler.budgets import BudgetFacts
-from gangline.scheduler.decide import decide as decide_with
+from gangline.api.selectors import parse_label_selector
+from gangline.scheduler.budgets import DisruptionBudgetInfo
+from gangline.scheduler.decide import run_cycle as decide_with
 from gangline.scheduler.model import (
-    Decision,
-    GroupFacts,
-    PodFacts,
-    QueueFacts,
+    CycleResult,
+    PodGroupInfo,
+    PodInfo,
+    QueueInfo,
 )
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.victims import Policy
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.victims import EvictionPolicy
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
-Facts = GroupFacts | PodFacts
+Facts = PodGroupInfo | PodInfo
 NOW = 10_000.0
 
 
@@ -47,11 +47,11 @@ def job(
     return [group(name, minimum, age, priority=priority, queue=queue, **of_group), *members]
 
 
-def evicted(decision: Decision) -> list[str]:
+def evicted(decision: CycleResult) -> list[str]:
     return [each.pod.removeprefix("d/") for each in decision.evictions]
 
 
-def gangs_hit(decision: Decision) -> dict[str, int]:
+def gangs_hit(decision: CycleResult) -> dict[str, int]:
     names = [name.rpartition("-")[0] for name in evicted(decision)]
     return {name: names.count(name) for name in names}
 
@@ -161,7 +161,9 @@ def test_a_budget_protects_the_pods_that_it_covers() -> None:
         *job("b", 2, 2, on="n2,n3"),
         *job("high", 2, 2, priority=9),
     )
-    state.budgets["d/keep"] = BudgetFacts("d/keep", "d", parse_labels("app=a"), allowed=1)
+    state.budgets["d/keep"] = DisruptionBudgetInfo(
+        "d/keep", "d", parse_label_selector("app=a"), allowed=1
+    )
     assert gangs_hit(decide(state, NOW)) == {"b": 2}
 
 
@@ -172,12 +174,12 @@ def test_free_nodes_are_used_before_evictions() -> None:
 
 def test_eviction_can_be_switched_off() -> None:
     state = cluster(*FOUR, *job("low", 4, 2, on=ALL), *job("high", 2, 2, priority=9))
-    assert not decide_with(state, NOW, Policy(preempt=False)).evictions
+    assert not decide_with(state, NOW, EvictionPolicy(preempt=False)).evictions
 
 
-def carried_out(state: ClusterState, decision: Decision, now: float = NOW) -> None:
+def carried_out(state: SchedulerCache, decision: CycleResult, now: float = NOW) -> None:
     """Do what was decided, as far as the cluster's state shows it at once."""
-    state.promises = dict(decision.promises)
+    state.reservations = dict(decision.reservations)
     for binding in decision.bindings:
         state.assume(binding.pod, binding.node)
     for eviction in decision.evictions:
@@ -189,7 +191,7 @@ def test_freed_resources_are_reserved_for_the_preemptor() -> None:
     carried_out(state, decide(state, NOW))
     again = decide(state, NOW + 1)
     assert not again.evictions
-    assert "Pods are being evicted for it" in again.verdicts[0].message
+    assert "Pods are being evicted for it" in again.pending_reasons[0].message
     for index in range(4):
         state.remove_pod(pod(f"low-{index}").key)
         if index < 3:
@@ -205,12 +207,12 @@ def test_an_eviction_that_is_refused_is_taken_back() -> None:
     first = decide(state, NOW)
     carried_out(state, first)
     for eviction in first.evictions:
-        state.pardon(eviction.pod, eviction.uid)
+        state.undo_eviction(eviction.pod, eviction.uid)
     assert len(decide(state, NOW + 1).evictions) == 4
 
 
-def queue(name: str, **facts: object) -> QueueFacts:
-    return QueueFacts(name, **facts)  # type: ignore[arg-type]
+def queue(name: str, **facts: object) -> QueueInfo:
+    return QueueInfo(name, **facts)  # type: ignore[arg-type]
 
 
 def test_a_queue_takes_back_its_share() -> None:

@@ -1,6 +1,6 @@
 """Messages of pending gangs: shortage, users, position in the queue, what would help."""
 
-from gangline.scheduler.model import Decision, QueueFacts
+from gangline.scheduler.model import CycleResult, QueueInfo
 from unit.scheduler.builders import (
     ANYWHERE,
     GPU,
@@ -15,12 +15,12 @@ from unit.scheduler.builders import (
 )
 
 
-def told(decision: Decision, name: str) -> str:
-    return next(v.message for v in decision.verdicts if v.group == f"d/{name}")
+def told(decision: CycleResult, name: str) -> str:
+    return next(v.message for v in decision.pending_reasons if v.group == f"d/{name}")
 
 
-def told_pod(decision: Decision, name: str) -> str:
-    messages = dict(entry for verdict in decision.verdicts for entry in verdict.pods)
+def told_pod(decision: CycleResult, name: str) -> str:
+    messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
     return next(text for key, text in messages.items() if key == f"d/{name}")
 
 
@@ -67,7 +67,7 @@ def test_message_of_a_preemptor_pod_starts_with_kubernetes_wording() -> None:
 def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
     others = [thing for i in range(34) for thing in gang(f"g{i:02}", 1, age=i, cpu=4)]
     apart = [group("other", 1, queue="q"), pod("other-0", cpu=4, group="other")]
-    state = cluster(node("n1", cpu=4), pod("there", on="n1"), QueueFacts("q"), *others, *apart)
+    state = cluster(node("n1", cpu=4), pod("there", on="n1"), QueueInfo("q"), *others, *apart)
     decision = decide(state)
     assert "First in queue 'default'" in told(decision, "g00")
     assert "9 before it in queue 'default'" in told(decision, "g09")
@@ -109,7 +109,7 @@ def test_message_counts_the_pods_that_need_a_node() -> None:
 def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
     state = cluster(
         node("n1", cpu=8),
-        QueueFacts("q", capability=request(cpu=4, pods=0)),
+        QueueInfo("q", capability=request(cpu=4, pods=0)),
         group("first", 1, queue="q"),
         pod("first-0", cpu=3, group="first", on="n1"),
         group("next", 1, queue="q", age=7),

@@ -11,10 +11,10 @@ from gangline.api.core import Lease
 from gangline.api.node import Node
 from gangline.api.pod import Pod
 from gangline.api.storage import StorageClass
-from gangline.cli.doctor import report
-from gangline.sdk.checks import Check, Facts, Verdict, check_all
-from gangline.sdk.events import Happening
-from gangline.sdk.jobs import Job, State
+from gangline.cli.doctor import format_checks
+from gangline.sdk.checks import ClusterCheckResult, ClusterFacts, CheckStatus, run_checks
+from gangline.sdk.events import EventRecord
+from gangline.sdk.jobs import Job, JobState
 from gangline.sdk.kinds import JOB_KINDS
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -51,11 +51,11 @@ def a_pod(node: str = "") -> Pod:
 
 
 def a_job(*, noticed: bool) -> Job:
-    return Job(JOB_KINDS[0], "j", "d", "u", State.PENDING, "", (), 1, 0, OLD, noticed=noticed)
+    return Job(JOB_KINDS[0], "j", "d", "u", JobState.PENDING, "", (), 1, 0, OLD, observed=noticed)
 
 
-def healthy() -> Facts:
-    return Facts(
+def healthy() -> ClusterFacts:
+    return ClusterFacts(
         now=NOW,
         version="v1.31.0",
         missing_kinds=[],
@@ -71,18 +71,18 @@ def healthy() -> Facts:
     )
 
 
-def outcome(name: str, **changed: Any) -> Check:
+def outcome(name: str, **changed: Any) -> ClusterCheckResult:
     facts = healthy()
     for field, value in changed.items():
         setattr(facts, field, value)
-    return next(check for check in check_all(facts) if check.name == name)
+    return next(check for check in run_checks(facts) if check.name == name)
 
 
 def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
-    assert {check.verdict for check in check_all(healthy())} == {Verdict.OK}
+    assert {check.status for check in run_checks(healthy())} == {CheckStatus.OK}
 
 
-PULL = Happening(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: not found", 1)
+PULL = EventRecord(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: not found", 1)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_each_fault_is_found_and_has_a_remedy(
     name: str, changed: dict[str, Any], verdict: str, fragment: str
 ) -> None:
     found = outcome(name, **changed)
-    assert (found.verdict, fragment in found.finding) == (verdict, True)
+    assert (found.status, fragment in found.finding) == (verdict, True)
     assert found.remedy or name == "GPUs"
 
 
@@ -127,11 +127,13 @@ def test_each_fault_is_found_and_has_a_remedy(
     ],
 )  # fmt: skip
 def test_unreadable_facts_are_unknown(name: str, field: str) -> None:
-    assert outcome(name, **{field: None}).verdict is Verdict.UNKNOWN
+    assert outcome(name, **{field: None}).status is CheckStatus.UNKNOWN
 
 
 def test_the_report_puts_the_remedy_below_the_fault(strip: Callable[[str], str]) -> None:
-    lines = strip(report([*check_all(healthy()), outcome("Metrics", metrics=False)])).splitlines()
+    lines = strip(
+        format_checks([*run_checks(healthy()), outcome("Metrics", metrics=False)])
+    ).splitlines()
     assert lines[0].split() == ["ok", "API", "server", "v1.31.0"]
     assert "-> install metrics-server" in lines[-1]
 

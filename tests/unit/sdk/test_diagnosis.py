@@ -10,11 +10,11 @@ import pytest
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
 from gangline.api.scheduling import PodGroup
-from gangline.cli.diagnose import diagnosis_data, diagnosis_text
+from gangline.cli.diagnose import diagnosis_data, format_diagnosis
 from gangline.sdk import symptoms, waiting
 from gangline.sdk.diagnosis import Diagnosis, diagnose
-from gangline.sdk.events import Happening
-from gangline.sdk.jobs import Job, describe
+from gangline.sdk.events import EventRecord
+from gangline.sdk.jobs import Job, build_job
 from gangline.sdk.kinds import JOB_KINDS
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -64,8 +64,8 @@ def disrupted(replica: str, reason: str) -> Pod:
     return a_pod(replica, {"phase": "Failed", "conditions": [condition]})
 
 
-def warned(reason: str, message: str, subject: str = "pod/j-worker-0") -> Happening:
-    return Happening(NOW, "Warning", subject, reason, message, 1)
+def warned(reason: str, message: str, subject: str = "pod/j-worker-0") -> EventRecord:
+    return EventRecord(NOW, "Warning", subject, reason, message, 1)
 
 
 def a_job(*conditions: tuple[str, str], waits_for: str = "") -> Job:
@@ -86,7 +86,7 @@ def a_job(*conditions: tuple[str, str], waits_for: str = "") -> Job:
     unschedulable = {"type": "Unschedulable", "status": "True", "message": waits_for}
     group = {"metadata": {"name": "j"}, "status": {"conditions": [unschedulable]}}
     groups = [msgspec.convert(group, PodGroup, strict=False)] if waits_for else []
-    return describe(JOB_KINDS[0], stored, [], groups)
+    return build_job(JOB_KINDS[0], stored, [], groups)
 
 
 FAILED = a_job(("Created", ""), ("Failed", "pods failed"))
@@ -310,7 +310,7 @@ def test_a_job_that_is_well_is_left_alone() -> None:
 def test_a_diagnosis_is_shown_with_cause_evidence_consequences_and_next_step() -> None:
     pods = [ended("worker-1", 1, at=1), *(ended(f"worker-{n}", 143, at=2) for n in range(2, 14))]
     found = diagnose(FAILED, pods, (), {"j-worker-1": LOGS["ModuleMissing"]})
-    text = diagnosis_text(found)
+    text = format_diagnosis(found)
     for word in ("worker-1 on n1: ModuleMissing (exit code 1)", "'einops'", "and 4 more",
                  "gangline logs j -i worker-1 -n team"):  # fmt: skip
         assert word in text

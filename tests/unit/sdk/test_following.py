@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
 from gangline.sdk.client import JobClient
-from gangline.sdk.line_queue import QUEUED_LINES
-from gangline.sdk.logs import EVERYTHING, Follower, following_logs
+from gangline.sdk.line_queue import MAX_QUEUED_LINES
+from gangline.sdk.logs import ALL_LOGS, LogFollower, follow_logs
 from unit.cli.fake_api import FakeApi, serving
 
 JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
 PODS = "/api/v1/namespaces/default/pods"
-LINES = QUEUED_LINES * 2 // 3
+LINES = MAX_QUEUED_LINES * 2 // 3
 PATIENCE_S = 60.0
 
 
@@ -40,7 +40,7 @@ def add_ended_replica(api: FakeApi, index: int) -> None:
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[Client]:
+async def client(tmp_path: Path) -> AsyncIterator[ApiClient]:
     """A client of a cluster with a job of three replicas that has ended."""
     async with serving(tmp_path) as (api, kubeconfig):
         template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -51,24 +51,24 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         )
         for index in range(3):
             add_ended_replica(api, index)
-        async with Client(load_config(str(kubeconfig))) as connected:
+        async with ApiClient(load_config(str(kubeconfig))) as connected:
             yield connected
 
 
-async def test_every_line_of_every_replica_is_read_in_its_order(client: Client) -> None:
+async def test_every_line_of_every_replica_is_read_in_its_order(client: ApiClient) -> None:
     job = await JobClient(client).get("digits", "default")
-    async with asyncio.timeout(PATIENCE_S), following_logs(client, job) as lines:
+    async with asyncio.timeout(PATIENCE_S), follow_logs(client, job) as lines:
         got = [(line.replica, line.text) async for line in lines]
     for index in range(3):
         texts = [text for replica, text in got if replica == f"worker-{index}"]
         assert texts == [f"line {number}" for number in range(LINES)]
 
 
-async def test_consumer_can_stop_while_lines_are_queued(client: Client) -> None:
-    follower = Follower(client, await JobClient(client).get("digits", "default"), EVERYTHING)
+async def test_consumer_can_stop_while_lines_are_queued(client: ApiClient) -> None:
+    follower = LogFollower(client, await JobClient(client).get("digits", "default"), ALL_LOGS)
     async with asyncio.timeout(PATIENCE_S):
         work = asyncio.create_task(follower.run())
-        while len(follower.lines) < QUEUED_LINES:
+        while len(follower.lines) < MAX_QUEUED_LINES:
             await asyncio.sleep(0.01)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):

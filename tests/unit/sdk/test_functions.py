@@ -8,7 +8,12 @@ import pytest
 
 import gangline.sdk
 from gangline.api.validation import validate_manifest
-from gangline.sdk.functions import NotShippable, Shape, function_job, script_of
+from gangline.sdk.functions import (
+    UnsupportedFunction,
+    FunctionJobOptions,
+    build_function_job,
+    render_script,
+)
 
 
 def train(epochs: int, rate: float = 0.1) -> None:
@@ -16,7 +21,7 @@ def train(epochs: int, rate: float = 0.1) -> None:
 
 
 def test_a_function_is_called_elsewhere_with_its_arguments() -> None:
-    script = script_of(train, {"epochs": 3, "rate": 0.5})
+    script = render_script(train, {"epochs": 3, "rate": 0.5})
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -27,7 +32,7 @@ def test_a_function_within_another_travels_if_it_needs_nothing_around_it() -> No
     def inner() -> None:
         print("inner")
 
-    script = script_of(inner, {})
+    script = render_script(inner, {})
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -57,20 +62,22 @@ def closure() -> Callable[[], None]:
 def test_unsupported_functions_are_reported(
     function: Callable[..., object], arguments: dict[str, object], fragment: str
 ) -> None:
-    with pytest.raises(NotShippable, match=fragment):
-        script_of(function, arguments)
+    with pytest.raises(UnsupportedFunction, match=fragment):
+        render_script(function, arguments)
 
 
 def test_a_function_becomes_a_job_without_mistakes() -> None:
-    shape = Shape("i:1", workers=3, gpus=1, environment={"A": "b"}, retry=2, queue="team")
-    job = function_job("digits", train, {"epochs": 1}, shape)
+    shape = FunctionJobOptions(
+        "i:1", workers=3, gpus=1, environment={"A": "b"}, retry=2, queue="team"
+    )
+    job = build_function_job("digits", train, {"epochs": 1}, shape)
     assert validate_manifest(job) == []
     replicas = job["spec"]["pytorchReplicaSpecs"]
     assert (replicas["Master"]["replicas"], replicas["Worker"]["replicas"]) == (1, 2)
     assert job["spec"]["runPolicy"]["schedulingPolicy"] == {"queue": "team"}
-    assert set(function_job("one", train, {}, Shape("i"))["spec"]["pytorchReplicaSpecs"]) == {
-        "Master"
-    }
+    assert set(
+        build_function_job("one", train, {}, FunctionJobOptions("i"))["spec"]["pytorchReplicaSpecs"]
+    ) == {"Master"}
 
 
 def test_the_clients_are_named_by_the_package() -> None:

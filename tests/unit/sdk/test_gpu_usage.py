@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import ClusterConfig
-from gangline.sdk.gpu_usage import GpuDevice, GpuUsage, gpu_usage, read_devices, read_exporters
-from gangline.sdk.usage import Usage
+from gangline.sdk.gpu_usage import GpuDevice, GpuUsage, gpu_usage, parse_exporter, sum_exporters
+from gangline.sdk.usage import ResourceUsage
 
 METRICS = """\
 # HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).
@@ -31,7 +31,7 @@ EXPECTED = GpuUsage(
         "n1": (
             GpuDevice("0", "team", "job-worker-0", 0.5),
             GpuDevice("1", "team", "job-worker-0", 1.0),
-            GpuDevice("2", busy=0.0),
+            GpuDevice("2", utilization=0.0),
         ),
         "n2": (GpuDevice("0", "team", "job-worker-1", 0.25),),
     },
@@ -47,20 +47,20 @@ DCGM_FI_DEV_FB_USED{gpu="9",GPU_I_ID="3",UUID="GPU-j",namespace="team",pod="slic
 
 
 def test_what_exporters_say_is_added_up_by_node_and_pod() -> None:
-    assert read_exporters([("n1", METRICS), ("n2", RENAMED)]) == EXPECTED
+    assert sum_exporters([("n1", METRICS), ("n2", RENAMED)]) == EXPECTED
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "DCGM_FI_DEV_GPU_UTIL{", "DCGM_FI_DEV_GPU_UTIL x"])
 def test_what_is_no_metric_is_passed_over(text: str) -> None:
-    assert read_exporters([("n1", text), ("n2", RENAMED)]).nodes == {"n2": 0.25}
+    assert sum_exporters([("n1", text), ("n2", RENAMED)]).nodes == {"n2": 0.25}
 
 
 def test_each_gpu_has_memory_and_pod() -> None:
-    assert read_devices(MEMORY) == (
+    assert parse_exporter(MEMORY) == (
         GpuDevice("9/3", "team", "slice", memory_used_bytes=5 << 20),
         GpuDevice("10", memory_used_bytes=1 << 30, memory_total_bytes=4 << 30),
     )
-    assert read_exporters([("n1", MEMORY)]).nodes == {}  # memory in use says not how busy it is
+    assert sum_exporters([("n1", MEMORY)]).nodes == {}  # memory in use says not how busy it is
 
 
 def test_all_pods_of_shared_gpu_are_reported() -> None:
@@ -68,7 +68,7 @@ def test_all_pods_of_shared_gpu_are_reported() -> None:
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="G",vgpu="{n}",namespace="team",pod="p{n}"}} 40\n'
         for n in range(2)
     ]
-    found = read_exporters([("n1", "".join(shared))])
+    found = sum_exporters([("n1", "".join(shared))])
     assert found.pods == {("team", "p0"): 0.4, ("team", "p1"): 0.4}
 
 
@@ -78,7 +78,7 @@ def test_all_pods_of_shared_gpu_are_reported() -> None:
 def test_usage_of_gpus_adds_up_where_it_is_known(
     gpus: tuple[float | None, float | None], total: float | None
 ) -> None:
-    assert (Usage(gpus=gpus[0]) + Usage(gpus=gpus[1])).gpus == total
+    assert (ResourceUsage(gpus=gpus[0]) + ResourceUsage(gpus=gpus[1])).gpus == total
 
 
 def exporter(name: str, node: str, phase: str = "Running") -> dict[str, Any]:
@@ -110,7 +110,7 @@ async def asked(answers: dict[str, str], pods: list[dict[str, Any]]) -> GpuUsage
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         server = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with Client(ClusterConfig(server)) as client:
+        async with ApiClient(ClusterConfig(server)) as client:
             return await gpu_usage(client)
     finally:
         await runner.cleanup()

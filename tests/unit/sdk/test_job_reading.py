@@ -8,7 +8,7 @@ import pytest
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
 from gangline.api.scheduling import PodGroup
-from gangline.sdk.jobs import Job, State, describe, status_word
+from gangline.sdk.jobs import Job, JobState, build_job, pod_status_text
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.listed import ListedPod
 
@@ -51,35 +51,35 @@ def a_group(status: str, message: str = "2 cpu short") -> PodGroup:
 
 
 def read(job: PyTorchJob, *pods: Pod, groups: tuple[PodGroup, ...] = ()) -> Job:
-    found = describe(KIND, job, pods, groups)
+    found = build_job(KIND, job, pods, groups)
     listed = msgspec.json.decode(msgspec.json.encode(pods), type=list[ListedPod])
-    assert describe(KIND, job, listed, groups) == found
-    assert [status_word(pod) for pod in listed] == [status_word(pod) for pod in pods]
+    assert build_job(KIND, job, listed, groups) == found
+    assert [pod_status_text(pod) for pod in listed] == [pod_status_text(pod) for pod in pods]
     return found
 
 
 @pytest.mark.parametrize(
     ("conditions", "state"),
     [
-        ((), State.PENDING),
-        ((("Created", "True"),), State.PENDING),
-        ((("Running", "True"),), State.RUNNING),
-        ((("Running", "False"), ("Restarting", "True")), State.RESTARTING),
-        ((("Running", "False"), ("Succeeded", "True")), State.SUCCEEDED),
-        ((("Running", "False"), ("Failed", "True")), State.FAILED),
-        ((("Suspended", "True"),), State.SUSPENDED),
+        ((), JobState.PENDING),
+        ((("Created", "True"),), JobState.PENDING),
+        ((("Running", "True"),), JobState.RUNNING),
+        ((("Running", "False"), ("Restarting", "True")), JobState.RESTARTING),
+        ((("Running", "False"), ("Succeeded", "True")), JobState.SUCCEEDED),
+        ((("Running", "False"), ("Failed", "True")), JobState.FAILED),
+        ((("Suspended", "True"),), JobState.SUSPENDED),
     ],
 )
 def test_the_state_is_that_of_the_conditions(
-    conditions: tuple[tuple[str, str], ...], state: State
+    conditions: tuple[tuple[str, str], ...], state: JobState
 ) -> None:
     assert read(a_job(*conditions)).state is state
 
 
 def test_a_gang_that_waits_is_queuing_and_says_why() -> None:
     job = read(a_job(), a_pod(), groups=(a_group("True"),))
-    assert (job.state, job.reason) == (State.QUEUING, "2 cpu short")
-    assert read(a_job(), a_pod(), groups=(a_group("False"),)).state is State.PENDING
+    assert (job.state, job.reason) == (JobState.QUEUING, "2 cpu short")
+    assert read(a_job(), a_pod(), groups=(a_group("False"),)).state is JobState.PENDING
 
 
 def test_a_failed_job_says_why() -> None:
@@ -110,7 +110,7 @@ def test_the_leader_comes_first_and_workers_by_number() -> None:
 
 def test_replicas_and_gpus_are_counted_from_the_spec() -> None:
     job = read(a_job(gpus=4, workers=3))
-    assert (job.wanted, job.requested_gpus) == (4, 16)
+    assert (job.desired, job.requested_gpus) == (4, 16)
 
 
 def test_gpus_count_as_allocated_while_their_pods_have_nodes() -> None:
@@ -161,7 +161,7 @@ def ended(code: int, reason: str = "", signal: int = 0) -> dict[str, Any]:
     ],
 )
 def test_a_pod_is_called_what_kubectl_calls_it(fields: dict[str, Any], word: str) -> None:
-    assert status_word(a_pod(**fields)) == word
+    assert pod_status_text(a_pod(**fields)) == word
 
 
 def test_the_exit_code_of_an_ended_replica_is_shown() -> None:

@@ -7,14 +7,14 @@ from gangline.sdk.line_queue import LineQueue
 
 async def test_all_queued_lines_form_one_batch() -> None:
     queue: LineQueue[str] = LineQueue()
-    batches = queue.taken()
+    batches = queue.batches()
     for line in ("a", "b", "c"):
         await queue.put(line)
     assert await anext(batches) == ["a", "b", "c"]
     await queue.put("d")
     assert await anext(batches) == ["d"]
     await queue.put("e")
-    queue.end()
+    queue.close()
     assert [batch async for batch in batches] == [["e"]]
 
 
@@ -22,8 +22,8 @@ async def test_an_empty_line_is_not_the_end() -> None:
     queue: LineQueue[str] = LineQueue()
     for line in ("a", "", "b"):
         await queue.put(line)
-    queue.end()
-    assert [batch async for batch in queue.taken()] == [["a", "", "b"]]
+    queue.close()
+    assert [batch async for batch in queue.batches()] == [["a", "", "b"]]
 
 
 async def test_readers_wait_for_a_slow_taker_and_nothing_is_lost() -> None:
@@ -35,11 +35,11 @@ async def test_readers_wait_for_a_slow_taker_and_nothing_is_lost() -> None:
 
     async def read_all() -> None:
         await asyncio.gather(*(read(reader) for reader in range(3)))
-        queue.end()
+        queue.close()
 
     reading = asyncio.create_task(read_all())
     taken: list[tuple[int, int]] = []
-    async for batch in queue.taken():
+    async for batch in queue.batches():
         assert 0 < len(batch) <= 5
         taken += batch
     await reading
@@ -51,17 +51,17 @@ async def test_closing_full_queue_does_not_wait() -> None:
     queue: LineQueue[int] = LineQueue(2)
     for number in range(2):
         await queue.put(number)
-    queue.end()
-    assert [batch async for batch in queue.taken()] == [[0, 1]]
+    queue.close()
+    assert [batch async for batch in queue.batches()] == [[0, 1]]
 
 
 async def test_waiting_consumer_is_woken_by_close() -> None:
     queue: LineQueue[int] = LineQueue()
 
     async def take() -> list[list[int]]:
-        return [batch async for batch in queue.taken()]
+        return [batch async for batch in queue.batches()]
 
     waiting = asyncio.create_task(take())
     await asyncio.sleep(0)
-    queue.end()
+    queue.close()
     assert await waiting == []

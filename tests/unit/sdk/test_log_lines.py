@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.sdk.logs import LogLine, Seen
+from gangline.sdk.logs import LogLine, LogPosition
 
 TIMES = ["2026-01-01T00:00:00.1Z", "2026-01-01T00:00:00.2Z", "2026-01-01T00:00:01.3Z"]
 lines = st.lists(
@@ -19,7 +19,7 @@ def test_what_is_sent_again_after_a_break_is_passed_on_once(
     written: list[LogLine], breaks: list[int]
 ) -> None:
     """Each break resumes at the second of the last line, as ``sinceTime`` does."""
-    seen = Seen()
+    seen = LogPosition()
     passed: list[LogLine] = []
     for length in [*sorted(breaks), len(written)]:
         seen.resume()
@@ -30,7 +30,7 @@ def test_what_is_sent_again_after_a_break_is_passed_on_once(
 
 
 def test_equal_lines_of_one_time_are_all_passed_on() -> None:
-    seen = Seen()
+    seen = LogPosition()
     line = LogLine(TIMES[0], "worker-0", "again")
     assert [seen.is_new(line) for _ in range(3)] == [True, True, True]
     seen.resume()

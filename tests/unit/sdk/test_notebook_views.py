@@ -8,9 +8,9 @@ import pytest
 
 from gangline.api.failure import Blame
 from gangline.sdk.diagnosis import Diagnosis, Finding
-from gangline.sdk.jobs import Job, Replica, State
+from gangline.sdk.jobs import Job, Replica, JobState
 from gangline.sdk.kinds import JOB_KINDS
-from gangline.sdk.session import Jobs
+from gangline.sdk.session import JobList
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EVIL = '<script>alert("x")</script>'
@@ -20,10 +20,10 @@ JOB = Job(
     name="digits",
     namespace="team",
     uid="u",
-    state=State.FAILED,
+    state=JobState.FAILED,
     reason=f"worker-0: {EVIL}",
     replicas=(REPLICA,),
-    wanted=2,
+    desired=2,
     requested_gpus=2,
     created=START,
     started=START,
@@ -64,7 +64,7 @@ class Tags(HTMLParser):
     ("shown", "args"),
     [
         (JOB, ["pytorchjob/digits", "FAILED", "1:02:03", "worker-0", "queue research", EVIL]),
-        (Jobs([JOB]), ["digits", "pytorchjob", "FAILED", "0/2", EVIL]),
+        (JobList([JOB]), ["digits", "pytorchjob", "FAILED", "0/2", EVIL]),
         (DIAGNOSIS, ["DiskFull", "a consequence", "Delete old files.", EVIL]),
     ],
     ids=["a job", "jobs", "a diagnosis"],
@@ -77,6 +77,6 @@ def test_a_view_says_what_there_is_and_escapes_it(shown: Job, args: list[str]) -
 
 
 def test_no_jobs_are_shown_as_none() -> None:
-    assert Tags(Jobs()._repr_html_()).text.strip() == "No jobs."
-    waiting = replace(JOB, state=State.QUEUING, started=None, finished=None, replicas=())
+    assert Tags(JobList()._repr_html_()).text.strip() == "No jobs."
+    waiting = replace(JOB, state=JobState.QUEUING, started=None, finished=None, replicas=())
     assert "table" not in Tags(waiting._repr_html_()).seen

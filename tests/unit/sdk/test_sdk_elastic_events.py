@@ -3,7 +3,7 @@
 import msgspec
 
 from gangline.api.core import Event
-from gangline.sdk.events import happenings
+from gangline.sdk.events import read_events
 
 
 def test_the_master_belongs_to_its_job_and_to_no_other() -> None:
@@ -14,6 +14,6 @@ def test_the_master_belongs_to_its_job_and_to_no_other() -> None:
         msgspec.convert({"involvedObject": {"kind": "Pod", "name": name}}, type=Event)
         for name in (*mine, *others)
     ]
-    assert [each.subject for each in happenings(events, "train")] == sorted(
+    assert [each.subject for each in read_events(events, "train")] == sorted(
         f"pod/{name}" for name in mine
     )

@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from gangline.sdk.written import as_written, renamed, replicas_of, roles, scale_patch
+from gangline.sdk.written import (
+    to_submittable,
+    rename_objects,
+    replica_count,
+    iterate_roles,
+    scale_patch,
+)
 
 JOB: dict[str, Any] = {
     "apiVersion": "kubeflow.org/v1",
@@ -33,7 +39,7 @@ PADDLE: dict[str, Any] = {
 
 
 def test_what_the_server_added_is_taken_away() -> None:
-    found = as_written(JOB)
+    found = to_submittable(JOB)
     assert found["metadata"] == {"name": "a", "labels": {"release": "a"}}
     assert "status" not in found
     assert found["spec"] == JOB["spec"]
@@ -45,12 +51,12 @@ def test_a_service_leaves_its_address_behind() -> None:
         "metadata": {"name": "s"},
         "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 1, "nodePort": 30000}]},
     }
-    assert as_written(service)["spec"] == {"ports": [{"port": 1}]}
+    assert to_submittable(service)["spec"] == {"ports": [{"port": 1}]}
 
 
 def test_a_copy_has_new_names_wherever_the_old_ones_stood() -> None:
     belongings = {"metadata": {"name": "a-code-0", "labels": {"release": "a"}}}
-    job, code = renamed([as_written(JOB), belongings], "a", "b")
+    job, code = rename_objects([to_submittable(JOB), belongings], "a", "b")
     assert (job["metadata"]["name"], job["metadata"]["labels"]["release"]) == ("b", "b")
     specs = job["spec"]["pytorchReplicaSpecs"]
     assert specs["Master"]["template"]["spec"]["volumes"][0]["configMap"]["name"] == "b-code-0"
@@ -59,8 +65,8 @@ def test_a_copy_has_new_names_wherever_the_old_ones_stood() -> None:
 
 
 def test_roles_are_found_in_jobs_of_any_kind() -> None:
-    assert [path[-1] for path, _ in roles(JOB)] == ["Master", "Worker"]
-    assert [path for path, _ in roles(PADDLE)] == [["spec", "worker"]]
+    assert [path[-1] for path, _ in iterate_roles(JOB)] == ["Master", "Worker"]
+    assert [path for path, _ in iterate_roles(PADDLE)] == [["spec", "worker"]]
 
 
 def test_a_role_is_scaled_by_a_patch_of_nothing_else() -> None:
@@ -72,6 +78,6 @@ def test_a_role_is_scaled_by_a_patch_of_nothing_else() -> None:
 
 
 def test_replicas_are_counted_as_the_kinds_do() -> None:
-    assert replicas_of(JOB, "worker") == 3
-    assert replicas_of(JOB, "master") == 1
-    assert replicas_of(JOB, "ps") == 0
+    assert replica_count(JOB, "worker") == 3
+    assert replica_count(JOB, "master") == 1
+    assert replica_count(JOB, "ps") == 0

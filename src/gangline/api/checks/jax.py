@@ -8,22 +8,22 @@ from gangline.api.jax import CONTAINER, ROLES, JAXJob
 
 _PATH = "spec.jaxReplicaSpecs"
 
-_WAYS = replica_advice.Ways(
+_RULES = replica_advice.ReplicaRules(
     path=_PATH,
     roles=ROLES,
-    restart="Never",
-    variables=("COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
+    default_restart_policy="Never",
+    operator_variables=("COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
 )
 
 
-def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
+def validate_jax_job(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.jax_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
-    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
-    yield from parts.size(roles, _PATH)
+    yield from parts.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    yield from parts.job_size_errors(roles, _PATH)
     if old is not None:
-        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def advise(job: JAXJob) -> Iterator[FieldError]:
-    yield from replica_advice.advise(job.spec.jax_replica_specs, job, _WAYS)
+def jax_job_warnings(job: JAXJob) -> Iterator[FieldError]:
+    yield from replica_advice.common_replica_warnings(job.spec.jax_replica_specs, job, _RULES)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gangline.api.checks import parts, replica_advice
-from gangline.api.checks.parts import Roles
-from gangline.api.fielderror import FieldError, child
+from gangline.api.checks.parts import RoleSpecs
+from gangline.api.fielderror import FieldError, child_path
 from gangline.api.kubeflow import ReplicaSpec
 from gangline.api.mindspore import (
     CONTAINER,
@@ -19,14 +19,14 @@ from gangline.api.mindspore import (
 )
 
 _PATH = "spec.msReplicaSpecs"
-_LOWEST_PORT = 1024
+_MIN_PORT = 1024
 
-_WAYS = replica_advice.Ways(
+_RULES = replica_advice.ReplicaRules(
     path=_PATH,
     roles=ROLES,
-    restart="Never",
+    default_restart_policy="Never",
     container=CONTAINER,
-    variables=(
+    operator_variables=(
         "MS_SCHED_HOST",
         "MS_SCHED_PORT",
         "MS_NODE_ID",
@@ -34,34 +34,34 @@ _WAYS = replica_advice.Ways(
         "MS_WORKER_NUM",
         "MS_ROLE",
     ),
-    endless=(SCHEDULER, PS),
+    endless_roles=(SCHEDULER, PS),
 )
 
 
-def check(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
+def validate_ms_job(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.ms_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
-    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
-    yield from parts.size(roles, _PATH)
-    yield from _scheduler(roles)
-    yield from _workers(roles)
+    yield from parts.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    yield from parts.job_size_errors(roles, _PATH)
+    yield from _scheduler_errors(roles)
+    yield from _worker_errors(roles)
     for key, replica in specs.items():
-        yield from _port(replica, f"{child(_PATH, key)}.template")
+        yield from _port_errors(replica, f"{child_path(_PATH, key)}.template")
     if old is not None:
-        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def advise(job: MSJob) -> Iterator[FieldError]:
+def ms_job_warnings(job: MSJob) -> Iterator[FieldError]:
     specs = job.spec.ms_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
-    alone = SCHEDULER not in roles or not parts.count(roles[SCHEDULER])
-    ways = replace(_WAYS, variables=()) if alone else _WAYS
-    yield from replica_advice.advise(specs, job, ways)
+    alone = SCHEDULER not in roles or not parts.replica_count(roles[SCHEDULER])
+    ways = replace(_RULES, operator_variables=()) if alone else _RULES
+    yield from replica_advice.common_replica_warnings(specs, job, ways)
 
 
-def _scheduler(roles: Roles) -> Iterator[FieldError]:
+def _scheduler_errors(roles: RoleSpecs) -> Iterator[FieldError]:
     """Exactly one scheduler lets the processes find each other; only a single worker needs none."""
-    counts = {role: parts.count(replica) for role, replica in roles.items()}
+    counts = {role: parts.replica_count(replica) for role, replica in roles.items()}
     schedulers = counts.get(SCHEDULER, 0)
     if schedulers > 1:
         remedy = "give 1: workers and servers register with one scheduler"
@@ -71,25 +71,25 @@ def _scheduler(roles: Roles) -> Iterator[FieldError]:
         yield FieldError(f"{_PATH}.{SCHEDULER}", None, problem, "add a Scheduler with 1 replica")
 
 
-def _workers(roles: Roles) -> Iterator[FieldError]:
+def _worker_errors(roles: RoleSpecs) -> Iterator[FieldError]:
     """A job ends when its workers end, so it needs at least one."""
     if roles and WORKER not in roles:
         problem = "is missing: a job without workers never ends"
         yield FieldError(f"{_PATH}.{WORKER}", None, problem, "add a Worker")
         return
-    counts = {role: parts.count(replica) for role, replica in roles.items()}
+    counts = {role: parts.replica_count(replica) for role, replica in roles.items()}
     if sum(counts.values()) and not counts[WORKER]:
         remedy = "give at least 1; to suspend a job, set spec.runPolicy.suspend"
         problem = "leaves the job without a worker"
         yield FieldError(f"{_PATH}.{WORKER}.replicas", 0, problem, remedy)
 
 
-def _port(replica: ReplicaSpec, path: str) -> Iterator[FieldError]:
+def _port_errors(replica: ReplicaSpec, path: str) -> Iterator[FieldError]:
     for index, container in enumerate((replica.template.get("spec") or {}).get("containers") or ()):
         for place, port in enumerate(container.get("ports") or ()):
             number = port.get("containerPort")
-            if port.get("name") == PORT_NAME and number and number < _LOWEST_PORT:
+            if port.get("name") == PORT_NAME and number and number < _MIN_PORT:
                 where = f"{path}.spec.containers[{index}].ports[{place}].containerPort"
                 problem = "is a port that MindSpore does not accept"
-                remedy = f"give {_LOWEST_PORT} to 65535, or omit it for {PORT}"
+                remedy = f"give {_MIN_PORT} to 65535, or omit it for {PORT}"
                 yield FieldError(where, number, problem, remedy)

@@ -3,46 +3,52 @@
 from collections.abc import Iterator
 
 from gangline.api.checks import parts, replica_advice
-from gangline.api.checks.parts import Roles
+from gangline.api.checks.parts import RoleSpecs
 from gangline.api.fielderror import FieldError
-from gangline.api.mpi import ROLES, MPIJob, with_defaults
+from gangline.api.mpi import ROLES, MPIJob, with_default_replicas
 
 _PATH = "spec.mpiReplicaSpecs"
 _ANY_CONTAINER = ""
 
-_WAYS = replica_advice.Ways(path=_PATH, roles=ROLES, restart="Never", endless=("Worker",))
+_RULES = replica_advice.ReplicaRules(
+    path=_PATH, roles=ROLES, default_restart_policy="Never", endless_roles=("Worker",)
+)
 
 
-def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
-    specs = with_defaults(job.spec.mpi_replica_specs)
+def validate_mpi_job(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
+    specs = with_default_replicas(job.spec.mpi_replica_specs)
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
-    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, _ANY_CONTAINER)
+    yield from parts.kubeflow_job_errors(job, specs, ROLES, _PATH, _ANY_CONTAINER)
     if specs and "Launcher" not in roles:
         yield FieldError(f"{_PATH}.Launcher", None, "is missing", "give one: it runs mpirun")
-    elif specs and (launchers := parts.count(roles["Launcher"])) != 1:
+    elif specs and (launchers := parts.replica_count(roles["Launcher"])) != 1:
         remedy = "give 1, and the pods for the processes as Worker"
         yield FieldError(f"{_PATH}.Launcher.replicas", launchers, "is not 1", remedy)
     else:
-        yield from parts.size(roles, _PATH)
-    yield from _main_container(job.spec.main_container, roles)
+        yield from parts.job_size_errors(roles, _PATH)
+    yield from _main_container_errors(job.spec.main_container, roles)
     if old is not None:
-        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def advise(job: MPIJob) -> Iterator[FieldError]:
-    yield from replica_advice.advise(job.spec.mpi_replica_specs, job, _WAYS)
+def mpi_job_warnings(job: MPIJob) -> Iterator[FieldError]:
+    yield from replica_advice.common_replica_warnings(job.spec.mpi_replica_specs, job, _RULES)
     older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
     if older and newer and older != newer:
         problem = f"is ignored: spec.runPolicy.cleanPodPolicy, {newer!r}, takes precedence"
         yield FieldError("spec.cleanPodPolicy", older, problem, "omit it")
-    roles, _ = parts.read_roles(with_defaults(job.spec.mpi_replica_specs), ROLES, _PATH)
-    if (newer or older or "None") == "None" and "Worker" in roles and parts.count(roles["Worker"]):
+    roles, _ = parts.read_roles(with_default_replicas(job.spec.mpi_replica_specs), ROLES, _PATH)
+    if (
+        (newer or older or "None") == "None"
+        and "Worker" in roles
+        and parts.replica_count(roles["Worker"])
+    ):
         problem = "lets the workers keep their resources after the job's end"
         remedy = "give Running: workers never end by themselves"
         yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)
 
 
-def _main_container(name: str, roles: Roles) -> Iterator[FieldError]:
+def _main_container_errors(name: str, roles: RoleSpecs) -> Iterator[FieldError]:
     """``mainContainer`` must name a container of the workers: mpirun starts processes there."""
     if not name or "Worker" not in roles:
         return

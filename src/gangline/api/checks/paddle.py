@@ -18,77 +18,82 @@ from gangline.api.paddle import (
     ResourceSpec,
 )
 from gangline.api.pod import PodTemplateSpec
-from gangline.api.podvalidation import validate_template
+from gangline.api.podvalidation import validate_pod_template
 
-_TOLERATED_POLICIES = ("OnFailed", "Nerver")
+_MISSPELT_POLICIES = ("OnFailed", "Nerver")
 """Values that occur in upstream's samples although upstream does not know them. They clean nothing.
 """
 
-_REPLACED = frozenset(("POD_IP", "PADDLE_TRAINER_ID", "TRAINING_ROLE", "PADDLE_TRAINING_ROLE"))
+_OPERATOR_VARIABLES = frozenset(
+    ("POD_IP", "PADDLE_TRAINER_ID", "TRAINING_ROLE", "PADDLE_TRAINING_ROLE")
+)
 
 
-def check(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
+def validate_paddle_job(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
-    roles = {role: ReplicaSpec(replicas=given.count) for role, given in spec.roles()}
-    yield from parts.job_name(job.metadata, roles)
-    yield from parts.annotations(job.metadata)
+    roles = {role: ReplicaSpec(replicas=given.count) for role, given in spec.declared_roles()}
+    yield from parts.job_name_errors(job.metadata, roles)
+    yield from parts.annotation_errors(job.metadata)
     if not roles:
         yield FieldError("spec", None, "has no role", f"give {' or '.join(ROLES)}")
-    yield from parts.size(roles, "spec")
-    for role, given in spec.roles():
-        yield from _role(given, f"spec.{role}")
-    yield from _clean_policy(spec.clean_pod_policy)
+    yield from parts.job_size_errors(roles, "spec")
+    for role, given in spec.declared_roles():
+        yield from _role_errors(given, f"spec.{role}")
+    yield from _clean_policy_errors(spec.clean_pod_policy)
     if spec.elastic is not None and not (spec.worker and spec.worker.count):
         remedy = "give spec.worker: only workers can be added and removed"
         yield FieldError("spec.elastic", spec.elastic, "has no workers to add or remove", remedy)
     if spec.scheduling_policy is not None:
-        total = sum(given.count for _, given in spec.roles())
+        total = sum(given.count for _, given in spec.declared_roles())
         path = "spec.schedulingPolicy"
-        yield from parts.scheduling_policy(spec.scheduling_policy, total, path)
+        yield from parts.scheduling_policy_errors(spec.scheduling_policy, total, path)
     if old is not None:
-        yield from _unchanged(spec, old.spec)
+        yield from _immutable_field_errors(spec, old.spec)
 
 
-def advise(job: PaddleJob) -> Iterator[FieldError]:
+def paddle_job_warnings(job: PaddleJob) -> Iterator[FieldError]:
     spec = job.spec
-    if spec.clean_pod_policy in _TOLERATED_POLICIES:
+    if spec.clean_pod_policy in _MISSPELT_POLICIES:
         problem = "is not a policy and is read as 'Never'"
         yield FieldError(
-            "spec.cleanPodPolicy", spec.clean_pod_policy, problem, _like(spec.clean_pod_policy)
+            "spec.cleanPodPolicy",
+            spec.clean_pod_policy,
+            problem,
+            _suggest_policy(spec.clean_pod_policy),
         )
     if spec.with_gloo and not (spec.ps and spec.ps.count):
         problem = "has no effect: the first server runs the rendezvous, and there is none"
         yield FieldError("spec.withGloo", spec.with_gloo, problem, "omit it, or add spec.ps")
-    for role, given in spec.roles():
-        yield from _advise_role(role, given)
+    for role, given in spec.declared_roles():
+        yield from _role_warnings(role, given)
 
 
-def _role(given: ResourceSpec, path: str) -> Iterator[FieldError]:
+def _role_errors(given: ResourceSpec, path: str) -> Iterator[FieldError]:
     try:
         template = msgspec.convert(given.template, PodTemplateSpec)
     except msgspec.ValidationError as error:
-        yield parts.unreadable(error, f"{path}.template")
+        yield parts.conversion_error(error, f"{path}.template")
         return
-    yield from validate_template(template, f"{path}.template")
+    yield from validate_pod_template(template, f"{path}.template")
     if given.requests is not None and given.limits is not None and given.requests > given.limits:
         problem = f"is more than limits {given.limits}"
         remedy = f"give at most {given.limits}; requests of pods belong in template"
         yield FieldError(f"{path}.requests", given.requests, problem, remedy)
 
 
-def _clean_policy(policy: str | None) -> Iterator[FieldError]:
-    if policy and policy not in (*CLEAN_POLICIES, *_TOLERATED_POLICIES):
-        yield FieldError("spec.cleanPodPolicy", policy, "is not allowed", _like(policy))
+def _clean_policy_errors(policy: str | None) -> Iterator[FieldError]:
+    if policy and policy not in (*CLEAN_POLICIES, *_MISSPELT_POLICIES):
+        yield FieldError("spec.cleanPodPolicy", policy, "is not allowed", _suggest_policy(policy))
 
 
-def _like(policy: str) -> str:
+def _suggest_policy(policy: str) -> str:
     spelt = {each.lower(): each for each in CLEAN_POLICIES if each}
     if close := get_close_matches(policy.lower(), spelt, n=1, cutoff=0.6):
         return f"did you mean {spelt[close[0]]!r}?"
     return f"use one of {', '.join(map(repr, spelt.values()))}"
 
 
-def _advise_role(role: str, given: ResourceSpec) -> Iterator[FieldError]:
+def _role_warnings(role: str, given: ResourceSpec) -> Iterator[FieldError]:
     spec = given.template.get("spec") or {}
     path = f"spec.{role}.template.spec"
     containers = spec.get("containers") or []
@@ -107,13 +112,16 @@ def _advise_role(role: str, given: ResourceSpec) -> Iterator[FieldError]:
             yield FieldError(f"{path}.{field}", spec[field], problem, "omit it")
     for index, container in enumerate(containers):
         for place, variable in enumerate(container.get("env") or ()):
-            if variable.get("name") in _REPLACED and container["name"] in (CONTAINER, names[0]):
+            if variable.get("name") in _OPERATOR_VARIABLES and container["name"] in (
+                CONTAINER,
+                names[0],
+            ):
                 where = f"{path}.containers[{index}].env[{place}]"
                 problem = "is replaced by the operator's own value"
                 yield FieldError(where, variable["name"], problem, "omit the variable")
 
 
-def _unchanged(spec: PaddleJobSpec, old: PaddleJobSpec) -> Iterator[FieldError]:
+def _immutable_field_errors(spec: PaddleJobSpec, old: PaddleJobSpec) -> Iterator[FieldError]:
     if spec.run_policy.managed_by != old.run_policy.managed_by:
         given, before = spec.run_policy.managed_by, old.run_policy.managed_by
         yield FieldError("spec.runPolicy.managedBy", given, "was changed", f"leave it {before!r}")

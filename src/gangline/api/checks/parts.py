@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from gangline.api import names
-from gangline.api.fielderror import FieldError, child, complaint_at
+from gangline.api.fielderror import FieldError, child_path, name_errors
 from gangline.api.kubeflow import (
     RESIZE_ANNOTATION,
     RESTART_ANNOTATION,
@@ -22,17 +22,17 @@ from gangline.api.kubeflow import (
 )
 from gangline.api.meta import ObjectMeta
 from gangline.api.pod import PodTemplateSpec
-from gangline.api.podvalidation import validate_template
+from gangline.api.podvalidation import validate_pod_template
 from gangline.api.quantity import QuantityError, parse_quantity
 
-MOST_REPLICAS = 5000
+MAX_JOB_REPLICAS = 5000
 """A job with more pods than this is refused as a probable typing error."""
 
 _RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
 
-_SWITCHES = {RESTART_ANNOTATION: "gang", RESIZE_ANNOTATION: "restart"}
+_SWITCH_ANNOTATIONS = {RESTART_ANNOTATION: "gang", RESIZE_ANNOTATION: "restart"}
 
-Roles = dict[str, ReplicaSpec]
+RoleSpecs = dict[str, ReplicaSpec]
 
 
 class HasRunPolicy(Protocol):
@@ -42,7 +42,7 @@ class HasRunPolicy(Protocol):
     def run_policy(self) -> RunPolicy: ...
 
 
-class KubeflowJob(Protocol):
+class JobWithRunPolicy(Protocol):
     """A job of a kind that has a run policy."""
 
     @property
@@ -52,33 +52,35 @@ class KubeflowJob(Protocol):
     def spec(self) -> HasRunPolicy: ...
 
 
-def job_name(meta: ObjectMeta, roles: Roles) -> Iterator[FieldError]:
+def job_name_errors(meta: ObjectMeta, roles: RoleSpecs) -> Iterator[FieldError]:
     """The names of the job's pods and services must be valid, not only its own."""
-    replicas = {role: count(replica) for role, replica in roles.items()}
+    replicas = {role: replica_count(replica) for role, replica in roles.items()}
     if meta.name:
-        yield from complaint_at("metadata.name", meta.name, names.job_name(meta.name, replicas))
+        yield from name_errors(
+            "metadata.name", meta.name, names.validate_job_name(meta.name, replicas)
+        )
     elif meta.generate_name:
         name = meta.generate_name.rstrip("-") + _RANDOM_SUFFIX
-        complaint = names.job_name(name, replicas)
-        yield from complaint_at("metadata.generateName", meta.generate_name, complaint)
+        complaint = names.validate_job_name(name, replicas)
+        yield from name_errors("metadata.generateName", meta.generate_name, complaint)
     else:
         yield FieldError("metadata.name", None, "is missing", "give the job a name")
 
 
-def annotations(meta: ObjectMeta) -> Iterator[FieldError]:
-    for key, value in _SWITCHES.items():
+def annotation_errors(meta: ObjectMeta) -> Iterator[FieldError]:
+    for key, value in _SWITCH_ANNOTATIONS.items():
         given = meta.annotations.get(key)
         if given not in (None, value):
-            where = child("metadata.annotations", key)
+            where = child_path("metadata.annotations", key)
             yield FieldError(where, given, "is not an allowed value", f"give {value!r}")
     memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
-    if memory not in (None, "true", "false") and not _is_some(memory):
-        where = child("metadata.annotations", SHARED_MEMORY_ANNOTATION)
+    if memory not in (None, "true", "false") and not _is_positive_quantity(memory):
+        where = child_path("metadata.annotations", SHARED_MEMORY_ANNOTATION)
         remedy = "give 'true', 'false' or a quantity, such as '8Gi'"
         yield FieldError(where, memory, "is not an allowed value", remedy)
 
 
-def _is_some(amount: str) -> bool:
+def _is_positive_quantity(amount: str) -> bool:
     try:
         return parse_quantity(amount).nano > 0
     except QuantityError:
@@ -87,22 +89,22 @@ def _is_some(amount: str) -> bool:
 
 def read_roles(
     specs: Mapping[str, ReplicaSpec], known: tuple[str, ...], path: str
-) -> tuple[Roles, list[FieldError]]:
+) -> tuple[RoleSpecs, list[FieldError]]:
     """Return the replica specs by the canonical spelling of their role, and the errors in the
     spelling.
     """
     spelt = {role.lower(): role for role in known}
-    roles: Roles = {}
+    roles: RoleSpecs = {}
     errors: list[FieldError] = []
     for key, replica in specs.items():
         role = spelt.get(key.lower())
         if role is None:
             close = get_close_matches(key.lower(), spelt, n=1, cutoff=0.5)
             remedy = f"did you mean {spelt[close[0]]!r}?" if close else f"use {' or '.join(known)}"
-            errors.append(FieldError(child(path, key), None, "is not a role", remedy))
+            errors.append(FieldError(child_path(path, key), None, "is not a role", remedy))
         elif role in roles:
             problem, remedy = f"is another spelling of {role!r}, which is given too", "give it once"
-            errors.append(FieldError(child(path, key), None, problem, remedy))
+            errors.append(FieldError(child_path(path, key), None, problem, remedy))
         else:
             roles[role] = replica
     if not specs:
@@ -110,7 +112,7 @@ def read_roles(
     return roles, errors
 
 
-def unreadable(error: msgspec.ValidationError, path: str) -> FieldError:
+def conversion_error(error: msgspec.ValidationError, path: str) -> FieldError:
     """Convert a msgspec error about something that the schema does not cover, such as an invalid
     date.
     """
@@ -118,22 +120,22 @@ def unreadable(error: msgspec.ValidationError, path: str) -> FieldError:
     return FieldError(f"{path}{place.rstrip('`')}".lstrip("."), None, problem)
 
 
-def size(roles: Roles, path: str) -> Iterator[FieldError]:
-    counts = {role: count(replica) for role, replica in roles.items()}
+def job_size_errors(roles: RoleSpecs, path: str) -> Iterator[FieldError]:
+    counts = {role: replica_count(replica) for role, replica in roles.items()}
     total = sum(counts.values())
     if counts and not total:
         remedy = "give at least 1; to suspend a job, set spec.runPolicy.suspend"
         where = f"{path}.{list(counts)[-1]}.replicas"
         yield FieldError(where, 0, "makes a job without pods", remedy)
-    if total > MOST_REPLICAS:
+    if total > MAX_JOB_REPLICAS:
         largest = max(counts, key=lambda role: counts[role])
         problem = f"makes a job of {total} pods"
-        remedy = f"a job has at most {MOST_REPLICAS}"
+        remedy = f"a job has at most {MAX_JOB_REPLICAS}"
         yield FieldError(f"{path}.{largest}.replicas", counts[largest], problem, remedy)
 
 
-def kubeflow_job(
-    job: KubeflowJob,
+def kubeflow_job_errors(
+    job: JobWithRunPolicy,
     specs: Mapping[str, ReplicaSpec],
     known: tuple[str, ...],
     path: str,
@@ -149,27 +151,27 @@ def kubeflow_job(
         container: the name of the main container; empty if it may have any name.
     """
     roles, errors = read_roles(specs, known, path)
-    yield from job_name(job.metadata, roles)
-    yield from annotations(job.metadata)
+    yield from job_name_errors(job.metadata, roles)
+    yield from annotation_errors(job.metadata)
     yield from errors
     for key, replica in specs.items():
-        yield from template(replica, f"{child(path, key)}.template", container)
-    total = sum(count(replica) for replica in roles.values())
-    yield from run_policy(job.spec.run_policy, total)
+        yield from template_errors(replica, f"{child_path(path, key)}.template", container)
+    total = sum(replica_count(replica) for replica in roles.values())
+    yield from run_policy_errors(job.spec.run_policy, total)
 
 
-def count(replica: ReplicaSpec) -> int:
+def replica_count(replica: ReplicaSpec) -> int:
     return 1 if replica.replicas is None else max(0, replica.replicas)
 
 
-def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
+def template_errors(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
     """Check a pod template. If ``container`` is set, one of its containers must have that name."""
     try:
         found = msgspec.convert(replica.template, PodTemplateSpec)
     except msgspec.ValidationError as error:
-        yield unreadable(error, path)
+        yield conversion_error(error, path)
         return
-    yield from validate_template(found, path)
+    yield from validate_pod_template(found, path)
     given = [each.name for each in found.spec.containers]
     if container and given and container not in given:
         where = f"{path}.spec.containers"
@@ -177,14 +179,16 @@ def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldE
         yield FieldError(where, given, f"has no container {container!r}", remedy)
 
 
-def run_policy(policy: RunPolicy, total: int) -> Iterator[FieldError]:
+def run_policy_errors(policy: RunPolicy, total: int) -> Iterator[FieldError]:
     """Check the run policy of a job of ``total`` pods."""
     if policy.scheduling_policy is not None:
         path = "spec.runPolicy.schedulingPolicy"
-        yield from scheduling_policy(policy.scheduling_policy, total, path)
+        yield from scheduling_policy_errors(policy.scheduling_policy, total, path)
 
 
-def scheduling_policy(policy: SchedulingPolicy, total: int, path: str) -> Iterator[FieldError]:
+def scheduling_policy_errors(
+    policy: SchedulingPolicy, total: int, path: str
+) -> Iterator[FieldError]:
     """Check the scheduling policy of a job of ``total`` pods."""
     if total and (policy.min_available or 0) > total:
         problem = f"is more than the {total} pods of the job"
@@ -192,15 +196,17 @@ def scheduling_policy(policy: SchedulingPolicy, total: int, path: str) -> Iterat
             f"{path}.minAvailable", policy.min_available, problem, f"give at most {total}"
         )
     if policy.queue:
-        yield from complaint_at(f"{path}.queue", policy.queue, names.dns_subdomain(policy.queue))
+        yield from name_errors(
+            f"{path}.queue", policy.queue, names.validate_dns_subdomain(policy.queue)
+        )
     if policy.priority_class:
-        complaint = names.dns_subdomain(policy.priority_class)
-        yield from complaint_at(f"{path}.priorityClass", policy.priority_class, complaint)
+        complaint = names.validate_dns_subdomain(policy.priority_class)
+        yield from name_errors(f"{path}.priorityClass", policy.priority_class, complaint)
     for name, written in (policy.min_resources or {}).items():
-        yield from amount(child(f"{path}.minResources", name), written)
+        yield from quantity_errors(child_path(f"{path}.minResources", name), written)
 
 
-def amount(path: str, written: str | int | float) -> Iterator[FieldError]:
+def quantity_errors(path: str, written: str | int | float) -> Iterator[FieldError]:
     """Check that the amount of a resource is a quantity and not negative."""
     try:
         if parse_quantity(written).nano < 0:
@@ -209,7 +215,7 @@ def amount(path: str, written: str | int | float) -> Iterator[FieldError]:
         yield FieldError(path, written, error.problem, error.remedy)
 
 
-def unchanged(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
+def immutable_field_errors(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
     """Check the fields that are immutable after creation."""
     if policy.managed_by != old.managed_by:
         where = "spec.runPolicy.managedBy"

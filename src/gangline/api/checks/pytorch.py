@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterator
 
 from gangline.api.checks import parts, replica_advice
-from gangline.api.checks.parts import Roles
+from gangline.api.checks.parts import RoleSpecs
 from gangline.api.fielderror import FieldError
 from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, ReplicaSpec
 
 _ROLES = ("Master", "Worker")
 _CONTAINER = "pytorch"
-_WAYS = replica_advice.Ways(
+_RULES = replica_advice.ReplicaRules(
     path="spec.pytorchReplicaSpecs",
     roles=_ROLES,
-    restart="OnFailure",
-    variables=(
+    default_restart_policy="OnFailure",
+    operator_variables=(
         "MASTER_PORT",
         "MASTER_ADDR",
         "WORLD_SIZE",
@@ -31,23 +31,25 @@ _WAYS = replica_advice.Ways(
 _PROCESSES = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 
 
-def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError]:
+def validate_pytorch_job(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
     path = "spec.pytorchReplicaSpecs"
     specs = spec.pytorch_replica_specs
     roles, _ = parts.read_roles(specs, _ROLES, path)
-    yield from parts.kubeflow_job(job, specs, _ROLES, path, _CONTAINER)
-    yield from _replicas(roles, path)
-    yield from _processes(spec.nproc_per_node)
+    yield from parts.kubeflow_job_errors(job, specs, _ROLES, path, _CONTAINER)
+    yield from _replica_errors(roles, path)
+    yield from _process_count_errors(spec.nproc_per_node)
     if spec.elastic_policy is not None:
-        yield from _elastic(spec.elastic_policy, roles.get("Worker"), spec.nproc_per_node)
+        yield from _elastic_policy_errors(
+            spec.elastic_policy, roles.get("Worker"), spec.nproc_per_node
+        )
     if old is not None:
-        yield from parts.unchanged(spec.run_policy, old.spec.run_policy)
+        yield from parts.immutable_field_errors(spec.run_policy, old.spec.run_policy)
 
 
-def advise(job: PyTorchJob) -> Iterator[FieldError]:
+def pytorch_job_warnings(job: PyTorchJob) -> Iterator[FieldError]:
     spec = job.spec
-    yield from replica_advice.advise(spec.pytorch_replica_specs, job, _WAYS)
+    yield from replica_advice.common_replica_warnings(spec.pytorch_replica_specs, job, _RULES)
     elastic = spec.elastic_policy
     if elastic is not None and elastic.n_proc_per_node is not None:
         where, count = "spec.elasticPolicy.nProcPerNode", elastic.n_proc_per_node
@@ -55,16 +57,16 @@ def advise(job: PyTorchJob) -> Iterator[FieldError]:
         yield FieldError(where, count, "is the older field for it", remedy)
 
 
-def _replicas(roles: Roles, path: str) -> Iterator[FieldError]:
-    masters = parts.count(roles["Master"]) if "Master" in roles else 1
+def _replica_errors(roles: RoleSpecs, path: str) -> Iterator[FieldError]:
+    masters = parts.replica_count(roles["Master"]) if "Master" in roles else 1
     if masters != 1:
         remedy = "give 1, and further pods as Worker" if masters else "give 1, or omit Master"
         yield FieldError(f"{path}.Master.replicas", masters, "is not 1", remedy)
     else:
-        yield from parts.size(roles, path)
+        yield from parts.job_size_errors(roles, path)
 
 
-def _processes(count: str | None) -> Iterator[FieldError]:
+def _process_count_errors(count: str | None) -> Iterator[FieldError]:
     if count is None or count in ("auto", "cpu", "gpu"):
         return
     if not _PROCESSES.fullmatch(count):
@@ -72,7 +74,7 @@ def _processes(count: str | None) -> Iterator[FieldError]:
         yield FieldError("spec.nprocPerNode", count, "is not a number of processes", remedy)
 
 
-def _elastic(
+def _elastic_policy_errors(
     policy: ElasticPolicy, worker: ReplicaSpec | None, processes: str | None
 ) -> Iterator[FieldError]:
     path = "spec.elasticPolicy"
@@ -84,7 +86,7 @@ def _elastic(
         where = f"{path}.nProcPerNode"
         problem = "is given together with spec.nprocPerNode"
         yield FieldError(where, policy.n_proc_per_node, problem, "keep spec.nprocPerNode only")
-    yield from _elastic_range(policy, parts.count(worker), path)
+    yield from _elastic_range_errors(policy, parts.replica_count(worker), path)
     for index, setting in enumerate(policy.rdzv_conf):
         where = f"{path}.rdzvConf[{index}]"
         if not setting.key:
@@ -95,7 +97,7 @@ def _elastic(
                 yield FieldError(f"{where}.{field}", text, problem, "write one setting per entry")
 
 
-def _elastic_range(policy: ElasticPolicy, workers: int, path: str) -> Iterator[FieldError]:
+def _elastic_range_errors(policy: ElasticPolicy, workers: int, path: str) -> Iterator[FieldError]:
     least, most = policy.min_replicas, policy.max_replicas
     if least is not None and most is not None and least > most:
         problem = f"is more than maxReplicas {most}"

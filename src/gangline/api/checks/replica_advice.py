@@ -8,57 +8,59 @@ from dataclasses import dataclass
 from typing import Any
 
 from gangline.api.checks import parts
-from gangline.api.fielderror import FieldError, child
+from gangline.api.fielderror import FieldError, child_path
 from gangline.api.kubeflow import RESTART_ANNOTATION, ReplicaSpec, RunPolicy
 
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class ReplicaRules:
     """The properties of a kind that the warnings depend on."""
 
     path: str
     """Path of the replica specs: ``spec.tfReplicaSpecs``."""
     roles: tuple[str, ...]
-    restart: str
+    default_restart_policy: str
     """Restart policy of a role that does not set one."""
     container: str = ""
     """The only container in which the operator sets variables; empty if it sets them in all."""
-    variables: Collection[str] = ()
+    operator_variables: Collection[str] = ()
     """Environment variables that the operator sets, also over a value of the user."""
-    endless: Collection[str] = ()
+    endless_roles: Collection[str] = ()
     """Roles whose pods need not end for the job to succeed."""
 
 
-def advise(
-    specs: Mapping[str, ReplicaSpec], job: parts.KubeflowJob, ways: Ways
+def common_replica_warnings(
+    specs: Mapping[str, ReplicaSpec], job: parts.JobWithRunPolicy, rules: ReplicaRules
 ) -> Iterator[FieldError]:
     """Return the warnings that all kinds with replica specs share."""
     together = job.metadata.annotations.get(RESTART_ANNOTATION) == "gang"
-    spelt = {role.lower(): role for role in ways.roles}
-    several = sum(parts.count(replica) for replica in specs.values()) > 1
+    spelt = {role.lower(): role for role in rules.roles}
+    several = sum(parts.replica_count(replica) for replica in specs.values()) > 1
     for key, replica in specs.items():
-        where = child(ways.path, key)
+        where = child_path(rules.path, key)
         role = spelt.get(key.lower(), key)
         if key != role:
             problem = f"is read as {role!r}; kubectl scale does not find this spelling"
             yield FieldError(where, key, problem, f"write {role}")
-        endless = role in ways.endless or together
+        endless = role in rules.endless_roles or together
         if replica.restart_policy == "Always" and not endless:
             problem = "restarts a replica that has finished: the job never succeeds"
             yield FieldError(f"{where}.restartPolicy", "Always", problem, "use OnFailure")
         pod = replica.template.get("spec")
         if isinstance(pod, Mapping):
-            yield from _restart(replica, pod, where, ways.restart)
-            yield from _variables(pod, f"{where}.template.spec", ways)
+            yield from _restart_policy_warnings(replica, pod, where, rules.default_restart_policy)
+            yield from _variable_warnings(pod, f"{where}.template.spec", rules)
             if several:
-                yield from _host_network(pod, f"{where}.template.spec")
+                yield from _host_network_warnings(pod, f"{where}.template.spec")
     if not together:
-        yield from _limit(specs, job.spec.run_policy, ways.restart)
+        yield from _backoff_limit_warnings(specs, job.spec.run_policy, rules.default_restart_policy)
 
 
-def _restart(replica: ReplicaSpec, pod: Json, where: str, otherwise: str) -> Iterator[FieldError]:
+def _restart_policy_warnings(
+    replica: ReplicaSpec, pod: Json, where: str, otherwise: str
+) -> Iterator[FieldError]:
     counts = replica.restart_policy or otherwise
     given = pod.get("restartPolicy")
     if given and given != counts:
@@ -68,18 +70,18 @@ def _restart(replica: ReplicaSpec, pod: Json, where: str, otherwise: str) -> Ite
         yield FieldError(f"{where}.template.spec.restartPolicy", given, problem, remedy)
 
 
-def _variables(pod: Json, where: str, ways: Ways) -> Iterator[FieldError]:
+def _variable_warnings(pod: Json, where: str, rules: ReplicaRules) -> Iterator[FieldError]:
     for index, container in enumerate(_objects(pod.get("containers"))):
-        if ways.container and container.get("name") != ways.container:
+        if rules.container and container.get("name") != rules.container:
             continue
         for place, variable in enumerate(_objects(container.get("env"))):
-            if variable.get("name") in ways.variables:
+            if variable.get("name") in rules.operator_variables:
                 path = f"{where}.containers[{index}].env[{place}]"
                 problem = "is set by the operator: this value is ignored"
                 yield FieldError(path, variable["name"], problem, "omit the variable")
 
 
-def _host_network(pod: Json, where: str) -> Iterator[FieldError]:
+def _host_network_warnings(pod: Json, where: str) -> Iterator[FieldError]:
     if not pod.get("hostNetwork"):
         return
     if pod.get("dnsPolicy") != "ClusterFirstWithHostNet":
@@ -92,7 +94,7 @@ def _host_network(pod: Json, where: str) -> Iterator[FieldError]:
         yield FieldError(f"{where}.hostNetwork", True, problem, remedy)
 
 
-def _limit(
+def _backoff_limit_warnings(
     specs: Mapping[str, ReplicaSpec], policy: RunPolicy, otherwise: str
 ) -> Iterator[FieldError]:
     restarts = {replica.restart_policy or otherwise for replica in specs.values()}

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gangline.cli.jobs.flags import JobFlags, Manifest, Mount
-from gangline.cli.jobs.owned import owned
+from gangline.cli.jobs.owned import owned_object
 
 GIT_IMAGE = "alpine/git:2.47.2"
 RSYNC_IMAGE = "instrumentisto/rsync-ssh:alpine3.20"
-VOLUME, INSIDE = "code-sync", "/code"
-CONTAINER = "init-code"
+CODE_VOLUME, MOUNT_PATH = "code-sync", "/code"
+INIT_CONTAINER = "init-code"
 _PREFIX = "GIT_SYNC_"
 _CREDENTIALS = ("GIT_SYNC_USERNAME", "GIT_SYNC_PASSWORD")
 
@@ -50,7 +50,7 @@ class CodeSync:
     image: str = ""
 
 
-def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
+def add_git_sync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
     """Return the job with an init container that clones, and a Secret if the clone needs one."""
     source, from_source = _without_credentials(sync.source)
     variables = {each["name"]: each for each in flags.pod.environment}
@@ -67,20 +67,22 @@ def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]
     ]
     secret_name = f"{flags.name}-code-sync"
     environment += [_from_secret(name, secret_name) for name in secret]
-    init = _init(flags, sync.image or GIT_IMAGE, _GIT, environment)
+    init = _init_container(flags, sync.image or GIT_IMAGE, _GIT, environment)
     # The main container does not need the variables of the clone.
     others = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
     job = replace(flags, pod=replace(flags.pod, environment=tuple(others)))
-    return _with_code(job, init), [_secret(flags, secret_name, secret)] if secret else []
+    return _add_code_volume(job, init), [_secret(flags, secret_name, secret)] if secret else []
 
 
-def with_rsync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
+def add_rsync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
     """Return the job with an init container that copies by rsync."""
     environment = [*flags.pod.environment, {"name": "RSYNC_SOURCE", "value": sync.source}]
-    return _with_code(flags, _init(flags, sync.image or RSYNC_IMAGE, _RSYNC, environment)), []
+    return _add_code_volume(
+        flags, _init_container(flags, sync.image or RSYNC_IMAGE, _RSYNC, environment)
+    ), []
 
 
-def with_upload(
+def add_upload(
     flags: JobFlags, sync: CodeSync, name: str, parts: list[bytes]
 ) -> tuple[JobFlags, list[Manifest]]:
     """Return the job with an init container that unpacks, and ConfigMaps with the packed code."""
@@ -89,7 +91,7 @@ def with_upload(
         key, map_name = f"part-{number:03}", f"{flags.name}-code-{number}"
         content = base64.b64encode(part).decode()
         maps.append(
-            owned(flags.name, {"apiVersion": "v1", "kind": "ConfigMap"}, map_name)
+            owned_object(flags.name, {"apiVersion": "v1", "kind": "ConfigMap"}, map_name)
             | {"binaryData": {key: content}}
         )
         sources.append({"configMap": {"name": map_name}})
@@ -98,9 +100,9 @@ def with_upload(
         {"name": "uploaded-code", "mountPath": "/uploaded", "readOnly": True},
     )
     environment = [{"name": "CODE_NAME", "value": name}]
-    init = _init(flags, sync.image or flags.pod.image, _UNPACK, environment)
+    init = _init_container(flags, sync.image or flags.pod.image, _UNPACK, environment)
     init["volumeMounts"].append(uploaded[1])
-    job = _with_code(flags, init)
+    job = _add_code_volume(flags, init)
     code = (*job.pod.code, (uploaded[0], {**uploaded[1]}))
     return replace(job, pod=replace(job.pod, code=code)), maps
 
@@ -130,29 +132,31 @@ def _from_secret(name: str, secret: str) -> Manifest:
 def _secret(flags: JobFlags, name: str, values: dict[str, str]) -> Manifest:
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
     head = {"apiVersion": "v1", "kind": "Secret"}
-    return owned(flags.name, head, name) | {"type": "Opaque", "data": encoded}
+    return owned_object(flags.name, head, name) | {"type": "Opaque", "data": encoded}
 
 
-def _init(flags: JobFlags, image: str, script: str, environment: list[Manifest]) -> Manifest:
+def _init_container(
+    flags: JobFlags, image: str, script: str, environment: list[Manifest]
+) -> Manifest:
     amounts = {
         name: flags.pod.amounts[name] for name in ("cpu", "memory") if name in flags.pod.amounts
     }
     container: Manifest = {
-        "name": CONTAINER,
+        "name": INIT_CONTAINER,
         "image": image,
         "imagePullPolicy": flags.pod.pull_policy,
         "command": ["sh", "-c", script],
         "env": environment,
-        "volumeMounts": [{"name": VOLUME, "mountPath": INSIDE}],
+        "volumeMounts": [{"name": CODE_VOLUME, "mountPath": MOUNT_PATH}],
     }
     if amounts:
         container["resources"] = {"requests": amounts, "limits": dict(amounts)}
     return {key: value for key, value in container.items() if value}
 
 
-def _with_code(flags: JobFlags, init: Manifest) -> JobFlags:
+def _add_code_volume(flags: JobFlags, init: Manifest) -> JobFlags:
     where = f"{flags.pod.working_dir.rstrip('/')}/code"
-    code: Mount = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": where})
+    code: Mount = ({"name": CODE_VOLUME, "emptyDir": {}}, {"name": CODE_VOLUME, "mountPath": where})
     pod = replace(
         flags.pod,
         code=(*flags.pod.code, code),

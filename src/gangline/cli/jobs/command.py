@@ -32,18 +32,18 @@ RENAMED = {
     "--cleanTaskPolicy": "--clean-task-policy",
     "--image-pull-secrets": "--image-pull-secret",
 }
-_WORDS = {"true": True, "false": False}
-_SHOWN_WITH_A_WORD = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
+_BOOLEANS = {"true": True, "false": False}
+_FLAGS_WITH_VALUE = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
 
 
-class JobCommand(click.Command):
+class ArenaCommand(click.Command):
     """A command that accepts options in Arena's forms."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Normalize the options before click parses them."""
-        return super().parse_args(ctx, self._modern(args))
+        return super().parse_args(ctx, self._normalize(args))
 
-    def _modern(self, args: list[str]) -> list[str]:
+    def _normalize(self, args: list[str]) -> list[str]:
         options = {
             name: option
             for option in self.params
@@ -54,18 +54,18 @@ class JobCommand(click.Command):
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] not in {"-", "--"}:
             name, equals, value = rest.pop(0).partition("=")
-            name = _renamed(name, options)
+            name = _current_name(name, options)
             option = options.get(name)
             if option is None or not (option.is_flag or option.count):
                 done.append(f"{name}{equals}{value}")
-                takes_next = option is not None and not equals and _is_whole(name)
+                takes_next = option is not None and not equals and _takes_separate_value(name)
                 done += [rest.pop(0)] if takes_next and rest else []
-            elif _wanted(name, equals, value, rest):
-                done.append(name if not equals or value.lower() in _WORDS else f"{name}={value}")
+            elif _is_switched_on(name, equals, value, rest):
+                done.append(name if not equals or value.lower() in _BOOLEANS else f"{name}={value}")
         return done + rest
 
 
-def _renamed(name: str, options: dict[str, click.Option]) -> str:
+def _current_name(name: str, options: dict[str, click.Option]) -> str:
     new = RENAMED.get(name)
     if new is None or new not in options or name in options:
         return name
@@ -73,17 +73,17 @@ def _renamed(name: str, options: dict[str, click.Option]) -> str:
     return new
 
 
-def _is_whole(name: str) -> bool:
+def _takes_separate_value(name: str) -> bool:
     """True if the value is a separate argument, not attached to a short name as in ``-eA=1``."""
     return name.startswith("--") or len(name) == 2
 
 
-def _wanted(name: str, equals: str, value: str, rest: list[str]) -> bool:
+def _is_switched_on(name: str, equals: str, value: str, rest: list[str]) -> bool:
     """Return whether a flag is switched on; remove a separate value behind it."""
     if equals:
-        return _WORDS.get(value.lower(), True)
-    if name in _SHOWN_WITH_A_WORD and len(rest) > 1 and rest[0] in _WORDS:
+        return _BOOLEANS.get(value.lower(), True)
+    if name in _FLAGS_WITH_VALUE and len(rest) > 1 and rest[0] in _BOOLEANS:
         word = rest.pop(0)
         click.echo(f"Note: write {name}={word} with '='; it was read as the flag.", err=True)
-        return _WORDS[word]
+        return _BOOLEANS[word]
     return True

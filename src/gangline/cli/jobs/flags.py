@@ -56,7 +56,7 @@ class PodFlags:
             **self.devices,
             **({"rdma/hca": 1} if self.rdma else {}),
         }
-        return given(amounts)
+        return non_empty(amounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,6 @@ class JobFlags:
     """All flags by parameter name, for flags that only one kind has."""
 
 
-def given(fields: dict[str, Any]) -> dict[str, Any]:
+def non_empty(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields without empty values."""
     return {name: value for name, value in fields.items() if value}

@@ -13,7 +13,7 @@ from gangline.api.resources import (
     PYTORCH_JOBS,
     TF_JOBS,
 )
-from gangline.cli.jobs.flags import JobFlags, Manifest, PodFlags, given
+from gangline.cli.jobs.flags import JobFlags, Manifest, PodFlags, non_empty
 from gangline.cli.jobs.template import pod_template
 
 Builder = Callable[[JobFlags], Manifest]
@@ -26,7 +26,7 @@ def pytorch_job(flags: JobFlags) -> Manifest:
     roles = {"Master": (1, flags.pod), "Worker": (flags.workers - 1, flags.pod)}
     spec = _kubeflow(flags, "pytorchReplicaSpecs", roles, "pytorch")
     processes = flags.extra.get("nproc_per_node", "")
-    return _job(PYTORCH_JOBS, flags, spec | given({"nprocPerNode": processes}))
+    return _job(PYTORCH_JOBS, flags, spec | non_empty({"nprocPerNode": processes}))
 
 
 def tf_job(flags: JobFlags) -> Manifest:
@@ -49,9 +49,11 @@ def tf_job(flags: JobFlags) -> Manifest:
     spec = _kubeflow(flags, "tfReplicaSpecs", roles, "tensorflow", "tfjob-port")
     policy = extra["success_policy"]
     job = _job(
-        TF_JOBS, flags, spec | given({"successPolicy": policy if policy != "ChiefWorker" else ""})
+        TF_JOBS,
+        flags,
+        spec | non_empty({"successPolicy": policy if policy != "ChiefWorker" else ""}),
     )
-    notes = given({"job-role-sequence": extra["role_sequence"]})
+    notes = non_empty({"job-role-sequence": extra["role_sequence"]})
     notes |= {"arena.kubeflow.org/disable-tf-config": "true"} if alone else {}
     if notes:
         job["metadata"].setdefault("annotations", {}).update(notes)
@@ -67,7 +69,7 @@ def mpi_job(flags: JobFlags) -> Manifest:
     if not extra["mounts_on_launcher"]:
         plain = replace(plain, mounts=())
     roles = {"Launcher": (1, plain), "Worker": (flags.workers, replace(pod, command=()))}
-    slots = given({"slotsPerWorker": extra["slots_per_worker"] or pod.gpus})
+    slots = non_empty({"slotsPerWorker": extra["slots_per_worker"] or pod.gpus})
     return _job(MPI_JOBS, flags, slots | _kubeflow(flags, "mpiReplicaSpecs", roles, "mpi"))
 
 
@@ -100,7 +102,7 @@ def paddle_job(flags: JobFlags) -> Manifest:
     scheduling = policy.pop("schedulingPolicy", {})
     policy.pop("cleanPodPolicy")
     spec: Manifest = {"cleanPodPolicy": _PADDLE_CLEAN[flags.clean_task_policy], "runPolicy": policy}
-    spec |= given({"schedulingPolicy": scheduling})
+    spec |= non_empty({"schedulingPolicy": scheduling})
     if flags.extra["ps"]:
         spec["withGloo"] = 1
     counts = {"ps": flags.extra["ps"], "worker": flags.workers}
@@ -157,7 +159,7 @@ def _worker_of_one(flags: JobFlags) -> PodFlags:
     given_to_chief = {
         name: getattr(chief, name) for name in ("cpu", "memory", "cpu_limit", "memory_limit")
     }
-    return replace(worker, **given(given_to_chief))
+    return replace(worker, **non_empty(given_to_chief))
 
 
 def _affinity(flags: JobFlags, role: str) -> Manifest:
@@ -205,14 +207,14 @@ def _restart(flags: JobFlags) -> str:
 
 
 def _run_policy(flags: JobFlags) -> Manifest:
-    scheduling = given(
+    scheduling = non_empty(
         {
             "queue": flags.queue,
             "priorityClass": flags.pod.priority,
             "scheduleTimeoutSeconds": flags.extra.get("starting_timeout"),
         }
     )
-    optional = given(
+    optional = non_empty(
         {
             "activeDeadlineSeconds": flags.running_timeout_s,
             "ttlSecondsAfterFinished": flags.ttl_after_finished_s,
@@ -232,7 +234,7 @@ def _manifest(api_version: str, kind: str, flags: JobFlags) -> Manifest:
         "labels": dict(flags.pod.labels),
         "annotations": dict(flags.pod.annotations),
     }
-    return {"apiVersion": api_version, "kind": kind, "metadata": given(metadata)}
+    return {"apiVersion": api_version, "kind": kind, "metadata": non_empty(metadata)}
 
 
 BUILDERS: Mapping[str, Builder] = {

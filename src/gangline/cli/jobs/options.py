@@ -72,7 +72,7 @@ _RUNNING = (
     _text("--shell", default="sh", show_default=True, help="Shell that runs the command."),
 )
 
-_PLACING = (
+_SCHEDULING = (
     click.option("-l", "--label", **_PAIRS, help="Label of job and pods."),
     click.option("-a", "--annotation", **_PAIRS, help="Annotation of job and pods."),
     click.option("--selector", **_PAIRS, help="Label that the nodes must have."),
@@ -134,28 +134,28 @@ _MODEL = (
     _text("--model-source", help="Location of the trained model; an annotation of the job."),
 )
 
-_SENDING = (
+_SUBMITTING = (
     _flag("--dry-run", help="Print the objects, create nothing."),
     _flag("--no-check", help="Do not check that claims, secrets and queues exist."),
     _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),
     _flag("--logs", "logs", help="Print the replicas' logs until the job ends."),
 )
 
-AMOUNTS = (
+RESOURCES = (
     _text("--cpu", help="CPU of each pod, such as 500m or 4."),
     _text("--memory", help="Memory of each pod, such as 8Gi."),
 )
 
 
-def workers(text: str = "Number of workers.") -> Option:
+def workers_option(text: str = "Number of workers.") -> Option:
     return _count("--workers", 1, text, least=1)
 
 
-def servers() -> Option:
+def ps_option() -> Option:
     return _count("--ps", 0, "Parameter servers.")
 
 
-def clean_policy(default: str) -> Option:
+def clean_policy_option(default: str) -> Option:
     return click.option(
         "--clean-task-policy",
         type=click.Choice(["None", "Running", "All"]),
@@ -165,7 +165,16 @@ def clean_policy(default: str) -> Option:
     )
 
 
-COMMON = (*_IDENTITY, *_RUNNING, *_PLACING, *_CODE, *_TENSORBOARD, *_POLICY, *_MODEL, *_SENDING)
+COMMON = (
+    *_IDENTITY,
+    *_RUNNING,
+    *_SCHEDULING,
+    *_CODE,
+    *_TENSORBOARD,
+    *_POLICY,
+    *_MODEL,
+    *_SUBMITTING,
+)
 
 
 def _tf_role(role: str) -> tuple[Option, ...]:
@@ -179,7 +188,7 @@ def _tf_role(role: str) -> tuple[Option, ...]:
     )
 
 
-def _tf_near(role: str) -> tuple[Option, ...]:
+def _tf_affinity(role: str) -> tuple[Option, ...]:
     return (
         click.option(
             f"--{role}-affinity-policy",
@@ -201,7 +210,7 @@ def _tf_near(role: str) -> tuple[Option, ...]:
 TENSORFLOW = (
     _text("--worker-image", help="Image of workers, chief and evaluator; else --image."),
     _text("--ps-image", help="Image of parameter servers; else --image."),
-    servers(),
+    ps_option(),
     _count("--ps-gpus", 0, "GPUs of each parameter server."),
     *(
         _count(f"--{role}-port", 0, f"Port of each {role}; 2222 if 0.")
@@ -210,8 +219,8 @@ TENSORFLOW = (
     *(option for role in ("worker", "ps", "chief", "evaluator") for option in _tf_role(role)),
     _flag("--chief", help="Add a chief."),
     _flag("--evaluator", help="Add an evaluator."),
-    *_tf_near("worker"),
-    *_tf_near("ps"),
+    *_tf_affinity("worker"),
+    *_tf_affinity("ps"),
     _text("--role-sequence", help="Order of the roles, such as w,p,c,e; an annotation."),
     click.option(
         "--success-policy",
@@ -234,7 +243,7 @@ MPI = (
 )
 
 ELASTIC = (
-    servers(),
+    ps_option(),
     _count("--min-workers", 1, "Minimum number of workers.", least=1),
     _count("--max-workers", 1000, "Maximum number of workers.", least=1),
     click.option(
@@ -250,27 +259,31 @@ PYTORCH = (_text("--nproc-per-node", help="Processes in each pod: auto, cpu, gpu
 
 
 _OF_KIND: dict[str, tuple[Option, ...]] = {
-    "pytorch": (workers("Number of pods: one master, the rest workers."), *AMOUNTS, *PYTORCH),
-    "tf": (workers(), *TENSORFLOW),
-    "mpi": (workers("Number of pods that run processes."), *AMOUNTS, *MPI),
-    "mindspore": (workers(), *AMOUNTS, servers()),
-    "paddle": (workers(), *AMOUNTS, servers()),
-    "jax": (workers(), *AMOUNTS),
-    "elastic": (workers("Initial number of workers."), *AMOUNTS, *ELASTIC),
+    "pytorch": (
+        workers_option("Number of pods: one master, the rest workers."),
+        *RESOURCES,
+        *PYTORCH,
+    ),
+    "tf": (workers_option(), *TENSORFLOW),
+    "mpi": (workers_option("Number of pods that run processes."), *RESOURCES, *MPI),
+    "mindspore": (workers_option(), *RESOURCES, ps_option()),
+    "paddle": (workers_option(), *RESOURCES, ps_option()),
+    "jax": (workers_option(), *RESOURCES),
+    "elastic": (workers_option("Initial number of workers."), *RESOURCES, *ELASTIC),
 }
 
 
-def of_kind(word: str, clean: str) -> tuple[Option, ...]:
+def kind_options(word: str, clean: str) -> tuple[Option, ...]:
     """Return the options of a kind.
 
     Args:
         word: the name of the ``submit`` subcommand.
         clean: the default of ``--clean-task-policy``.
     """
-    return (*COMMON, *_OF_KIND[word], clean_policy(clean))
+    return (*COMMON, *_OF_KIND[word], clean_policy_option(clean))
 
 
-def with_options(command: F, options: Iterable[Option]) -> F:
+def add_options(command: F, options: Iterable[Option]) -> F:
     """Add options to a command function, in this order of the help."""
     for option in reversed(tuple(options)):
         command = option(command)

@@ -6,7 +6,9 @@ OWNER_ANNOTATION = "gangline.dev/belongs-to"
 """Annotation of an object in a submission: the name of the job that owns it."""
 
 
-def owned(job: str, head: Manifest, name: str, labels: dict[str, str] | None = None) -> Manifest:
+def owned_object(
+    job: str, head: Manifest, name: str, labels: dict[str, str] | None = None
+) -> Manifest:
     """Return kind and metadata of an object that the job owns."""
     return head | {
         "metadata": {

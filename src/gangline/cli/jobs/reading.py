@@ -6,27 +6,27 @@ from typing import Any
 import click
 
 from gangline.cli import job_flags
-from gangline.cli.jobs.code_sync import CodeSync, with_git, with_rsync, with_upload
-from gangline.cli.jobs.configuration import with_files
-from gangline.cli.jobs.flags import JobFlags, Manifest, PodFlags, given
+from gangline.cli.jobs.code_sync import CodeSync, add_git_sync, add_rsync, add_upload
+from gangline.cli.jobs.configuration import add_config_files
+from gangline.cli.jobs.flags import JobFlags, Manifest, PodFlags, non_empty
 from gangline.cli.jobs.kinds import BUILDERS
-from gangline.cli.jobs.tensorboard import with_tensorboard
+from gangline.cli.jobs.tensorboard import add_tensorboard
 
 _AMOUNT_SUFFIXES = ("cpu", "memory", "cpu_limit", "memory_limit")
 
 
-def read_objects(kind: str, trainer: str, command: str, options: dict[str, Any]) -> list[Manifest]:
+def build_objects(kind: str, trainer: str, command: str, options: dict[str, Any]) -> list[Manifest]:
     """Return the job, followed by the objects that it owns."""
     flags = _job_flags(kind, trainer, command, dict(options))
     belongings: list[Manifest] = []
-    flags, found = with_files(flags, options["config_file"])
+    flags, found = add_config_files(flags, options["config_file"])
     belongings += found
     if options["tensorboard"]:
         image, logdir = options["tensorboard_image"], options["logdir"]
         node_port = options["tensorboard_node_port"]
-        flags, found = with_tensorboard(flags, image, logdir, node_port=node_port)
+        flags, found = add_tensorboard(flags, image, logdir, node_port=node_port)
         belongings += found
-    flags, found = _with_code(flags, options)
+    flags, found = _add_code(flags, options)
     belongings += found
     return [BUILDERS[kind](flags), *belongings]
 
@@ -34,7 +34,7 @@ def read_objects(kind: str, trainer: str, command: str, options: dict[str, Any])
 def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -> JobFlags:
     for name, amount in options.items():
         if amount and (name in _AMOUNT_SUFFIXES or name.endswith(("_cpu", "_memory", "_limit"))):
-            job_flags.quantity(_flag(name), amount)
+            job_flags.check_quantity(_flag(name), amount)
     extra = {name: _extra(name, value) for name, value in options.items()}
     name, workers = options["name"], options["workers"]
     return JobFlags(
@@ -44,8 +44,8 @@ def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -
         queue=options["queue"],
         retry=options["retry"],
         clean_task_policy=options["clean_task_policy"],
-        running_timeout_s=job_flags.seconds("--running-timeout", options["running_timeout"]),
-        ttl_after_finished_s=job_flags.seconds(
+        running_timeout_s=job_flags.parse_seconds("--running-timeout", options["running_timeout"]),
+        ttl_after_finished_s=job_flags.parse_seconds(
             "--ttl-after-finished", options["ttl_after_finished"]
         ),
         gang=options["gang"],
@@ -55,14 +55,14 @@ def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -
 
 def _extra(name: str, value: Any) -> Any:
     if name.endswith("_selector"):
-        return job_flags.pairs(_flag(name), value)
-    return job_flags.seconds(_flag(name), value) if name == "starting_timeout" else value
+        return job_flags.parse_pairs(_flag(name), value)
+    return job_flags.parse_seconds(_flag(name), value) if name == "starting_timeout" else value
 
 
 def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
     environment = [
-        *job_flags.environment(options["env"]),
-        *job_flags.secrets(options["secret"]),
+        *job_flags.parse_environment(options["env"]),
+        *job_flags.parse_secrets(options["secret"]),
     ]
     known = {each["name"] for each in environment}
     counts = {"workers": options["workers"], "gpus": options["gpus"]}
@@ -74,20 +74,20 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
         image=options["image"] or options.get("worker_image", ""),
         command=(options["shell"], "-c", command),
         gpus=options["gpus"],
-        devices=job_flags.devices(options["device"]),
+        devices=job_flags.parse_devices(options["device"]),
         cpu=options.get("cpu", ""),
         memory=options.get("memory", ""),
-        share_memory="" if shared in {"", "0"} else job_flags.quantity("--share-memory", shared),
+        share_memory="" if shared in {"", "0"} else job_flags.check_quantity("--share-memory", shared),
         working_dir=options["working_dir"],
         environment=tuple(environment),
         mounts=(
-            *job_flags.claims(options["data"]),
-            *job_flags.host_folders(options["data_dir"]),
+            *job_flags.parse_claims(options["data"]),
+            *job_flags.parse_host_folders(options["data_dir"]),
         ),
         labels=_labels(trainer, options),
         annotations=_annotations(options),
-        selector=job_flags.pairs("--selector", options["selector"]),
-        tolerations=tuple(job_flags.tolerations(options["toleration"])),
+        selector=job_flags.parse_pairs("--selector", options["selector"]),
+        tolerations=tuple(job_flags.parse_tolerations(options["toleration"])),
         **{
             name: options[name]
             for name in (
@@ -101,14 +101,14 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
 def _labels(trainer: str, options: dict[str, Any]) -> dict[str, str]:
     """Return labels that other tools use to find such jobs, and the user's labels."""
     ours = {"app": trainer, "release": options["name"]}
-    ours |= given({"modelName": options["model_name"]})
+    ours |= non_empty({"modelName": options["model_name"]})
     if options["gang"]:
         group = "pod-group.scheduling.sigs.k8s.io"
         members = options["workers"] + options.get("ps", 0)
         members += int(bool(options.get("chief"))) + int(bool(options.get("evaluator")))
         ours |= {f"{group}/name": f"{trainer}-{options['name']}"}
         ours |= {f"{group}/min-available": str(members)}
-    return ours | job_flags.pairs("--label", options["label"])
+    return ours | job_flags.parse_pairs("--label", options["label"])
 
 
 def _annotations(options: dict[str, Any]) -> dict[str, str]:
@@ -117,12 +117,12 @@ def _annotations(options: dict[str, Any]) -> dict[str, str]:
             "--model-name requires the location of the model", param_hint="--model-source"
         )
     total = options["workers"] * options["gpus"]
-    ours = given({"modelSource": options["model_source"]})
+    ours = non_empty({"modelSource": options["model_source"]})
     ours |= {"requestGPUsOfJobOwner": str(total)} if total else {}
-    return ours | job_flags.pairs("--annotation", options["annotation"])
+    return ours | job_flags.parse_pairs("--annotation", options["annotation"])
 
 
-def _with_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list[Manifest]]:
+def _add_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list[Manifest]]:
     mode, source = options["sync_mode"], options["sync_source"]
     if not mode:
         if source:
@@ -134,14 +134,14 @@ def _with_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list
     sync = CodeSync(mode, source, options["sync_image"])
     match mode:
         case "git":
-            return with_git(flags, sync)
+            return add_git_sync(flags, sync)
         case "rsync":
-            return with_rsync(flags, sync)
-    from gangline.cli.jobs.upload import pack  # noqa: PLC0415 - imports tarfile and gzip
+            return add_rsync(flags, sync)
+    from gangline.cli.jobs.upload import pack_code  # noqa: PLC0415 - imports tarfile and gzip
 
-    packed = pack(Path(source or "."))
+    packed = pack_code(Path(source or "."))
     flags.pod.annotations.update(packed.annotations())
-    return with_upload(flags, sync, packed.name, packed.parts)
+    return add_upload(flags, sync, packed.name, packed.parts)
 
 
 def _flag(name: str) -> str:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from gangline.cli.jobs.flags import Manifest, Mount, PodFlags, given
+from gangline.cli.jobs.flags import Manifest, Mount, PodFlags, non_empty
 
 
 def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest:
     """Return a pod template whose main container is named ``container``."""
     mounts = [*pod.mounts, *pod.code, *_shared_memory(pod.share_memory)]
-    main = given(
+    main = non_empty(
         {
             "name": container,
             "image": pod.image,
@@ -22,7 +22,7 @@ def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest
             "volumeMounts": [mount for _, mount in mounts],
         }
     )
-    spec = given(
+    spec = non_empty(
         {
             "initContainers": list(pod.init_containers),
             "containers": [main],
@@ -39,8 +39,8 @@ def pod_template(pod: PodFlags, container: str, port_name: str = "") -> Manifest
             "hostPID": pod.host_pid,
         }
     )
-    metadata = given({"labels": pod.labels, "annotations": pod.annotations})
-    return given({"metadata": metadata}) | {"spec": spec}
+    metadata = non_empty({"labels": pod.labels, "annotations": pod.annotations})
+    return non_empty({"metadata": metadata}) | {"spec": spec}
 
 
 def _environment(pod: PodFlags) -> list[Manifest]:
@@ -54,7 +54,7 @@ def _environment(pod: PodFlags) -> list[Manifest]:
 def _resources(pod: PodFlags) -> dict[str, Any]:
     """Return requests and limits; they are equal unless the flags give limits."""
     limits = pod.amounts
-    requests = limits | given({"cpu": pod.cpu, "memory": pod.memory})
+    requests = limits | non_empty({"cpu": pod.cpu, "memory": pod.memory})
     return {"requests": requests, "limits": dict(limits)} if limits else {}
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gangline.cli.jobs.flags import JobFlags, Manifest, Mount
-from gangline.cli.jobs.owned import owned
+from gangline.cli.jobs.owned import owned_object
 
 IMAGE = "tensorflow/tensorflow:2.18.0"
 PORT = 6006
@@ -16,7 +16,7 @@ def service_name(job: str) -> str:
     return f"{job}-tensorboard"
 
 
-def with_tensorboard(
+def add_tensorboard(
     flags: JobFlags, image: str, logdir: str, *, node_port: bool
 ) -> tuple[JobFlags, list[Manifest]]:
     """Return the job, and the objects that serve its event files.
@@ -27,7 +27,9 @@ def with_tensorboard(
     """
     claims = [mount for mount in flags.pod.mounts if "persistentVolumeClaim" in mount[0]]
     if not logdir.startswith("/") or any(_is_under(logdir, mount) for mount in claims):
-        return flags, tensorboard(flags.name, image, logdir, claims, {}, node_port=node_port)
+        return flags, tensorboard_objects(
+            flags.name, image, logdir, claims, {}, node_port=node_port
+        )
     path = f"/arena_logs/training-{flags.name}"
     volume = {"name": VOLUME, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
     shared: Mount = (volume, {"name": VOLUME, "mountPath": logdir})
@@ -42,10 +44,10 @@ def with_tensorboard(
         "topologyKey": "kubernetes.io/hostname",
     }
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [beside]}}
-    return job, tensorboard(flags.name, image, logdir, [shared], near, node_port=node_port)
+    return job, tensorboard_objects(flags.name, image, logdir, [shared], near, node_port=node_port)
 
 
-def tensorboard(
+def tensorboard_objects(
     job: str,
     image: str,
     logdir: str,
@@ -69,7 +71,7 @@ def _service(job: str, labels: dict[str, str], *, node_port: bool) -> Manifest:
         "ports": [{"name": "tensorboard", "port": PORT, "targetPort": PORT}],
     }
     head = {"apiVersion": "v1", "kind": "Service"}
-    return owned(job, head, service_name(job), labels) | {"spec": spec}
+    return owned_object(job, head, service_name(job), labels) | {"spec": spec}
 
 
 def _deployment(
@@ -97,7 +99,7 @@ def _deployment(
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
     head = {"apiVersion": "apps/v1", "kind": "Deployment"}
-    return owned(job, head, service_name(job), labels) | {"spec": spec}
+    return owned_object(job, head, service_name(job), labels) | {"spec": spec}
 
 
 def _is_under(logdir: str, mount: Mount) -> bool:

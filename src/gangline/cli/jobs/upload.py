@@ -46,7 +46,7 @@ class PackedCode:
         return found
 
 
-def pack(folder: Path) -> PackedCode:
+def pack_code(folder: Path) -> PackedCode:
     """Pack a folder; equal files give equal bytes.
 
     Raises:

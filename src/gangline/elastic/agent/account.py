@@ -7,12 +7,12 @@ Times are of this machine's monotonic clock.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gangline.elastic.phase import Phase
-from gangline.elastic.progress import Saves, Told
+from gangline.elastic.phase import NodePhase
+from gangline.elastic.progress import SaveCounts, WorkerProgress
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class WorkerUsage:
     """Resource usage of the workers, with the processes that they have started."""
 
     cpus: float
@@ -21,27 +21,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     """Progress of the workers of one attempt."""
 
     round: int = 0
     """The round of the world whose workers are reported on; 0 before the first workers."""
     attempt: int = 0
     """The attempt of that world."""
-    phase: str = Phase.WAITING
+    phase: str = NodePhase.WAITING
     step: int | None = None
     """The last step that all reporting workers have finished."""
     first_step: int | None = None
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
-    saves: Saves = field(default_factory=Saves)
+    saves: SaveCounts = field(default_factory=SaveCounts)
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds of this attempt without training, by phase."""
-    usage: Usage | None = None
+    usage: WorkerUsage | None = None
 
 
 @dataclass(slots=True)
-class Book:
+class ProgressTracker:
     """Follows the workers of one attempt."""
 
     round: int
@@ -50,44 +50,48 @@ class Book:
     """Start of the attempt. It is the end of the previous one if that was in the same world."""
     is_first: bool
     """True for the first attempt of this agent."""
-    tells_steps: bool
+    reports_steps: bool
     """True if the script has reported steps in this or an earlier attempt."""
     hung_since: float | None = None
     """Time of the last progress before the workers hung; None while they do not hang."""
-    _then: tuple[float, int] | None = None
-    _speed: float = 0.0
+    _last_sample: tuple[float, int] | None = None
+    _last_rate: float = 0.0
 
-    def report(self, told: Sequence[Told], now: float, usage: Usage | None) -> Report:
+    def report(
+        self, workers: Sequence[WorkerProgress], now: float, usage: WorkerUsage | None
+    ) -> ProgressReport:
         """Combine what the workers report now."""
-        step = _least(progress.step for progress in told)
-        self.tells_steps = self.tells_steps or step is not None
-        firsts = [progress.first_step for progress in told if progress.first_step is not None]
-        return Report(
+        step = _minimum(progress.step for progress in workers)
+        self.reports_steps = self.reports_steps or step is not None
+        firsts = [progress.first_step for progress in workers if progress.first_step is not None]
+        return ProgressReport(
             round=self.round,
             attempt=self.attempt,
-            phase=Phase.TRAINING if self.hung_since is None else Phase.HANGING,
+            phase=NodePhase.TRAINING if self.hung_since is None else NodePhase.HANGING,
             step=step,
             first_step=min(firsts, default=None),
             steps_per_s=self._steps_per_s(step, now),
-            checkpoint_step=_least(progress.saved_step for progress in told),
-            saves=Saves.most(progress.saves for progress in told),
-            spent_s=self._spent(told, step, now),
+            checkpoint_step=_minimum(progress.saved_step for progress in workers),
+            saves=SaveCounts.merge_max(progress.saves for progress in workers),
+            spent_s=self._lost_seconds(workers, step, now),
             usage=usage,
         )
 
-    def _spent(self, told: Sequence[Told], step: int | None, now: float) -> dict[str, float]:
-        starting = Phase.STARTING if self.is_first else Phase.RESTARTING
+    def _lost_seconds(
+        self, workers: Sequence[WorkerProgress], step: int | None, now: float
+    ) -> dict[str, float]:
+        starting = NodePhase.STARTING if self.is_first else NodePhase.RESTARTING
         found = {
             starting: 0.0,
-            Phase.CHECKPOINT: max((progress.blocked_s for progress in told), default=0),
+            NodePhase.CHECKPOINT: max((progress.blocked_s for progress in workers), default=0),
         }
-        firsts = [progress.first_at for progress in told if progress.first_at is not None]
+        firsts = [progress.first_at for progress in workers if progress.first_at is not None]
         if firsts:
             found[starting] = max(firsts) - self.since
-        elif step is None and self.tells_steps:
+        elif step is None and self.reports_steps:
             found[starting] = now - self.since
         if self.hung_since is not None:
-            found[Phase.HANGING] = now - self.hung_since
+            found[NodePhase.HANGING] = now - self.hung_since
         most = now - self.since  # what workers say may be anything
         told_s = {phase: round(min(seconds, most), 3) for phase, seconds in found.items()}
         return {phase: seconds for phase, seconds in told_s.items() if seconds > 0}
@@ -95,11 +99,11 @@ class Book:
     def _steps_per_s(self, step: int | None, now: float) -> float:
         if step is None:
             return 0.0
-        if self._then is not None and now > self._then[0]:
-            self._speed = max(0.0, (step - self._then[1]) / (now - self._then[0]))
-        self._then = now, step
-        return self._speed
+        if self._last_sample is not None and now > self._last_sample[0]:
+            self._last_rate = max(0.0, (step - self._last_sample[1]) / (now - self._last_sample[0]))
+        self._last_sample = now, step
+        return self._last_rate
 
 
-def _least(numbers: Iterable[int | None]) -> int | None:
+def _minimum(numbers: Iterable[int | None]) -> int | None:
     return min((number for number in numbers if number is not None), default=None)

@@ -13,54 +13,54 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.decide import Action, Verdict, decide
+from gangline.elastic.agent.decide import Action, RestartDecision, decide_restart
 from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
-from gangline.elastic.agent.environment import waiting_environment, worker_arguments
-from gangline.elastic.agent.group import Group
+from gangline.elastic.agent.environment import spare_environment, worker_arguments
+from gangline.elastic.agent.group import WorkerGroup
 from gangline.elastic.agent.hang import hang_failure
 from gangline.elastic.agent.logs import LogFolder
-from gangline.elastic.agent.node import LocalNode
-from gangline.elastic.agent.progress import hung
-from gangline.elastic.agent.rendezvous import Notice, Rendezvous
+from gangline.elastic.agent.node import LocalWorkers
+from gangline.elastic.agent.progress import wait_for_hang
+from gangline.elastic.agent.rendezvous import StopNotice, RendezvousHandler
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.spare import Spare
-from gangline.elastic.agent.standby import Spares
-from gangline.elastic.agent.world import World
+from gangline.elastic.agent.spare import SpareInterpreter
+from gangline.elastic.agent.standby import SparePool
+from gangline.elastic.agent.world import WorldSpec
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_MEMORY_LOOK_S = 10.0
+_MEMORY_CHECK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AgentResult:
     """How the agent's run ended."""
 
     failures: tuple[WorkerFailure, ...] = ()
     """Failed workers of the last attempt on this node."""
     failure: Failure | None = None
     """The root cause; None without a failure."""
-    verdict: Verdict | None = None
-    received: signal.Signals | None = None
+    decision: RestartDecision | None = None
+    received_signal: signal.Signals | None = None
     """The signal that ended the agent."""
-    notice: Notice | None = None
+    notice: StopNotice | None = None
     """The notice of other agents or the master that ended this agent."""
     is_success: bool = False
     """True if all workers of all nodes succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _AttemptEnd:
     """What ended one attempt on this node."""
 
     failures: tuple[WorkerFailure, ...] = ()
     failure: Failure | None = None
-    notice: Notice | None = None
+    notice: StopNotice | None = None
     hung_since: float | None = None
 
 
-class _Received(Exception):
+class _SignalReceived(Exception):
     """A signal that ends the agent was received."""
 
     def __init__(self, number: signal.Signals) -> None:
@@ -68,16 +68,16 @@ class _Received(Exception):
         self.number = number
 
 
-class Agent:
+class ElasticAgent:
     """Runs one node's workers of a job."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        rendezvous: Rendezvous,
+        rendezvous: RendezvousHandler,
         base: Mapping[str, str],
         folder: LogFolder,
-        first: Mapping[int, Spare] | None = None,
+        first_spares: Mapping[int, SpareInterpreter] | None = None,
     ) -> None:
         """Prepare the agent.
 
@@ -90,107 +90,107 @@ class Agent:
         """
         self._settings, self._rendezvous, self._base = settings, rendezvous, base
         self._folder = folder
-        self._spares: Spares | None = None
-        if settings.command.is_python and settings.standby.enabled:
-            self._spares = Spares(
-                settings.standby,
+        self._spares: SparePool | None = None
+        if settings.command.is_python and settings.spares.enabled:
+            self._spares = SparePool(
+                settings.spares,
                 lambda local_rank: worker_arguments(settings, local_rank),
                 settings.local_world_size,
                 settings.affinity,
-                rendezvous.learned,
-                first,
+                rendezvous.share_imports,
+                first_spares,
             )
         self._signal: asyncio.Future[signal.Signals] | None = None
-        self._group: Group | None = None
-        self._starts = 0
-        self._node = LocalNode(settings, base)
-        rendezvous.serve(self._node)
+        self._group: WorkerGroup | None = None
+        self._attempts_started = 0
+        self._workers = LocalWorkers(settings, base)
+        rendezvous.attach_workers(self._workers)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> AgentResult:
         """Run until all workers succeed, no restart is allowed, or a signal is received.
 
         Raises:
             StartError: the command cannot be started.
             DevicesError: there are fewer devices than workers.
         """
-        async with self._signals():
+        async with self._handle_signals():
             watch = asyncio.create_task(self._watch_memory())
-            outcome = Outcome()
+            outcome = AgentResult()
             try:
-                outcome = await self._attempts()
-            except _Received as received:
-                outcome = Outcome(received=received.number)
+                outcome = await self._run_attempts()
+            except _SignalReceived as received:
+                outcome = AgentResult(received_signal=received.number)
             finally:
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
-                await self._end(signal.SIGTERM)
+                await self._stop_group(signal.SIGTERM)
                 if self._spares:
                     await self._spares.close()
                 await self._save_before_end(outcome)
-                await self._rendezvous.leave(_farewell(outcome))
+                await self._rendezvous.leave(_leave_reason(outcome))
             return outcome
 
-    async def _attempts(self) -> Outcome:
-        world = await self._or_signal(self._first_world())
+    async def _run_attempts(self) -> AgentResult:
+        world = await self._unless_signal(self._join_first_world())
         while True:
-            end = await self._attempt(world)
+            end = await self._run_attempt(world)
             if end.notice is None and end.failure is None:
-                end = _End(notice=await self._or_signal(self._rendezvous.finished(world)))
+                end = _AttemptEnd(notice=await self._unless_signal(self._rendezvous.finish(world)))
                 if end.notice is None:
-                    return Outcome(is_success=True)
+                    return AgentResult(is_success=True)
             if end.notice and end.notice.stops:
-                return Outcome(notice=end.notice)
+                return AgentResult(notice=end.notice)
             if end.failure:
-                verdict = decide(self._settings, end.failure, world.attempt)
+                verdict = decide_restart(self._settings, end.failure, world.attempt)
                 if verdict.action is not Action.RESTART:
-                    return Outcome(end.failures, end.failure, verdict)
-                self._tell(end, verdict)
+                    return AgentResult(end.failures, end.failure, verdict)
+                self._log_restart(end, verdict)
                 if self._settings.saves_on_failure:
-                    self._node.start_saving()
-            world = await self._or_signal(self._rendezvous.restart(world, end.failure))
+                    self._workers.start_saving()
+            world = await self._unless_signal(self._rendezvous.restart(world, end.failure))
 
-    async def _first_world(self) -> World:
+    async def _join_first_world(self) -> WorldSpec:
         """Join the job. If other nodes train already, warm the spares before.
 
         The other nodes continue training meanwhile, so they do not wait for this node's imports.
         """
-        modules = await self._rendezvous.imports() if self._spares else ()
+        modules = await self._rendezvous.known_imports() if self._spares else ()
         if self._spares and modules:
             each = range(self._settings.local_world_size)
             environments = {
-                rank: waiting_environment(self._settings, rank, self._base) for rank in each
+                rank: spare_environment(self._settings, rank, self._base) for rank in each
             }
             await self._spares.warm(modules, environments)
             log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))
         return await self._rendezvous.join()
 
-    async def _attempt(self, world: World) -> _End:
-        number, self._starts = self._starts, self._starts + 1
-        self._group = group = Group(self._settings, world, self._folder, self._spares, number)
-        self._node.begin(group, world)
+    async def _run_attempt(self, world: WorldSpec) -> _AttemptEnd:
+        number, self._attempts_started = self._attempts_started, self._attempts_started + 1
+        self._group = group = WorkerGroup(self._settings, world, self._folder, self._spares, number)
+        self._workers.begin_attempt(group, world)
         await group.start(self._base)
-        self._rendezvous.started(world)
+        self._rendezvous.announce_start(world)
         log.debug("workers started", extra={"attempt": world.attempt})
-        end = await self._or_signal(self._end_of(group))
-        await self._end(signal.SIGTERM)
+        end = await self._unless_signal(self._wait_for_end(group))
+        await self._stop_group(signal.SIGTERM)
         return end
 
-    async def _end_of(self, group: Group) -> _End:
-        end = await self._first_end(group)
+    async def _wait_for_end(self, group: WorkerGroup) -> _AttemptEnd:
+        end = await self._wait_for_first_event(group)
         if end.hung_since is None or self._settings.hang.timeout_s is None:
             return end
         log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
-        self._node.hangs(end.hung_since)
+        self._workers.record_hang(end.hung_since)
         # The stacks of all nodes are collected before any node ends its workers: afterwards the
         # ranks that wait and the ranks that hang would look the same.
-        views = await self._rendezvous.views()
-        evidence = self._node.evidence()
-        return _End(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))
+        views = await self._rendezvous.rank_stacks()
+        evidence = self._workers.describe_evidence()
+        return _AttemptEnd(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))
 
-    async def _first_end(self, group: Group) -> _End:
-        ended = asyncio.ensure_future(group.ended())
-        stuck = asyncio.ensure_future(hung(group, self._settings.hang))
-        notice = asyncio.ensure_future(self._rendezvous.notice())
+    async def _wait_for_first_event(self, group: WorkerGroup) -> _AttemptEnd:
+        ended = asyncio.ensure_future(group.wait_for_end())
+        stuck = asyncio.ensure_future(wait_for_hang(group, self._settings.hang))
+        notice = asyncio.ensure_future(self._rendezvous.wait_for_notice())
         waiting: set[asyncio.Future[Any]] = {ended, stuck, notice}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -200,29 +200,31 @@ class Agent:
                     future.cancel()
         if ended.done() and not ended.cancelled():
             failures = tuple(ended.result())
-            return _End(failures, root_cause(failures).failure if failures else None)
+            return _AttemptEnd(failures, root_cause(failures).failure if failures else None)
         if stuck.done() and not stuck.cancelled():
-            return _End(hung_since=stuck.result())
-        return _End(notice=notice.result())
+            return _AttemptEnd(hung_since=stuck.result())
+        return _AttemptEnd(notice=notice.result())
 
-    async def _end(self, number: signal.Signals) -> None:
+    async def _stop_group(self, number: signal.Signals) -> None:
         group, self._group = self._group, None
         if group:
-            self._node.end()
+            self._workers.end_attempt()
             await group.stop(number)
 
-    async def _save_before_end(self, outcome: Outcome) -> None:
+    async def _save_before_end(self, outcome: AgentResult) -> None:
         """Write checkpoints to storage before the node, and its memory, may be removed."""
         if outcome.is_success:
             return
         if self._settings.saves_on_failure:
-            self._node.start_saving()
-            await self._node.saved()
-        elif outcome.received is signal.SIGTERM and self._node.holds_checkpoints():
-            self._node.start_saving()
-            await self._node.saved(self._settings.shutdown_s)
+            self._workers.start_saving()
+            await self._workers.wait_for_save()
+        elif (
+            outcome.received_signal is signal.SIGTERM and self._workers.has_checkpoints_in_memory()
+        ):
+            self._workers.start_saving()
+            await self._workers.wait_for_save(self._settings.shutdown_s)
 
-    def _tell(self, end: _End, verdict: Verdict) -> None:
+    def _log_restart(self, end: _AttemptEnd, verdict: RestartDecision) -> None:
         if end.failures:
             first = root_cause(end.failures)
             log.warning(
@@ -232,7 +234,7 @@ class Agent:
         else:
             log.warning("%s: %s %s", self._settings.node_name, end.failure, verdict.reason)
 
-    async def _or_signal(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _unless_signal(self, work: Coroutine[Any, Any, T]) -> T:
         """Await ``work`` unless a signal comes first; then forward it to the workers and raise."""
         task = asyncio.ensure_future(work)
         assert self._signal is not None
@@ -244,11 +246,11 @@ class Agent:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         log.warning("%s received: ending the workers", self._signal.result().name)
-        await self._end(self._signal.result())
-        raise _Received(self._signal.result())
+        await self._stop_group(self._signal.result())
+        raise _SignalReceived(self._signal.result())
 
     @contextlib.asynccontextmanager
-    async def _signals(self) -> AsyncIterator[None]:
+    async def _handle_signals(self) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         self._signal = received = loop.create_future()
 
@@ -266,13 +268,13 @@ class Agent:
 
     async def _watch_memory(self) -> None:
         while self._spares:
-            await asyncio.sleep(_MEMORY_LOOK_S)
+            await asyncio.sleep(_MEMORY_CHECK_S)
             self._spares.release_if_short()
 
 
-def _farewell(outcome: Outcome) -> str:
-    if outcome.received:
-        return f"received {outcome.received.name}"
+def _leave_reason(outcome: AgentResult) -> str:
+    if outcome.received_signal:
+        return f"received {outcome.received_signal.name}"
     if outcome.notice:
         return outcome.notice.reason
     if outcome.failure:

@@ -19,14 +19,14 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RestartDecision:
     """The action after a failure, and its reason."""
 
     action: Action
     reason: str
 
 
-def decide(settings: AgentSettings, failure: Failure, restarts: int) -> Verdict:
+def decide_restart(settings: AgentSettings, failure: Failure, restarts: int) -> RestartDecision:
     """Choose the action after a failure.
 
     Args:
@@ -36,15 +36,19 @@ def decide(settings: AgentSettings, failure: Failure, restarts: int) -> Verdict:
     """
     if failure.remedy is Remedy.STOP:
         if failure.blame is Blame.USER or failure.cause == "CannotImport":
-            return Verdict(Action.STOP, "a restart would fail in the same way")
+            return RestartDecision(Action.STOP, "a restart would fail in the same way")
         if settings.max_restarts is None:
-            return Verdict(Action.STOP, "the program failed; --max-restarts allows restarts")
+            return RestartDecision(
+                Action.STOP, "the program failed; --max-restarts allows restarts"
+            )
     if failure.remedy is Remedy.MOVE and settings.has_other_nodes:
-        return Verdict(Action.MOVE, "another node may succeed")
+        return RestartDecision(Action.MOVE, "another node may succeed")
     limit = settings.restart_limit
     if restarts >= limit:
-        return Verdict(Action.STOP, f"all {limit} restarts are used up" if limit else _NONE)
-    return Verdict(Action.RESTART, f"restart {restarts + 1} of {limit}")
+        return RestartDecision(
+            Action.STOP, f"all {limit} restarts are used up" if limit else _NO_RESTARTS
+        )
+    return RestartDecision(Action.RESTART, f"restart {restarts + 1} of {limit}")
 
 
-_NONE = "--max-restarts 0 allows no restart"
+_NO_RESTARTS = "--max-restarts 0 allows no restart"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.api.failure import Blame, Failure, Remedy, of_exit
+from gangline.api.failure import Blame, Failure, Remedy, failure_of_exit
 
 _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATFORM
 _RETRY, _MOVE, _STOP = Remedy.RETRY, Remedy.MOVE, Remedy.STOP
@@ -58,12 +58,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
         ),
     )
 )
-ECHO = "PeerLost"
+CONSEQUENCE_CAUSE = "PeerLost"
 """Cause of a failure that is a consequence of another worker's failure."""
 
 
 @dataclass(frozen=True, slots=True)
-class LastWords:
+class WorkerError:
     """The exception that ended a worker, from its error file."""
 
     message: str
@@ -80,25 +80,27 @@ class WorkerFailure:
     pid: int
     exit_code: int
     """Exit code as Python reports it: negative for a signal."""
-    when: float
+    failed_at: float
     """Time of the exit, in seconds since 1970."""
     failure: Failure
-    words: LastWords | None = None
+    error: WorkerError | None = None
 
 
-def read_last_words(path: Path) -> LastWords | None:
+def read_error_file(path: Path) -> WorkerError | None:
     """Read the error file that torch's ``record`` or the worker hook wrote; None if invalid."""
     try:
         content = json.loads(path.read_bytes())["message"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a killed worker writes no file, or an incomplete one
     if not isinstance(content, dict):
-        return LastWords(str(content), "")
+        return WorkerError(str(content), "")
     extra = content.get("extraInfo") or {}
-    return LastWords(str(content.get("message", "")), str(extra.get("py_callstack", "")))
+    return WorkerError(str(content.get("message", "")), str(extra.get("py_callstack", "")))
 
 
-def diagnose(exit_code: int, words: LastWords | None, *, out_of_memory: bool) -> Failure | None:
+def diagnose_exit(
+    exit_code: int, error: WorkerError | None, *, out_of_memory: bool
+) -> Failure | None:
     """Classify an exit; None for success.
 
     Args:
@@ -107,8 +109,8 @@ def diagnose(exit_code: int, words: LastWords | None, *, out_of_memory: bool) ->
         out_of_memory: the kernel killed a process here for lack of memory during the attempt.
     """
     reason = "OOMKilled" if out_of_memory and exit_code == -9 else ""
-    message = words.message if words else ""
-    found = of_exit(exit_code, reason, message)
+    message = error.message if error else ""
+    found = failure_of_exit(exit_code, reason, message)
     if found is None or exit_code < 0 or not message:
         return found
     for pattern, cause, blame, remedy, explanation in _PATTERNS:
@@ -119,4 +121,4 @@ def diagnose(exit_code: int, words: LastWords | None, *, out_of_memory: bool) ->
 
 def root_cause(failures: Iterable[WorkerFailure]) -> WorkerFailure:
     """Return the failure that caused the others: the earliest one that is no consequence."""
-    return min(failures, key=lambda each: (each.failure.cause == ECHO, each.when))
+    return min(failures, key=lambda each: (each.failure.cause == CONSEQUENCE_CAUSE, each.failed_at))

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from string import Template
 
-from gangline.elastic.agent.logs import Streams
+from gangline.elastic.agent.logs import WorkerFiles
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.world import World
+from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.progress import METRICS_VARIABLE, PROGRESS_VARIABLE
 
 _FLIGHT_RECORDS = "2000"
@@ -16,7 +16,7 @@ class DevicesError(ValueError):
 
 
 def worker_environment(
-    settings: AgentSettings, world: World, local_rank: int, base: Mapping[str, str]
+    settings: AgentSettings, world: WorldSpec, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Return all variables of a worker, those of the agent (``base``) included.
 
@@ -45,11 +45,11 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in settings.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
-        **_device(settings, local_rank, base),
+        **_device_variables(settings, local_rank, base),
     }
 
 
-def waiting_environment(
+def spare_environment(
     settings: AgentSettings, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of a spare interpreter, whose world is not known yet.
@@ -57,25 +57,25 @@ def waiting_environment(
     Raises:
         DevicesError: as for a worker.
     """
-    alone = World(0, 0, 1, 0, settings.local_world_size, "127.0.0.1", 0)
+    alone = WorldSpec(0, 0, 1, 0, settings.local_world_size, "127.0.0.1", 0)
     return worker_environment(settings, alone, local_rank, base)
 
 
-def reporting_environment(
-    settings: AgentSettings, streams: Streams, base: Mapping[str, str]
+def report_environment(
+    settings: AgentSettings, files: WorkerFiles, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables that name the files of errors, progress and NCCL's flight recorder."""
     found = {
-        "TORCHELASTIC_ERROR_FILE": str(streams.error_file),
-        PROGRESS_VARIABLE: str(streams.progress),
-        METRICS_VARIABLE: str(streams.metrics),
+        "TORCHELASTIC_ERROR_FILE": str(files.error_file),
+        PROGRESS_VARIABLE: str(files.progress_file),
+        METRICS_VARIABLE: str(files.metrics_file),
     }
     if settings.hang.timeout_s is not None:
         recorder = {
             "TORCH_NCCL_TRACE_BUFFER_SIZE": _FLIGHT_RECORDS,
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(streams.flight_dump),
-            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(streams.flight_pipe),
+            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(files.flight_dump),
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(files.flight_pipe),
         }
         found |= {name: value for name, value in recorder.items() if name not in base}
     return found
@@ -91,7 +91,9 @@ def worker_arguments(settings: AgentSettings, local_rank: int) -> list[str]:
     ]
 
 
-def _device(settings: AgentSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
+def _device_variables(
+    settings: AgentSettings, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
     if not settings.virtual_local_rank:
         return {"LOCAL_RANK": str(local_rank)}
     visible = base.get("CUDA_VISIBLE_DEVICES")

@@ -12,26 +12,26 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gangline.elastic.agent.diagnosis import WorkerFailure, diagnose, read_last_words
+from gangline.elastic.agent.diagnosis import WorkerFailure, diagnose_exit, read_error_file
 from gangline.elastic.agent.environment import (
-    reporting_environment,
+    report_environment,
     worker_arguments,
     worker_environment,
 )
-from gangline.elastic.agent.logs import LogFolder, Streams, Tee
+from gangline.elastic.agent.logs import LogFolder, WorkerFiles, LogTee
 from gangline.elastic.agent.memory import out_of_memory_kills
 from gangline.elastic.agent.process import (
     STACKS_SIGNAL,
     STACKS_VARIABLE,
     Process,
-    bound_to,
-    end_all,
-    hooked,
-    start,
+    bind_to_processors,
+    end_processes,
+    hook_environment,
+    start_process,
 )
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.standby import Spares
-from gangline.elastic.agent.world import World
+from gangline.elastic.agent.standby import SparePool
+from gangline.elastic.agent.world import WorldSpec
 
 log = logging.getLogger(__name__)
 
@@ -43,25 +43,25 @@ class Worker:
     rank: int
     local_rank: int
     process: Process
-    streams: Streams
+    files: WorkerFiles
     was_spare: bool
 
 
-class Group:
+class WorkerGroup:
     """All workers of this node in one attempt."""
 
     def __init__(
         self,
         settings: AgentSettings,
-        world: World,
+        world: WorldSpec,
         folder: LogFolder,
-        spares: Spares | None,
+        spares: SparePool | None,
         number: int,
     ) -> None:
         """Prepare the attempt with this number, counted from 0 on this agent."""
         self._settings, self._world = settings, world
         self._folder, self._spares, self._number = folder, spares, number
-        self._tee = Tee(settings.logs, settings.role)
+        self._tee = LogTee(settings.logs, settings.role)
         self._kills_before = out_of_memory_kills()
         self.workers: list[Worker] = []
 
@@ -74,17 +74,17 @@ class Group:
         """
         environments = {}
         for local_rank in range(self._settings.local_world_size):
-            streams = self._folder.streams(self._number, local_rank)
+            streams = self._folder.worker_files(self._number, local_rank)
             environment = worker_environment(self._settings, self._world, local_rank, base)
-            environment |= reporting_environment(self._settings, streams, base)
+            environment |= report_environment(self._settings, streams, base)
             environments[local_rank] = environment
-            worker = await self._start(local_rank, environment, streams)
+            worker = await self._start_worker(local_rank, environment, streams)
             self.workers.append(worker)
             self._tee.start(streams, worker.rank, local_rank)
         if self._spares:
             self._spares.fill(environments)
 
-    async def ended(self) -> list[WorkerFailure]:
+    async def wait_for_end(self) -> list[WorkerFailure]:
         """Wait until all workers succeed or one fails; return the failures."""
         waiting = {worker.process.ended for worker in self.workers}
         while waiting:
@@ -96,71 +96,73 @@ class Group:
     async def stop(self, number: signal.Signals) -> None:
         """End all live workers and show the rest of their output."""
         processes = [worker.process for worker in self.workers]
-        if await end_all(processes, number, self._settings.shutdown_s):
+        if await end_processes(processes, number, self._settings.shutdown_s):
             log.warning("workers were killed because they did not end after %s", number.name)
         await self._tee.end()
 
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before
-        found = (_failure(worker, out_of_memory) for worker in self.workers)
+        found = (_failure_of(worker, out_of_memory) for worker in self.workers)
         return [failure for failure in found if failure is not None]
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> None:
         """Make every worker write its stacks to its file."""
         for worker in self.workers:
-            worker.process.tell(STACKS_SIGNAL)
+            worker.process.signal_process(STACKS_SIGNAL)
 
-    async def _start(self, local_rank: int, env: dict[str, str], streams: Streams) -> Worker:
+    async def _start_worker(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Worker:
         rank = self._world.first_rank + local_rank
         spare = self._spares.take(local_rank) if self._spares else None
         if spare:
-            stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
+            stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
             try:
-                channel = await spare.become(
-                    {**env, **stacks}, streams, learns=self._learns(local_rank)
+                channel = await spare.activate(
+                    {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
                 )
                 if channel and self._spares:
-                    self._spares.listen(channel)
+                    self._spares.learn_from(channel)
                 return Worker(rank, local_rank, spare.process, streams, was_spare=True)
             except ConnectionError:
                 log.warning("a spare interpreter has died; its worker starts without it")
-        process = self._cold(local_rank, env, streams)
+        process = self._start_process(local_rank, env, streams)
         return Worker(rank, local_rank, process, streams, was_spare=False)
 
-    def _cold(self, local_rank: int, env: dict[str, str], streams: Streams) -> Process:
+    def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
         arguments = worker_arguments(self._settings, local_rank)
         near = self._settings.affinity
-        prepare = partial(bound_to, near[local_rank] if near else frozenset())
+        prepare = partial(bind_to_processors, near[local_rank] if near else frozenset())
         run = partial(
-            start, arguments, stdout=streams.stdout, stderr=streams.stderr, prepare=prepare
+            start_process, arguments, stdout=streams.stdout, stderr=streams.stderr, prepare=prepare
         )
         if not self._settings.command.is_python:
             return run(env)
-        learns = self._learns(local_rank)
+        learns = self._learns_imports(local_rank)
         ours, theirs = socket.socketpair()
-        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
-        hook = hooked({**env, **stacks}, "learn" if learns else "plain", theirs)
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        hook = hook_environment({**env, **stacks}, "learn" if learns else "plain", theirs)
         with theirs:
             process = run(hook, channel=theirs)
         if learns and self._spares:
-            self._spares.listen(ours)
+            self._spares.learn_from(ours)
         else:
             ours.close()
         return process
 
-    def _learns(self, local_rank: int) -> bool:
+    def _learns_imports(self, local_rank: int) -> bool:
         return self._spares is not None and local_rank == 0 and not self._spares.has_learned
 
 
-def _failure(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
+def _failure_of(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
     process = worker.process
     if not process.ended.done():
         return None
     code = process.ended.result()
-    error = read_last_words(Path(worker.streams.error_file)) if code else None
-    failure = diagnose(code, error, out_of_memory=out_of_memory)
+    error = read_error_file(Path(worker.files.error_file)) if code else None
+    failure = diagnose_exit(code, error, out_of_memory=out_of_memory)
     if failure is None:
         return None
     return WorkerFailure(
-        worker.rank, worker.local_rank, process.pid, code, process.when, failure, error
+        worker.rank, worker.local_rank, process.pid, code, process.ended_at, failure, error
     )

@@ -14,18 +14,18 @@ from gangline.api.failure import Blame, Failure, Remedy
 
 BUSY_SHARE = 0.02
 """A worker is busy from this much processor time per second on."""
-_TOLD = 16
+_MAX_RANKS_LISTED = 16
 """Maximum number of ranks in a message."""
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
-_WAITS_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
+_WAITING_PACKAGES = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class ProgressSample:
     """One observation of a worker's progress."""
 
-    touched: float | None
+    touched_at: float | None
     """Modification time of its progress files; None if it never touched them. Only a change counts,
     because that clock may jump.
     """
@@ -34,7 +34,7 @@ class Pulse:
 
 
 @dataclass(slots=True)
-class HangWatch:
+class HangDetector:
     """Tracks the last progress of a worker group. Times are of a monotonic clock."""
 
     timeout_s: float
@@ -42,26 +42,26 @@ class HangWatch:
     """Time of the last progress, or of the start."""
     _touches: tuple[float | None, ...] = ()
     _busy_s: float = 0.0
-    _looked: float | None = None
+    _sampled_at: float | None = None
 
-    def is_hung(self, pulses: list[Pulse], now: float) -> bool:
+    def is_hung(self, samples: list[ProgressSample], now: float) -> bool:
         """Record samples of all workers. Returns True if there was no progress for the timeout."""
-        touches = tuple(sample.touched for sample in pulses)
+        touches = tuple(sample.touched_at for sample in samples)
         if any(touch is not None for touch in touches):
             if touches != self._touches:
                 self.since, self._touches = now, touches
-        elif self._is_busy(sum(sample.busy_s for sample in pulses), now):
+        elif self._is_busy(sum(sample.busy_s for sample in samples), now):
             self.since = now
         return now - self.since > self.timeout_s
 
     def _is_busy(self, busy_s: float, now: float) -> bool:
-        before, then = self._busy_s, self._looked
-        self._busy_s, self._looked = busy_s, now
+        before, then = self._busy_s, self._sampled_at
+        self._busy_s, self._sampled_at = busy_s, now
         return then is not None and busy_s - before > BUSY_SHARE * (now - then)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StackLocation:
     """The innermost frame of a worker's main thread."""
 
     file: str
@@ -69,25 +69,25 @@ class Place:
     function: str
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """True if this frame waits for other ranks."""
-        return any(part in self.file for part in _WAITS_IN)
+        return any(part in self.file for part in _WAITING_PACKAGES)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
 
 
-def place(stacks: str) -> Place | None:
+def parse_stack_location(stacks: str) -> StackLocation | None:
     """Parse stacks in the format of faulthandler, in which the main thread is the last one."""
     main = stacks.rpartition("(most recent call first):")[2]
     for line in main.splitlines():
         if found := _FRAME.match(line):
-            return Place(found["file"], int(found["line"]), found["function"])
+            return StackLocation(found["file"], int(found["line"]), found["function"])
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RankStack:
     """The stack location and the step of one rank of a hanging group."""
 
     rank: int
@@ -102,12 +102,18 @@ class View:
     """True if it did not write its stacks itself, so that they were read from outside."""
 
     @classmethod
-    def of(
-        cls, rank: int, node: str, at: Place | None, step: int | None, *, is_mute: bool = False
+    def from_location(
+        cls,
+        rank: int,
+        node: str,
+        location: StackLocation | None,
+        step: int | None,
+        *,
+        is_mute: bool = False,
     ) -> Self:
         """Create it from a location. A rank that does not answer is not considered waiting."""
-        waits = at is not None and at.waits and not is_mute
-        return cls(rank, node, str(at) if at else "", waits, step, is_mute)
+        waits = location is not None and location.is_waiting and not is_mute
+        return cls(rank, node, str(location) if location else "", waits, step, is_mute)
 
     def __str__(self) -> str:
         at = f"at {self.where}" if self.where else "at an unknown location (no stack)"
@@ -116,7 +122,7 @@ class View:
         return f"rank {self.rank}{f' on {self.node}' if self.node else ''} is {at}{step}"
 
 
-def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") -> Failure:
+def hang_failure(stacks: Sequence[RankStack], timeout_s: float, evidence: str = "") -> Failure:
     """Describe a hang: the ranks to blame, and the ranks that wait for them.
 
     Args:
@@ -124,28 +130,28 @@ def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") ->
         timeout_s: time without progress.
         evidence: a sentence that says where more can be read.
     """
-    missing = _missing(sorted(views, key=lambda each: each.rank))
+    missing = _ranks_to_blame(sorted(stacks, key=lambda each: each.rank))
     named = {stack.rank for stack in missing}
-    waiting = sorted(stack.rank for stack in views if stack.rank not in named)
-    message = "; ".join(map(str, missing[:_TOLD]))
-    if len(missing) > _TOLD:
-        message += f"; and {len(missing) - _TOLD} more"
+    waiting = sorted(stack.rank for stack in stacks if stack.rank not in named)
+    message = "; ".join(map(str, missing[:_MAX_RANKS_LISTED]))
+    if len(missing) > _MAX_RANKS_LISTED:
+        message += f"; and {len(missing) - _MAX_RANKS_LISTED} more"
     if waiting:
-        message += f"; waiting for it: rank {', '.join(map(str, waiting[:_TOLD]))}"
-    if len(waiting) > _TOLD:
-        message += f" and {len(waiting) - _TOLD} more"
+        message += f"; waiting for it: rank {', '.join(map(str, waiting[:_MAX_RANKS_LISTED]))}"
+    if len(waiting) > _MAX_RANKS_LISTED:
+        message += f" and {len(waiting) - _MAX_RANKS_LISTED} more"
     explanation = f"No worker has made progress for {timeout_s:g} s. {evidence}".rstrip()
     return Failure("Hang", Blame.CODE, Remedy.RETRY, explanation, None, message)
 
 
-def _missing(views: Sequence[View]) -> Sequence[View]:
+def _ranks_to_blame(stacks: Sequence[RankStack]) -> Sequence[RankStack]:
     """Return the ranks for which the others wait; all ranks if none differs."""
-    absent = [stack for stack in views if not stack.waits]
-    if absent and len(absent) < len(views):
+    absent = [stack for stack in stacks if not stack.waits]
+    if absent and len(absent) < len(stacks):
         return absent
-    stuck = [stack for stack in views if not stack.where or stack.is_mute]
-    if stuck and len(stuck) < len(views):
+    stuck = [stack for stack in stacks if not stack.where or stack.is_mute]
+    if stuck and len(stuck) < len(stacks):
         return stuck  # these are stopped or blocked in the kernel: all others did answer
-    steps = [stack.step for stack in views if stack.step is not None]
-    behind = [stack for stack in views if stack.step is not None and stack.step == min(steps)]
-    return behind if behind and len(behind) < len(views) else views
+    steps = [stack.step for stack in stacks if stack.step is not None]
+    behind = [stack for stack in stacks if stack.step is not None and stack.step == min(steps)]
+    return behind if behind and len(behind) < len(stacks) else stacks

@@ -8,70 +8,84 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from gangline.elastic.agent.hang import View
-from gangline.elastic.agent.peers import Hung, Look, PeerError, Peers, Seen
-from gangline.elastic.agent.rendezvous import Node
-from gangline.elastic.agent.round import Round
+from gangline.elastic.agent.hang import RankStack
+from gangline.elastic.agent.peers import (
+    HangReport,
+    StackRequest,
+    PeerError,
+    PeerTransport,
+    StackReply,
+)
+from gangline.elastic.agent.rendezvous import WorkerControl
+from gangline.elastic.agent.round import RoundState
 
 log = logging.getLogger(__name__)
 
-LOOK_TIMEOUT_S = 10.0
+STACK_REQUEST_TIMEOUT_S = 10.0
 """Time limit for one node's reply."""
-INQUEST_TIMEOUT_S = 15.0
+HANG_DIAGNOSIS_TIMEOUT_S = 15.0
 """Time limit for the leader's reply. After it a node only knows its own workers."""
 
 
-class Inquest:
+class HangDiagnosis:
     """Collects stacks of all ranks once for each attempt."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerTransport) -> None:
         self._peers = peers
-        self._of: tuple[int, int] = (-1, -1)
-        self._gathering: asyncio.Task[tuple[View, ...]] | None = None
+        self._attempt: tuple[int, int] = (-1, -1)
+        self._task: asyncio.Task[tuple[RankStack, ...]] | None = None
 
-    async def views(self, current_round: Round, attempt: int, node: Node) -> Sequence[View]:
+    async def rank_stacks(
+        self, current_round: RoundState, attempt: int, node: WorkerControl
+    ) -> Sequence[RankStack]:
         """Return the stacks of the ranks of all nodes that answer."""
-        if current_round.leads:
-            return await self.gathered(current_round, attempt, node)
-        request = Hung(current_round.world.round, attempt)
+        if current_round.is_leader:
+            return await self.gather_once(current_round, attempt, node)
+        request = HangReport(current_round.world.round, attempt)
         try:
             address = current_round.leader.agent_address
-            reply = await self._peers.tell(address, request, INQUEST_TIMEOUT_S)
+            reply = await self._peers.request(address, request, HANG_DIAGNOSIS_TIMEOUT_S)
         except PeerError as error:
             log.warning("the first node does not return stacks of other nodes: %s", error)
-            return await node.views()
-        known = reply.views if isinstance(reply, Seen) else ()
-        return known or await node.views()
+            return await node.rank_stacks()
+        known = reply.views if isinstance(reply, StackReply) else ()
+        return known or await node.rank_stacks()
 
-    async def gathered(self, current_round: Round, attempt: int, node: Node) -> tuple[View, ...]:
+    async def gather_once(
+        self, current_round: RoundState, attempt: int, node: WorkerControl
+    ) -> tuple[RankStack, ...]:
         """As the leader, collect the stacks of all nodes, once."""
-        if self._gathering is None or self._of != (current_round.world.round, attempt):
-            self._of = (current_round.world.round, attempt)
-            self._gathering = asyncio.create_task(self._gather(current_round, attempt, node))
-        return await asyncio.shield(self._gathering)
+        if self._task is None or self._attempt != (current_round.world.round, attempt):
+            self._attempt = (current_round.world.round, attempt)
+            self._task = asyncio.create_task(self._gather(current_round, attempt, node))
+        return await asyncio.shield(self._task)
 
-    async def recalled(self, round_: int, attempt: int) -> tuple[View, ...]:
+    async def recall(self, round_: int, attempt: int) -> tuple[RankStack, ...]:
         """Return the stacks collected for an attempt, which may be over; empty if there were none.
 
         A node that detects the same hang later must blame the same rank.
         """
-        if self._gathering is None or self._of != (round_, attempt):
+        if self._task is None or self._attempt != (round_, attempt):
             return ()
-        return await asyncio.shield(self._gathering)
+        return await asyncio.shield(self._task)
 
-    async def _gather(self, current_round: Round, attempt: int, node: Node) -> tuple[View, ...]:
+    async def _gather(
+        self, current_round: RoundState, attempt: int, node: WorkerControl
+    ) -> tuple[RankStack, ...]:
         others = (
-            self._look(member.agent_address, current_round, attempt)
-            for member in current_round.others
+            self._request_stacks(member.agent_address, current_round, attempt)
+            for member in current_round.other_members
         )
-        own, *theirs = await asyncio.gather(node.views(), *others)
+        own, *theirs = await asyncio.gather(node.rank_stacks(), *others)
         return (*own, *(view for seen in theirs for view in seen))
 
-    async def _look(self, address: str, current_round: Round, attempt: int) -> Sequence[View]:
+    async def _request_stacks(
+        self, address: str, current_round: RoundState, attempt: int
+    ) -> Sequence[RankStack]:
         try:
-            request = Look(current_round.world.round, attempt)
-            reply = await self._peers.tell(address, request, LOOK_TIMEOUT_S)
+            request = StackRequest(current_round.world.round, attempt)
+            reply = await self._peers.request(address, request, STACK_REQUEST_TIMEOUT_S)
         except PeerError as error:
             log.warning("a node does not return its stacks: %s", error)
             return ()
-        return reply.views if isinstance(reply, Seen) else ()
+        return reply.views if isinstance(reply, StackReply) else ()

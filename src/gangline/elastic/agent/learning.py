@@ -6,7 +6,7 @@ from pathlib import Path
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
 
-def preloadable(
+def preloadable_modules(
     modules: Iterable[tuple[str, str | None]], own_folders: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the modules to import, in the order of the first start.

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 OUT, ERR = 1, 2
 _MEMORY = Path("/dev/shm")
-_PIECE = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class LogFolderError(Exception):
@@ -31,37 +31,37 @@ class LogFolderError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class WorkerFiles:
     """The files of one worker in one attempt."""
 
     stdout: Path | None
     """File of the standard output; None for the console."""
     stderr: Path | None
-    teed: tuple[Path, ...]
+    teed_files: tuple[Path, ...]
     """Files whose lines the console shows as well."""
     error_file: Path
-    stacks: Path
+    stacks_file: Path
     """File to which the worker writes its stacks on request."""
 
     @property
-    def progress(self) -> Path:
+    def progress_file(self) -> Path:
         """The file that training code may touch in each step."""
-        return self.stacks.with_name("progress")
+        return self.stacks_file.with_name("progress")
 
     @property
-    def metrics(self) -> Path:
+    def metrics_file(self) -> Path:
         """The file to which trainers written for DLRover report their steps."""
-        return self.stacks.with_name("runtime_metrics.json")
+        return self.stacks_file.with_name("runtime_metrics.json")
 
     @property
     def flight_pipe(self) -> Path:
         """Prefix of the name of the pipe that triggers NCCL's flight recorder."""
-        return self.stacks.with_name("flight_recorder_")
+        return self.stacks_file.with_name("flight_recorder_")
 
     @property
     def flight_dump(self) -> Path:
         """Prefix of the name of the flight recorder's dumps."""
-        return self.stacks.with_name("nccl_trace_rank_")
+        return self.stacks_file.with_name("nccl_trace_rank_")
 
 
 class LogFolder:
@@ -75,7 +75,7 @@ class LogFolder:
         """
         self._settings = settings
         self._is_temporary = settings.folder is None
-        self._spare: Path | None = None
+        self._fallback_folder: Path | None = None
         try:
             if settings.folder is not None:
                 Path(settings.folder).mkdir(parents=True, exist_ok=True)
@@ -84,10 +84,10 @@ class LogFolder:
         except OSError as error:
             raise LogFolderError(f"--log-dir {settings.folder}: {error.strerror}") from error
 
-    def attempt(self, number: int) -> Path:
+    def attempt_folder(self, number: int) -> Path:
         return self.path / f"attempt_{number}"
 
-    def streams(self, attempt: int, local_rank: int) -> Streams:
+    def worker_files(self, attempt: int, local_rank: int) -> WorkerFiles:
         """Create the folder of a worker in an attempt; return its files.
 
         A full disk ends no training: then output goes to the console only, and small files are in
@@ -96,39 +96,41 @@ class LogFolder:
         Raises:
             LogFolderError: there is no space in memory either.
         """
-        folder = self.attempt(attempt) / str(local_rank)
+        folder = self.attempt_folder(attempt) / str(local_rank)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             log.warning("the output of this attempt is not written to files: %s", error)
-            return self._shown_only(self._in_memory(folder), local_rank)
-        teed = _of(self._settings.tee, local_rank)
-        to_file = _of(self._settings.redirects, local_rank) | teed
+            return self._console_only(self._memory_folder(folder), local_rank)
+        teed = _streams_of_rank(self._settings.tee, local_rank)
+        to_file = _streams_of_rank(self._settings.redirects, local_rank) | teed
         shown = self._settings.shown_ranks
         is_shown = shown is None or local_rank in shown
-        only_shown = self._shown_only(folder, local_rank)
+        only_shown = self._console_only(folder, local_rank)
         return replace(
             only_shown,
             stdout=folder / "stdout.log" if to_file & OUT else only_shown.stdout,
             stderr=folder / "stderr.log" if to_file & ERR else only_shown.stderr,
-            teed=tuple(
+            teed_files=tuple(
                 folder / name
                 for bit, name in ((OUT, "stdout.log"), (ERR, "stderr.log"))
                 if teed & bit and is_shown
             ),
         )
 
-    def _shown_only(self, folder: Path, local_rank: int) -> Streams:
+    def _console_only(self, folder: Path, local_rank: int) -> WorkerFiles:
         shown = self._settings.shown_ranks
         elsewhere = None if shown is None or local_rank in shown else Path(os.devnull)
-        return Streams(elsewhere, elsewhere, (), folder / "error.json", folder / "stacks.txt")
+        return WorkerFiles(elsewhere, elsewhere, (), folder / "error.json", folder / "stacks.txt")
 
-    def _in_memory(self, folder: Path) -> Path:
+    def _memory_folder(self, folder: Path) -> Path:
         """Create a folder in shared memory in place of this one."""
         try:
-            if self._spare is None:
-                self._spare = Path(tempfile.mkdtemp(prefix=f"{self.path.name}_", dir=_MEMORY))
-            found = self._spare / folder.relative_to(self.path)
+            if self._fallback_folder is None:
+                self._fallback_folder = Path(
+                    tempfile.mkdtemp(prefix=f"{self.path.name}_", dir=_MEMORY)
+                )
+            found = self._fallback_folder / folder.relative_to(self.path)
             found.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LogFolderError(f"no space for files of the workers: {error}") from error
@@ -136,18 +138,18 @@ class LogFolder:
 
     def remove_if_temporary(self) -> None:
         """Remove the folder unless the user requested files."""
-        if self._spare is not None:
-            shutil.rmtree(self._spare, ignore_errors=True)
+        if self._fallback_folder is not None:
+            shutil.rmtree(self._fallback_folder, ignore_errors=True)
         asked = self._settings.redirects or self._settings.tee
         if self._is_temporary and not asked:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _of(streams: int | dict[int, int], local_rank: int) -> int:
+def _streams_of_rank(streams: int | dict[int, int], local_rank: int) -> int:
     return streams if isinstance(streams, int) else streams.get(local_rank, 0)
 
 
-class Tee:
+class LogTee:
     """Copies lines of files to the console while they are written."""
 
     def __init__(self, settings: LogSettings, role: str) -> None:
@@ -155,11 +157,11 @@ class Tee:
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
 
-    def start(self, streams: Streams, rank: int, local_rank: int) -> None:
+    def start(self, streams: WorkerFiles, rank: int, local_rank: int) -> None:
         template = self._settings.prefix or f"[{self._role}{local_rank}]:"
         values = {"role_name": self._role, "rank": rank, "local_rank": local_rank}
         prefix = Template(template).safe_substitute(values)
-        for path in streams.teed:
+        for path in streams.teed_files:
             follow = self._follow(path, prefix, is_error=path == streams.stderr)
             self._tasks.append(asyncio.create_task(follow))
 
@@ -170,17 +172,20 @@ class Tee:
 
     async def _follow(self, path: Path, prefix: str, *, is_error: bool) -> None:
         try:
-            await self._show(path, prefix, is_error=is_error)
+            await self._copy_lines(path, prefix, is_error=is_error)
         except OSError as error:
             log.warning("output is not shown any more: %s", error)
 
-    async def _show(self, path: Path, prefix: str, *, is_error: bool) -> None:
+    async def _copy_lines(self, path: Path, prefix: str, *, is_error: bool) -> None:
         console = sys.stderr if is_error else sys.stdout
         filters = self._settings.stderr_filters if is_error else self._settings.stdout_filters
         name = "filtered_stderr.log" if is_error else "filtered_stdout.log"
         with path.open("ab"):
             pass  # the file must exist: the worker may open it later than this process
-        with path.open("rb") as source, _appending(path.parent.parent / name, filters) as filtered:
+        with (
+            path.open("rb") as source,
+            _open_filtered(path.parent.parent / name, filters) as filtered,
+        ):
             async for line in self._lines(source):
                 console.write(f"{prefix}{line}")
                 if filtered and any(pattern in line for pattern in filters):
@@ -191,27 +196,27 @@ class Tee:
         rest = ""
         while True:
             was_last = self._ended.is_set()
-            while piece := source.read(_PIECE):
+            while piece := source.read(_READ_BYTES):
                 *lines, rest = (rest + decoder.decode(piece)).split("\n")
                 for line in lines:
                     yield line + "\n"
             if was_last:
                 break
-            await self._a_moment()
+            await self._wait_for_output()
         if rest:
             yield rest + "\n"
 
-    async def _a_moment(self) -> None:
+    async def _wait_for_output(self) -> None:
         sys.stdout.flush()
         try:
-            await asyncio.wait_for(self._ended.wait(), self._settings.look_every_s)
+            await asyncio.wait_for(self._ended.wait(), self._settings.poll_interval_s)
         except TimeoutError:
             return
 
 
 @contextmanager
-def _appending(path: Path, wanted: tuple[str, ...]) -> Iterator[IO[str] | None]:
-    if not wanted:
+def _open_filtered(path: Path, filters: tuple[str, ...]) -> Iterator[IO[str] | None]:
+    if not filters:
         yield None
         return
     with path.open("a", buffering=1) as file:

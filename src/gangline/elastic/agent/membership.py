@@ -15,155 +15,172 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.account import Report
-from gangline.elastic.agent.agreement import Agreement
-from gangline.elastic.agent.arrival import WAIT_TOLD_S, arrived
-from gangline.elastic.agent.contact import Contact
-from gangline.elastic.agent.hang import View
-from gangline.elastic.agent.inquest import Inquest
-from gangline.elastic.agent.library import Library
+from gangline.elastic.agent.account import ProgressReport
+from gangline.elastic.agent.agreement import RestartCoordinator
+from gangline.elastic.agent.arrival import WAIT_MESSAGE_INTERVAL_S, wait_for_master
+from gangline.elastic.agent.contact import PartitionDetector
+from gangline.elastic.agent.hang import RankStack
+from gangline.elastic.agent.inquest import HangDiagnosis
+from gangline.elastic.agent.library import PreloadList
 from gangline.elastic.agent.peers import (
-    LEFT,
+    LEFT_ROUND,
     TEXT_LIMIT,
-    Failed,
-    Heard,
-    Hung,
-    Look,
+    RestartRequest,
+    Ack,
+    HangReport,
+    StackRequest,
     PeerMessage,
-    Peers,
-    Seen,
-    Started,
+    PeerTransport,
+    StackReply,
+    WorkersStarted,
 )
-from gangline.elastic.agent.place import Place
-from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, Node, Notice
-from gangline.elastic.agent.round import Round
-from gangline.elastic.agent.wanted import Wanted
-from gangline.elastic.agent.words import POLL_S, Speaker, failed
-from gangline.elastic.agent.world import World
+from gangline.elastic.agent.place import NodeIdentity
+from gangline.elastic.agent.rendezvous import (
+    PartitionedError,
+    RendezvousError,
+    WorkerControl,
+    StopNotice,
+)
+from gangline.elastic.agent.round import RoundState
+from gangline.elastic.agent.wanted import PendingOrders
+from gangline.elastic.agent.words import LONG_POLL_S, MasterMessages, failure_message
+from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
-from gangline.elastic.protocol.client import Client, ClientName
+from gangline.elastic.protocol.client import MasterClient, ClientIdentity
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.seal import Secret
+from gangline.elastic.protocol.seal import JobSecret
 
 log = logging.getLogger(__name__)
 
-START_WAIT_S = 1.0
+FIRST_NODE_WAIT_S = 1.0
 """Maximum time for which workers wait until the leader's workers have started."""
-FAREWELL_S = 2.0
-FINISH_PATIENCE_S = 60.0
+LEAVE_TIMEOUT_S = 2.0
+FINISH_TIMEOUT_S = 60.0
 """Maximum absence of the master at the end, after which this node ends without its confirmation."""
 
 
-Check: TypeAlias = Callable[[Client, msg.RunCheck], Awaitable[None]]
+NodeCheck: TypeAlias = Callable[[MasterClient, msg.RunCheck], Awaitable[None]]
 """Checks this node, over the connection to the master, with all nodes that got the same order."""
 
 
 class Membership:
     """One node's membership of a job; implements ``RendezvousHandler``."""
 
-    def __init__(self, place: Place, secret: Secret, check: Check | None = None) -> None:
-        self._place, self._check = place, check
-        self._check_wanted: msg.RunCheck | None = None
-        self._node: Node | None = None
-        self._current: World | None = None
-        self._doing: str | None = msg.Phase.WAITING
+    def __init__(
+        self, identity: NodeIdentity, secret: JobSecret, check: NodeCheck | None = None
+    ) -> None:
+        self._identity, self._check = identity, check
+        self._pending_check: msg.RunCheck | None = None
+        self._workers: WorkerControl | None = None
+        self._current_world: WorldSpec | None = None
+        self._idle_phase: str | None = msg.NodePhase.WAITING
         """Phase while no workers run; None while they do."""
         self._incarnation = secrets.token_hex(8)
-        name = ClientName(place.job, place.node_id, self._incarnation)
-        self._client = Client(place.master, secret, name)
-        self._library = Library(self._client)
-        self._peers = Peers(secret, self._answer)
-        self._inquest = Inquest(self._peers)
+        name = ClientIdentity(identity.job, identity.node_id, self._incarnation)
+        self._client = MasterClient(identity.master_address, secret, name)
+        self._preload_list = PreloadList(self._client)
+        self._peers = PeerTransport(secret, self._answer_peer)
+        self._hang_diagnosis = HangDiagnosis(self._peers)
         self._peer_port = 0
         self._joins = 0
         self._restarts_before = 0
-        self._round: Round | None = None
+        self._round: RoundState | None = None
         self._changed = asyncio.Condition()
-        self._wanted = Wanted()
-        self._running = -1
+        self._pending_orders = PendingOrders()
+        self._running_attempt = -1
         self._background: set[asyncio.Task[None]] = set()
-        self._agreement = Agreement(self._peers)
-        self._contact = Contact(self._client, self._peers, place.witness)
+        self._restart_coordinator = RestartCoordinator(self._peers)
+        self._partition_detector = PartitionDetector(
+            self._client, self._peers, identity.witness_address
+        )
 
-    def serve(self, node: Node) -> None:
-        self._node = node
+    def attach_workers(self, workers: WorkerControl) -> None:
+        self._workers = workers
 
-    async def imports(self) -> Sequence[str]:
+    async def known_imports(self) -> Sequence[str]:
         """Ask the master for the preload list.
 
         Raises:
-            MeetingError: it cannot be reached, or refuses this node.
+            RendezvousError: it cannot be reached, or refuses this node.
         """
-        await self._begin()
-        return await self._library.known()
+        await self._connect()
+        return await self._preload_list.fetch()
 
-    def learned(self, modules: Sequence[str]) -> None:
+    def share_imports(self, modules: Sequence[str]) -> None:
         """Store the preload list at the master, if this node leads its round."""
-        self._library.modules = tuple(modules)
-        self._share()
+        self._preload_list.modules = tuple(modules)
+        self._publish_preload_list()
 
-    async def join(self) -> World:
+    async def join(self) -> WorldSpec:
         """Ask the master for a world until there is one.
 
         Raises:
-            MeetingError: the master cannot be reached, or refuses to form a world.
+            RendezvousError: the master cannot be reached, or refuses to form a world.
         """
-        await self._begin()
-        if self._check_wanted and self._check:
-            order, self._check_wanted = self._check_wanted, None
-            self._doing = msg.Phase.CHECKING
+        await self._connect()
+        if self._pending_check and self._check:
+            order, self._pending_check = self._pending_check, None
+            self._idle_phase = msg.NodePhase.CHECKING
             await self._check(self._client, order)
-        self._doing = msg.Phase.WAITING
+        self._idle_phase = msg.NodePhase.WAITING
         self._joins += 1
-        world = await self._world_unless_stopped()
+        world = await self._request_world_or_stop()
         if self._round:
-            self._restarts_before += self._round.go.attempt - self._round.world.attempt
-        self._round = Round(world, self._place.node_id)
-        self._agreement.forget()
-        self._share()
-        first = self._world(self._round)
-        await self._first_node_starts(self._round)
+            self._restarts_before += self._round.order.attempt - self._round.world.attempt
+        self._round = RoundState(world, self._identity.node_id)
+        self._restart_coordinator.reset()
+        self._publish_preload_list()
+        first = self._start_attempt(self._round)
+        await self._wait_for_first_node(self._round)
         return first
 
-    async def restart(self, world: World, failure: Failure | None) -> World:
+    async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
         """Agree with the peers on the next attempt. Ask the master if one of them is lost."""
         current_round = self._round
         # The heartbeat reports the last steps of the ended attempt: lost work is counted from them.
-        self._keep(self._send(self._heartbeat()))
-        if current_round is None or self._notice:
+        self._run_in_background(self._send(self._heartbeat()))
+        if current_round is None or self._pending_notice:
             return await self.join()
-        if failure and current_round.go.attempt <= self._running:
-            report = failed(self._place, self._in_round, self._running, failure)
-            self._keep(self._send(report))
-            agreed = await self._agreement.reached(current_round, self._running, str(failure))
+        if failure and current_round.order.attempt <= self._running_attempt:
+            report = failure_message(
+                self._identity, self._round_number, self._running_attempt, failure
+            )
+            self._run_in_background(self._send(report))
+            agreed = await self._restart_coordinator.agree_on_restart(
+                current_round, self._running_attempt, str(failure)
+            )
         else:
-            agreed = await self._agreement.all_heard()
+            agreed = await self._restart_coordinator.wait_for_acks()
         if agreed:
-            await self._first_node_starts(current_round)
-        if agreed and self._notice is None and self._round is current_round:
-            return self._world(current_round)
+            await self._wait_for_first_node(current_round)
+        if agreed and self._pending_notice is None and self._round is current_round:
+            return self._start_attempt(current_round)
         return await self.join()
 
-    def started(self, world: World) -> None:
+    def announce_start(self, world: WorldSpec) -> None:
         """Announce the start to the other nodes, if this node leads its round."""
-        if self._round and self._round.leads and world is self._current:
-            self._keep(self._agreement.tell_start(self._round, self._running))
+        if self._round and self._round.is_leader and world is self._current_world:
+            self._run_in_background(
+                self._restart_coordinator.announce_start(self._round, self._running_attempt)
+            )
 
-    async def notice(self) -> Notice:
+    async def wait_for_notice(self) -> StopNotice:
         """Wait for an order of the leader or the master."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._notice or self._is_behind())
-        return self._notice or Notice(self._round.go.reason if self._round else "")
+            await self._changed.wait_for(lambda: self._pending_notice or self._is_behind())
+        return self._pending_notice or StopNotice(self._round.order.reason if self._round else "")
 
-    async def views(self) -> Sequence[View]:
-        if self._round is None or self._node is None:
+    async def rank_stacks(self) -> Sequence[RankStack]:
+        if self._round is None or self._workers is None:
             return ()
-        return await self._inquest.views(self._round, self._running, self._node)
+        return await self._hang_diagnosis.rank_stacks(
+            self._round, self._running_attempt, self._workers
+        )
 
-    async def finished(self, world: World) -> Notice | None:
+    async def finish(self, world: WorldSpec) -> StopNotice | None:
         """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
-        done = asyncio.ensure_future(self._finish())
-        notice = asyncio.ensure_future(self.notice())
+        done = asyncio.ensure_future(self._report_finished())
+        notice = asyncio.ensure_future(self.wait_for_notice())
         try:
             await asyncio.wait({done, notice}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -180,14 +197,14 @@ class Membership:
         """Leave the job at the master, if it is connected; close all connections."""
         succeeded = reason == "done"
         farewell = msg.Leave(
-            node_id=self._place.node_id,
+            node_id=self._identity.node_id,
             incarnation=self._incarnation,
             reason=reason[:TEXT_LIMIT],
             succeeded=succeeded,
         )
         if self._client.is_connected:
             with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-                await self._client.call(farewell, timeout_s=FAREWELL_S)
+                await self._client.call(farewell, timeout_s=LEAVE_TIMEOUT_S)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -196,29 +213,31 @@ class Membership:
 
     # Joining
 
-    async def _begin(self) -> None:
+    async def _connect(self) -> None:
         if self._peer_port:
             return
         self._peer_port = await self._peers.listen()
         await self._client.__aenter__()
-        await arrived(self._client, self._place.connect_timeout_s)
-        self._keep(self._follow_commands())
-        self._keep(self._beat())
-        self._keep(self._contact.watch(lambda: self._round, self._leave_round))
+        await wait_for_master(self._client, self._identity.connect_timeout_s)
+        self._run_in_background(self._follow_commands())
+        self._run_in_background(self._send_heartbeats())
+        self._run_in_background(
+            self._partition_detector.watch(lambda: self._round, self._leave_round)
+        )
 
-    def _share(self) -> None:
-        if self._round and self._round.leads:
-            self._keep(self._library.tell())
+    def _publish_preload_list(self) -> None:
+        if self._round and self._round.is_leader:
+            self._run_in_background(self._preload_list.publish())
 
     @property
-    def _notice(self) -> Notice | None:
-        return self._wanted.notice(self._round.world.round if self._round else None)
+    def _pending_notice(self) -> StopNotice | None:
+        return self._pending_orders.notice(self._round.world.round if self._round else None)
 
-    async def _world_unless_stopped(self) -> msg.World:
+    async def _request_world_or_stop(self) -> msg.WorldInfo:
         """Request a world; raise when an order to stop comes first, or this node is partitioned."""
-        world = asyncio.ensure_future(self._ask_for_world())
-        stopped = asyncio.ensure_future(self._stopped())
-        cut_off = asyncio.ensure_future(self._contact.cut_off())
+        world = asyncio.ensure_future(self._request_world())
+        stopped = asyncio.ensure_future(self._wait_for_stop())
+        cut_off = asyncio.ensure_future(self._partition_detector.wait_until_partitioned())
         every: tuple[asyncio.Future[Any], ...] = (world, stopped, cut_off)
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
@@ -227,98 +246,111 @@ class Membership:
                 future.cancel()
             await asyncio.gather(*every, return_exceptions=True)
         if not stopped.cancelled():
-            raise MeetingError(f"stopped: {stopped.result().reason}")
+            raise RendezvousError(f"stopped: {stopped.result().reason}")
         if not cut_off.cancelled():
-            raise CutOffError(cut_off.result())
+            raise PartitionedError(cut_off.result())
         return world.result()
 
-    async def _stopped(self) -> Notice:
+    async def _wait_for_stop(self) -> StopNotice:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._wanted.stop)
-        assert self._wanted.stop is not None
-        return self._wanted.stop
+            await self._changed.wait_for(lambda: self._pending_orders.stop)
+        assert self._pending_orders.stop is not None
+        return self._pending_orders.stop
 
-    async def _ask_for_world(self) -> msg.World:
-        messages, logged_at = Speaker(self._place, self._incarnation), time.monotonic()
+    async def _request_world(self) -> msg.WorldInfo:
+        messages, logged_at = MasterMessages(self._identity, self._incarnation), time.monotonic()
         message = messages.join(self._joins, self._peer_port, self._round)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
             except RequestRefusedError as error:
-                raise MeetingError(str(error)) from error
-            if isinstance(reply, msg.World):
+                raise RendezvousError(str(error)) from error
+            if isinstance(reply, msg.WorldInfo):
                 return reply
-            waiting = reply.message if isinstance(reply, msg.Waiting) else ""
-            if waiting and time.monotonic() - logged_at >= WAIT_TOLD_S:
+            waiting = reply.message if isinstance(reply, msg.JoinPending) else ""
+            if waiting and time.monotonic() - logged_at >= WAIT_MESSAGE_INTERVAL_S:
                 logged_at = time.monotonic()
                 log.warning("waiting: %s", waiting)
 
-    async def _first_node_starts(self, current_round: Round) -> None:
+    async def _wait_for_first_node(self, current_round: RoundState) -> None:
         """Wait until the leader has started its workers, another order comes, or the timeout."""
-        attempt = current_round.go.attempt
+        attempt = current_round.order.attempt
 
         def is_time() -> bool:
-            is_over = self._notice is not None or current_round.go.attempt > attempt
-            return is_over or self._agreement.is_started(current_round.world.round, attempt)
+            is_over = self._pending_notice is not None or current_round.order.attempt > attempt
+            return is_over or self._restart_coordinator.is_started(
+                current_round.world.round, attempt
+            )
 
-        if not current_round.leads:
+        if not current_round.is_leader:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(START_WAIT_S), self._changed:
+                async with asyncio.timeout(FIRST_NODE_WAIT_S), self._changed:
                     await self._changed.wait_for(is_time)
 
-    def _world(self, current_round: Round) -> World:
-        self._running, self._doing = current_round.go.attempt, None
-        self._current = current_round.attempt_world(self._restarts_before)
-        return self._current
+    def _start_attempt(self, current_round: RoundState) -> WorldSpec:
+        self._running_attempt, self._idle_phase = current_round.order.attempt, None
+        self._current_world = current_round.world_spec(self._restarts_before)
+        return self._current_world
 
     # Restarts in place
 
     def _is_behind(self) -> bool:
-        return self._round is not None and self._round.go.attempt > self._running
+        return self._round is not None and self._round.order.attempt > self._running_attempt
 
-    async def _answer(self, message: PeerMessage) -> PeerMessage:
+    async def _answer_peer(self, message: PeerMessage) -> PeerMessage:
         current_round = self._round
-        if isinstance(message, Started):
-            self._agreement.hear_start(message)
+        if isinstance(message, WorkersStarted):
+            self._restart_coordinator.record_start(message)
         if current_round is None:
-            return Heard(0, 0)
-        if isinstance(message, Hung | Look):
-            return await self._testify(current_round, message)
-        if self._wanted.notice(current_round.world.round):
-            return Heard(current_round.world.round, LEFT)
-        reply = current_round.hear(message)
+            return Ack(0, 0)
+        if isinstance(message, HangReport | StackRequest):
+            return await self._answer_stack_request(current_round, message)
+        if self._pending_orders.notice(current_round.world.round):
+            return Ack(current_round.world.round, LEFT_ROUND)
+        reply = current_round.apply_message(message)
         if (
-            isinstance(message, Failed)
-            and current_round.leads
-            and message.round == current_round.go.round
+            isinstance(message, RestartRequest)
+            and current_round.is_leader
+            and message.round == current_round.order.round
         ):
-            if current_round.is_news(message):
-                self._agreement.lead(current_round, message.attempt, message.reason)
-            reply = current_round.go
-        await self._wake()
+            if current_round.is_current_failure(message):
+                self._restart_coordinator.order_restart(
+                    current_round, message.attempt, message.reason
+                )
+            reply = current_round.order
+        await self._notify_waiters()
         return reply
 
-    async def _testify(self, current_round: Round, message: Hung | Look) -> Seen:
-        is_ours = (message.round, message.attempt) == (current_round.world.round, self._running)
-        if not is_ours or self._node is None:
-            return Seen(await self._inquest.recalled(message.round, message.attempt))
-        if isinstance(message, Look):
-            return Seen(tuple(await self._node.views()))
-        return Seen(await self._inquest.gathered(current_round, self._running, self._node))
+    async def _answer_stack_request(
+        self, current_round: RoundState, message: HangReport | StackRequest
+    ) -> StackReply:
+        is_ours = (message.round, message.attempt) == (
+            current_round.world.round,
+            self._running_attempt,
+        )
+        if not is_ours or self._workers is None:
+            return StackReply(await self._hang_diagnosis.recall(message.round, message.attempt))
+        if isinstance(message, StackRequest):
+            return StackReply(tuple(await self._workers.rank_stacks()))
+        return StackReply(
+            await self._hang_diagnosis.gather_once(
+                current_round, self._running_attempt, self._workers
+            )
+        )
 
     async def _leave_round(self, round_: int, reason: str) -> None:
-        if self._doing is None and self._wanted.notice(round_) is None:
+        if self._idle_phase is None and self._pending_orders.notice(round_) is None:
             log.warning("leaving this world: %s", reason)
-        self._wanted.leave(round_, reason)
-        await self._wake()
+        self._pending_orders.order_leave(round_, reason)
+        await self._notify_waiters()
 
-    async def _wake(self) -> None:
+    async def _notify_waiters(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
     # Orders of the master
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -326,70 +358,72 @@ class Membership:
     async def _follow_commands(self) -> None:
         try:
             async for command in self._client.commands():
-                await self._obey(command.what)
+                await self._handle_command(command.what)
         except RequestRefusedError as error:
-            self._wanted.end(str(error))
-            await self._wake()
+            self._pending_orders.order_stop(str(error))
+            await self._notify_waiters()
 
-    async def _obey(self, what: msg.CommandKind) -> None:
+    async def _handle_command(self, what: msg.CommandBody) -> None:
         match what:
-            case msg.Restart():
-                self._wanted.leave(what.round, what.reason)
-            case msg.Stop() | msg.Evict():
-                self._wanted.end(what.message or what.reason)
+            case msg.RestartCommand():
+                self._pending_orders.order_leave(what.round, what.reason)
+            case msg.StopCommand() | msg.Evict():
+                self._pending_orders.order_stop(what.message or what.reason)
             case msg.RunCheck():
-                self._check_wanted = what
-                self._wanted.leave(self._in_round, f"a node check is requested: {what.reason}")
-            case msg.DumpStacks() if self._node:
-                self._keep(self._node.dump_stacks(what.reason))
-            case msg.SaveCheckpoint() if self._node:
+                self._pending_check = what
+                self._pending_orders.order_leave(
+                    self._round_number, f"a node check is requested: {what.reason}"
+                )
+            case msg.DumpStacks() if self._workers:
+                self._run_in_background(self._workers.dump_stacks(what.reason))
+            case msg.SaveCheckpoint() if self._workers:
                 log.warning("saving the newest checkpoint: %s", what.reason or "requested")
-                self._node.start_saving()
-        await self._wake()
+                self._workers.start_saving()
+        await self._notify_waiters()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             welcome = self._client.welcome
             await asyncio.sleep(welcome.heartbeat_s if welcome else 1.0)
             await self._send(self._heartbeat())
 
     @property
-    def _in_round(self) -> int:
+    def _round_number(self) -> int:
         return self._round.world.round if self._round else 0
 
     def _heartbeat(self) -> msg.Heartbeat:
         # A node whose workers do not run must not claim a round: the master might take a world that
         # is over for the current one.
-        messages = Speaker(self._place, self._incarnation)
-        if self._doing is not None:
-            return messages.heartbeat(0, 0, Report(phase=self._doing))
-        report = self._node.report() if self._node else Report()
-        current = self._current
+        messages = MasterMessages(self._identity, self._incarnation)
+        if self._idle_phase is not None:
+            return messages.heartbeat(0, 0, ProgressReport(phase=self._idle_phase))
+        report = self._workers.report() if self._workers else ProgressReport()
+        current = self._current_world
         if current is None or (report.round, report.attempt) != (current.round, current.attempt):
-            report = Report(phase=msg.Phase.TRAINING)  # its workers are about to start
-        return messages.heartbeat(self._in_round, max(self._running, 0), report)
+            report = ProgressReport(phase=msg.NodePhase.TRAINING)  # its workers are about to start
+        return messages.heartbeat(self._round_number, max(self._running_attempt, 0), report)
 
-    async def _finish(self) -> Notice | None:
+    async def _report_finished(self) -> StopNotice | None:
         assert self._round is not None
-        message = msg.Finished(
-            node_id=self._place.node_id,
+        message = msg.WorkersFinished(
+            node_id=self._identity.node_id,
             incarnation=self._incarnation,
             round=self._round.world.round,
-            attempt=self._round.go.attempt,
-            wait_s=POLL_S,
+            attempt=self._round.order.attempt,
+            wait_s=LONG_POLL_S,
         )
         while True:
             try:
-                reply = await self._client.call(message, timeout_s=FINISH_PATIENCE_S)
+                reply = await self._client.call(message, timeout_s=FINISH_TIMEOUT_S)
             except MasterUnreachableError as error:
                 log.warning("ending without confirmation of the master: %s", error)
                 return None
             except RequestRefusedError as error:
-                self._wanted.leave(message.round, str(error))
-                return self._notice
-            if not isinstance(reply, msg.Waiting):
+                self._pending_orders.order_leave(message.round, str(error))
+                return self._pending_notice
+            if not isinstance(reply, msg.JoinPending):
                 return None
 
-    async def _send(self, message: msg.Message) -> None:
+    async def _send(self, message: msg.ProtocolMessage) -> None:
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            await self._client.call(message, timeout_s=POLL_S)
+            await self._client.call(message, timeout_s=LONG_POLL_S)

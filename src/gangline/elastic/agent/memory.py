@@ -8,20 +8,20 @@ _KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryStatus:
     """Memory limit, and the part that is available."""
 
     limit_bytes: int
     available_bytes: int
 
 
-def memory(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> Memory:
+def memory_status(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> MemoryStatus:
     """Return limit and available memory of the container, or of the machine if that is lower."""
     lines = (proc / "meminfo").read_text().splitlines()
     sizes = {
         name: int(rest.split()[0]) * _KIB for name, _, rest in (x.partition(":") for x in lines)
     }
-    machine = Memory(sizes["MemTotal"], sizes["MemAvailable"])
+    machine = MemoryStatus(sizes["MemTotal"], sizes["MemAvailable"])
     limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
     if limit is None:
         limit = _number(cgroup / "memory/memory.limit_in_bytes")
@@ -31,7 +31,7 @@ def memory(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> Memory:
     # Inactive pages of the file cache count as used, but the kernel reclaims them on demand.
     stat = cgroup / "memory.stat"
     cached = _field(stat if stat.exists() else cgroup / "memory/memory.stat", "inactive_file") or 0
-    return Memory(limit, min(machine.available_bytes, limit - used + cached))
+    return MemoryStatus(limit, min(machine.available_bytes, limit - used + cached))
 
 
 def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> int:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from gangline.elastic.agent.process import StartError, end_all, start
+from gangline.elastic.agent.process import StartError, end_processes, start_process
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 3.0
+PY_SPY_TIMEOUT_S = 3.0
 """Time limit for py-spy, after which it is killed."""
 
 
@@ -38,7 +38,7 @@ class _Thread(msgspec.Struct):
 _decoder = msgspec.json.Decoder(list[_Thread])
 
 
-async def stacks_of(pid: int, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+async def py_spy_stacks(pid: int, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Return the stacks of a process in the format of faulthandler; empty if they cannot be read.
 
     Args:
@@ -52,10 +52,10 @@ async def stacks_of(pid: int, folder: Path, environment: Mapping[str, str] = os.
     out, err = folder / "py_spy.json", folder / "py_spy.err"
     arguments = [program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        process = start(arguments, environment, stdout=out, stderr=err)
-        await asyncio.wait([process.ended], timeout=LOOK_S)
-        await end_all([process], signal.SIGKILL, LOOK_S)
-        return told(_decoder.decode(out.read_bytes()), pid)
+        process = start_process(arguments, environment, stdout=out, stderr=err)
+        await asyncio.wait([process.ended], timeout=PY_SPY_TIMEOUT_S)
+        await end_processes([process], signal.SIGKILL, PY_SPY_TIMEOUT_S)
+        return format_stacks(_decoder.decode(out.read_bytes()), pid)
     except (StartError, OSError, msgspec.DecodeError) as error:
         log.warning("py-spy cannot read process %d: %s", pid, _last_line(err) or error)
         return ""
@@ -64,7 +64,7 @@ async def stacks_of(pid: int, folder: Path, environment: Mapping[str, str] = os.
             file.unlink(missing_ok=True)
 
 
-def told(threads: Sequence[_Thread], pid: int) -> str:
+def format_stacks(threads: Sequence[_Thread], pid: int) -> str:
     """Format stacks as faulthandler does, with the main thread last."""
     main = [each for each in threads if each.os_thread_id == pid or each.thread_name == _MAIN]
     others = [each for each in threads if each not in main]

@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.elastic.agent.hang import View
+from gangline.elastic.agent.hang import RankStack
 from gangline.elastic.protocol import seal
 
 log = logging.getLogger(__name__)
 
-LEFT = -1
+LEFT_ROUND = -1
 """Replaces the attempt number in the reply of a node that has left the round."""
 TEXT_LIMIT = 4096
 """Characters of a reason or a message at most, in what agents send."""
@@ -29,7 +29,7 @@ class PeerError(Exception):
     """A peer cannot be reached, or does not belong to this job."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class RestartRequest(msgspec.Struct, frozen=True, tag="Failed"):
     """Request: workers of this attempt have failed; restart. Reply: ``RestartOrder``."""
 
     round: int
@@ -37,7 +37,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-class Go(msgspec.Struct, frozen=True, tag=True):
+class RestartOrder(msgspec.Struct, frozen=True, tag="Go"):
     """Order of the leader: stop the workers and start this attempt. Reply: ``Ack``."""
 
     round: int
@@ -47,48 +47,50 @@ class Go(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class WorkersStarted(msgspec.Struct, frozen=True, tag="Started"):
     """The leader's workers of this attempt, rank 0 among them, have started. Reply: ``Ack``."""
 
     round: int
     attempt: int
 
 
-class Hung(msgspec.Struct, frozen=True, tag=True):
+class HangReport(msgspec.Struct, frozen=True, tag="Hung"):
     """Request: this attempt hangs; return the stacks of all ranks. Reply: ``StackReply``."""
 
     round: int
     attempt: int
 
 
-class Look(msgspec.Struct, frozen=True, tag=True):
+class StackRequest(msgspec.Struct, frozen=True, tag="Look"):
     """Request: return the stacks of this node's ranks. Reply: ``StackReply``."""
 
     round: int
     attempt: int
 
 
-class Seen(msgspec.Struct, frozen=True, tag=True):
+class StackReply(msgspec.Struct, frozen=True, tag="Seen"):
     """Reply: stack locations of ranks."""
 
-    views: tuple[View, ...] = ()
+    views: tuple[RankStack, ...] = ()
 
 
-class Heard(msgspec.Struct, frozen=True, tag=True):
+class Ack(msgspec.Struct, frozen=True, tag="Heard"):
     """Reply and probe: the sender's round and attempt."""
 
     round: int
     attempt: int
 
 
-PeerMessage: TypeAlias = Failed | Go | Started | Hung | Look | Seen | Heard
-Answer: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
+PeerMessage: TypeAlias = (
+    RestartRequest | RestartOrder | WorkersStarted | HangReport | StackRequest | StackReply | Ack
+)
+AnswerHandler: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 
 
-class Peers:
+class PeerTransport:
     """Exchanges messages with other agents, encrypted with the job secret."""
 
-    def __init__(self, secret: seal.Secret, answer: Answer) -> None:
+    def __init__(self, secret: seal.JobSecret, answer: AnswerHandler) -> None:
         """Take the job's secret, and the handler of other agents' messages."""
         self._secret, self._answer = secret, answer
         self._decoder = msgspec.json.Decoder(PeerMessage)
@@ -114,7 +116,7 @@ class Peers:
                 writer.close()
             await self._server.wait_closed()
 
-    async def tell(self, address: str, message: PeerMessage, timeout_s: float) -> PeerMessage:
+    async def request(self, address: str, message: PeerMessage, timeout_s: float) -> PeerMessage:
         """Send a message to a peer and return its reply.
 
         Raises:
@@ -125,44 +127,50 @@ class Peers:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
                 with contextlib.closing(writer):
-                    return await self._ask(reader, writer, message)
-        except (OSError, TimeoutError, EOFError, seal.SealError, msgspec.DecodeError) as error:
+                    return await self._exchange(reader, writer, message)
+        except (
+            OSError,
+            TimeoutError,
+            EOFError,
+            seal.SecureChannelError,
+            msgspec.DecodeError,
+        ) as error:
             raise PeerError(f"{address}: {error or 'no answer in time'}") from error
 
-    async def _ask(
+    async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: PeerMessage
     ) -> PeerMessage:
-        mine = seal.greeting()
+        mine = seal.new_handshake()
         writer.write(mine)
-        theirs = await reader.readexactly(seal.GREETING_BYTES)
-        seal.check_greeting(theirs)
-        ends = seal.ends(self._secret, mine, theirs, client=True)
-        ends.opener.limit = seal.LARGEST_FRAME  # only a reply to a request may be this long
-        writer.write(ends.sealer.seal(msgspec.json.encode(message)))
-        reply: PeerMessage = self._decoder.decode(await _content(reader, ends))
+        theirs = await reader.readexactly(seal.HANDSHAKE_BYTES)
+        seal.check_handshake(theirs)
+        ends = seal.derive_channel(self._secret, mine, theirs, client=True)
+        ends.decryptor.limit = seal.MAX_FRAME_BYTES  # only a reply to a request may be this long
+        writer.write(ends.encryptor.encrypt_frame(msgspec.json.encode(message)))
+        reply: PeerMessage = self._decoder.decode(await _read_content(reader, ends))
         return reply
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            mine = seal.greeting()
+            mine = seal.new_handshake()
             writer.write(mine)
-            theirs = await reader.readexactly(seal.GREETING_BYTES)
-            seal.check_greeting(theirs)
-            ends = seal.ends(self._secret, theirs, mine, client=False)
-            heard = self._decoder.decode(await _content(reader, ends))
+            theirs = await reader.readexactly(seal.HANDSHAKE_BYTES)
+            seal.check_handshake(theirs)
+            ends = seal.derive_channel(self._secret, theirs, mine, client=False)
+            heard = self._decoder.decode(await _read_content(reader, ends))
             reply = await self._answer(heard)
-            writer.write(ends.sealer.seal(msgspec.json.encode(reply)))
+            writer.write(ends.encryptor.encrypt_frame(msgspec.json.encode(reply)))
             await writer.drain()
-        except (OSError, EOFError, seal.SealError, msgspec.DecodeError) as error:
+        except (OSError, EOFError, seal.SecureChannelError, msgspec.DecodeError) as error:
             log.debug("rejected a connection", extra={"error": str(error)})
         finally:
             self._open.discard(writer)
             writer.close()
 
 
-async def _content(reader: asyncio.StreamReader, ends: seal.Ends) -> bytes:
+async def _read_content(reader: asyncio.StreamReader, ends: seal.SecureChannel) -> bytes:
     while piece := await reader.read(_READ):
-        for content in ends.opener.feed(piece):
+        for content in ends.decryptor.feed(piece):
             return content
     raise EOFError("the other end closed the connection")

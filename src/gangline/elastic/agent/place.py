@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeIdentity:
     """Identity of this node, and its rendezvous parameters."""
 
     job: str
-    master: str
+    master_address: str
     node_id: int
     node_rank: int
     host: str
@@ -20,7 +20,7 @@ class Place:
     join_timeout_s: float
     connect_timeout_s: float = 60.0
     topology: tuple[str, ...] = ()
-    witness: str | None = None
+    witness_address: str | None = None
     """host:port of the cluster's API server; None if no component would replace this node.
 
     A node that reaches neither the witness nor any other node ends.

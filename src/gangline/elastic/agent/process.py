@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HOOK_FOLDER = Path(__file__).parent / "hook"
+HOOK_FOLDER = Path(__file__).parent / "spares" / "hook"
 HOOK_VARIABLE = "GANGLINE_WORKER_HOOK"
 STACKS_VARIABLE = "GANGLINE_STACKS"
 STACKS_SIGNAL = signal.SIGRTMIN + 7
@@ -44,7 +44,7 @@ class Process:
 
     popen: subprocess.Popen[bytes]
     ended: asyncio.Future[int]
-    when: float = 0.0
+    ended_at: float = 0.0
     """Time of the exit, in seconds since 1970."""
     _descriptor: int = field(default=-1)
 
@@ -52,24 +52,24 @@ class Process:
     def pid(self) -> int:
         return self.popen.pid
 
-    def send(self, number: signal.Signals) -> None:
+    def signal_group(self, number: signal.Signals) -> None:
         """Signal the process group."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
-    def tell(self, number: int) -> None:
+    def signal_process(self, number: int) -> None:
         """Signal the process alone."""
         if not self.ended.done():
             self.popen.send_signal(number)
 
-    def _look(self) -> None:
+    def _reap(self) -> None:
         code = self.popen.poll()
         if code is None:
             return
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
-        self.when = time.time()
+        self.ended_at = time.time()
         if code:
             # Children of a failed worker, such as data loaders, must not outlive it. After success
             # they may: a script can leave an upload behind.
@@ -79,7 +79,7 @@ class Process:
             self.ended.set_result(code)
 
 
-def start(
+def start_process(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     *,
@@ -132,17 +132,19 @@ def start(
 def _watch(popen: subprocess.Popen[bytes]) -> Process:
     loop = asyncio.get_running_loop()
     process = Process(popen, loop.create_future(), _descriptor=os.pidfd_open(popen.pid))
-    loop.add_reader(process._descriptor, process._look)
+    loop.add_reader(process._descriptor, process._reap)
     return process
 
 
-def bound_to(processors: frozenset[int]) -> None:
+def bind_to_processors(processors: frozenset[int]) -> None:
     """Bind the calling process to processors; called before its program is loaded."""
     if processors:
         os.sched_setaffinity(0, processors)
 
 
-def hooked(environment: Mapping[str, str], mode: str, channel: socket.socket) -> dict[str, str]:
+def hook_environment(
+    environment: Mapping[str, str], mode: str, channel: socket.socket
+) -> dict[str, str]:
     """Return the environment that makes an interpreter run the worker hook before its script."""
     paths = [str(HOOK_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
     return {
@@ -152,21 +154,23 @@ def hooked(environment: Mapping[str, str], mode: str, channel: socket.socket) ->
     }
 
 
-async def end_all(processes: Sequence[Process], number: signal.Signals, grace_s: float) -> bool:
+async def end_processes(
+    processes: Sequence[Process], number: signal.Signals, grace_s: float
+) -> bool:
     """Signal processes and wait; kill the remaining ones. Returns True if any had to be killed."""
     living = [each for each in processes if not each.ended.done()]
     for process in living:
-        process.send(number)
+        process.signal_group(number)
     if not living:
         return False
     _, left = await asyncio.wait([each.ended for each in living], timeout=grace_s)
     if not left:
         return False
     for process in living:
-        process.send(signal.SIGKILL)
-    await asyncio.wait(left, timeout=_UNKILLABLE_S)
+        process.signal_group(signal.SIGKILL)
+    await asyncio.wait(left, timeout=_KILL_TIMEOUT_S)
     return True
 
 
-_UNKILLABLE_S = 30.0
+_KILL_TIMEOUT_S = 30.0
 """Time limit after SIGKILL: a process in uninterruptible sleep is abandoned."""

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.account import Report
-from gangline.elastic.agent.hang import View
-from gangline.elastic.agent.world import PortsTakenError, World, free_port, is_free
+from gangline.elastic.agent.account import ProgressReport
+from gangline.elastic.agent.hang import RankStack
+from gangline.elastic.agent.world import PortsTakenError, WorldSpec, free_port, is_port_free
 
 
-class MeetingError(Exception):
+class RendezvousError(Exception):
     """No world could be formed."""
 
 
-class CutOffError(MeetingError):
+class PartitionedError(RendezvousError):
     """This node reaches neither master, members nor witness."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class StopNotice:
     """Other nodes or the master interrupt this agent's attempt."""
 
     reason: str
@@ -32,14 +32,14 @@ class Notice:
     """True: end the workers and the agent. False: join the next attempt."""
 
 
-class Node(Protocol):
+class WorkerControl(Protocol):
     """Control of this node's workers, for the master and other nodes."""
 
-    def report(self) -> Report:
+    def report(self) -> ProgressReport:
         """Return the present progress, or the last one after the workers have ended."""
         ...
 
-    async def views(self) -> Sequence[View]:
+    async def rank_stacks(self) -> Sequence[RankStack]:
         """Return the stacks of all ranks of this node."""
         ...
 
@@ -52,26 +52,26 @@ class Node(Protocol):
         ...
 
 
-class Rendezvous(Protocol):
+class RendezvousHandler(Protocol):
     """Provides worlds to an agent."""
 
-    def serve(self, node: Node) -> None:
+    def attach_workers(self, workers: WorkerControl) -> None:
         """Attach the workers of this node."""
         ...
 
-    async def imports(self) -> Sequence[str]:
+    async def known_imports(self) -> Sequence[str]:
         """Return the modules that running workers have imported. Called before the first join."""
         ...
 
-    def learned(self, modules: Sequence[str]) -> None:
+    def share_imports(self, modules: Sequence[str]) -> None:
         """Share the modules that workers import with nodes that join later."""
         ...
 
-    async def join(self) -> World:
+    async def join(self) -> WorldSpec:
         """Return the first world, or the next one after a change of members."""
         ...
 
-    async def restart(self, world: World, failure: Failure | None) -> World:
+    async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
         """Agree with the other members on the attempt after ``world``.
 
         Args:
@@ -80,19 +80,19 @@ class Rendezvous(Protocol):
         """
         ...
 
-    def started(self, world: World) -> None:
+    def announce_start(self, world: WorldSpec) -> None:
         """Report that the workers of this world have started here; other nodes may wait for it."""
         ...
 
-    async def notice(self) -> Notice:
+    async def wait_for_notice(self) -> StopNotice:
         """Wait until other nodes or the master interrupt this attempt."""
         ...
 
-    async def views(self) -> Sequence[View]:
+    async def rank_stacks(self) -> Sequence[RankStack]:
         """Return the stacks of the ranks of all nodes; called when this node hangs."""
         ...
 
-    async def finished(self, world: World) -> Notice | None:
+    async def finish(self, world: WorldSpec) -> StopNotice | None:
         """Report that all workers here have succeeded; wait for the other nodes.
 
         Returns None when all nodes have succeeded, else the notice that interrupts the wait.
@@ -104,50 +104,50 @@ class Rendezvous(Protocol):
         ...
 
 
-class OneNode:
+class SingleNodeRendezvous:
     """Worlds of a single node, without a master."""
 
     def __init__(self, local_world_size: int, host: str, port: int | None = None) -> None:
         self._size, self._host, self._port = local_world_size, host, port
-        self._node: Node | None = None
+        self._workers: WorkerControl | None = None
 
-    def serve(self, node: Node) -> None:
-        self._node = node
+    def attach_workers(self, workers: WorkerControl) -> None:
+        self._workers = workers
 
-    async def imports(self) -> Sequence[str]:
+    async def known_imports(self) -> Sequence[str]:
         return ()
 
-    def learned(self, modules: Sequence[str]) -> None: ...
+    def share_imports(self, modules: Sequence[str]) -> None: ...
 
-    async def join(self) -> World:
+    async def join(self) -> WorldSpec:
         """Return the world of this node.
 
         Raises:
             PortsTakenError: another process listens on the requested port.
         """
-        if self._port and not is_free(self._port):
+        if self._port and not is_port_free(self._port):
             raise PortsTakenError(
                 f"--master-port {self._port}: another process listens on that port of this node; "
                 "leave the flag out for a free one"
             )
-        return World(0, 0, 1, 0, self._size, self._host, self._port or free_port())
+        return WorldSpec(0, 0, 1, 0, self._size, self._host, self._port or free_port())
 
-    async def restart(self, world: World, failure: Failure | None) -> World:
+    async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
         del failure
         port = self._port or free_port()
         return replace(world, attempt=world.attempt + 1, store_port=port)
 
-    def started(self, world: World) -> None: ...
+    def announce_start(self, world: WorldSpec) -> None: ...
 
-    async def notice(self) -> Notice:
+    async def wait_for_notice(self) -> StopNotice:
         """Never returns: no other node can interrupt."""
-        never: asyncio.Future[Notice] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[StopNotice] = asyncio.get_running_loop().create_future()
         return await never
 
-    async def views(self) -> Sequence[View]:
-        return await self._node.views() if self._node else ()
+    async def rank_stacks(self) -> Sequence[RankStack]:
+        return await self._workers.rank_stacks() if self._workers else ()
 
-    async def finished(self, world: World) -> Notice | None:
+    async def finish(self, world: WorldSpec) -> StopNotice | None:
         del world
         return None
 

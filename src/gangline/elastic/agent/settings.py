@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 DEFAULT_MAX_RESTARTS = 3
 DEFAULT_SHUTDOWN_S = 30.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class WorkerCommand:
     """The command of each worker."""
 
     arguments: tuple[str, ...]
@@ -37,12 +37,12 @@ class LogSettings:
     stdout_filters: tuple[str, ...] = ()
     """Teed lines that contain one of these are also written to filtered_stdout.log."""
     stderr_filters: tuple[str, ...] = ()
-    look_every_s: float = 0.1
+    poll_interval_s: float = 0.1
     """Polling interval of teed files."""
 
 
 @dataclass(frozen=True, slots=True)
-class StandbySettings:
+class SpareSettings:
     """Spare interpreters beside the workers."""
 
     enabled: bool = True
@@ -71,7 +71,7 @@ class HangSettings:
 class AgentSettings:
     """All settings of an agent except the world."""
 
-    command: Command
+    command: WorkerCommand
     local_world_size: int
     role: str = "default"
     run_id: str = "none"
@@ -80,7 +80,7 @@ class AgentSettings:
     """
     shutdown_s: float = DEFAULT_SHUTDOWN_S
     """Time between a signal and SIGKILL."""
-    signals: tuple[signal.Signals, ...] = SIGNALS
+    signals: tuple[signal.Signals, ...] = DEFAULT_SIGNALS
     """Signals that end the agent after it has forwarded them to the workers."""
     virtual_local_rank: bool = False
     """True if each worker sees its device as number 0 and itself as local rank 0."""
@@ -96,7 +96,7 @@ class AgentSettings:
     affinity: tuple[frozenset[int], ...] = ()
     """Processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)
-    standby: StandbySettings = field(default_factory=StandbySettings)
+    spares: SpareSettings = field(default_factory=SpareSettings)
     hang: HangSettings = field(default_factory=HangSettings)
 
     @property

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from gangline.elastic.agent.logs import Streams
-from gangline.elastic.agent.process import Process, hooked, start
+from gangline.elastic.agent.logs import WorkerFiles
+from gangline.elastic.agent.process import Process, hook_environment, start_process
 
-_WARM_S = 300.0
+_WARM_TIMEOUT_S = 300.0
 """Time limit for warming a spare."""
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ForkedChild:
     """A running fork, and the connection to it. Its end closes the connection."""
 
     reader: asyncio.StreamReader
@@ -29,17 +29,17 @@ class Child:
 
 
 @dataclass(eq=False, slots=True)
-class Spare:
+class SpareInterpreter:
     """A spare interpreter that waits for orders."""
 
     process: Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    is_whole: bool = False
+    has_all_modules: bool = False
     """True if all requested modules were imported."""
 
     @classmethod
-    async def started(
+    async def start(
         cls,
         arguments: Sequence[str],
         environment: Mapping[str, str],
@@ -52,12 +52,12 @@ class Spare:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            hook = hooked(environment, "spare", theirs)
-            process = start(arguments, hook, channel=theirs, prepare=prepare)
+            hook = hook_environment(environment, "spare", theirs)
+            process = start_process(arguments, hook, channel=theirs, prepare=prepare)
         return cls(process, *await asyncio.open_connection(sock=ours))
 
     async def warm(
-        self, modules: Sequence[str], *, nice: int, step: bool = False, quiet: bool = True
+        self, modules: Sequence[str], *, nice: int, tiny_step: bool = False, quiet: bool = True
     ) -> bool:
         """Import modules. Returns True if the spare can be used.
 
@@ -67,16 +67,16 @@ class Spare:
             step: True to train one step of a tiny layer.
             quiet: True to discard what the modules print.
         """
-        order = {"modules": list(modules), "step": step, "nice": nice, "quiet": quiet}
+        order = {"modules": list(modules), "step": tiny_step, "nice": nice, "quiet": quiet}
         try:
-            await self._order(order)
-            line = await asyncio.wait_for(self.reader.readline(), _WARM_S)
+            await self._send_order(order)
+            line = await asyncio.wait_for(self.reader.readline(), _WARM_TIMEOUT_S)
         except (TimeoutError, ConnectionError):
             return False
-        self.is_whole = bool(line) and not json.loads(line)["missing"]
+        self.has_all_modules = bool(line) and not json.loads(line)["missing"]
         return bool(line)
 
-    async def lend(self, module: str, environment: Mapping[str, str]) -> Child:
+    async def fork_child(self, module: str, environment: Mapping[str, str]) -> ForkedChild:
         """Run ``main(descriptor)`` of a module in a fork, as a new interpreter would.
 
         Torch and similar libraries must not have computed in this process: their threads do not
@@ -96,13 +96,13 @@ class Spare:
             with theirs, self._socket() as channel:
                 # A file descriptor must be sent with at least one byte; JSON ignores the space.
                 socket.send_fds(channel, [b" "], [theirs.fileno()])
-            await self._order({"child": spec})
+            await self._send_order({"child": spec})
         except BaseException:
             ours.close()
             raise
-        return Child(*await asyncio.open_connection(sock=ours))
+        return ForkedChild(*await asyncio.open_connection(sock=ours))
 
-    async def returned(self) -> int | None:
+    async def wait_for_child(self) -> int | None:
         """Wait for the end of the fork; return its exit code, None if it is unknown."""
         try:
             line = await self.reader.readline()
@@ -110,12 +110,12 @@ class Spare:
             line = b""
         return int(json.loads(line)["ended"]) if line else None
 
-    async def recall(self) -> None:
+    async def end_child(self) -> None:
         """Kill the fork; `wait_for_child` returns when it has ended."""
-        await self._order({})
+        await self._send_order({})
 
-    async def become(
-        self, environment: Mapping[str, str], streams: Streams, *, learns: bool = False
+    async def activate(
+        self, environment: Mapping[str, str], streams: WorkerFiles, *, reports_imports: bool = False
     ) -> socket.socket | None:
         """Run the script now.
 
@@ -125,13 +125,15 @@ class Spare:
             ConnectionError: the spare has died.
         """
         paths = [str(path) if path else None for path in (streams.stdout, streams.stderr)]
-        await self._order({"env": dict(environment), "streams": paths, "learns": learns})
-        channel = self._socket() if learns else None
+        await self._send_order(
+            {"env": dict(environment), "streams": paths, "learns": reports_imports}
+        )
+        channel = self._socket() if reports_imports else None
         self.writer.close()
         return channel
 
-    async def _order(self, words: Mapping[str, object]) -> None:
-        self.writer.write(json.dumps(words).encode() + b"\n")
+    async def _send_order(self, order: Mapping[str, object]) -> None:
+        self.writer.write(json.dumps(order).encode() + b"\n")
         await self.writer.drain()
 
     def _socket(self) -> socket.socket:

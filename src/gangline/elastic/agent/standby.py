@@ -17,35 +17,35 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gangline.elastic.agent.learning import preloadable
-from gangline.elastic.agent.memory import memory, resident_bytes
-from gangline.elastic.agent.process import bound_to, end_all
-from gangline.elastic.agent.settings import StandbySettings
-from gangline.elastic.agent.spare import Spare
+from gangline.elastic.agent.learning import preloadable_modules
+from gangline.elastic.agent.memory import memory_status, resident_bytes
+from gangline.elastic.agent.process import bind_to_processors, end_processes
+from gangline.elastic.agent.settings import SpareSettings
+from gangline.elastic.agent.spare import SpareInterpreter
 
 log = logging.getLogger(__name__)
 
-_LOW = 10
+_LOW_PRIORITY = 10
 _AUTOGROUP = Path("/proc/self/autogroup")
 _CAP_SYS_NICE = 23
-_FIRST_GUESS_BYTES = 400 << 20
+_INITIAL_ESTIMATE_BYTES = 400 << 20
 """Estimated memory of a spare until one has been measured."""
 _LINE_LIMIT = 1 << 22
-_AHEAD_S = 60.0
+_WARM_BEFORE_JOIN_S = 60.0
 """Maximum time by which a node delays its join to warm its spares."""
 
 
-class Spares:
+class SparePool:
     """The spare interpreters of one node."""
 
     def __init__(
         self,
-        settings: StandbySettings,
+        settings: SpareSettings,
         arguments: Callable[[int], Sequence[str]],
         size: int,
         affinity: tuple[frozenset[int], ...] = (),
         learned: Callable[[Sequence[str]], None] = lambda _: None,
-        first: Mapping[int, Spare] | None = None,
+        first_spares: Mapping[int, SpareInterpreter] | None = None,
     ) -> None:
         """Prepare for ``size`` workers.
 
@@ -58,15 +58,15 @@ class Spares:
             first: spares that wait already, by local rank.
         """
         self._settings, self._arguments, self._size = settings, arguments, size
-        self._affinity, self._tell = affinity, learned
+        self._affinity, self._on_learned = affinity, learned
         self._modules: tuple[str, ...] | None = settings.preload or None
         self._environments: dict[int, dict[str, str]] = {}
-        self._ready: dict[int, Spare] = dict(first or {})
-        self._warming: set[Spare] = set()
+        self._ready: dict[int, SpareInterpreter] = dict(first_spares or {})
+        self._warming: set[SpareInterpreter] = set()
         self._has_learned = False
-        self._task: asyncio.Task[None] | None = None
-        self._learning: asyncio.Task[None] | None = None
-        self.bytes_each = _FIRST_GUESS_BYTES
+        self._fill_task: asyncio.Task[None] | None = None
+        self._learn_task: asyncio.Task[None] | None = None
+        self.bytes_each = _INITIAL_ESTIMATE_BYTES
 
     @property
     def ready(self) -> frozenset[int]:
@@ -78,13 +78,13 @@ class Spares:
         """True if the imports are known; a worker may end before it has reported them."""
         return self._has_learned
 
-    def listen(self, channel: socket.socket) -> None:
+    def learn_from(self, channel: socket.socket) -> None:
         """Learn the imports of a worker that has just started."""
-        if self._learning:
-            self._learning.cancel()
-        self._learning = asyncio.create_task(self._learn(channel))
+        if self._learn_task:
+            self._learn_task.cancel()
+        self._learn_task = asyncio.create_task(self._learn(channel))
 
-    def take(self, local_rank: int) -> Spare | None:
+    def take(self, local_rank: int) -> SpareInterpreter | None:
         """Return the spare of a worker if it is warm and alive."""
         spare = self._ready.pop(local_rank, None)
         return spare if spare and not spare.process.ended.done() else None
@@ -93,7 +93,7 @@ class Spares:
         """Warm missing spares in the background, with the environments of the workers."""
         self._environments = {rank: dict(env) for rank, env in environments.items()}
         if self._settings.enabled and self._modules is not None:
-            self._begin()
+            self._start_filling()
 
     async def warm(
         self, modules: Sequence[str], environments: Mapping[int, Mapping[str, str]]
@@ -105,31 +105,31 @@ class Spares:
         """
         self._modules, self._has_learned = self._with_preload(modules), True
         self._environments = {rank: dict(env) for rank, env in environments.items()}
-        if not self._is_room(self._size):
+        if not self._has_memory_for(self._size):
             return
         try:
-            async with asyncio.timeout(_AHEAD_S):
+            async with asyncio.timeout(_WARM_BEFORE_JOIN_S):
                 await asyncio.gather(*(self._warm(rank, calmly=False) for rank in environments))
         except TimeoutError:
-            log.warning("spare interpreters are not warm after %g s", _AHEAD_S)
+            log.warning("spare interpreters are not warm after %g s", _WARM_BEFORE_JOIN_S)
         finally:
-            self._give_up_warming()
+            self._kill_warming()
 
     async def close(self) -> None:
-        for task in filter(None, (self._task, self._learning)):
+        for task in filter(None, (self._fill_task, self._learn_task)):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         spares = [*self._ready.values(), *self._warming]
         for spare in spares:
             spare.writer.close()
-        await end_all([each.process for each in spares], signal.SIGKILL, 0)
+        await end_processes([each.process for each in spares], signal.SIGKILL, 0)
         self._ready.clear()
         self._warming.clear()
 
     def release_if_short(self) -> None:
         """End all spares if free memory is below the reserve."""
-        if self._ready and memory().available_bytes < self._settings.reserve_bytes:
+        if self._ready and memory_status().available_bytes < self._settings.reserve_bytes:
             log.warning("memory is short now: ending the spare interpreters")
             for spare in self._ready.values():
                 spare.writer.close()
@@ -141,18 +141,18 @@ class Spares:
             line = await reader.readline()
         if not line:
             return  # it ended before its imports were complete
-        learned = preloadable(json.loads(line)["modules"], [os.getcwd()])
+        learned = preloadable_modules(json.loads(line)["modules"], [os.getcwd()])
         self._modules, self._has_learned = self._with_preload(learned), True
         log.debug("modules learned", extra={"modules": len(self._modules)})
-        self._tell(learned)
-        self._begin()
+        self._on_learned(learned)
+        self._start_filling()
 
     def _with_preload(self, modules: Sequence[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*modules, *self._settings.preload)))
 
-    def _begin(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._fill())
+    def _start_filling(self) -> None:
+        if self._fill_task is None or self._fill_task.done():
+            self._fill_task = asyncio.create_task(self._fill())
 
     async def _fill(self) -> None:
         try:
@@ -160,57 +160,59 @@ class Spares:
             for local_rank in range(self._size):
                 if local_rank in self._ready or local_rank not in self._environments:
                     continue
-                if not self._is_room():
+                if not self._has_memory_for():
                     log.warning("memory is short: no spare interpreters")
                     return
                 await self._warm(local_rank, calmly=True)
             log.info("spare interpreters are warm: %d", len(self._ready))
         finally:
-            self._give_up_warming()
+            self._kill_warming()
 
-    def _give_up_warming(self) -> None:
+    def _kill_warming(self) -> None:
         for spare in self._warming:
-            spare.process.send(signal.SIGKILL)
+            spare.process.signal_group(signal.SIGKILL)
             spare.writer.close()
         self._warming.clear()
 
     def _prepare(self, local_rank: int, *, calmly: bool, lower: bool) -> None:
-        bound_to(self._affinity[local_rank] if self._affinity else frozenset())
+        bind_to_processors(self._affinity[local_rank] if self._affinity else frozenset())
         if not calmly:
             return
         # The kernel schedules each session as a group (autogroup), so the nice value has no effect
         # on other sessions. The group's nice value can be raised again without privileges.
         with contextlib.suppress(OSError):
-            _AUTOGROUP.write_text(str(_LOW))
+            _AUTOGROUP.write_text(str(_LOW_PRIORITY))
         if lower:
-            os.setpriority(os.PRIO_PROCESS, 0, _LOW)
+            os.setpriority(os.PRIO_PROCESS, 0, _LOW_PRIORITY)
 
-    def _is_room(self, count: int = 1) -> bool:
-        return is_room(count, self._settings.reserve_bytes, self.bytes_each)
+    def _has_memory_for(self, count: int = 1) -> bool:
+        return has_memory_for_spares(count, self._settings.reserve_bytes, self.bytes_each)
 
     async def _warm(self, local_rank: int, *, calmly: bool) -> None:
         nice = os.getpriority(os.PRIO_PROCESS, 0)
         lower = may_raise_priority()
-        spare = self.take(local_rank) or await Spare.started(
+        spare = self.take(local_rank) or await SpareInterpreter.start(
             self._arguments(local_rank),
             self._environments[local_rank],
             lambda: self._prepare(local_rank, calmly=calmly, lower=lower),
         )
         self._warming.add(spare)
         modules = self._modules or ()
-        if not await spare.warm(modules, step=self._settings.tiny_step, nice=nice):
+        if not await spare.warm(modules, tiny_step=self._settings.tiny_step, nice=nice):
             log.warning(
                 "a spare interpreter could not be warmed; restarts import all modules again"
             )
             return
         self._warming.discard(spare)
         self._ready[local_rank] = spare
-        self.bytes_each = max(resident_bytes(spare.process.pid), _FIRST_GUESS_BYTES // 4)
+        self.bytes_each = max(resident_bytes(spare.process.pid), _INITIAL_ESTIMATE_BYTES // 4)
 
 
-def is_room(count: int, reserve_bytes: int, bytes_each: int = _FIRST_GUESS_BYTES) -> bool:
+def has_memory_for_spares(
+    count: int, reserve_bytes: int, bytes_each: int = _INITIAL_ESTIMATE_BYTES
+) -> bool:
     """Return whether memory for ``count`` spares is free beside the reserve."""
-    return memory().available_bytes > count * bytes_each + reserve_bytes
+    return memory_status().available_bytes > count * bytes_each + reserve_bytes
 
 
 def may_raise_priority(status: Path = Path("/proc/self/status")) -> bool:

@@ -3,25 +3,25 @@
 from dataclasses import dataclass
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.account import ProgressReport
 from gangline.elastic.agent.peers import TEXT_LIMIT
-from gangline.elastic.agent.place import Place
-from gangline.elastic.agent.round import Round
+from gangline.elastic.agent.place import NodeIdentity
+from gangline.elastic.agent.round import RoundState
 from gangline.elastic.agent.world import free_port
 from gangline.elastic.protocol import messages as msg
 
-POLL_S = 30.0
+LONG_POLL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class MasterMessages:
     """Creates the messages of one agent process."""
 
-    place: Place
+    identity: NodeIdentity
     incarnation: str
 
-    def join(self, number: int, peer_port: int, before: Round | None) -> msg.Join:
-        place = self.place
+    def join(self, number: int, peer_port: int, last_round: RoundState | None) -> msg.Join:
+        place = self.identity
         return msg.Join(
             node_id=place.node_id,
             incarnation=self.incarnation,
@@ -32,9 +32,9 @@ class Speaker:
             agent_address=f"{place.host}:{peer_port}",
             store_port=free_port(),
             topology=place.topology,
-            round_seen=before.world.round if before else 0,
-            attempt=before.go.attempt if before else 0,
-            wait_s=POLL_S,
+            round_seen=last_round.world.round if last_round else 0,
+            attempt=last_round.order.attempt if last_round else 0,
+            wait_s=LONG_POLL_S,
             min_nodes=place.min_nodes,
             max_nodes=place.max_nodes,
             node_unit=place.node_unit,
@@ -42,10 +42,10 @@ class Speaker:
             join_timeout_s=place.join_timeout_s,
         )
 
-    def heartbeat(self, round_: int, attempt: int, report: Report) -> msg.Heartbeat:
+    def heartbeat(self, round_: int, attempt: int, report: ProgressReport) -> msg.Heartbeat:
         usage = report.usage
         return msg.Heartbeat(
-            node_id=self.place.node_id,
+            node_id=self.identity.node_id,
             incarnation=self.incarnation,
             round=round_,
             attempt=attempt,
@@ -56,14 +56,16 @@ class Speaker:
             spent_s=report.spent_s,
             checkpoint_step=report.checkpoint_step,
             saves=report.saves,
-            resources=msg.Resources(usage.cpus, usage.memory_bytes) if usage else None,
+            resources=msg.NodeResources(usage.cpus, usage.memory_bytes) if usage else None,
         )
 
 
-def failed(place: Place, round_: int, attempt: int, failure: Failure) -> msg.Failure:
+def failure_message(
+    identity: NodeIdentity, round_: int, attempt: int, failure: Failure
+) -> msg.FailureReport:
     """Return the message about a failure that is followed by a restart in place."""
-    return msg.Failure(
-        node_id=place.node_id,
+    return msg.FailureReport(
+        node_id=identity.node_id,
         round=round_,
         attempt=attempt,
         exit_codes=(failure.exit_code,) if failure.exit_code is not None else (),

@@ -13,7 +13,7 @@ class PortsTakenError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class WorldSpec:
     """One attempt as this node sees it."""
 
     attempt: int
@@ -37,12 +37,12 @@ def free_port() -> int:
         PortsTakenError: none was found.
     """
     for port in random.sample(STORE_PORTS, 64):
-        if is_free(port, is_lingering_free=False):
+        if is_port_free(port, is_lingering_free=False):
             return port
     raise PortsTakenError(f"no free port between {STORE_PORTS.start} and {STORE_PORTS.stop - 1}")
 
 
-def is_free(port: int, *, is_lingering_free: bool = True) -> bool:
+def is_port_free(port: int, *, is_lingering_free: bool = True) -> bool:
     """Return whether rank 0 could listen on the port, for all addresses as PyTorch does.
 
     Args:

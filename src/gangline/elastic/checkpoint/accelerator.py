@@ -26,23 +26,23 @@ class _Event(Protocol):
     def synchronize(self) -> None: ...
 
 
-def is_far(tensor: torch.Tensor) -> bool:
+def is_on_device(tensor: torch.Tensor) -> bool:
     """True if the tensor is in the memory of an accelerator that has streams."""
     return _module(tensor.device) is not None
 
 
-def accelerator_of(value: object) -> torch.device | None:
+def find_accelerator(value: object) -> torch.device | None:
     """Return the device of the first accelerator tensor in nested dictionaries and lists."""
     if isinstance(value, torch.Tensor):
-        return value.device if is_far(value) else None
+        return value.device if is_on_device(value) else None
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return next((found for one in value if (found := accelerator_of(one))), None)
+        return next((found for one in value if (found := find_accelerator(one))), None)
     return None
 
 
-def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
+def pin_segment(segment: Segment, device: torch.device) -> Callable[[], None] | None:
     """Pin the segment so that a GPU writes straight into it; return the function that unpins it.
 
     Returns ``None`` where there is nothing to pin, or where the driver refuses: copies then go
@@ -66,7 +66,7 @@ def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
     return functools.partial(runtime.cudaHostUnregister, address)
 
 
-class Arrivals:
+class PendingTransfers:
     """Copies from accelerators that have not completed yet."""
 
     def __init__(self) -> None:
@@ -77,7 +77,9 @@ class Arrivals:
     def __bool__(self) -> bool:
         return bool(self._ends)
 
-    def add(self, device: torch.device, end: _Event, origins: Iterable[torch.Tensor]) -> None:
+    def add_transfer(
+        self, device: torch.device, end: _Event, origins: Iterable[torch.Tensor]
+    ) -> None:
         """Register copies of ``origins``, complete once ``end`` has happened."""
         self._ends[device] = end
         self._held.extend(origins)
@@ -86,26 +88,26 @@ class Arrivals:
         for end in self._ends.values():
             end.synchronize()
 
-    def hold_back(self) -> None:
+    def delay_computation(self) -> None:
         """Let computation that is queued from now on start after the copies; return immediately."""
         for device, end in self._ends.items():
             _module(device).current_stream(device).wait_event(end)
 
 
-class Streams:
+class TransferStreams:
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
 
     def copy(
         self,
         moves: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        lasting: Callable[[torch.Tensor], bool],
-    ) -> Arrivals:
+        is_stable: Callable[[torch.Tensor], bool],
+    ) -> PendingTransfers:
         """Start to copy each second tensor to the first, after the computation queued so far.
 
         Later computation waits for the copies of tensors that may change, not for stable ones.
         """
-        arrivals = Arrivals()
+        arrivals = PendingTransfers()
         by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for place, tensor in moves:
             by_device.setdefault(tensor.device, []).append((place, tensor))
@@ -116,19 +118,19 @@ class Streams:
                 stream = self._streams[device] = module.Stream(device)
             computing = module.current_stream(device)
             stream.wait_stream(computing)
-            fleeting = [move for move in ours if not lasting(move[1])]
-            for some in (fleeting, [move for move in ours if lasting(move[1])]):
+            fleeting = [move for move in ours if not is_stable(move[1])]
+            for some in (fleeting, [move for move in ours if is_stable(move[1])]):
                 with module.stream(stream):
                     for place, tensor in some:
                         # Otherwise PyTorch conjugates the destination before the bytes arrive.
                         place.copy_(tensor.resolve_conj().resolve_neg(), non_blocking=True)
                 if some is fleeting:
                     computing.wait_stream(stream)
-            arrivals.add(device, stream.record_event(), [tensor for _, tensor in ours])
+            arrivals.add_transfer(device, stream.record_event(), [tensor for _, tensor in ours])
         return arrivals
 
 
-class Updates:
+class OptimizerBarrier:
     """Finds tensors that only optimizers change, and lets optimizer steps wait for copies of them.
 
     It sees PyTorch optimizers through their step hook. A tensor that no optimizer has registered
@@ -137,17 +139,17 @@ class Updates:
 
     def __init__(self) -> None:
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._arrivals = Arrivals()
+        self._arrivals = PendingTransfers()
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def close(self) -> None:
         self._hook.remove()
 
-    def expect(self, arrivals: Arrivals) -> None:
+    def set_pending(self, arrivals: PendingTransfers) -> None:
         """Let optimizer steps wait for these copies in place of the earlier ones."""
         self._arrivals = arrivals
 
-    def theirs(self) -> Callable[[torch.Tensor], bool]:
+    def optimizer_memory(self) -> Callable[[torch.Tensor], bool]:
         """Return a predicate: the tensor shares memory with an optimizer's parameter or state."""
         known = {
             tensor.untyped_storage().data_ptr()
@@ -159,7 +161,7 @@ class Updates:
     def _before_step(self, optimizer: Optimizer, *arguments: object) -> None:
         del arguments
         self._optimizers.add(optimizer)
-        self._arrivals.hold_back()
+        self._arrivals.delay_computation()
 
 
 def _tensors_of(optimizer: Optimizer) -> Iterable[torch.Tensor]:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.header import PAGE, Header, State
-from gangline.elastic.checkpoint.layout import Entry, Layout
+from gangline.elastic.checkpoint.header import PAGE, SegmentHeader, SegmentState
+from gangline.elastic.checkpoint.layout import LayoutEntry, PartLayout
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.sums import BLOCK, checksum
+from gangline.elastic.checkpoint.sums import CHECKSUM_BLOCK, checksum
 
 _BLOCKS = 4
 """Number of blocks that the reader may be ahead of the writer."""
 
 
-class Stream(Protocol):
+class ReadableStream(Protocol):
     """A stream of bytes from a peer."""
 
     def readinto(self, place: memoryview, /) -> int | None:
@@ -30,16 +30,16 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ReceivedSegment:
     """Content of a segment that was received completely."""
 
-    header: Header
-    layout: Layout
+    header: SegmentHeader
+    layout: PartLayout
     sums: list[int]
     """Checksums of the entries as they were received."""
 
 
-def take_in(stream: Stream, segment: Segment, size: int) -> Arrived:
+def receive_segment(stream: ReadableStream, segment: Segment, size: int) -> ReceivedSegment:
     """Read a segment of ``size`` bytes into ``segment``, which has this size and no content yet.
 
     Raises:
@@ -50,23 +50,23 @@ def take_in(stream: Stream, segment: Segment, size: int) -> Arrived:
     with ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrival") as writer:
         incoming = _Incoming(stream, segment, size, writer)
         try:
-            header, layout = _head(incoming)
+            header, layout = _read_head(incoming)
         except CorruptError:
             incoming.take(size)  # otherwise the sender sees a reset and not the reason
             raise
-        sums = _Sums(layout.entries)
+        sums = _EntryChecksums(layout.entries)
         incoming.take(header.part_offset + header.part_bytes, sums.add)
         incoming.take(size)
-    return Arrived(header, layout, sums.found)
+    return ReceivedSegment(header, layout, sums.found)
 
 
 class _Incoming:
     def __init__(
-        self, stream: Stream, segment: Segment, size: int, writer: ThreadPoolExecutor
+        self, stream: ReadableStream, segment: Segment, size: int, writer: ThreadPoolExecutor
     ) -> None:
         self.segment, self.size, self.at = segment, size, 0
         self._stream, self._writer = stream, writer
-        self._free = deque(memoryview(bytearray(BLOCK)) for _ in range(_BLOCKS))
+        self._free = deque(memoryview(bytearray(CHECKSUM_BLOCK)) for _ in range(_BLOCKS))
 
     def take(self, end: int, on_block: Callable[[memoryview], None] = lambda _: None) -> None:
         """Receive bytes up to ``end``. The writer thread passes each block to ``look``."""
@@ -98,19 +98,19 @@ class _Incoming:
         return block
 
 
-def _head(incoming: _Incoming) -> tuple[Header, Layout]:
+def _read_head(incoming: _Incoming) -> tuple[SegmentHeader, PartLayout]:
     incoming.take(PAGE)
-    header = incoming.segment.header()
-    if header is None or header.state is not State.COMPLETE:
+    header = incoming.segment.read_header()
+    if header is None or header.state is not SegmentState.COMPLETE:
         raise CorruptError("the received segment has no valid header")
     incoming.take(header.part_offset)
-    return header, incoming.segment.layout(header)
+    return header, incoming.segment.read_layout(header)
 
 
-class _Sums:
+class _EntryChecksums:
     """Checksums of adjacent entries, computed from blocks of any size."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[LayoutEntry]) -> None:
         self.found = [0] * len(entries)
         self._entries, self._number, self._at = entries, 0, 0
 

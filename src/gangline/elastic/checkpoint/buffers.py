@@ -23,45 +23,45 @@ from pathlib import Path
 import torch
 
 from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint.accelerator import Arrivals, Updates, pin
-from gangline.elastic.checkpoint.envelope import pickled
+from gangline.elastic.checkpoint.accelerator import PendingTransfers, OptimizerBarrier, pin_segment
+from gangline.elastic.checkpoint.envelope import pickle_value
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
-from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.header import Header, State
-from gangline.elastic.checkpoint.moves import Copied, Copier, Move
-from gangline.elastic.checkpoint.pages import Background, How, populate
-from gangline.elastic.checkpoint.plan import Agreement
-from gangline.elastic.checkpoint.segment import Segment, create, place
-from gangline.elastic.checkpoint.slots import Choice, Slot, choose
-from gangline.elastic.checkpoint.spots import Spot, spots_of
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.header import SegmentHeader, SegmentState
+from gangline.elastic.checkpoint.moves import CopyResult, TensorCopier, TensorMove
+from gangline.elastic.checkpoint.pages import BackgroundTasks, PopulateAdvice, prefault_segment
+from gangline.elastic.checkpoint.plan import SaveAgreement
+from gangline.elastic.checkpoint.segment import Segment, create_segment, plan_segment
+from gangline.elastic.checkpoint.slots import BufferChoice, BufferState, choose_buffer
+from gangline.elastic.checkpoint.spots import EntryView, entry_views
 
 log = logging.getLogger(__name__)
-_ALWAYS_ENOUGH = 3
+_ALWAYS_FREE_COUNT = 3
 """With this number of buffers one is free at all times, except for short moments."""
 _INSTANT_S, _SHORT_S = 0.5, 0.02
 """How long to wait for a free buffer where there will be one, and where there may not."""
-Lookup = Callable[[int], object]
+ValueLookup = Callable[[int], object]
 """Returns the value of the n-th entry of the layout."""
 
 
-class OutgrownError(Exception):
+class EntryOutgrownError(Exception):
     """A pickled value no longer fits into its entry: the ranks must agree on a new layout."""
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenBuffer:
     """A buffer that this process has mapped."""
 
     segment: Segment
     plan: str = ""
-    spots: list[Spot] = field(default_factory=list)
+    views: list[EntryView] = field(default_factory=list)
     unpin: Callable[[], None] | None = None
-    filling: bool = False
+    is_filling: bool = False
     """True while an accelerator still writes to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedBuffer:
     """The buffer that received a save."""
 
     number: int
@@ -69,7 +69,7 @@ class Saved:
     superseded: int | None
 
 
-class Buffers:
+class SnapshotRing:
     """The snapshot buffers of one rank."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Buffers:
         rank: int,
         count: int,
         overlap: bool = False,
-        told: Callable[[int], None] = lambda step: None,
+        on_complete: Callable[[int], None] = lambda step: None,
     ) -> None:
         """Create the ring without buffers; they are opened or created when needed.
 
@@ -89,46 +89,48 @@ class Buffers:
             overlap: do not wait for copies from accelerators.
             told: called with the step of each complete save, possibly in another thread.
         """
-        self.home, self.rank, self.count, self._told = home, rank, count, told
+        self.home, self.rank, self.count, self._on_complete = home, rank, count, on_complete
         self.accelerator: torch.device | None = None
         """The device that saves are copied from; None for the CPU."""
-        self._updates = Updates() if overlap else None
+        self._optimizer_barrier = OptimizerBarrier() if overlap else None
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrivals")
-        self._arriving: Future[None] | None = None
-        self._open: dict[int, _Open] = {}
-        self._small: dict[str, tuple[object, bytes]] = {}
+        self._transferring: Future[None] | None = None
+        self._open: dict[int, _OpenBuffer] = {}
+        self._pickled: dict[str, tuple[object, bytes]] = {}
         self._lock = threading.Lock()
-        self._background = Background()
-        self._copier = Copier()
+        self._background = BackgroundTasks()
+        self._copier = TensorCopier()
 
     def close(self) -> None:
         """Unmap all buffers; the files stay."""
-        self.settle()
+        self.wait_for_memory()
         try:
-            self.arrive()
+            self.wait_for_transfers()
         except RuntimeError as error:
             log.warning("the last save is incomplete", exc_info=error)
         self._finisher.shutdown()
-        if self._updates is not None:
-            self._updates.close()
+        if self._optimizer_barrier is not None:
+            self._optimizer_barrier.close()
         self._copier.close()
         for number in list(self._open):
             self._drop(number)
 
-    def slots(self) -> list[Slot]:
-        return [self._slot(number) for number in range(self.count)]
+    def buffer_states(self) -> list[BufferState]:
+        return [self._buffer_state(number) for number in range(self.count)]
 
-    def _slot(self, number: int) -> Slot:
+    def _buffer_state(self, number: int) -> BufferState:
         segment = self._segment(number)
-        header = segment.header() if segment else None
+        header = segment.read_header() if segment else None
         if segment is None or header is None:
-            return Slot(number, False, 0, 0, waiting=False, locked=False)
+            return BufferState(number, False, 0, 0, awaits_storage=False, locked=False)
         locked = not segment.try_lock(exclusive=True)
         if not locked:
             segment.unlock()
-        waiting = header.wanted and not segment.persisted(header.generation)
-        complete = header.state is State.COMPLETE
-        return Slot(number, complete, header.generation, header.step, waiting and complete, locked)
+        waiting = header.for_storage and not segment.is_persisted(header.generation)
+        complete = header.state is SegmentState.COMPLETE
+        return BufferState(
+            number, complete, header.generation, header.step, waiting and complete, locked
+        )
 
     def _segment(self, number: int) -> Segment | None:
         if number in self._open:
@@ -137,27 +139,27 @@ class Buffers:
             segment = Segment(homes.segment_path(self.home, self.rank, number))
         except (FileNotFoundError, CorruptError):
             return None
-        self._open[number] = _Open(segment)
+        self._open[number] = _OpenBuffer(segment)
         return segment
 
     def _drop(self, number: int) -> None:
         opened = self._open.pop(number, None)
         if opened is not None:
-            opened.spots.clear()
+            opened.views.clear()
             if opened.unpin is not None:
                 opened.unpin()
             opened.segment.close()
 
-    def need(self, agreement: Agreement) -> tuple[int, int]:
+    def required_bytes(self, agreement: SaveAgreement) -> tuple[int, int]:
         """Return the bytes that all buffers need, and how many of them are allocated already."""
-        header, _ = place(agreement.layout, step=0, generation=0, for_storage=False)
+        header, _ = plan_segment(agreement.layout, step=0, generation=0, for_storage=False)
         allocated = sum(path.stat().st_size for path in self._paths() if path.exists())
         return header.total_bytes * self.count, allocated
 
-    def prepare(self, agreement: Agreement) -> None:
+    def prepare(self, agreement: SaveAgreement) -> None:
         """Allocate the memory of all buffers in the background. Saves in them stay valid."""
-        self.settle()
-        header, _ = place(agreement.layout, step=0, generation=0, for_storage=False)
+        self.wait_for_memory()
+        header, _ = plan_segment(agreement.layout, step=0, generation=0, for_storage=False)
         self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
@@ -168,58 +170,58 @@ class Buffers:
             with self._lock:
                 segment = self._segment(number)
                 if segment is None or segment.size < size:
-                    if self._is_filling(number) or self._slot(number).complete:
+                    if self._is_filling(number) or self._buffer_state(number).complete:
                         continue  # a restart may need it; its next save replaces it
                     try:
                         segment = self._replace(number, size).segment
                     except MemoryShortError as error:
                         log.warning("memory for checkpoints is short", exc_info=error)
                         return
-                was_used = segment.header() is not None
-            populate(segment, How.FIND if was_used else How.MAKE)
+                was_used = segment.read_header() is not None
+            prefault_segment(segment, PopulateAdvice.READ if was_used else PopulateAdvice.WRITE)
             self._pin(number)
 
     def _is_filling(self, number: int) -> bool:
-        return number in self._open and self._open[number].filling
+        return number in self._open and self._open[number].is_filling
 
     def _pin(self, number: int) -> None:
         with self._lock:
             opened = self._open.get(number)
             if opened is not None and opened.unpin is None and self.accelerator is not None:
-                opened.unpin = pin(opened.segment, self.accelerator)
+                opened.unpin = pin_segment(opened.segment, self.accelerator)
 
-    def arrive(self) -> None:
+    def wait_for_transfers(self) -> None:
         """Wait for the transfers of the last save.
 
         Raises:
             RuntimeError: the accelerator failed; the save is incomplete.
         """
-        arriving, self._arriving = self._arriving, None
+        arriving, self._transferring = self._transferring, None
         if arriving is not None:
             arriving.result()
 
-    def settle(self) -> None:
+    def wait_for_memory(self) -> None:
         """Wait for allocations that run in the background."""
-        self._background.settle()
+        self._background.wait()
 
-    def mapped(self, path: Path) -> Segment | None:
+    def mapped_segment(self, path: Path) -> Segment | None:
         """Return the segment at ``path`` if it is a buffer of this rank; the ring owns it."""
         with self._lock:
             number = next((n for n, own in enumerate(self._paths()) if own == path), None)
             if number is None:
                 return None
             segment = self._segment(number)
-            if segment is None or not (segment.is_at(path) and segment.is_whole()):
+            if segment is None or not (segment.is_file_at(path) and segment.has_full_length()):
                 return None
         return segment
 
-    def all_there(self) -> bool:
+    def has_all_segments(self) -> bool:
         """True if the file of every buffer exists, as an earlier process left it."""
         return all(path.exists() for path in self._paths())
 
-    def reuse(self) -> None:
+    def prefault_existing(self) -> None:
         """Fault in the pages of all existing buffers, in the background."""
-        self.settle()
+        self.wait_for_memory()
         self._background.start(self._reuse)
 
     def _reuse(self) -> None:
@@ -227,23 +229,23 @@ class Buffers:
             with self._lock:
                 segment = self._segment(number)
             if segment is not None:
-                populate(segment, How.FIND)
+                prefault_segment(segment, PopulateAdvice.READ)
                 self._pin(number)
 
-    def _replace(self, number: int, size: int) -> _Open:
+    def _replace(self, number: int, size: int) -> _OpenBuffer:
         self._drop(number)
-        segment = create(homes.segment_path(self.home, self.rank, number), size)
-        self._open[number] = _Open(segment)
+        segment = create_segment(homes.segment_path(self.home, self.rank, number), size)
+        self._open[number] = _OpenBuffer(segment)
         return self._open[number]
 
     def save(
         self,
-        agreement: Agreement,
-        lookup: Lookup,
+        agreement: SaveAgreement,
+        lookup: ValueLookup,
         small: dict[int, bytes],
         step: int,
-        wanted: bool,
-    ) -> Saved | None:
+        for_storage: bool,
+    ) -> SavedBuffer | None:
         """Copy the state into a buffer; return ``None`` if no buffer is free.
 
         Args:
@@ -257,24 +259,26 @@ class Buffers:
             MemoryShortError: shared memory is full.
             RuntimeError: an accelerator failed.
         """
-        self.arrive()
+        self.wait_for_transfers()
         with self._lock:
-            return self._save(agreement, lookup, small, step, wanted)
+            return self._save(agreement, lookup, small, step, for_storage)
 
     def _save(
         self,
-        agreement: Agreement,
-        lookup: Lookup,
+        agreement: SaveAgreement,
+        lookup: ValueLookup,
         small: dict[int, bytes],
         step: int,
-        wanted: bool,
-    ) -> Saved | None:
+        for_storage: bool,
+    ) -> SavedBuffer | None:
         found = self._lock_one()
         if found is None:
             return None
         slots, choice = found
         generation = max(slot.generation for slot in slots) + 1
-        header, data = place(agreement.layout, step=step, generation=generation, for_storage=wanted)
+        header, data = plan_segment(
+            agreement.layout, step=step, generation=generation, for_storage=for_storage
+        )
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
             opened = self._replace(choice.number, header.total_bytes)
@@ -283,43 +287,47 @@ class Buffers:
                 return None
         with contextlib.ExitStack() as leaving:
             leaving.callback(opened.segment.unlock)
-            opened.segment.begin(header, data)
+            opened.segment.begin_save(header, data)
             copied = self._copy(opened, agreement, header, lookup, small)
-            if copied.arrivals:
-                opened.filling = True
-                self._arriving = self._finisher.submit(
-                    self._complete_later, opened, header, copied.arrivals
+            if copied.transfers:
+                opened.is_filling = True
+                self._transferring = self._finisher.submit(
+                    self._complete_later, opened, header, copied.transfers
                 )
                 leaving.pop_all()
             else:
-                _complete(opened.segment, header, copied.sums)
-        if not copied.arrivals:
-            self._told(step)
-        return Saved(choice.number, generation, choice.supersedes)
+                _mark_complete(opened.segment, header, copied.sums)
+        if not copied.transfers:
+            self._on_complete(step)
+        return SavedBuffer(choice.number, generation, choice.supersedes)
 
-    def _complete_later(self, opened: _Open, header: Header, arrivals: Arrivals) -> None:
+    def _complete_later(
+        self, opened: _OpenBuffer, header: SegmentHeader, arrivals: PendingTransfers
+    ) -> None:
         try:
             arrivals.wait()
-            _complete(opened.segment, header, None)
+            _mark_complete(opened.segment, header, None)
         finally:
             opened.segment.unlock()
-            opened.filling = False
-            if self._updates is not None:
-                self._updates.expect(Arrivals())  # allows the source tensors to be freed
-        self._told(header.step)
+            opened.is_filling = False
+            if self._optimizer_barrier is not None:
+                self._optimizer_barrier.set_pending(
+                    PendingTransfers()
+                )  # allows the source tensors to be freed
+        self._on_complete(header.step)
 
-    def _lock_one(self) -> tuple[list[Slot], Choice] | None:
+    def _lock_one(self) -> tuple[list[BufferState], BufferChoice] | None:
         """Choose a buffer and lock it; return ``None`` if none becomes free within the timeout.
 
         The saver locks a buffer only while it writes checksums, but it may be descheduled
         meanwhile. With fewer than three buffers the other buffer may be in upload for minutes: then
         the wait is short.
         """
-        patience_s = _INSTANT_S if self.count >= _ALWAYS_ENOUGH else _SHORT_S
+        patience_s = _INSTANT_S if self.count >= _ALWAYS_FREE_COUNT else _SHORT_S
         deadline = time.monotonic() + patience_s
         while True:
-            slots = self.slots()
-            if (choice := choose(slots)) is not None:
+            slots = self.buffer_states()
+            if (choice := choose_buffer(slots)) is not None:
                 opened = self._open.get(choice.number)
                 if opened is None or opened.segment.try_lock(exclusive=True):
                     return slots, choice
@@ -327,11 +335,11 @@ class Buffers:
                 return None
             time.sleep(0.001)
 
-    def pickle(self, agreement: Agreement, lookup: Lookup) -> dict[int, bytes]:
+    def pickle_values(self, agreement: SaveAgreement, lookup: ValueLookup) -> dict[int, bytes]:
         """Pickle the values that are no tensors; unchanged simple values are not pickled again.
 
         Raises:
-            OutgrownError: a value needs more bytes than its entry has.
+            EntryOutgrownError: a value needs more bytes than its entry has.
             UnsavableError: a value cannot be pickled.
         """
         found = {}
@@ -340,52 +348,59 @@ class Buffers:
                 continue
             value = lookup(number)
             simple = isinstance(value, int | float | str | bool | None)
-            known = self._small.get(entry.key)
+            known = self._pickled.get(entry.key)
             if simple and known and type(known[0]) is type(value) and known[0] == value:
                 found[number] = known[1]
                 continue
-            found[number] = pickled(entry.key, value)
+            found[number] = pickle_value(entry.key, value)
             if len(found[number]) > entry.length:
-                raise OutgrownError(entry.key)
+                raise EntryOutgrownError(entry.key)
             if simple:
-                self._small[entry.key] = (value, found[number])
+                self._pickled[entry.key] = (value, found[number])
         return found
 
     def _copy(
         self,
-        opened: _Open,
-        agreement: Agreement,
-        header: Header,
-        lookup: Lookup,
+        opened: _OpenBuffer,
+        agreement: SaveAgreement,
+        header: SegmentHeader,
+        lookup: ValueLookup,
         small: dict[int, bytes],
-    ) -> Copied:
+    ) -> CopyResult:
         """Copy the state; return the checksums of the entries."""
-        if opened.plan != agreement.layout.plan or not opened.spots:
-            opened.spots = spots_of(opened.segment, header, agreement)
+        if opened.plan != agreement.layout.plan or not opened.views:
+            opened.views = entry_views(opened.segment, header, agreement)
             opened.plan = agreement.layout.plan
-        moves: list[Move] = []
-        for number, spot in enumerate(opened.spots):
+        moves: list[TensorMove] = []
+        for number, spot in enumerate(opened.views):
             if number in small:
-                spot.whole[:] = small[number].ljust(len(spot.whole), b"\0")
-            elif spot.place is not None:
+                spot.entry[:] = small[number].ljust(len(spot.entry), b"\0")
+            elif spot.destination is not None:
                 tensor = lookup(number)
                 assert isinstance(tensor, torch.Tensor)
-                moves.append((spot.place, tensor.detach() if tensor.requires_grad else tensor))
-        lasting = None if self._updates is None else self._updates.theirs()
-        copied = self._copier.copy(moves, lambda: reach("save-half"), lasting)
-        if self._updates is not None:
-            self._updates.expect(copied.arrivals)
+                moves.append(
+                    (spot.destination, tensor.detach() if tensor.requires_grad else tensor)
+                )
+        lasting = (
+            None if self._optimizer_barrier is None else self._optimizer_barrier.optimizer_memory()
+        )
+        copied = self._copier.copy(moves, lambda: pass_failpoint("save-half"), lasting)
+        if self._optimizer_barrier is not None:
+            self._optimizer_barrier.set_pending(copied.transfers)
         if copied.sums is None:
             return copied
         raw = iter(copied.sums)
-        sums = [spot.sum(next(raw) if spot.place is not None else 0) for spot in opened.spots]
-        return Copied(sums, copied.arrivals)
+        sums = [
+            spot.entry_checksum(next(raw) if spot.destination is not None else 0)
+            for spot in opened.views
+        ]
+        return CopyResult(sums, copied.transfers)
 
 
-def _complete(segment: Segment, header: Header, sums: list[int] | None) -> None:
-    reach("save-copied")
+def _mark_complete(segment: Segment, header: SegmentHeader, sums: list[int] | None) -> None:
+    pass_failpoint("save-copied")
     if sums is not None:
-        segment.put_seal(header, sums)
-        reach("save-sealed")
-    segment.put_header(replace(header, state=State.COMPLETE))
-    reach("save-complete")
+        segment.write_seal(header, sums)
+        pass_failpoint("save-sealed")
+    segment.write_header(replace(header, state=SegmentState.COMPLETE))
+    pass_failpoint("save-complete")

@@ -30,29 +30,44 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
 from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint.accelerator import accelerator_of
-from gangline.elastic.checkpoint.buffers import Buffers, Lookup, OutgrownError, Saved
-from gangline.elastic.checkpoint.choice import torn
+from gangline.elastic.checkpoint.accelerator import find_accelerator
+from gangline.elastic.checkpoint.buffers import (
+    SnapshotRing,
+    ValueLookup,
+    EntryOutgrownError,
+    SavedBuffer,
+)
+from gangline.elastic.checkpoint.choice import incomplete_steps
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
-from gangline.elastic.checkpoint.group import Ranks, node_name
-from gangline.elastic.checkpoint.home import Hold, Settings
+from gangline.elastic.checkpoint.group import SaveGroup, node_name
+from gangline.elastic.checkpoint.home import FileLock, SaverSettings
 from gangline.elastic.checkpoint.interval import AutoInterval
-from gangline.elastic.checkpoint.link import Link
+from gangline.elastic.checkpoint.link import SaverClient
 from gangline.elastic.checkpoint.persist import committed_steps
-from gangline.elastic.checkpoint.plan import Agreement, agree, planner_of, signature_of
+from gangline.elastic.checkpoint.plan import (
+    SaveAgreement,
+    agree_on_layout,
+    create_planner,
+    state_signature,
+)
 from gangline.elastic.checkpoint.restore import Loaded, Restorer
-from gangline.elastic.checkpoint.room import Want, check_room, tight, want_of
+from gangline.elastic.checkpoint.room import (
+    MemoryRequest,
+    check_capacity,
+    memory_warning,
+    memory_request,
+)
 from gangline.elastic.checkpoint.target import open_target
-from gangline.elastic.checkpoint.words import Hello
-from gangline.elastic.checkpoint.words import Saved as SavedWord
-from gangline.elastic.progress import Saves, SaveTeller
+from gangline.elastic.checkpoint.words import ClientHello
+from gangline.elastic.checkpoint.words import SaveNotice as SavedWord
+from gangline.elastic.progress import SaveCounts, SaveReporter
 
 log = logging.getLogger(__name__)
-Level = Literal["memory", "storage"]
+SaveLevel = Literal["memory", "storage"]
 
 
 @dataclass(slots=True)
-class Counts:
+class CheckpointCounts:
     """Counters of saves in this process, for metrics."""
 
     saves: int = 0
@@ -102,50 +117,56 @@ class Checkpointer:
         self.folder = str(folder)
         if "://" not in self.folder:
             self.folder = str(Path(self.folder).absolute())
-        self.ranks = Ranks()
-        self.counts, self.interval, self.pace = Counts(), interval, AutoInterval()
-        base = homes.base_folder(environment)
-        job = self.ranks.share(homes.job_name(environment, self.folder))
-        self.home = homes.open_home(base, job, self.folder)
+        self.ranks = SaveGroup()
+        self.counts, self.interval, self.auto_interval = (
+            CheckpointCounts(),
+            interval,
+            AutoInterval(),
+        )
+        base = homes.shared_memory_root(environment)
+        job = self.ranks.broadcast(homes.job_name(environment, self.folder))
+        self.home = homes.create_job_directory(base, job, self.folder)
         self.node = node_name(base)
-        self.alive = Hold(self.home / "job.lock")
-        self.alive.take(exclusive=False)
-        self.buffers = Buffers(self.home, self.ranks.rank, buffers, overlap, self._is_whole)
-        self._claim(job)
+        self.job_lock = FileLock(self.home / "job.lock")
+        self.job_lock.acquire(exclusive=False)
+        self.buffers = SnapshotRing(
+            self.home, self.ranks.rank, buffers, overlap, self._on_save_complete
+        )
+        self._check_folder_unused(job)
         if self.ranks.rank == 0:
-            homes.reclaim(base, homes.wall_clock(), but=self.home)
-        self.settings = Settings(target=self.folder, job=job, **settings)
+            homes.remove_abandoned(base, homes.wall_clock(), keep=self.home)
+        self.settings = SaverSettings(target=self.folder, job=job, **settings)
         homes.write_settings(self.home, self.settings)
-        self.link = Link(self.home, Hello(self.ranks.rank, os.getpid()))
-        self.link.connect()
+        self.saver_client = SaverClient(self.home, ClientHello(self.ranks.rank, os.getpid()))
+        self.saver_client.connect()
         if replicas:
-            self._meet_peers(environment)
-        self.agreement: Agreement | None = None
-        self.pace.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        self._asked: set[int] = set()
-        self._teller = SaveTeller(environment)
+            self._exchange_addresses(environment)
+        self.agreement: SaveAgreement | None = None
+        self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
+        self._awaiting_storage: set[int] = set()
+        self._progress_reporter = SaveReporter(environment)
 
-    def _claim(self, job: str) -> None:
+    def _check_folder_unused(self, job: str) -> None:
         """Check that no other job of this machine writes to the same folder."""
         for other in self.home.parent.glob(f"gangline-{os.getuid()}-*"):
             found = homes.read_settings(other)
             if other == self.home or found is None or found.target != self.folder:
                 continue
-            if homes.job_lives(other):
+            if homes.is_job_running(other):
                 raise FolderInUseError(
                     f"job {found.job!r} is writing to {self.folder}; {job!r} needs another folder"
                 )
 
-    def _meet_peers(self, environment: Mapping[str, str]) -> None:
+    def _exchange_addresses(self, environment: Mapping[str, str]) -> None:
         """Exchange saver addresses. The next node by rank stores this node's copies."""
         host = environment.get("POD_IP") or socket.gethostname()
         port = (self.home / "port").read_text()
-        known = self.ranks.gather((self.node, host, port))
+        known = self.ranks.all_gather((self.node, host, port))
         if len({host for _, host, _ in known}) == 1:
             known = [(node, "127.0.0.1", port) for node, _, port in known]
         addresses = {node: f"{host}:{port}" for node, host, port in known}
         nodes = list(addresses)
-        token = self.ranks.share(secrets.token_hex(16))
+        token = self.ranks.broadcast(secrets.token_hex(16))
         if len(nodes) == 1:
             return
         peer = nodes[(nodes.index(self.node) + 1) % len(nodes)]
@@ -174,15 +195,15 @@ class Checkpointer:
         """
         self.buffers.close()  # may report a last save, so before the saver client
         if finished:
-            self.link.farewell()
-        self.link.close()
-        self.alive.close()
+            self.saver_client.finish()
+        self.saver_client.close()
+        self.job_lock.close()
         self.ranks.close()
 
     def due(self, step: int) -> bool:
         """Return whether to save after this step; all ranks get the same answer."""
         if self.interval == "auto":
-            return self.ranks.share(self.pace.due(time.monotonic()))
+            return self.ranks.broadcast(self.auto_interval.due(time.monotonic()))
         return step % self.interval == 0
 
     def prepare(self, state: dict[str, Any]) -> None:
@@ -195,26 +216,26 @@ class Checkpointer:
             MemoryShortError: the buffers of some node's ranks do not fit into its shared memory;
                 all ranks raise.
         """
-        self.buffers.settle()  # before other ranks measure free memory
-        planner = planner_of(expanded(state), self.ranks.rank == 0)
+        self.buffers.wait_for_memory()  # before other ranks measure free memory
+        planner = create_planner(state_dicts_of(state), self.ranks.rank == 0)
         agreement = self._agree(planner)
-        request = want_of(self.node, self.home, *self.buffers.need(agreement))
-        requests = self.ranks.gather(request)
-        check_room(requests)
-        if (warning := tight(requests, self.node)) and self._leads(requests):
+        request = memory_request(self.node, self.home, *self.buffers.required_bytes(agreement))
+        requests = self.ranks.all_gather(request)
+        check_capacity(requests)
+        if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
             log.warning("memory for checkpoints is short", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
-    def _agree(self, planner: DefaultSavePlanner) -> Agreement:
+    def _agree(self, planner: DefaultSavePlanner) -> SaveAgreement:
         """Agree with the other ranks on a layout, and find the device of the state."""
-        self.buffers.accelerator = accelerator_of(planner.state_dict)
-        self.agreement = agree(self.ranks, self.node, planner)
+        self.buffers.accelerator = find_accelerator(planner.state_dict)
+        self.agreement = agree_on_layout(self.ranks, self.node, planner)
         return self.agreement
 
-    def _leads(self, requests: list[Want]) -> bool:
+    def _is_first_on_node(self, requests: list[MemoryRequest]) -> bool:
         return [request.node for request in requests].index(self.node) == self.ranks.rank
 
-    def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:
+    def save(self, step: int, state: dict[str, Any], level: SaveLevel = "memory") -> bool:
         """Save the state; return when it is in memory, or with ``overlap`` while the transfer runs.
 
         Returns False if the save was skipped because no buffer was free. With ``"storage"`` the
@@ -227,42 +248,42 @@ class Checkpointer:
             RuntimeError: an accelerator failed; with ``overlap`` possibly during the previous save.
         """
         begin = time.monotonic()
-        planner = planner_of(expanded(state), self.ranks.rank == 0)
+        planner = create_planner(state_dicts_of(state), self.ranks.rank == 0)
         agreement, small = self._agreement_for(planner)
         saved = self.buffers.save(
-            agreement, lookup_of(planner, agreement), small, step, level == "storage"
+            agreement, value_lookup(planner, agreement), small, step, level == "storage"
         )
         now = time.monotonic()
         self._count(step, level, saved, now - begin)
-        self.pace.saved(now, now - begin)
-        self._teller.waited(now - begin)
-        self._hear()
+        self.auto_interval.record_save(now, now - begin)
+        self._progress_reporter.report_blocked(now - begin)
+        self._process_reports()
         return saved is not None
 
-    def _is_whole(self, step: int) -> None:
+    def _on_save_complete(self, step: int) -> None:
         """Report a complete save; with ``overlap`` this may happen after ``save`` returned."""
-        self._teller.holds(step)
-        self.link.say(SavedWord(step))
+        self._progress_reporter.report_saved(step)
+        self.saver_client.send(SavedWord(step))
 
-    def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[Agreement, dict[int, bytes]]:
+    def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[SaveAgreement, dict[int, bytes]]:
         """Return the layout for this state and its pickled values.
 
         If the state of any rank has changed its structure, all ranks agree again.
         """
         known, small = self.agreement, dict[int, bytes]()
-        changed = known is None or known.signature != signature_of(planner)
+        changed = known is None or known.signature != state_signature(planner)
         if known is not None and not changed:
             try:
-                small = self.buffers.pickle(known, lookup_of(planner, known))
-            except OutgrownError:
+                small = self.buffers.pickle_values(known, value_lookup(planner, known))
+            except EntryOutgrownError:
                 changed = True
-        if self.ranks.any(changed):
+        if self.ranks.any_rank(changed):
             known = self._agree(planner)
-            small = self.buffers.pickle(known, lookup_of(planner, known))
+            small = self.buffers.pickle_values(known, value_lookup(planner, known))
         assert known is not None
         return known, small
 
-    def _count(self, step: int, level: Level, saved: Saved | None, took_s: float) -> None:
+    def _count(self, step: int, level: SaveLevel, saved: SavedBuffer | None, took_s: float) -> None:
         self.counts.blocked_s += took_s
         if saved is None:
             self.counts.skipped += 1
@@ -270,27 +291,29 @@ class Checkpointer:
             return
         self.counts.saves += 1
         if level == "storage":
-            self._asked.add(step)
+            self._awaiting_storage.add(step)
         if saved.superseded is not None:
             self.counts.superseded += 1
-            self._asked.discard(saved.superseded)
+            self._awaiting_storage.discard(saved.superseded)
             log.warning(
                 "storage is slower than saves: a step was overtaken",
                 extra={"step": saved.superseded, "by": step},
             )
 
-    def _hear(self) -> None:
+    def _process_reports(self) -> None:
         """Process reports of the saver without waiting."""
-        while self.link.listen(0):
+        while self.saver_client.poll(0):
             pass
-        for step, outcome in list(self.link.outcomes.items()):
+        for step, outcome in list(self.saver_client.outcomes.items()):
             if outcome.committed:
-                self._asked = {asked for asked in self._asked if asked > step}
+                self._awaiting_storage = {asked for asked in self._awaiting_storage if asked > step}
             else:
                 self.counts.failures.append(f"step {step}: {outcome.reason}")
-            del self.link.outcomes[step]
+            del self.saver_client.outcomes[step]
         counts = self.counts
-        self._teller.became(Saves(counts.skipped, counts.superseded, len(counts.failures)))
+        self._progress_reporter.report_counts(
+            SaveCounts(counts.skipped, counts.superseded, len(counts.failures))
+        )
 
     def wait(self, timeout_s: float = 1800.0) -> bool:
         """Wait until storage has every step that was saved to it; return whether it has.
@@ -298,15 +321,15 @@ class Checkpointer:
         Steps that newer ones replaced before their upload are not waited for.
         """
         deadline = time.monotonic() + timeout_s
-        self.buffers.arrive()
-        self._hear()
-        while self._asked and (left := deadline - time.monotonic()) > 0:
-            if not self.link.listen(min(left, 1.0)):
-                self._look()
-            self._hear()
-        return not self._asked
+        self.buffers.wait_for_transfers()
+        self._process_reports()
+        while self._awaiting_storage and (left := deadline - time.monotonic()) > 0:
+            if not self.saver_client.poll(min(left, 1.0)):
+                self._refresh_from_storage()
+            self._process_reports()
+        return not self._awaiting_storage
 
-    def _look(self) -> None:
+    def _refresh_from_storage(self) -> None:
         """Read the committed steps, in case no saver reported them to this process."""
         try:
             newest = max(
@@ -314,7 +337,7 @@ class Checkpointer:
             )
         except (OSError, StorageError):
             return
-        self._asked = {step for step in self._asked if step > newest}
+        self._awaiting_storage = {step for step in self._awaiting_storage if step > newest}
 
     def latest(self) -> int | None:
         """Return the newest step in storage; None if there is none.
@@ -336,35 +359,39 @@ class Checkpointer:
             ForeignFolderError: the folder holds only checkpoints of another format; the message
                 names it.
         """
-        self.buffers.settle()
-        self.buffers.arrive()
-        plain = expanded(state) if state is not None else None
-        self.buffers.accelerator = accelerator_of(plain)
-        restorer = Restorer(self.ranks, self.home, self.node, self.settings, self.buffers.mapped)
-        for skipped, reason in sorted(torn(restorer.found).items(), reverse=True):
+        self.buffers.wait_for_memory()
+        self.buffers.wait_for_transfers()
+        plain = state_dicts_of(state) if state is not None else None
+        self.buffers.accelerator = find_accelerator(plain)
+        restorer = Restorer(
+            self.ranks, self.home, self.node, self.settings, self.buffers.mapped_segment
+        )
+        for skipped, reason in sorted(incomplete_steps(restorer.holders).items(), reverse=True):
             log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
         loaded = restorer.load(plain, step)
         if state is not None:
             if loaded is not None:
-                give_back(state, loaded.state)
-            if self.ranks.any(loaded is None or not self._goes_on(restorer, loaded.step)):
+                load_objects(state, loaded.state)
+            if self.ranks.any_rank(
+                loaded is None or not self._continues_own_save(restorer, loaded.step)
+            ):
                 self.prepare(state)
             else:  # memory is allocated; the first save agrees on the layout
-                self.buffers.reuse()
+                self.buffers.prefault_existing()
         if loaded is not None:
-            self._teller.holds(loaded.step)
+            self._progress_reporter.report_saved(loaded.step)
         return loaded
 
-    def _goes_on(self, restorer: Restorer, step: int) -> bool:
+    def _continues_own_save(self, restorer: Restorer, step: int) -> bool:
         """True if this rank saved ``step`` with this world size, and all its buffers exist."""
-        return self.buffers.all_there() and any(
-            one.own and (one.rank, one.step) == (self.ranks.rank, step)
-            for one in restorer.held
+        return self.buffers.has_all_segments() and any(
+            one.is_local and (one.rank, one.step) == (self.ranks.rank, step)
+            for one in restorer.snapshots
             if one.layout.world == self.ranks.world
         )
 
 
-def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:
+def value_lookup(planner: DefaultSavePlanner, agreement: SaveAgreement) -> ValueLookup:
     """Return a function that finds the value of an entry in the planner's state."""
 
     def find(number: int) -> object:
@@ -376,7 +403,7 @@ def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:
     return find
 
 
-def expanded(state: dict[str, Any]) -> dict[str, Any]:
+def state_dicts_of(state: dict[str, Any]) -> dict[str, Any]:
     """Replace objects of the state by their state dictionaries."""
     return {
         key: value.state_dict() if isinstance(value, Stateful) else value
@@ -384,7 +411,7 @@ def expanded(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def give_back(state: dict[str, Any], loaded: dict[str, Any]) -> None:
+def load_objects(state: dict[str, Any], loaded: dict[str, Any]) -> None:
     """Put the loaded values into the objects and values of ``state``."""
     for key, value in state.items():
         if key not in loaded:

@@ -7,10 +7,10 @@ least one holder, on any node.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.pending import SnapshotInfo
 
 
-class Holding(NamedTuple):
+class PartHolder(NamedTuple):
     """One rank's part of a step in the memory of some node, as nodes report it to each other."""
 
     step: int
@@ -22,7 +22,7 @@ class Holding(NamedTuple):
     holders: tuple[tuple[int, ...], ...]
 
 
-class Candidate(NamedTuple):
+class RestoreCandidate(NamedTuple):
     """A step that can be restored, and where it is."""
 
     step: int
@@ -30,10 +30,10 @@ class Candidate(NamedTuple):
     """The plan of a step in memory; ``None`` for storage."""
 
 
-def holdings(node: str, address: str, snapshots: Iterable[Held]) -> list[Holding]:
+def part_holders(node: str, address: str, snapshots: Iterable[SnapshotInfo]) -> list[PartHolder]:
     """Describe the snapshots of a node to the other nodes."""
     return [
-        Holding(
+        PartHolder(
             one.step,
             one.layout.plan,
             one.rank,
@@ -45,28 +45,32 @@ def holdings(node: str, address: str, snapshots: Iterable[Held]) -> list[Holding
     ]
 
 
-def candidates(found: Sequence[Holding], stored: Sequence[int]) -> list[Candidate]:
+def restore_candidates(
+    found: Sequence[PartHolder], stored: Sequence[int]
+) -> list[RestoreCandidate]:
     """Return the steps that can be restored, the best first."""
     complete = [
-        Candidate(step, plan) for step, plan in _steps(found) if not lacks(found, step, plan)
+        RestoreCandidate(step, plan)
+        for step, plan in _steps(found)
+        if not unheld_ranks(found, step, plan)
     ]
     return sorted(
-        [*complete, *(Candidate(step, None) for step in stored)],
+        [*complete, *(RestoreCandidate(step, None) for step in stored)],
         key=lambda one: (one.step, one.plan is not None, one.plan or ""),
         reverse=True,
     )
 
 
-def torn(found: Sequence[Holding]) -> dict[int, str]:
+def incomplete_steps(found: Sequence[PartHolder]) -> dict[int, str]:
     """Return the incomplete steps in memory, each with the reason."""
     return {
         step: f"memory has no part of rank {' or '.join(map(str, missing))}"
         for step, plan in _steps(found)
-        if (missing := lacks(found, step, plan))
+        if (missing := unheld_ranks(found, step, plan))
     }
 
 
-def lacks(found: Sequence[Holding], step: int, plan: str) -> tuple[int, ...]:
+def unheld_ranks(found: Sequence[PartHolder], step: int, plan: str) -> tuple[int, ...]:
     """Return a set of ranks of which a restore needs one and none is held; empty if complete."""
     here = [one for one in found if (one.step, one.plan) == (step, plan)]
     present = {one.rank for one in here}
@@ -76,5 +80,5 @@ def lacks(found: Sequence[Holding], step: int, plan: str) -> tuple[int, ...]:
     return ()
 
 
-def _steps(found: Sequence[Holding]) -> set[tuple[int, str]]:
+def _steps(found: Sequence[PartHolder]) -> set[tuple[int, str]]:
     return {(one.step, one.plan) for one in found}

@@ -27,23 +27,23 @@ from typing import Any
 
 import torch
 
-from gangline.elastic.checkpoint.checkpointer import Checkpointer, Level
-from gangline.elastic.checkpoint.envelope import check_loadable, pickled
+from gangline.elastic.checkpoint.checkpointer import Checkpointer, SaveLevel
+from gangline.elastic.checkpoint.envelope import check_loadable, pickle_value
 from gangline.elastic.checkpoint.errors import CheckpointError
-from gangline.elastic.checkpoint.safety import safe_load
+from gangline.elastic.checkpoint.safety import safe_unpickle
 from gangline.elastic.checkpoint.training import random_states, set_random_states
 
 TAG = "flash"
-_MARKS = set("/[]'\"")
+_PATH_SPECIALS = set("/[]'\"")
 """Characters with a meaning in the path of a tensor."""
-_IDLE = (
+_SKIPPED_METHODS = (
     "_create_checkpoint_file",
     "_create_zero_checkpoint_files",
     "_copy_recovery_script",
     "_checkpoint_tag_validation",
 )
 """Methods of the engine that only handle folders and tags, which this storage does not have."""
-_DATA = {
+_DEEPSPEED_DATA_CLASSES = {
     "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
     "deepspeed.utils.tensor_fragment": ("fragment_address",),
     "deepspeed.runtime.fp16.loss_scaler": ("LossScaler", "DynamicLossScaler"),
@@ -61,21 +61,21 @@ class Restored:
 
 
 @dataclass(slots=True)
-class _Files:
+class _MemoryStorage:
     """Replaces DeepSpeed's storage: stores files in a dictionary and returns them."""
 
-    kept: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Any] = field(default_factory=dict)
 
     def create(self, info: object) -> None: ...
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None: ...
 
     def save(self, state_dict: Any, path: str) -> None:
-        self.kept[Path(path).name] = state_dict
+        self.files[Path(path).name] = state_dict
 
     def load(self, path: str, map_location: object = None) -> Any:
         del map_location
-        return self.kept[Path(path).name]
+        return self.files[Path(path).name]
 
     def commit(self, info: object) -> bool:
         del info
@@ -114,7 +114,7 @@ class FlashEngine:
         self.checkpointer = Checkpointer(folder, **settings)
         self._random = f"rank-{self.checkpointer.ranks.rank}"
 
-    def save(self, level: Level = "memory", client_state: dict[str, Any] | None = None) -> bool:
+    def save(self, level: SaveLevel = "memory", client_state: dict[str, Any] | None = None) -> bool:
         """Save under the engine's step number; see ``Checkpointer.save``.
 
         Raises:
@@ -136,18 +136,18 @@ class FlashEngine:
         names = self._own_files()
         rests = load({"files": {name: {"rest": b""} for name in names}}, found.step)
         assert rests is not None
-        files = {name: _read(rests.state["files"][name]["rest"]) for name in names}
-        tensors = {name: {"tensors": dict(_with_room(file))} for name, file in files.items()}
+        files = {name: _unpickle(rests.state["files"][name]["rest"]) for name in names}
+        tensors = {name: {"tensors": dict(_empty_tensors(file))} for name, file in files.items()}
         state = {"files": tensors, "random": {self._random: random_states()}}
         loaded = load(state, found.step)
         assert loaded is not None
         for name, file in files.items():
             filled = loaded.state["files"][name]["tensors"]
-            files[name] = _mapped(file, partial(_put_back, filled))
-        self._give(files)
+            files[name] = _map_tensors(file, partial(_insert_tensor, filled))
+        self._load_files(files)
         set_random_states(loaded.state["random"][self._random])
         self.checkpointer.prepare(self._state(None))
-        return Restored(found.step, _read(found.state["client"]))
+        return Restored(found.step, _unpickle(found.state["client"]))
 
     def wait(self, timeout_s: float = 1800.0) -> bool:
         """Wait until storage has every step that was saved to it; return whether it has."""
@@ -159,16 +159,16 @@ class FlashEngine:
 
     def _state(self, client_state: dict[str, Any] | None) -> dict[str, Any]:
         """Return everything to be saved; its tensors are the engine's own, not copies."""
-        with self._storage(_Files()) as storage:
+        with self._storage(_MemoryStorage()) as storage:
             self.engine.save_checkpoint("/", tag=TAG, save_latest=False)
         files = dict[str, Any]()
-        for name, file in storage.kept.items():
+        for name, file in storage.files.items():
             tensors = dict[str, torch.Tensor]()
-            rest = _mapped(file, partial(_leave_out, tensors))
-            files[name] = {"rest": _written(name, rest), "tensors": tensors}
+            rest = _map_tensors(file, partial(_extract_tensor, tensors))
+            files[name] = {"rest": _pickle_checked(name, rest), "tensors": tensors}
         return {
             "ranks": self.checkpointer.ranks.world,
-            "client": _written("client_state", client_state or {}),
+            "client": _pickle_checked("client_state", client_state or {}),
             "files": files,
             "random": {self._random: random_states()},
         }
@@ -188,11 +188,11 @@ class FlashEngine:
             paths.append(self.engine._get_zero_ckpt_name("/", TAG))
         return [Path(path).name for path in paths]
 
-    def _give(self, files: dict[str, Any]) -> None:
+    def _load_files(self, files: dict[str, Any]) -> None:
         """Let the engine load these files. It searches a disk for them, so empty ones are
         created.
         """
-        with self._storage(_Files(files)), tempfile.TemporaryDirectory() as folder:
+        with self._storage(_MemoryStorage(files)), tempfile.TemporaryDirectory() as folder:
             for rank in range(self.engine.mp_world_size):
                 name = self.engine._get_ckpt_name(folder, TAG, mp_placeholder=f"{rank:02d}")
                 Path(name).parent.mkdir(exist_ok=True)
@@ -202,31 +202,33 @@ class FlashEngine:
             raise CheckpointError("DeepSpeed did not accept the state that it had saved")
 
     @contextmanager
-    def _storage(self, files: _Files) -> Iterator[_Files]:
+    def _storage(self, files: _MemoryStorage) -> Iterator[_MemoryStorage]:
         """Let the engine save to ``files`` and load from there, without creating folders."""
         own = self.engine.checkpoint_engine
         try:
             self.engine.checkpoint_engine = files
-            for name in _IDLE:
+            for name in _SKIPPED_METHODS:
                 setattr(self.engine, name, lambda *_: True)
             yield files
         finally:
             self.engine.checkpoint_engine = own
-            for name in _IDLE:
+            for name in _SKIPPED_METHODS:
                 delattr(self.engine, name)
 
 
-def _leave_out(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> torch.Tensor:
+def _extract_tensor(
+    tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor
+) -> torch.Tensor:
     """Move a tensor out of a file; return a placeholder without memory."""
     tensors[path] = tensor.detach()
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _put_back(tensors: dict[str, torch.Tensor], path: str, _: torch.Tensor) -> torch.Tensor:
+def _insert_tensor(tensors: dict[str, torch.Tensor], path: str, _: torch.Tensor) -> torch.Tensor:
     return tensors[path]
 
 
-def _with_room(file: Any) -> list[tuple[str, torch.Tensor]]:
+def _empty_tensors(file: Any) -> list[tuple[str, torch.Tensor]]:
     """Return empty tensors for those that were moved out of a file, by their paths."""
     found = list[tuple[str, torch.Tensor]]()
 
@@ -234,43 +236,49 @@ def _with_room(file: Any) -> list[tuple[str, torch.Tensor]]:
         found.append((path, torch.empty(tensor.shape, dtype=tensor.dtype)))
         return tensor
 
-    _mapped(file, note)
+    _map_tensors(file, note)
     return found
 
 
-def _mapped(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
+def _map_tensors(
+    value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], path: str = ""
+) -> Any:
     """Copy nested dictionaries and lists, with all tensors replaced by ``change``."""
     if isinstance(value, torch.Tensor):
         return change(path, value)
     if isinstance(value, dict):
         return type(value)(
-            (key, _mapped(one, change, path + _step(key))) for key, one in value.items()
+            (key, _map_tensors(one, change, path + _path_step(key))) for key, one in value.items()
         )
     if type(value) in {list, tuple}:
-        return type(value)(_mapped(one, change, path + _step(n)) for n, one in enumerate(value))
+        return type(value)(
+            _map_tensors(one, change, path + _path_step(n)) for n, one in enumerate(value)
+        )
     return value
 
 
-def _step(key: object) -> str:
+def _path_step(key: object) -> str:
     """Return one step of a path, such that no two paths are equal."""
     if not isinstance(key, str):
         return f"[{key!r}]"
-    return f"/{key!r}" if _MARKS & set(key) else f"/{key}"
+    return f"/{key!r}" if _PATH_SPECIALS & set(key) else f"/{key}"
 
 
-def _written(name: str, value: object) -> bytes:
-    data = pickled(name, value)
+def _pickle_checked(name: str, value: object) -> bytes:
+    data = pickle_value(name, value)
     with torch.serialization.safe_globals(_data_classes()):
         check_loadable(name, value, data)
     return data
 
 
-def _read(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
     with torch.serialization.safe_globals(_data_classes()):
-        return safe_load(io.BytesIO(data))
+        return safe_unpickle(io.BytesIO(data))
 
 
 def _data_classes() -> list[Any]:
     return [
-        getattr(import_module(module), name) for module, names in _DATA.items() for name in names
+        getattr(import_module(module), name)
+        for module, names in _DEEPSPEED_DATA_CLASSES.items()
+        for name in names
     ]

@@ -13,14 +13,14 @@ import torch
 from torch.serialization import skip_data
 
 from gangline.elastic.checkpoint.errors import UnsavableError
-from gangline.elastic.checkpoint.safety import safe_load
+from gangline.elastic.checkpoint.safety import safe_unpickle
 
 HEADROOM = 1.25
 """Pickled values may grow by this factor before the ranks have to agree on a new layout."""
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class TorchSaveFraming:
     """The bytes of an archive before and after the raw bytes of its tensor."""
 
     before: bytes
@@ -65,7 +65,7 @@ class _Recorder(io.RawIOBase):
 
 
 @lru_cache(maxsize=4096)
-def envelope(dtype: torch.dtype, shape: tuple[int, ...]) -> Envelope:
+def torch_save_framing(dtype: torch.dtype, shape: tuple[int, ...]) -> TorchSaveFraming:
     """Return the bytes that PyTorch writes around a contiguous tensor of this type and shape."""
     recorder = _Recorder()
     with skip_data():
@@ -73,10 +73,10 @@ def envelope(dtype: torch.dtype, shape: tuple[int, ...]) -> Envelope:
         torch.save(torch.empty(shape, dtype=dtype), recorder)  # type: ignore[arg-type]
     written = b"".join(recorder.parts)
     before, raw = recorder.gap if recorder.gap else (len(written), 0)
-    return Envelope(written[:before], raw, written[before:])
+    return TorchSaveFraming(written[:before], raw, written[before:])
 
 
-def bytes_of(tensor: torch.Tensor) -> memoryview:
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a contiguous CPU tensor, without a copy.
 
     A tensor of one element counts as contiguous whatever its stride, but then cannot be viewed as
@@ -86,7 +86,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
+def is_plain_memory(tensor: torch.Tensor) -> bool:
     """True if the tensor's value is its CPU memory, one element after the other."""
     return (
         type(tensor) in {torch.Tensor, torch.nn.Parameter}
@@ -99,7 +99,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def pickled(key: str, value: object) -> bytes:
+def pickle_value(key: str, value: object) -> bytes:
     """Pickle a value that is no tensor, in a form that may be followed by padding.
 
     Raises:
@@ -124,7 +124,7 @@ def check_loadable(key: str, value: object, data: bytes) -> None:
         UnsavableError: loading would run code of a class.
     """
     try:
-        safe_load(io.BytesIO(data))
+        safe_unpickle(io.BytesIO(data))
     except pickle.UnpicklingError as error:
         raise UnsavableError(
             f"{key!r} in the state is or contains a {type(value).__name__}, which "
@@ -133,6 +133,6 @@ def check_loadable(key: str, value: object, data: bytes) -> None:
         ) from error
 
 
-def capacity(size: int) -> int:
+def padded_capacity(size: int) -> int:
     """Return the bytes to reserve for a pickled value of ``size`` bytes that may grow."""
     return int(size * HEADROOM) + 128

@@ -20,14 +20,14 @@ def _armed() -> tuple[str, int] | None:
     return (name, int(count or 1)) if name else None
 
 
-def arm(wish: str) -> None:
+def arm_failpoint(wish: str) -> None:
     """Let this process die at ``wish``, counted from now; for tests that fork."""
     os.environ[VARIABLE] = wish
     _reached.clear()
     _armed.cache_clear()
 
 
-def reach(name: str) -> None:
+def pass_failpoint(name: str) -> None:
     """Kill this process if the failpoint ``name`` is armed and its count is reached."""
     armed = _armed()
     if armed is None or armed[0] not in {name, "*"}:

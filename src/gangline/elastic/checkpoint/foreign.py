@@ -6,8 +6,8 @@ format is then most likely a mistake: it is refused, with a message that explain
 
 from collections.abc import Mapping, Sequence
 
-from gangline.elastic.checkpoint.manifest import METADATA, partial_of, step_of
-from gangline.elastic.checkpoint.target import Target
+from gangline.elastic.checkpoint.manifest import METADATA, parse_partial_folder, parse_step_folder
+from gangline.elastic.checkpoint.target import StorageTarget
 
 _LOOKED_INTO = 50
 """Largest number of entries of the folder that are listed, because a store may hold many."""
@@ -27,25 +27,25 @@ HINTS = {
 }
 
 
-def look(target: Target) -> dict[str, list[str]]:
+def list_folder_names(target: StorageTarget) -> dict[str, list[str]]:
     """List the folder (under ``""``) and those of its entries that may be folders."""
-    top = target.names("")
+    top = target.list_names("")
     found = {"": top}
     for name in [one for one in top if not one.endswith(_SAVED)][:_LOOKED_INTO]:
         try:
-            found[name] = target.names(name)
+            found[name] = target.list_names(name)
         except NotADirectoryError:
             continue
     return found
 
 
-def format_of(names: Mapping[str, Sequence[str]]) -> str | None:
+def detect_format(names: Mapping[str, Sequence[str]]) -> str | None:
     """Return the foreign format, a key of ``HINTS``; ``None`` for our own or no checkpoints.
 
     ``names`` is the result of the listing. A folder with a step of ours, even unfinished, is ours.
     """
     top = names[""]
-    if any(step_of(name) is not None or partial_of(name) for name in top):
+    if any(parse_step_folder(name) is not None or parse_partial_folder(name) for name in top):
         return None
     for name in top:
         if name in _TRACKERS:
@@ -61,7 +61,7 @@ def _is_distributed(names: Sequence[str]) -> bool:
     return METADATA in names or any(name.endswith(".distcp") for name in names)
 
 
-def refusal(folder: str, kind: str) -> str:
+def foreign_folder_message(folder: str, kind: str) -> str:
     return (
         f"{folder} holds checkpoints {kind}, which are not loaded automatically: {HINTS[kind]}; "
         "then give the Checkpointer a folder of its own"

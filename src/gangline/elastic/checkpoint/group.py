@@ -10,7 +10,7 @@ import torch.distributed as dist
 T = TypeVar("T")
 
 
-class Ranks:
+class SaveGroup:
     """All ranks of the job, with the few collectives that checkpoints need.
 
     The collectives run on a gloo group of their own, so that they never queue behind those of
@@ -30,7 +30,7 @@ class Ranks:
             dist.destroy_process_group(self.group)
         self.group = None
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, on every rank."""
         if self.group is None:
             return [value]
@@ -38,7 +38,7 @@ class Ranks:
         dist.all_gather_object(found, value, group=self.group)
         return found  # type: ignore[return-value]
 
-    def share(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return the value of rank 0, on every rank."""
         if self.group is None:
             return value
@@ -46,7 +46,7 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def hand_out(self, values: list[T] | None) -> T:
+    def scatter(self, values: list[T] | None) -> T:
         """Send to each rank its own element of rank 0's list."""
         if self.group is None:
             assert values is not None
@@ -55,7 +55,7 @@ class Ranks:
         dist.scatter_object_list(box, values, src=0, group=self.group)
         return box[0]  # type: ignore[return-value]
 
-    def any(self, claim: bool) -> bool:
+    def any_rank(self, claim: bool) -> bool:
         """Return whether the claim is true on any rank."""
         if self.group is None:
             return claim

@@ -22,7 +22,7 @@ _SEAL = struct.Struct("<QQ")
 _SUM = struct.Struct("<Q")
 
 
-class State(IntEnum):
+class SegmentState(IntEnum):
     """Whether a segment holds a checkpoint."""
 
     WRITING = 1
@@ -32,11 +32,11 @@ class State(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SegmentHeader:
     """Description of a segment's content."""
 
-    state: State
-    wanted: bool
+    state: SegmentState
+    for_storage: bool
     """True if the saver shall write it to storage."""
     step: int
     generation: int
@@ -51,11 +51,11 @@ class Header:
     """Seconds since the epoch on the writer's clock, for display only."""
 
 
-def pack_header(header: Header) -> bytes:
+def pack_header(header: SegmentHeader) -> bytes:
     body = _HEADER.pack(
         MAGIC,
         header.state,
-        header.wanted,
+        header.for_storage,
         header.step,
         header.generation,
         header.layout_bytes,
@@ -72,7 +72,7 @@ def pack_header(header: Header) -> bytes:
 HEADER_BYTES = _HEADER.size + _SUM.size
 
 
-def unpack_header(data: bytes | memoryview) -> Header | None:
+def unpack_header(data: bytes | memoryview) -> SegmentHeader | None:
     """Read a header; return ``None`` if there is none or it is damaged."""
     if len(data) < HEADER_BYTES:
         return None
@@ -80,7 +80,7 @@ def unpack_header(data: bytes | memoryview) -> Header | None:
     if _SUM.unpack_from(data, _HEADER.size)[0] != checksum(body) or not body.startswith(MAGIC):
         return None
     _, state, for_storage, *rest = _HEADER.unpack(body)
-    return Header(State(state), bool(for_storage), *rest)
+    return SegmentHeader(SegmentState(state), bool(for_storage), *rest)
 
 
 def pack_mark(generation: int, persisted: bool) -> bytes:
@@ -91,7 +91,7 @@ def pack_mark(generation: int, persisted: bool) -> bytes:
 MARK_BYTES = _MARK.size + _SUM.size
 
 
-def persisted(data: bytes | memoryview, generation: int) -> bool:
+def is_marked_persisted(data: bytes | memoryview, generation: int) -> bool:
     """Return whether the mark says that the save of ``generation`` is in storage."""
     body = bytes(data[: _MARK.size])
     if len(data) < MARK_BYTES or _SUM.unpack_from(data, _MARK.size)[0] != checksum(body):

@@ -33,7 +33,7 @@ ABANDONED_AFTER_S = 600.0
 _SEGMENT = re.compile(r"^(?:r(?P<rank>\d+)-s(?P<slot>\d+)|copy-r(?P<copy>\d+))\.seg$")
 
 
-class Settings(msgspec.Struct, frozen=True):
+class SaverSettings(msgspec.Struct, frozen=True):
     """Settings of a job's saver."""
 
     target: str
@@ -57,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True):
     """``host:port`` of the saver that stores this node's copies; empty for none."""
 
 
-def base_folder(environment: Mapping[str, str]) -> Path:
+def shared_memory_root(environment: Mapping[str, str]) -> Path:
     """Return the folder for shared memory."""
     return Path(environment.get(MEMORY_VARIABLE) or SHARED_MEMORY)
 
@@ -69,7 +69,7 @@ def job_name(environment: Mapping[str, str], target: str) -> str:
     return named or environment.get("TORCHELASTIC_RUN_ID", "") or f"folder:{target}"
 
 
-def home_of(base: Path, job: str, target: str) -> Path:
+def job_directory(base: Path, job: str, target: str) -> Path:
     """Return the folder of one job and target; a job may write to several targets."""
     digest = hashlib.sha256(f"{job}\0{target}".encode()).hexdigest()[:16]
     return base / f"gangline-{os.getuid()}-{digest}"
@@ -92,11 +92,11 @@ def socket_address(home: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def copy_path(home: Path, rank: int) -> Path:
+def copy_segment_path(home: Path, rank: int) -> Path:
     return home / f"copy-r{rank:05d}.seg"
 
 
-def segments(home: Path) -> list[tuple[int, int | None, Path]]:
+def list_segments(home: Path) -> list[tuple[int, int | None, Path]]:
     """Return rank, buffer number (``None`` for copies) and path of each existing segment."""
     found = []
     for path in sorted(home.glob("*.seg")):
@@ -109,7 +109,7 @@ def segments(home: Path) -> list[tuple[int, int | None, Path]]:
     return found
 
 
-def write_settings(home: Path, settings: Settings) -> None:
+def write_settings(home: Path, settings: SaverSettings) -> None:
     """Replace the settings atomically."""
     fresh = home / f"settings.{os.getpid()}.new"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -118,21 +118,21 @@ def write_settings(home: Path, settings: Settings) -> None:
     fresh.rename(home / "settings.json")
 
 
-def read_settings(home: Path) -> Settings | None:
+def read_settings(home: Path) -> SaverSettings | None:
     """Return the settings, or ``None`` if there are none yet."""
     try:
-        return msgspec.json.decode((home / "settings.json").read_bytes(), type=Settings)
+        return msgspec.json.decode((home / "settings.json").read_bytes(), type=SaverSettings)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
 
-class Hold:
+class FileLock:
     """A lock on a file of the job's folder; the kernel releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self, exclusive: bool) -> bool:
+    def acquire(self, exclusive: bool) -> bool:
         """Lock the file if no conflicting lock exists; return whether it is locked."""
         try:
             fcntl.flock(
@@ -148,13 +148,13 @@ class Hold:
             self.descriptor = -1
 
 
-def open_home(base: Path, job: str, target: str) -> Path:
-    home = home_of(base, job, target)
+def create_job_directory(base: Path, job: str, target: str) -> Path:
+    home = job_directory(base, job, target)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return home
 
 
-def job_lives(home: Path) -> bool:
+def is_job_running(home: Path) -> bool:
     """Return whether any training process of the job is running, by its lock."""
     with _probe(home / "job.lock") as free:
         return not free
@@ -165,18 +165,18 @@ def _probe(path: Path) -> Iterator[bool]:
     if not path.exists():
         yield True
         return
-    hold = Hold(path)
+    hold = FileLock(path)
     try:
-        yield hold.take(exclusive=True)
+        yield hold.acquire(exclusive=True)
     finally:
         hold.close()
 
 
-def reclaim(base: Path, now: float, but: Path | None = None) -> list[Path]:
+def remove_abandoned(base: Path, now: float, keep: Path | None = None) -> list[Path]:
     """Remove the folders of this user's dead jobs; return the removed ones."""
     removed = []
     for home in base.glob(f"gangline-{os.getuid()}-*"):
-        if home == but or not home.is_dir():
+        if home == keep or not home.is_dir():
             continue
         with contextlib.suppress(FileNotFoundError):
             if now - _touched(home) < ABANDONED_AFTER_S:

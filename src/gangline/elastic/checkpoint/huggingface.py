@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gangline.elastic.checkpoint.checkpointer import Checkpointer, Level
+from gangline.elastic.checkpoint.checkpointer import Checkpointer, SaveLevel
 from gangline.elastic.checkpoint.training import TrainingState, random_states, set_random_states
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def flash_callback(
         def __init__(self) -> None:
             self.checkpointer: Checkpointer | None = None
             self.restored: int | None = None
-            self._place: _Place | None = None
+            self._place: _ResumeFolder | None = None
             self._random: dict[str, Any] | None = None
 
         def resume(self, trainer: Any) -> str | None:
@@ -52,7 +52,7 @@ def flash_callback(
             progress = self._seek()
             if progress is None:
                 return None
-            self._place = _Place(trainer, progress)
+            self._place = _ResumeFolder(trainer, progress)
             return self._place.folder
 
         def _seek(self) -> str | None:
@@ -75,11 +75,11 @@ def flash_callback(
             assert self.checkpointer is not None
             training = {"training": _training(parts)}
             if self.restored is None:
-                self.checkpointer.prepare(_whole(state, parts))
+                self.checkpointer.prepare(_full_state(state, parts))
                 return
             self.checkpointer.load(training, self.restored)
             if self._place is not None:
-                self._place.leave()
+                self._place.remove()
                 # In the middle of an epoch the trainer skips records, which uses random numbers.
                 self._random = None if float(state.epoch).is_integer() else random_states()
 
@@ -98,9 +98,9 @@ def flash_callback(
             elif state.global_step % memory_every == 0:
                 self._save(state, parts, "memory")
 
-        def _save(self, state: Any, parts: dict[str, Any], level: Level) -> None:
+        def _save(self, state: Any, parts: dict[str, Any], level: SaveLevel) -> None:
             assert self.checkpointer is not None
-            self.checkpointer.save(state.global_step, _whole(state, parts), level)
+            self.checkpointer.save(state.global_step, _full_state(state, parts), level)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             """Write the last state to storage and close the checkpointer."""
@@ -114,7 +114,7 @@ def flash_callback(
     return FlashCallback()
 
 
-class _Place:
+class _ResumeFolder:
     """A folder from which the trainer reads its position; it holds no weights.
 
     The trainer would insist on weights in it, so its method that loads them is replaced.
@@ -126,13 +126,13 @@ class _Place:
         Path(self.folder, "trainer_state.json").write_text(progress)
         trainer._load_from_checkpoint = lambda *_, **__: None
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         """Restore the trainer's method and remove the folder."""
         del self.trainer._load_from_checkpoint
         shutil.rmtree(self.folder)
 
 
-def _whole(state: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _full_state(state: Any, parts: dict[str, Any]) -> dict[str, Any]:
     return {
         "training": _training(parts),
         "trainer": json.dumps(dataclasses.asdict(state), sort_keys=True),

@@ -15,7 +15,7 @@ PRIOR_S = 6 * 3600.0
 """Assumed before any failure: one failure in six hours. Observations replace it as hours pass."""
 
 
-def daly(save_s: float, between_failures_s: float) -> float:
+def daly_interval(save_s: float, between_failures_s: float) -> float:
     """Return the best time between two saves, in seconds.
 
     Raises:
@@ -52,13 +52,13 @@ class AutoInterval:
 
     def interval_s(self) -> float:
         """Return the best known interval between saves, in seconds."""
-        return daly(max(self.save_s, 1e-4), self.between_failures_s())
+        return daly_interval(max(self.save_s, 1e-4), self.between_failures_s())
 
     def due(self, now: float) -> bool:
         """Return whether to save now; ``now`` is a monotonic clock."""
         return self.last_save_at is None or now - self.last_save_at >= self.interval_s()
 
-    def saved(self, now: float, took_s: float) -> None:
+    def record_save(self, now: float, took_s: float) -> None:
         self.save_s += 0.3 * (took_s - self.save_s)
         if self.last_save_at is not None:
             self.observed_s += max(0.0, now - self.last_save_at)

@@ -12,7 +12,7 @@ ALIGNMENT = 64
 """Entries begin at multiples of it, because PyTorch requires aligned tensors."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class LayoutEntry(msgspec.Struct, frozen=True, array_like=True):
     """One tensor chunk or one pickled value."""
 
     key: str
@@ -31,14 +31,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """Number of raw bytes; zero for a pickled value, which is read by its own length."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class PartLayout(msgspec.Struct, frozen=True):
     """The layout of one rank's part, which is stored beside the data."""
 
     plan: str
     """Random name of the save agreement that this part belongs to."""
     rank: int
     world: int
-    entries: list[Entry]
+    entries: list[LayoutEntry]
     owned: int
     """Number of entries, from the first, that this rank writes to storage."""
     metadata: bytes
@@ -51,45 +51,45 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def file(self) -> str:
         """File name of this part in storage, as PyTorch's own writer chooses it."""
-        return part_name(self.rank)
+        return part_file_name(self.rank)
 
     @property
     def file_bytes(self) -> int:
         """Length of the part's file."""
-        return end_of(self.entries[: self.owned])
+        return entries_end(self.entries[: self.owned])
 
     @property
     def part_bytes(self) -> int:
         """Length of the part in memory."""
-        return end_of(self.entries)
+        return entries_end(self.entries)
 
 
-def part_name(rank: int) -> str:
+def part_file_name(rank: int) -> str:
     return f"__{rank}_0.distcp"
 
 
-def end_of(entries: list[Entry]) -> int:
+def entries_end(entries: list[LayoutEntry]) -> int:
     return entries[-1].offset + entries[-1].length if entries else 0
 
 
-def aligned(size: int, alignment: int = ALIGNMENT) -> int:
+def align_up(size: int, alignment: int = ALIGNMENT) -> int:
     return -(-size // alignment) * alignment
 
 
-def encode(layout: Layout) -> bytes:
+def encode_layout(layout: PartLayout) -> bytes:
     return msgspec.msgpack.encode(layout)
 
 
-def decode(data: bytes | memoryview) -> Layout:
+def decode_layout(data: bytes | memoryview) -> PartLayout:
     """Read a layout.
 
     Raises:
         msgspec.MsgspecError: the bytes are no layout.
     """
-    return msgspec.msgpack.decode(data, type=Layout)
+    return msgspec.msgpack.decode(data, type=PartLayout)
 
 
-def faults(layout: Layout) -> str | None:
+def find_layout_error(layout: PartLayout) -> str | None:
     """Return what is wrong with a layout, or ``None``. Entries must tile the part."""
     at = 0
     for entry in layout.entries:

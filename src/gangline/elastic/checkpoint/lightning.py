@@ -13,11 +13,11 @@ of data matters.
 from importlib import import_module
 from typing import Any
 
-from gangline.elastic.checkpoint.checkpointer import Checkpointer, Level
+from gangline.elastic.checkpoint.checkpointer import Checkpointer, SaveLevel
 from gangline.elastic.checkpoint.errors import CheckpointError
 from gangline.elastic.checkpoint.training import (
-    KeepsState,
-    OneValue,
+    Stateful,
+    SingleValueState,
     TrainingState,
     random_states,
     set_random_states,
@@ -46,7 +46,7 @@ def flash_callback(
     memory_every: int = 10,
     storage_every: int = 500,
     settings: dict[str, Any] | None = None,
-    **others: KeepsState,
+    **others: Stateful,
 ) -> Any:
     """Return a ``Callback`` that saves to memory and to storage at fixed intervals of optimizer
     steps.
@@ -94,7 +94,7 @@ def flash_callback(
             elif step != self._saved and step % memory_every == 0:
                 self._save(trainer, "memory")
 
-        def _save(self, trainer: Any, level: Level) -> None:
+        def _save(self, trainer: Any, level: SaveLevel) -> None:
             assert self.checkpointer is not None
             self._saved = trainer.global_step
             self.checkpointer.save(self._saved, _state(trainer, others), level)
@@ -118,7 +118,7 @@ def flash_callback(
     return FlashCallback()
 
 
-def _state(trainer: Any, others: dict[str, KeepsState]) -> dict[str, Any]:
+def _state(trainer: Any, others: dict[str, Stateful]) -> dict[str, Any]:
     schedulers = {
         f"scheduler-{number}": config.scheduler
         for number, config in enumerate(trainer.lr_scheduler_configs)
@@ -128,9 +128,9 @@ def _state(trainer: Any, others: dict[str, KeepsState]) -> dict[str, Any]:
             trainer.strategy.model,
             trainer.optimizers,
             **schedulers,
-            loops=OneValue(trainer.fit_loop),
-            precision=OneValue(trainer.precision_plugin),
-            callbacks=OneValue(_Callbacks(trainer)),
+            loops=SingleValueState(trainer.fit_loop),
+            precision=SingleValueState(trainer.precision_plugin),
+            callbacks=SingleValueState(_Callbacks(trainer)),
             **others,
         )
     }

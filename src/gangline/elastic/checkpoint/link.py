@@ -15,13 +15,19 @@ from pathlib import Path
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import words
 from gangline.elastic.checkpoint.errors import CheckpointError
-from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Outcome, Word
+from gangline.elastic.checkpoint.words import (
+    ClientFinished,
+    FlushRequest,
+    FlushReply,
+    StorageOutcome,
+    SaverMessage,
+)
 
 log = logging.getLogger(__name__)
-START_S = 30.0
+START_TIMEOUT_S = 30.0
 """Time for a started saver to answer."""
-ASK_AGAIN_S = 5.0
-FAREWELL_S = 5.0
+FLUSH_RETRY_S = 5.0
+FINISH_TIMEOUT_S = 5.0
 
 
 def start_saver(home: Path) -> subprocess.Popen[bytes]:
@@ -37,12 +43,12 @@ def start_saver(home: Path) -> subprocess.Popen[bytes]:
     )
 
 
-class Link:
+class SaverClient:
     """Connection to the saver, which reconnects after the saver was killed."""
 
-    def __init__(self, home: Path, introduction: Word | None = None) -> None:
-        self.home, self.introduction = home, introduction
-        self.outcomes: dict[int, Outcome] = {}
+    def __init__(self, home: Path, introduction: SaverMessage | None = None) -> None:
+        self.home, self.hello = home, introduction
+        self.outcomes: dict[int, StorageOutcome] = {}
         """The last outcome that the saver reported, by step."""
         self.flushed: list[int | None] = []
         self._socket: socket.socket | None = None
@@ -50,15 +56,15 @@ class Link:
         self._speaking = threading.Lock()
         self._started: subprocess.Popen[bytes] | None = None
 
-    def farewell(self) -> None:
+    def finish(self) -> None:
         """Report that training has finished, and wait until the saver has read it, at most
         ``FAREWELL_S``.
 
         The saver may be sending at this moment: closing a socket with unread data resets the
         connection and would lose the last message.
         """
-        self.say(Bye())
-        deadline = time.monotonic() + FAREWELL_S
+        self.send(ClientFinished())
+        deadline = time.monotonic() + FINISH_TIMEOUT_S
         with contextlib.suppress(OSError):
             assert self._socket is not None
             self._socket.shutdown(socket.SHUT_WR)
@@ -86,9 +92,9 @@ class Link:
         Raises:
             CheckpointError: it does not answer.
         """
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not self._try_connect():
-            if not _saver_lives(self.home) and (
+            if not _is_saver_running(self.home) and (
                 self._started is None or self._started.poll() is not None
             ):
                 self._started = start_saver(self.home)
@@ -103,27 +109,27 @@ class Link:
         try:
             with homes.socket_address(self.home) as address:
                 fresh.connect(address)
-            if self.introduction is not None:
-                fresh.sendall(words.encode(self.introduction))
+            if self.hello is not None:
+                fresh.sendall(words.encode_message(self.hello))
         except OSError:
             fresh.close()
             return False
         self._socket, self._unread = fresh, b""
         return True
 
-    def say(self, message: Word) -> None:
+    def send(self, message: SaverMessage) -> None:
         """Send a message; reconnect if the saver is gone."""
         with self._speaking:  # another thread may complete a save
             for _ in range(2):
                 try:
                     if self._socket is not None:
-                        self._socket.sendall(words.encode(message))
+                        self._socket.sendall(words.encode_message(message))
                         return
                 except OSError:
                     self._hang_up()
                 self.connect()
 
-    def listen(self, timeout_s: float) -> bool:
+    def poll(self, timeout_s: float) -> bool:
         """Process messages of the saver for up to ``timeout_s``; return whether there were any."""
         with self._speaking:
             if self._socket is None:
@@ -143,40 +149,40 @@ class Link:
             return False
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:
-            self._take(words.decode(line))
+            self._take(words.decode_message(line))
         return True
 
-    def _take(self, message: Word | None) -> None:
+    def _take(self, message: SaverMessage | None) -> None:
         match message:
-            case Outcome():
+            case StorageOutcome():
                 if not message.committed:
                     log.warning(
                         "checkpoint is not in storage yet",
                         extra={"step": message.step, "reason": message.reason},
                     )
                 self.outcomes[message.step] = message
-            case Flushed():
+            case FlushReply():
                 self.flushed.append(message.step)
             case _:
                 pass
 
 
-def _saver_lives(home: Path) -> bool:
+def _is_saver_running(home: Path) -> bool:
     if not (home / "saver.lock").exists():
         return False
-    hold = homes.Hold(home / "saver.lock")
+    hold = homes.FileLock(home / "saver.lock")
     try:
-        return not hold.take(exclusive=True)
+        return not hold.acquire(exclusive=True)
     finally:
         hold.close()
 
 
-def homes_of_job(environment: Mapping[str, str]) -> list[Path]:
+def job_directories(environment: Mapping[str, str]) -> list[Path]:
     """Return the shared-memory folders of this environment's job; a job may write to several
     targets.
     """
     job = homes.job_name(environment, "")
-    found = homes.base_folder(environment).glob(f"gangline-{os.getuid()}-*")
+    found = homes.shared_memory_root(environment).glob(f"gangline-{os.getuid()}-*")
     return [
         home
         for home in sorted(found)
@@ -193,16 +199,16 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
     """
     deadline = time.monotonic() + timeout_s
     found: dict[str, int | None] = {}
-    for home in homes_of_job(environment):
+    for home in job_directories(environment):
         settings = homes.read_settings(home)
         if settings is None:
             continue  # the saver removed it just now
-        link = Link(home)
+        link = SaverClient(home)
         try:
             # Repeat the request: the saver that received it may have been about to end.
             while not link.flushed and (left := deadline - time.monotonic()) > 0:
-                link.say(Flush())
-                link.listen(min(left, ASK_AGAIN_S))
+                link.send(FlushRequest())
+                link.poll(min(left, FLUSH_RETRY_S))
         except CheckpointError as error:
             log.warning("no saver writes the newest save", exc_info=error)
         finally:

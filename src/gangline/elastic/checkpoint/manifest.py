@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.layout import Layout, end_of, part_name
+from gangline.elastic.checkpoint.layout import PartLayout, entries_end, part_file_name
 from gangline.elastic.checkpoint.sums import checksum
 
 MANIFEST = "gangline.json"
@@ -27,7 +27,7 @@ _STEP = re.compile(r"^step-(\d{12,})$")
 _PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartManifest(msgspec.Struct, frozen=True):
     """The file of one rank."""
 
     rank: int
@@ -37,16 +37,16 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def file(self) -> str:
-        return part_name(self.rank)
+        return part_file_name(self.rank)
 
 
-class Note(msgspec.Struct, frozen=True):
+class PartNote(msgspec.Struct, frozen=True):
     """What a rank writes beside its file once the file is on disk."""
 
     plan: str
     step: int
     world: int
-    part: Part
+    part: PartManifest
     metadata_sum: int
 
 
@@ -56,50 +56,50 @@ class Manifest(msgspec.Struct, frozen=True):
     step: int
     plan: str
     world: int
-    parts: list[Part]
+    parts: list[PartManifest]
     metadata_sum: int
     sum: int = 0
     """Checksum of the manifest's text with this field set to zero."""
     format: int = FORMAT
 
 
-def part_of(layout: Layout, sums: list[int]) -> Part:
+def describe_part(layout: PartLayout, sums: list[int]) -> PartManifest:
     """Describe the file of a rank from the checksums of its owned entries."""
     owned = layout.entries[: layout.owned]
     rows = [
         (e.key, e.chunk, e.offset, e.length, e.raw_offset, e.raw_length, value)
         for e, value in zip(owned, sums, strict=True)
     ]
-    return Part(layout.rank, end_of(owned), rows)
+    return PartManifest(layout.rank, entries_end(owned), rows)
 
 
-def note_name(rank: int) -> str:
+def note_file_name(rank: int) -> str:
     return f"rank-{rank:05d}.json"
 
 
-def step_name(step: int) -> str:
+def step_folder(step: int) -> str:
     """Return the folder name of a committed step."""
     return f"step-{step:012d}"
 
 
-def partial_name(step: int, plan: str) -> str:
+def partial_folder(step: int, plan: str) -> str:
     """Return the folder name of an unfinished step."""
     return f".partial-{step:012d}-{plan}"
 
 
-def step_of(name: str) -> int | None:
+def parse_step_folder(name: str) -> int | None:
     """Return the step of a committed folder's name; ``None`` for other names."""
     match = _STEP.match(name)
     return int(match[1]) if match else None
 
 
-def partial_of(name: str) -> tuple[int, str] | None:
+def parse_partial_folder(name: str) -> tuple[int, str] | None:
     """Return step and plan of an unfinished folder's name; ``None`` for other names."""
     match = _PARTIAL.match(name)
     return (int(match[1]), match[2]) if match else None
 
 
-def combine(notes: Iterable[Note]) -> Manifest:
+def combine_notes(notes: Iterable[PartNote]) -> Manifest:
     """Return the manifest of a step from the notes of all its ranks."""
     ordered = sorted(notes, key=lambda note: note.part.rank)
     first = ordered[0]
@@ -108,7 +108,7 @@ def combine(notes: Iterable[Note]) -> Manifest:
     )
 
 
-def write_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(manifest, sum=checksum(_text(manifest))))
 
 
@@ -116,7 +116,7 @@ def _text(manifest: Manifest) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(manifest, sum=0))
 
 
-def read_manifest(data: bytes) -> Manifest:
+def decode_manifest(data: bytes) -> Manifest:
     """Read a manifest.
 
     Raises:

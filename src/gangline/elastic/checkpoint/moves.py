@@ -15,59 +15,65 @@ from dataclasses import dataclass
 import numpy
 import torch
 
-from gangline.elastic.checkpoint.accelerator import Arrivals, Streams, is_far
-from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
-from gangline.elastic.checkpoint.sums import STRETCH, Bytes, checksum, copy_summed, joined
+from gangline.elastic.checkpoint.accelerator import PendingTransfers, TransferStreams, is_on_device
+from gangline.elastic.checkpoint.envelope import tensor_bytes, is_plain_memory
+from gangline.elastic.checkpoint.sums import (
+    COPY_CHUNK,
+    ByteArray,
+    checksum,
+    copy_with_checksum,
+    combine_checksums,
+)
 
-SMALL = 1 << 18
+MIN_PARALLEL_BYTES = 1 << 18
 """Below this size, synchronising threads costs more than the copy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorDestination:
     """Destination of a tensor: the same memory as a tensor and as bytes."""
 
     tensor: torch.Tensor
     raw: memoryview
 
 
-Move = tuple[Place, torch.Tensor]
+TensorMove = tuple[TensorDestination, torch.Tensor]
 """A destination and the tensor to copy there."""
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _CopyChunk:
     """A part of a long tensor that one thread copies."""
 
     number: int
     """Index of the tensor."""
-    place: Bytes
-    origin: Bytes
+    place: ByteArray
+    origin: ByteArray
     sum: int = 0
 
     def copy(self) -> None:
         # The checksum is of the copy: other threads may still write to the tensor.
-        self.sum = copy_summed(self.place, self.origin)
+        self.sum = copy_with_checksum(self.place, self.origin)
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """Result of a copy."""
 
     sums: list[int] | None
     """The checksum of each tensor's bytes. ``None`` while transfers are running, and for large
     tensors of an accelerator, where computing them would take longer than the copy.
     """
-    arrivals: Arrivals
+    transfers: PendingTransfers
     """Transfers still running on the device; empty unless the copies are asynchronous."""
 
 
-class Copier:
+class TensorCopier:
     """Copies with as many threads as PyTorch computes with; the threads live until ``close``."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._streams = Streams()
+        self._streams = TransferStreams()
 
     def close(self) -> None:
         if self._pool is not None:
@@ -76,10 +82,10 @@ class Copier:
 
     def copy(
         self,
-        moves: Sequence[Move],
-        half: Callable[[], None],
-        lasting: Callable[[torch.Tensor], bool] | None = None,
-    ) -> Copied:
+        moves: Sequence[TensorMove],
+        on_half_copied: Callable[[], None],
+        is_stable: Callable[[torch.Tensor], bool] | None = None,
+    ) -> CopyResult:
         """Copy each tensor to its destination.
 
         Args:
@@ -94,17 +100,17 @@ class Copier:
         stretches = [
             stretch
             for number, (place, tensor) in enumerate(moves)
-            if _is_long(place.tensor, tensor)
-            for stretch in _cut(number, place, tensor)
+            if _is_parallel(place.tensor, tensor)
+            for stretch in _split(number, place, tensor)
         ]
         long = {stretch.number for stretch in stretches}
         short = [number for number in range(len(moves)) if number not in long]
-        far = [number for number in short if is_far(moves[number][1])]
-        near = [number for number in short if not is_far(moves[number][1])]
+        far = [number for number in short if is_on_device(moves[number][1])]
+        near = [number for number in short if not is_on_device(moves[number][1])]
         waiting = deque(stretches)
         arrivals = self._streams.copy(
             [(moves[number][0].tensor, moves[number][1]) for number in far],
-            lasting or (lambda _: False),
+            is_stable or (lambda _: False),
         )
         with contextlib.ExitStack() as leaving:  # the buffer may be unlocked or unmapped afterwards
             leaving.callback(arrivals.wait)
@@ -113,27 +119,27 @@ class Copier:
             leaving.callback(waiting.clear)
             for number in near[: len(near) // 2]:
                 moves[number][0].tensor.copy_(moves[number][1])
-            half()
+            on_half_copied()
             for number in near[len(near) // 2 :]:
                 moves[number][0].tensor.copy_(moves[number][1])
-            _work_off(waiting)
+            _copy_remaining(waiting)
             for helper in helpers:
                 helper.result()
-            if arrivals and lasting is not None:
+            if arrivals and is_stable is not None:
                 leaving.pop_all()
-                return Copied(None, arrivals)
-        return Copied(_sums(moves, short, stretches), Arrivals())
+                return CopyResult(None, arrivals)
+        return CopyResult(_checksums(moves, short, stretches), PendingTransfers())
 
-    def _help(self, waiting: deque[_Stretch]) -> list[Future[None]]:
+    def _help(self, waiting: deque[_CopyChunk]) -> list[Future[None]]:
         count = min(torch.get_num_threads(), len(waiting)) - 1
         if count < 1:
             return []
         if self._pool is None:
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="gangline-checkpoint-copy")
-        return [self._pool.submit(_work_off, waiting) for _ in range(count)]
+        return [self._pool.submit(_copy_remaining, waiting) for _ in range(count)]
 
 
-def _work_off(waiting: deque[_Stretch]) -> None:
+def _copy_remaining(waiting: deque[_CopyChunk]) -> None:
     """Copy one chunk after the other until none is left."""
     while True:
         try:
@@ -143,32 +149,36 @@ def _work_off(waiting: deque[_Stretch]) -> None:
         stretch.copy()
 
 
-def _sums(
-    moves: Sequence[Move], short: Sequence[int], stretches: Sequence[_Stretch]
+def _checksums(
+    moves: Sequence[TensorMove], short: Sequence[int], stretches: Sequence[_CopyChunk]
 ) -> list[int] | None:
     """Return the checksum of each tensor: combined from its chunks, or computed now."""
     sums = [0] * len(moves)  # 0 is the checksum of an empty tensor
     for number in short:
         place, tensor = moves[number]
-        if tensor.device.type != "cpu" and tensor.nbytes >= SMALL:
+        if tensor.device.type != "cpu" and tensor.nbytes >= MIN_PARALLEL_BYTES:
             return None
         sums[number] = checksum(place.raw)
     for stretch in stretches:
-        sums[stretch.number] = joined(sums[stretch.number], stretch.sum, len(stretch.place))
+        sums[stretch.number] = combine_checksums(
+            sums[stretch.number], stretch.sum, len(stretch.place)
+        )
     return sums
 
 
-def _is_long(place: torch.Tensor, tensor: torch.Tensor) -> bool:
+def _is_parallel(place: torch.Tensor, tensor: torch.Tensor) -> bool:
     """True if the tensor's bytes can be copied as they are, and justify several threads."""
     return (
-        tensor.nbytes == place.nbytes >= SMALL and tensor.dtype == place.dtype and is_plain(tensor)
+        tensor.nbytes == place.nbytes >= MIN_PARALLEL_BYTES
+        and tensor.dtype == place.dtype
+        and is_plain_memory(tensor)
     )
 
 
-def _cut(number: int, place: Place, tensor: torch.Tensor) -> list[_Stretch]:
+def _split(number: int, place: TensorDestination, tensor: torch.Tensor) -> list[_CopyChunk]:
     to = numpy.frombuffer(place.raw, numpy.uint8)
-    origin = numpy.frombuffer(bytes_of(tensor), numpy.uint8)
+    origin = numpy.frombuffer(tensor_bytes(tensor), numpy.uint8)
     return [
-        _Stretch(number, to[at : at + STRETCH], origin[at : at + STRETCH])
-        for at in range(0, len(to), STRETCH)
+        _CopyChunk(number, to[at : at + COPY_CHUNK], origin[at : at + COPY_CHUNK])
+        for at in range(0, len(to), COPY_CHUNK)
     ]

@@ -10,22 +10,22 @@ from enum import IntEnum
 
 from gangline.elastic.checkpoint.segment import Segment
 
-_AT_ONCE = 1 << 22
+_POPULATE_BYTES = 1 << 22
 """Bytes per call of madvise, which blocks all other mappings of the process."""
 
 
-class How(IntEnum):
+class PopulateAdvice(IntEnum):
     """The kernel's advice (MADV_POPULATE_READ, MADV_POPULATE_WRITE; Linux 5.14 and later).
 
     Existing pages are mapped by a read fault in a third of the time of a write fault, and can be
     written afterwards. Missing pages are allocated by a write fault in two thirds of the time.
     """
 
-    FIND = 22
-    MAKE = 23
+    READ = 22
+    WRITE = 23
 
 
-class Background:
+class BackgroundTasks:
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
@@ -36,13 +36,13 @@ class Background:
         thread.start()
         self._threads.append(thread)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for all tasks."""
         while self._threads:
             self._threads.pop().join()
 
 
-def populate(segment: Segment, how: How) -> None:
+def prefault_segment(segment: Segment, how: PopulateAdvice) -> None:
     """Fault in all pages of the segment without changing them.
 
     Failures are ignored: they only make the first copy slower.
@@ -52,9 +52,9 @@ def populate(segment: Segment, how: How) -> None:
     except (TypeError, ValueError):
         return  # the mapping was closed meanwhile
     library, begin = ctypes.CDLL(None), ctypes.addressof(anchor)
-    for at in range(0, segment.size, _AT_ONCE):
+    for at in range(0, segment.size, _POPULATE_BYTES):
         library.madvise(
             ctypes.c_void_p(begin + at),
-            ctypes.c_size_t(min(_AT_ONCE, segment.size - at)),
+            ctypes.c_size_t(min(_POPULATE_BYTES, segment.size - at)),
             ctypes.c_int(how),
         )

@@ -22,21 +22,21 @@ import msgspec
 
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, persist
-from gangline.elastic.checkpoint.arrival import Arrived, Stream, take_in
+from gangline.elastic.checkpoint.arrival import ReceivedSegment, ReadableStream, receive_segment
 from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, MemoryShortError
-from gangline.elastic.checkpoint.home import Hold, Settings
-from gangline.elastic.checkpoint.pending import Held
-from gangline.elastic.checkpoint.segment import Segment, create
+from gangline.elastic.checkpoint.home import FileLock, SaverSettings
+from gangline.elastic.checkpoint.pending import SnapshotInfo
+from gangline.elastic.checkpoint.segment import Segment, create_segment
 
 log = logging.getLogger(__name__)
-TIMEOUT_S = 30.0
+PEER_TIMEOUT_S = 30.0
 """Longest pause in a peer's traffic before the connection is given up."""
 _LINE = 4096
 _ARRIVING = "arriving-"
 """Prefix of the names of segments that are not complete yet."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class SegmentRequest(msgspec.Struct, frozen=True):
     """Request for the segment of ``rank`` at ``step``."""
 
     verb: Literal["get", "put"]
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, frozen=True):
     """Length of the segment that follows a ``put``."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SegmentReply(msgspec.Struct, frozen=True):
     bytes: int = 0
     """Length of the segment that follows, after a ``get``."""
     refusal: str = ""
@@ -89,7 +89,7 @@ class PeerServer(socketserver.ThreadingTCPServer):
 
 class _Handler(socketserver.StreamRequestHandler):
     server: PeerServer
-    timeout = TIMEOUT_S
+    timeout = PEER_TIMEOUT_S
 
     def handle(self) -> None:
         settings = homes.read_settings(self.server.home)
@@ -99,48 +99,50 @@ class _Handler(socketserver.StreamRequestHandler):
         if settings is None or not settings.token:
             return
         if not hmac.compare_digest(proof, _proof(settings.token, nonce, body)):
-            self._answer(Answer(refusal="the token belongs to another job"))
+            self._answer(SegmentReply(refusal="the token belongs to another job"))
             return
-        request = msgspec.json.decode(body, type=Request)
+        request = msgspec.json.decode(body, type=SegmentRequest)
         if request.verb == "get":
             self._give(request)
         else:
             self._take(request)
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: SegmentReply) -> None:
         self.wfile.write(msgspec.json.encode(answer) + b"\n")
 
-    def _give(self, request: Request) -> None:
+    def _give(self, request: SegmentRequest) -> None:
         requested = (request.step, request.plan, request.rank)
-        for snapshot in pending.survey(self.server.home):
+        for snapshot in pending.list_snapshots(self.server.home):
             if (snapshot.step, snapshot.layout.plan, snapshot.rank) != requested:
                 continue
-            with locked(snapshot) as segment:
+            with locked_segment(snapshot) as segment:
                 if segment is not None:
-                    persist.seal(segment, snapshot.header, snapshot.layout)
-                    self._answer(Answer(bytes=snapshot.header.total_bytes))
+                    persist.seal_segment(segment, snapshot.header, snapshot.layout)
+                    self._answer(SegmentReply(bytes=snapshot.header.total_bytes))
                     _send(self.connection, segment, snapshot.header.total_bytes)
                     return
-        self._answer(Answer(refusal=f"step {request.step} of rank {request.rank} is not here"))
+        self._answer(
+            SegmentReply(refusal=f"step {request.step} of rank {request.rank} is not here")
+        )
 
-    def _take(self, request: Request) -> None:
+    def _take(self, request: SegmentRequest) -> None:
         try:
-            receive(self.rfile, self.server.home, request)
-            self._answer(Answer())
+            receive_copy(self.rfile, self.server.home, request)
+            self._answer(SegmentReply())
         except (CheckpointError, OSError) as error:
             if isinstance(error, MemoryShortError):
                 # A peer that still sends may see a reset in place of the reply.
                 log.warning("not enough memory for a peer's save", extra={"reason": str(error)})
-            self._answer(Answer(refusal=str(error)))
+            self._answer(SegmentReply(refusal=str(error)))
 
 
 @contextlib.contextmanager
-def locked(snapshot: Held) -> Iterator[Segment | None]:
+def locked_segment(snapshot: SnapshotInfo) -> Iterator[Segment | None]:
     """Yield the segment under its shared lock; ``None`` if it was overwritten already."""
     segment = Segment(snapshot.path)
     try:
         with segment.reading() as free:
-            yield segment if free and segment.header() == snapshot.header else None
+            yield segment if free and segment.read_header() == snapshot.header else None
     finally:
         segment.close()
 
@@ -150,7 +152,7 @@ def _send(connection: socket.socket, segment: Segment, size: int) -> None:
         connection.sendfile(stream, 0, size)
 
 
-def receive(stream: Stream, home: Path, request: Request) -> None:
+def receive_copy(stream: ReadableStream, home: Path, request: SegmentRequest) -> None:
     """Receive a segment as this node's copy of a rank.
 
     Raises:
@@ -161,23 +163,23 @@ def receive(stream: Stream, home: Path, request: Request) -> None:
     arriving = home / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
     with contextlib.ExitStack() as leaving:
         leaving.callback(arriving.unlink, missing_ok=True)
-        segment = create(arriving, request.bytes, reserve=False)
+        segment = create_segment(arriving, request.bytes, reserve=False)
         leaving.callback(segment.close)
         with segment.reading():  # marks it as in use for remove_partial_copies
-            verify(segment, take_in(stream, segment, request.bytes), request)
-            arriving.rename(homes.copy_path(home, request.rank))
+            verify_copy(segment, receive_segment(stream, segment, request.bytes), request)
+            arriving.rename(homes.copy_segment_path(home, request.rank))
 
 
-def clear_abandoned(home: Path) -> None:
+def remove_partial_copies(home: Path) -> None:
     """Remove segments that killed processes had begun to receive."""
     for path in home.glob(f"{_ARRIVING}*"):
-        hold = Hold(path)
-        if hold.take(exclusive=True):
+        hold = FileLock(path)
+        if hold.acquire(exclusive=True):
             path.unlink(missing_ok=True)
         hold.close()
 
 
-def verify(segment: Segment, arrived: Arrived, request: Request) -> None:
+def verify_copy(segment: Segment, arrived: ReceivedSegment, request: SegmentRequest) -> None:
     """Check that a segment is the requested one and matches its checksums.
 
     Raises:
@@ -186,14 +188,14 @@ def verify(segment: Segment, arrived: Arrived, request: Request) -> None:
     header, layout = arrived.header, arrived.layout
     if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
         raise CorruptError("the received segment is not the requested one")
-    if segment.seal(header, len(layout.entries)) != arrived.sums:
+    if segment.read_seal(header, len(layout.entries)) != arrived.sums:
         raise CorruptError(f"the segment of rank {layout.rank} was damaged in transfer")
 
 
 @contextlib.contextmanager
-def _asking(address: str, token: str, request: Request) -> Iterator[socket.socket]:
+def _asking(address: str, token: str, request: SegmentRequest) -> Iterator[socket.socket]:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=PEER_TIMEOUT_S) as connection:
         nonce = _line(connection)
         body = msgspec.json.encode(request)
         connection.sendall(_proof(token, nonce, body) + b" " + body + b"\n")
@@ -211,14 +213,14 @@ def _line(connection: socket.socket) -> bytes:
     return bytes(line[:-1])
 
 
-def _answer_of(connection: socket.socket) -> Answer:
-    answer = msgspec.json.decode(_line(connection), type=Answer)
+def _answer_of(connection: socket.socket) -> SegmentReply:
+    answer = msgspec.json.decode(_line(connection), type=SegmentReply)
     if answer.refusal:
         raise CorruptError(f"the peer refused: {answer.refusal}")
     return answer
 
 
-def fetch(home: Path, address: str, token: str, request: Request) -> None:
+def fetch_segment(home: Path, address: str, token: str, request: SegmentRequest) -> None:
     """Copy a segment from a peer's memory into this job's folder.
 
     Raises:
@@ -229,7 +231,7 @@ def fetch(home: Path, address: str, token: str, request: Request) -> None:
     with _asking(address, token, request) as connection:
         answer = _answer_of(connection)
         with connection.makefile("rb", buffering=0) as stream:
-            receive(stream, home, msgspec.structs.replace(request, bytes=answer.bytes))
+            receive_copy(stream, home, msgspec.structs.replace(request, bytes=answer.bytes))
 
 
 class Replicator:
@@ -240,12 +242,12 @@ class Replicator:
         self._sent: dict[int, int] = {}
         """The generation of each rank that the peer has."""
 
-    def send(self, settings: Settings) -> int:
+    def replicate(self, settings: SaverSettings) -> int:
         """Send new saves that only this node holds; return the number of segments sent."""
-        newest: dict[int, Held] = {}
-        for snapshot in pending.survey(self.home) if settings.peer else []:
+        newest: dict[int, SnapshotInfo] = {}
+        for snapshot in pending.list_snapshots(self.home) if settings.peer else []:
             known = newest.get(snapshot.rank)
-            if snapshot.own and (
+            if snapshot.is_local and (
                 known is None or snapshot.header.generation > known.header.generation
             ):
                 newest[snapshot.rank] = snapshot
@@ -253,22 +255,22 @@ class Replicator:
             self._send(settings, snapshot) for snapshot in newest.values() if snapshot.layout.alone
         )
 
-    def _send(self, settings: Settings, snapshot: Held) -> bool:
+    def _send(self, settings: SaverSettings, snapshot: SnapshotInfo) -> bool:
         if self._sent.get(snapshot.rank) == snapshot.header.generation:
             return False
         size = snapshot.header.total_bytes
-        request = Request("put", snapshot.rank, snapshot.step, snapshot.layout.plan, size)
+        request = SegmentRequest("put", snapshot.rank, snapshot.step, snapshot.layout.plan, size)
         segment = Segment(snapshot.path)
         try:
             # Not locked: a slow network would leave saves without a free buffer. The peer
             # refuses a segment that is overwritten during the transfer; the newer save follows.
-            if not persist.seal_unless_overtaken(segment, snapshot.header, snapshot.layout):
+            if not persist.seal_if_unchanged(segment, snapshot.header, snapshot.layout):
                 return False
             with _asking(settings.peer, settings.token, request) as connection:
                 _send(connection, segment, size)
                 _answer_of(connection)
         except (OSError, CorruptError) as error:
-            level = logging.WARNING if segment.header() == snapshot.header else logging.DEBUG
+            level = logging.WARNING if segment.read_header() == snapshot.header else logging.DEBUG
             log.log(level, "no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
             return False
         finally:

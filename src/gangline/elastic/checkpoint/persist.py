@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.header import Header
-from gangline.elastic.checkpoint.layout import Layout
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.header import SegmentHeader
+from gangline.elastic.checkpoint.layout import PartLayout
 from gangline.elastic.checkpoint.manifest import (
     METADATA,
-    Note,
-    combine,
-    note_name,
-    part_of,
-    read_manifest,
-    step_name,
-    step_of,
-    write_manifest,
+    PartNote,
+    combine_notes,
+    note_file_name,
+    describe_part,
+    decode_manifest,
+    step_folder,
+    parse_step_folder,
+    encode_manifest,
 )
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.sums import checksum
-from gangline.elastic.checkpoint.target import Target
+from gangline.elastic.checkpoint.target import StorageTarget
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 24
@@ -37,7 +37,7 @@ CHUNK = 1 << 24
 
 
 @dataclass(slots=True)
-class Pace:
+class BandwidthLimiter:
     """Limits the bytes per second of all writers of one node together."""
 
     bytes_per_s: float
@@ -45,7 +45,7 @@ class Pace:
     _free_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def spend(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Wait until ``size`` more bytes may be written, or until ``stop`` is set."""
         if self.bytes_per_s <= 0:
             return
@@ -56,42 +56,46 @@ class Pace:
         self.stop.wait(max(0.0, begin - now))
 
 
-def sums_of(segment: Segment, header: Header, layout: Layout) -> list[int]:
+def entry_checksums(segment: Segment, header: SegmentHeader, layout: PartLayout) -> list[int]:
     """Return the checksums of all entries as they are in memory now."""
     with segment.part(header) as part:
         return [checksum(part[e.offset : e.offset + e.length]) for e in layout.entries]
 
 
-def seal(segment: Segment, header: Header, layout: Layout) -> list[int]:
+def seal_segment(segment: Segment, header: SegmentHeader, layout: PartLayout) -> list[int]:
     """Return the segment's checksums; compute and store them if they are missing."""
-    known = segment.seal(header, len(layout.entries))
+    known = segment.read_seal(header, len(layout.entries))
     if known is None:
-        known = sums_of(segment, header, layout)
-        segment.put_seal(header, known)
-        reach("sealed")
+        known = entry_checksums(segment, header, layout)
+        segment.write_seal(header, known)
+        pass_failpoint("sealed")
     return known
 
 
-def seal_unless_overtaken(segment: Segment, header: Header, layout: Layout) -> bool:
+def seal_if_unchanged(segment: Segment, header: SegmentHeader, layout: PartLayout) -> bool:
     """Store the checksums without blocking a writer; return whether the save has checksums now.
 
     A writer changes the header before anything else, so checksums that were computed under one
     header are right. The segment is locked only to write them. Were it locked throughout, then with
     another buffer in upload no buffer would be free for a save.
     """
-    if segment.seal(header, len(layout.entries)) is not None:
+    if segment.read_seal(header, len(layout.entries)) is not None:
         return True
-    sums = sums_of(segment, header, layout)
+    sums = entry_checksums(segment, header, layout)
     with segment.reading() as free:
-        if not free or segment.header() != header:
+        if not free or segment.read_header() != header:
             return False
-        segment.put_seal(header, sums)
-    reach("sealed")
+        segment.write_seal(header, sums)
+    pass_failpoint("sealed")
     return True
 
 
 def write_part(
-    target: Target, segment: Segment, header: Header, layout: Layout, pace: Pace
+    target: StorageTarget,
+    segment: Segment,
+    header: SegmentHeader,
+    layout: PartLayout,
+    pace: BandwidthLimiter,
 ) -> None:
     """Write a rank's file and its note.
 
@@ -99,9 +103,9 @@ def write_part(
         OSError: the target did not accept it.
         CorruptError: the memory differs from its checksums.
     """
-    folder = target.partial(header.step, layout.plan)
+    folder = target.staging_folder(header.step, layout.plan)
     target.begin(header.step, layout.plan)
-    known = segment.seal(header, len(layout.entries))
+    known = segment.read_seal(header, len(layout.entries))
     sums: list[int] = []
     with segment.part(header) as part, target.create(f"{folder}/{layout.file}") as stream:
         for number, entry in enumerate(layout.entries[: layout.owned]):
@@ -111,18 +115,20 @@ def write_part(
                 raise CorruptError(f"{entry.key!r} changed in memory after it was saved")
             for at in range(0, len(piece), CHUNK):
                 some = piece[at : at + CHUNK]
-                pace.spend(len(some))
+                pace.acquire(len(some))
                 write_all(stream, some)
-            reach("part-entry")
-    reach("part-written")
+            pass_failpoint("part-entry")
+    pass_failpoint("part-written")
     blob = layout.metadata
     if layout.rank == 0:
         target.put(f"{folder}/{METADATA}", blob)
-        reach("metadata-written")
-    note = Note(layout.plan, header.step, layout.world, part_of(layout, sums), checksum(blob))
+        pass_failpoint("metadata-written")
+    note = PartNote(
+        layout.plan, header.step, layout.world, describe_part(layout, sums), checksum(blob)
+    )
     # A note lost in a power failure only leaves the step uncommitted, so it needs no fsync.
-    target.put(f"{folder}/{note_name(layout.rank)}", msgspec.json.encode(note), durable=False)
-    reach("note-written")
+    target.put(f"{folder}/{note_file_name(layout.rank)}", msgspec.json.encode(note), durable=False)
+    pass_failpoint("note-written")
 
 
 def write_all(stream: object, data: memoryview) -> None:
@@ -133,13 +139,13 @@ def write_all(stream: object, data: memoryview) -> None:
         data = data[written:] if written is not None else data[:0]
 
 
-def missing_ranks(target: Target, step: int, plan: str, world: int) -> list[int]:
+def missing_ranks(target: StorageTarget, step: int, plan: str, world: int) -> list[int]:
     """Return the ranks whose notes are not there yet."""
-    present = set(target.names(target.partial(step, plan)))
-    return [rank for rank in range(world) if note_name(rank) not in present]
+    present = set(target.list_names(target.staging_folder(step, plan)))
+    return [rank for rank in range(world) if note_file_name(rank) not in present]
 
 
-def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
+def try_commit(target: StorageTarget, step: int, plan: str, world: int) -> bool:
     """Commit the step if the parts of all ranks are there; return whether it is committed now.
 
     Raises:
@@ -148,52 +154,54 @@ def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
     """
     if is_committed(target, step, plan):
         return True
-    folder = target.partial(step, plan)
+    folder = target.staging_folder(step, plan)
     if missing_ranks(target, step, plan, world):
         return False
     try:
         notes = [
-            msgspec.json.decode(target.read(f"{folder}/{note_name(rank)}"), type=Note)
+            msgspec.json.decode(target.read(f"{folder}/{note_file_name(rank)}"), type=PartNote)
             for rank in range(world)
         ]
         if {(note.plan, note.step) for note in notes} != {(plan, step)}:
             return False  # of an earlier run: in an object store all plans share one folder
-        target.commit(step, plan, write_manifest(combine(notes)))
+        target.commit(step, plan, encode_manifest(combine_notes(notes)))
     except (FileNotFoundError, msgspec.MsgspecError):
         # Another node's saver committed first; or a note is unreadable, which forbids a commit.
         return is_committed(target, step, plan)
-    reach("committed")
+    pass_failpoint("committed")
     return True
 
 
-def is_committed(target: Target, step: int, plan: str) -> bool:
+def is_committed(target: StorageTarget, step: int, plan: str) -> bool:
     """Return whether storage has the step as this plan saved it."""
     try:
-        return read_manifest(target.read(f"{step_name(step)}/gangline.json")).plan == plan
+        return decode_manifest(target.read(f"{step_folder(step)}/gangline.json")).plan == plan
     except (FileNotFoundError, CorruptError):
         return False
 
 
-def committed_steps(target: Target) -> list[int]:
+def committed_steps(target: StorageTarget) -> list[int]:
     """Return the steps in storage, the oldest first. Their content is verified only when it is
     read.
     """
-    steps = [step for name in target.names("") if (step := step_of(name)) is not None]
-    return sorted(step for step in steps if "gangline.json" in target.names(step_name(step)))
+    steps = [
+        step for name in target.list_names("") if (step := parse_step_folder(name)) is not None
+    ]
+    return sorted(step for step in steps if "gangline.json" in target.list_names(step_folder(step)))
 
 
-def surplus(steps: list[int], keep: int, keep_every: int) -> list[int]:
+def expired_steps(steps: list[int], keep: int, keep_every: int) -> list[int]:
     """Return the expired steps: all but the newest ``keep`` and the multiples of ``keep_every``."""
     if keep <= 0:
         return []
     return [step for step in sorted(steps)[:-keep] if not (keep_every and step % keep_every == 0)]
 
 
-def tidy(target: Target, keep: int, keep_every: int, newest: int) -> None:
+def apply_retention(target: StorageTarget, keep: int, keep_every: int, newest: int) -> None:
     """Remove expired steps, and unfinished ones older than the newest commit."""
-    for step in surplus(committed_steps(target), keep, keep_every):
-        target.remove(step_name(step))
-        reach("removed")
-    old = [name for step, name in target.unfinished() if step < newest]
-    for name in [*old, *(name for name in target.names("") if name.startswith(".trash-"))]:
+    for step in expired_steps(committed_steps(target), keep, keep_every):
+        target.remove(step_folder(step))
+        pass_failpoint("removed")
+    old = [name for step, name in target.list_unfinished() if step < newest]
+    for name in [*old, *(name for name in target.list_names("") if name.startswith(".trash-"))]:
         target.remove(name)

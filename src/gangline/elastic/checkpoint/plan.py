@@ -19,31 +19,36 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
-from gangline.elastic.checkpoint.envelope import capacity, check_loadable, envelope, pickled
+from gangline.elastic.checkpoint.envelope import (
+    padded_capacity,
+    check_loadable,
+    torch_save_framing,
+    pickle_value,
+)
 from gangline.elastic.checkpoint.errors import CheckpointError, UnsavableError
-from gangline.elastic.checkpoint.group import Ranks
-from gangline.elastic.checkpoint.layout import Entry, Layout, aligned, part_name
+from gangline.elastic.checkpoint.group import SaveGroup
+from gangline.elastic.checkpoint.layout import LayoutEntry, PartLayout, align_up, part_file_name
 
-Signature = tuple[tuple[object, ...], ...]
+StateSignature = tuple[tuple[object, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class SaveAgreement:
     """The save plan of this rank."""
 
-    signature: Signature
-    layout: Layout
+    signature: StateSignature
+    layout: PartLayout
     items: list[WriteItem]
     """The planner's items, in the order of the layout's entries."""
 
 
-def planner_of(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
+def create_planner(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
     planner = DefaultSavePlanner()
     planner.set_up_planner(state, is_coordinator=first)
     return planner
 
 
-def signature_of(planner: DefaultSavePlanner) -> Signature:
+def state_signature(planner: DefaultSavePlanner) -> StateSignature:
     """Return what must not change while a layout is in use: names, kinds, shapes, types,
     placements.
     """
@@ -58,14 +63,14 @@ def _kind(key: str, value: object) -> tuple[object, ...]:
     return key, type(value).__name__
 
 
-def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
+def agree_on_layout(ranks: SaveGroup, node: str, planner: DefaultSavePlanner) -> SaveAgreement:
     """Create the save agreement; all ranks call it together.
 
     Raises:
         UnsavableError: a value of some rank cannot be saved; all ranks raise.
     """
     local = _local_plan(ranks, planner)
-    local_plans = ranks.gather((node, local))
+    local_plans = ranks.all_gather((node, local))
     metadata: Metadata | None = None
     shares: list[tuple[SavePlan, list[WriteItem]]] | None = None
     problem: str | None = None
@@ -76,23 +81,23 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
             owned, metadata = planner.create_global_plan(
                 [replace(plan, items=list(plan.items)) for plan in plans]
             )
-            copies = copies_for_nodes([name for name, _ in local_plans], plans, owned)
+            copies = assign_node_copies([name for name, _ in local_plans], plans, owned)
             shares = list(zip(owned, copies, strict=True))
         except (ValueError, RuntimeError) as error:
             problem = str(error)
-    if problem := ranks.share(problem):
+    if problem := ranks.broadcast(problem):
         raise CheckpointError(f"the ranks' states do not form one checkpoint: {problem}")
-    own_plan, node_copies = ranks.hand_out(shares)
+    own_plan, node_copies = ranks.scatter(shares)
     items = [*planner.finish_plan(own_plan).items, *node_copies]
-    entries = entries_of(planner, items)
-    parts = ranks.gather((entries, len(own_plan.items)))
+    entries = lay_out_entries(planner, items)
+    parts = ranks.all_gather((entries, len(own_plan.items)))
     blob = b""
     if metadata is not None:
-        metadata.storage_data = storage_data(parts)
+        metadata.storage_data = build_storage_data(parts)
         blob = pickle.dumps(metadata)
-    name, blob = ranks.share((uuid.uuid4().hex, blob))
+    name, blob = ranks.broadcast((uuid.uuid4().hex, blob))
     holders = holder_sets(parts)
-    layout = Layout(
+    layout = PartLayout(
         name,
         ranks.rank,
         ranks.world,
@@ -100,12 +105,12 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
         len(own_plan.items),
         blob,
         holders,
-        is_alone(ranks.rank, holders, [where for where, _ in local_plans]),
+        is_sole_holder(ranks.rank, holders, [where for where, _ in local_plans]),
     )
-    return Agreement(signature_of(planner), layout, items)
+    return SaveAgreement(state_signature(planner), layout, items)
 
 
-def _local_plan(ranks: Ranks, planner: DefaultSavePlanner) -> SavePlan:
+def _local_plan(ranks: SaveGroup, planner: DefaultSavePlanner) -> SavePlan:
     """Return this rank's plan; if it fails on one rank, it fails on all."""
     problem = None
     plan = SavePlan([])
@@ -114,7 +119,7 @@ def _local_plan(ranks: Ranks, planner: DefaultSavePlanner) -> SavePlan:
         plan = planner.create_local_plan()
     except (UnsavableError, ValueError, TypeError, RuntimeError) as error:
         problem = str(error)
-    for rank, found in enumerate(ranks.gather(problem)):
+    for rank, found in enumerate(ranks.all_gather(problem)):
         if found:
             raise UnsavableError(found if ranks.world == 1 else f"rank {rank}: {found}")
     return plan
@@ -126,10 +131,10 @@ def _check_values(planner: DefaultSavePlanner) -> None:
             if value.layout != torch.strided or value.is_quantized or value.is_meta:
                 raise UnsavableError(f"{key!r} is a sparse, quantized or meta tensor")
         else:
-            check_loadable(key, value, pickled(key, value))
+            check_loadable(key, value, pickle_value(key, value))
 
 
-def copies_for_nodes(
+def assign_node_copies(
     nodes: Sequence[str], local_plans: Sequence[SavePlan], owned: Sequence[SavePlan]
 ) -> list[list[WriteItem]]:
     """Return for each rank the items it stores because their owner is on another node."""
@@ -152,25 +157,27 @@ def _weight(item: WriteItem) -> int:
     return item.tensor_storage_size() or 1
 
 
-def entries_of(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[Entry]:
+def lay_out_entries(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[LayoutEntry]:
     """Lay out a rank's items one after the other."""
-    entries: list[Entry] = []
+    entries: list[LayoutEntry] = []
     at = 0
     for item in items:
         key, chunk = item.index.fqn, item.index.offset
         if item.type is WriteItemType.BYTE_IO:
-            size = aligned(capacity(len(pickled(key, planner.lookup_object(item.index)))))
-            entry = Entry(key, None, at, size, size, 0, 0)
+            size = align_up(
+                padded_capacity(len(pickle_value(key, planner.lookup_object(item.index))))
+            )
+            entry = LayoutEntry(key, None, at, size, size, 0, 0)
         else:
             assert item.tensor_data is not None
-            around = envelope(
+            around = torch_save_framing(
                 item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes)
             )
-            entry = Entry(
+            entry = LayoutEntry(
                 key,
                 tuple(chunk) if chunk is not None else (),
                 at,
-                aligned(around.length),
+                align_up(around.length),
                 around.length,
                 len(around.before),
                 around.raw_length,
@@ -180,20 +187,22 @@ def entries_of(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[
     return entries
 
 
-def index_of(entry: Entry) -> MetadataIndex:
+def metadata_index(entry: LayoutEntry) -> MetadataIndex:
     return MetadataIndex(entry.key, entry.chunk)
 
 
-def storage_data(parts: Sequence[tuple[list[Entry], int]]) -> dict[MetadataIndex, _StorageInfo]:
+def build_storage_data(
+    parts: Sequence[tuple[list[LayoutEntry], int]],
+) -> dict[MetadataIndex, _StorageInfo]:
     """Return the file and the position of each entry, for PyTorch's reader."""
     return {
-        index_of(entry): _StorageInfo(part_name(rank), entry.offset, entry.archive)
+        metadata_index(entry): _StorageInfo(part_file_name(rank), entry.offset, entry.archive)
         for rank, (entries, owned) in enumerate(parts)
         for entry in entries[:owned]
     }
 
 
-def holder_sets(parts: Sequence[tuple[list[Entry], int]]) -> list[list[int]]:
+def holder_sets(parts: Sequence[tuple[list[LayoutEntry], int]]) -> list[list[int]]:
     """Return the distinct sets of ranks that hold the same entries."""
     holders: dict[tuple[str, tuple[int, ...] | None], list[int]] = {}
     for rank, (entries, _) in enumerate(parts):
@@ -202,6 +211,6 @@ def holder_sets(parts: Sequence[tuple[list[Entry], int]]) -> list[list[int]]:
     return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in holders.values()})]
 
 
-def is_alone(rank: int, holders: Sequence[Sequence[int]], nodes: Sequence[str]) -> bool:
+def is_sole_holder(rank: int, holders: Sequence[Sequence[int]], nodes: Sequence[str]) -> bool:
     """True if the rank holds an entry that no other node holds."""
     return any(rank in ranks and len({nodes[one] for one in ranks}) == 1 for ranks in holders)

@@ -22,15 +22,15 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
-from gangline.elastic.checkpoint.safety import safe_load
+from gangline.elastic.checkpoint.envelope import tensor_bytes, is_plain_memory
+from gangline.elastic.checkpoint.safety import safe_unpickle
 from gangline.elastic.checkpoint.source import (
-    Key,
-    Row,
-    Source,
-    Where,
-    key_of,
-    tensor_of,
+    EntryKey,
+    EntryReader,
+    RestoreSource,
+    EntryLocation,
+    entry_key,
+    tensor_from_bytes,
 )
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import open_target
@@ -38,11 +38,11 @@ from gangline.elastic.checkpoint.target import open_target
 _OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))
 """Threads that read, verify and copy. Memory does not get faster with more, disks hardly."""
-ROW, LAST_ROW = 1 << 26, 1 << 23
+READ_RUN_BYTES, LAST_READ_RUN_BYTES = 1 << 26, 1 << 23
 """Bytes that one of them reads from front to back before it takes the next, at first and at the
 end: the last ones are short, so that no thread reads on alone.
 """
-Wanted = tuple[ReadItem, torch.Tensor]
+ReadTarget = tuple[ReadItem, torch.Tensor]
 """An item to read, and the tensor to read it into."""
 
 
@@ -62,12 +62,12 @@ class SafePlanner(DefaultLoadPlanner):
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a pickled value into the state."""
-        loaded = safe_load(value)
+        loaded = safe_unpickle(value)
         path = self.mappings.get(read_item.dest_index.fqn, (read_item.dest_index.fqn,))
-        put(self.original_state_dict, path, loaded)
+        set_nested(self.original_state_dict, path, loaded)
 
 
-class WholePlanner(SafePlanner):
+class FullLoadPlanner(SafePlanner):
     """Loads everything that was saved into an empty dictionary."""
 
     def set_up_planner(
@@ -83,11 +83,11 @@ class WholePlanner(SafePlanner):
             value: object = None
             if isinstance(kind, TensorStorageMetadata):
                 value = torch.empty(kind.size, dtype=kind.properties.dtype)
-            put(state_dict, paths.get(key, (key,)), value)
+            set_nested(state_dict, paths.get(key, (key,)), value)
         super().set_up_planner(state_dict, metadata, is_coordinator)
 
 
-def put(state: Any, path: Sequence[str | int], value: object) -> None:
+def set_nested(state: Any, path: Sequence[str | int], value: object) -> None:
     """Set a value in nested dictionaries and lists, creating missing levels.
 
     PyTorch saves integer keys as text; an existing integer key is found.
@@ -119,7 +119,7 @@ def _existing(state: Any, key: str | int) -> str | int:
 class FlashReader(StorageReader):
     """Reads one step from memory or storage for PyTorch's planners."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RestoreSource) -> None:
         super().__init__()
         self.source = source
 
@@ -156,7 +156,7 @@ class FlashReader(StorageReader):
         Raises:
             CorruptError: something is damaged or missing. Part of the state may be overwritten.
         """
-        self.source.obtain([key_of(item.storage_index) for item in plan.items])
+        self.source.ensure_available([entry_key(item.storage_index) for item in plan.items])
         tensors = [
             (item, planner.resolve_tensor(item).detach())
             for item in plan.items
@@ -167,7 +167,7 @@ class FlashReader(StorageReader):
         try:
             waiting = [
                 pool.submit(self._fill_row, row, sizes)
-                for row in in_rows(tensors, self._where, READERS)
+                for row in split_reads(tensors, self._where, READERS)
             ]
             self._load_bytes(plan, planner)
             for filled in waiting:
@@ -180,32 +180,36 @@ class FlashReader(StorageReader):
         done.set_result(None)
         return done
 
-    def _where(self, read: Wanted) -> Where:
-        return self.source.where(key_of(read[0].storage_index))
+    def _where(self, read: ReadTarget) -> EntryLocation:
+        return self.source.locate(entry_key(read[0].storage_index))
 
     def _load_bytes(self, plan: LoadPlan, planner: LoadPlanner) -> None:
-        with self.source.row() as row:
+        with self.source.open_reader() as row:
             for item in plan.items:
                 if item.type is LoadItemType.BYTE_IO:
-                    raw = row.raw(key_of(item.storage_index))
+                    raw = row.raw(entry_key(item.storage_index))
                     planner.load_bytes(item, io.BytesIO(raw))
                     row.release(raw)
 
-    def _fill_row(self, row: Sequence[Wanted], sizes: dict[Key, torch.Size]) -> None:
-        with self.source.row() as reading:
+    def _fill_row(self, row: Sequence[ReadTarget], sizes: dict[EntryKey, torch.Size]) -> None:
+        with self.source.open_reader() as reading:
             for item, target in row:
                 self._fill(reading, item, target, sizes)
 
     def _fill(
-        self, row: Row, item: ReadItem, target: torch.Tensor, sizes: dict[Key, torch.Size]
+        self,
+        row: EntryReader,
+        item: ReadItem,
+        target: torch.Tensor,
+        sizes: dict[EntryKey, torch.Size],
     ) -> None:
         """Store a tensor, or the requested part of it."""
-        key = key_of(item.storage_index)
-        if (straight := _straight(item, target, sizes[key], self.source.metadata)) is not None:
+        key = entry_key(item.storage_index)
+        if (straight := _direct_memory(item, target, sizes[key], self.source.metadata)) is not None:
             row.copy(key, straight)
             return
         raw = row.raw(key)
-        tensor = tensor_of(raw, self.source.metadata, item.storage_index, sizes)
+        tensor = tensor_from_bytes(raw, self.source.metadata, item.storage_index, sizes)
         for dimension, (start, length) in enumerate(
             zip(item.storage_offsets, item.lengths, strict=True)
         ):
@@ -214,41 +218,41 @@ class FlashReader(StorageReader):
         row.release(raw)
 
 
-def in_rows(
-    reads: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
-) -> list[list[Wanted]]:
+def split_reads(
+    reads: Sequence[ReadTarget], where: Callable[[ReadTarget], EntryLocation], readers: int
+) -> list[list[ReadTarget]]:
     """Split the reads into runs of adjacent entries, which the readers take from a common queue."""
     left = sum(where(one).length for one in reads)
-    least = min(LAST_ROW, -(-left // readers))
-    rows: list[list[Wanted]] = []
+    least = min(LAST_READ_RUN_BYTES, -(-left // readers))
+    rows: list[list[ReadTarget]] = []
     bytes_left = 0
     for one in sorted(reads, key=where):
         if bytes_left <= 0:
             rows.append([])
-            bytes_left = min(ROW, max(least, left // (2 * readers)))
+            bytes_left = min(READ_RUN_BYTES, max(least, left // (2 * readers)))
         rows[-1].append(one)
         bytes_left -= where(one).length
         left -= where(one).length
     return rows
 
 
-def _straight(
+def _direct_memory(
     item: ReadItem, target: torch.Tensor, size: torch.Size, metadata: Metadata
 ) -> memoryview | None:
     """Return the target's memory if the complete chunk can be read into it directly."""
     kind = metadata.state_dict_metadata[item.storage_index.fqn]
     assert isinstance(kind, TensorStorageMetadata)
     if (
-        is_plain(target)
+        is_plain_memory(target)
         and target.dtype == kind.properties.dtype
         and target.shape == size
         and target.numel() > 0
     ):
-        return bytes_of(target)
+        return tensor_bytes(target)
     return None
 
 
-def _chunk_sizes(metadata: Metadata) -> dict[Key, torch.Size]:
+def _chunk_sizes(metadata: Metadata) -> dict[EntryKey, torch.Size]:
     return {
         (key, tuple(chunk.offsets)): chunk.sizes
         for key, kind in metadata.state_dict_metadata.items()
@@ -257,7 +261,7 @@ def _chunk_sizes(metadata: Metadata) -> dict[Key, torch.Size]:
     }
 
 
-def load_into(source: Source, state: dict[str, Any] | None) -> dict[str, Any]:
+def load_state(source: RestoreSource, state: dict[str, Any] | None) -> dict[str, Any]:
     """Load a step in place, or everything that was saved if no state is given; return the state.
 
     Raises:
@@ -265,7 +269,7 @@ def load_into(source: Source, state: dict[str, Any] | None) -> dict[str, Any]:
         RuntimeError: the state has names that the checkpoint does not have.
         ValueError: shapes differ.
     """
-    planner = SafePlanner() if state is not None else WholePlanner()
+    planner = SafePlanner() if state is not None else FullLoadPlanner()
     filled: dict[str, Any] = state if state is not None else {}
     planner.set_up_planner(filled, source.metadata, is_coordinator=True)
     plan = planner.finish_plan(planner.create_local_plan())

@@ -9,24 +9,29 @@ from typing import Any, Literal
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from gangline.elastic.checkpoint import foreign, pending, persist
-from gangline.elastic.checkpoint.choice import Candidate, Holding, candidates, holdings
+from gangline.elastic.checkpoint.choice import (
+    RestoreCandidate,
+    PartHolder,
+    restore_candidates,
+    part_holders,
+)
 from gangline.elastic.checkpoint.errors import (
     CheckpointError,
     CorruptError,
     ForeignFolderError,
     StorageError,
 )
-from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.group import Ranks
-from gangline.elastic.checkpoint.header import State
-from gangline.elastic.checkpoint.home import Settings
-from gangline.elastic.checkpoint.peers import Request, fetch
-from gangline.elastic.checkpoint.pending import Held
-from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.group import SaveGroup
+from gangline.elastic.checkpoint.header import SegmentState
+from gangline.elastic.checkpoint.home import SaverSettings
+from gangline.elastic.checkpoint.peers import SegmentRequest, fetch_segment
+from gangline.elastic.checkpoint.pending import SnapshotInfo
+from gangline.elastic.checkpoint.reader import load_state
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import Key, Mapped, MemorySource, Source
+from gangline.elastic.checkpoint.source import EntryKey, MappedSegments, MemorySource, RestoreSource
 from gangline.elastic.checkpoint.stored import StorageSource
-from gangline.elastic.checkpoint.target import Target, open_target
+from gangline.elastic.checkpoint.target import StorageTarget, open_target
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +51,18 @@ class Restorer:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: SaveGroup,
         home: Path,
         node: str,
-        settings: Settings,
-        mapped: Mapped | None = None,
+        settings: SaverSettings,
+        mapped: MappedSegments | None = None,
     ) -> None:
         self.ranks, self.home, self.settings, self._mapped = ranks, home, settings, mapped
-        self.held = _newest_of_each(pending.survey(home))
-        holder_lists = ranks.gather(holdings(node, settings.address, self.held))
-        self.found: list[Holding] = sorted({one for view in holder_lists for one in view})
-        self.target: Target | None = None
-        self.foreign: str | None = None
+        self.snapshots = _newest_of_each(pending.list_snapshots(home))
+        holder_lists = ranks.all_gather(part_holders(node, settings.address, self.snapshots))
+        self.holders: list[PartHolder] = sorted({one for view in holder_lists for one in view})
+        self.target: StorageTarget | None = None
+        self.foreign_format: str | None = None
         """Format of foreign checkpoints in the folder if it has none of ours."""
         self.fetched = False
 
@@ -69,15 +74,17 @@ class Restorer:
             ForeignFolderError: there are none, but checkpoints of another format.
         """
         reasons: list[str] = []
-        options = candidates(self.found, self._stored())
-        if not options and self.foreign:
-            raise ForeignFolderError(foreign.refusal(self.settings.target, self.foreign))
+        options = restore_candidates(self.holders, self._stored())
+        if not options and self.foreign_format:
+            raise ForeignFolderError(
+                foreign.foreign_folder_message(self.settings.target, self.foreign_format)
+            )
         for candidate in options:
             if step is not None and candidate.step != step:
                 continue
             loaded = self._try(candidate, state, reasons)
             if loaded is not None:
-                self._forget_newer(candidate.step)
+                self._invalidate_newer(candidate.step)
                 return loaded
         if step is not None and not reasons:
             raise CheckpointError(f"step {step} is neither in memory nor in storage")
@@ -92,25 +99,27 @@ class Restorer:
             self.target = open_target(self.settings.target, self.settings.options)
             if self.ranks.rank == 0:
                 steps = persist.committed_steps(self.target)
-                kind = None if steps else foreign.format_of(foreign.look(self.target))
+                kind = (
+                    None if steps else foreign.detect_format(foreign.list_folder_names(self.target))
+                )
         except (OSError, StorageError) as error:
             problem = str(error)
             log.warning("storage cannot be read", extra={"reason": problem})
-        steps, self.foreign = self.ranks.share((steps, kind))
+        steps, self.foreign_format = self.ranks.broadcast((steps, kind))
         return steps
 
     def _try(
-        self, candidate: Candidate, state: dict[str, Any] | None, reasons: list[str]
+        self, candidate: RestoreCandidate, state: dict[str, Any] | None, reasons: list[str]
     ) -> Loaded | None:
         """Load one candidate on all ranks, or on none."""
         problem, fatal, filled = "", "", dict[str, Any]()
-        source: Source | None = None
+        source: RestoreSource | None = None
         self.fetched = False
         try:
             source = self._source(candidate)
-            reach("restore-source")
-            filled = load_into(source, state)
-            reach("restore-loaded")
+            pass_failpoint("restore-source")
+            filled = load_state(source, state)
+            pass_failpoint("restore-loaded")
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__
         except (ValueError, RuntimeError) as error:
@@ -118,7 +127,7 @@ class Restorer:
         finally:
             if source is not None:
                 source.close()
-        answers = self.ranks.gather((problem, fatal))
+        answers = self.ranks.all_gather((problem, fatal))
         if mismatch := [text for _, text in answers if text]:
             raise CheckpointError(f"the state does not fit step {candidate.step}: {mismatch[0]}")
         where = "memory" if candidate.plan else "storage"
@@ -133,79 +142,79 @@ class Restorer:
             return Loaded(candidate.step, filled, "storage")
         return Loaded(candidate.step, filled, "peer" if self.fetched else "memory")
 
-    def _source(self, candidate: Candidate) -> Source:
+    def _source(self, candidate: RestoreCandidate) -> RestoreSource:
         if candidate.plan is None:
             if self.target is None:
                 raise StorageError(f"{self.settings.target} cannot be opened on this node")
             return StorageSource(self.target, candidate.step)
-        mine = self._of(candidate)
+        mine = self._snapshots_of(candidate)
 
-        def fetch_parts(keys: Sequence[Key], metadata: Metadata) -> list[Held]:
-            owners = {owner_of(metadata, key) for key in keys}
+        def fetch_parts(keys: Sequence[EntryKey], metadata: Metadata) -> list[SnapshotInfo]:
+            owners = {owner_rank(metadata, key) for key in keys}
             return [self._fetch(candidate, owner) for owner in sorted(owners)]
 
         if not mine:
-            mine = [self._fetch(candidate, self._likeliest(candidate))]
+            mine = [self._fetch(candidate, self._preferred_rank(candidate))]
         return MemorySource(mine, fetch_parts, self._mapped)
 
-    def _likeliest(self, candidate: Candidate) -> int:
+    def _preferred_rank(self, candidate: RestoreCandidate) -> int:
         """Return the rank whose part this rank most likely needs: its own, if it exists."""
         there = sorted(
-            one.rank for one in self.found if (one.step, one.plan) == candidate and one.address
+            one.rank for one in self.holders if (one.step, one.plan) == candidate and one.address
         )
         if not there:
             raise CorruptError(f"step {candidate.step} is in no reachable memory")
         return self.ranks.rank if self.ranks.rank in there else there[0]
 
-    def _of(self, candidate: Candidate) -> list[Held]:
+    def _snapshots_of(self, candidate: RestoreCandidate) -> list[SnapshotInfo]:
         return [
             one
-            for one in self.held
+            for one in self.snapshots
             if (one.step, one.layout.plan) == (candidate.step, candidate.plan)
         ]
 
-    def _fetch(self, candidate: Candidate, rank: int) -> Held:
+    def _fetch(self, candidate: RestoreCandidate, rank: int) -> SnapshotInfo:
         """Fetch the part of ``rank``, or of a rank that holds the same entries, from another node.
 
         Raises:
             CorruptError: no node has it, or it arrived damaged.
         """
-        there = [one for one in self.found if (one.step, one.plan) == candidate and one.address]
+        there = [one for one in self.holders if (one.step, one.plan) == candidate and one.address]
         for one in sorted(there, key=lambda one: (one.rank != rank, one.rank)):
             if one.rank != rank and not any(
                 {rank, one.rank} <= set(holders) for holders in one.holders
             ):
                 continue
-            request = Request("get", one.rank, one.step, one.plan)
+            request = SegmentRequest("get", one.rank, one.step, one.plan)
             try:
-                fetch(self.home, one.address, self.settings.token, request)
+                fetch_segment(self.home, one.address, self.settings.token, request)
             except (OSError, CheckpointError) as error:
                 log.warning("a peer did not send its copy", extra={"reason": str(error)})
                 continue
             self.fetched = True
             return next(
                 snapshot
-                for snapshot in pending.survey(self.home)
-                if not snapshot.own
+                for snapshot in pending.list_snapshots(self.home)
+                if not snapshot.is_local
                 and (snapshot.step, snapshot.layout.plan) == candidate
                 and snapshot.rank == one.rank
             )
         raise CorruptError(f"the part of rank {rank} is in no reachable memory")
 
-    def _forget_newer(self, step: int) -> None:
+    def _invalidate_newer(self, step: int) -> None:
         """Invalidate saves that are newer than the restored step: training will compute those steps
         again.
         """
-        for snapshot in pending.survey(self.home):
+        for snapshot in pending.list_snapshots(self.home):
             if snapshot.step > step:
                 segment = Segment(snapshot.path)
-                if segment.header() == snapshot.header and segment.try_lock(exclusive=True):
-                    segment.put_header(replace(snapshot.header, state=State.CORRUPT))
+                if segment.read_header() == snapshot.header and segment.try_lock(exclusive=True):
+                    segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
                     segment.unlock()
                 segment.close()
 
 
-def owner_of(metadata: Metadata, key: Key) -> int:
+def owner_rank(metadata: Metadata, key: EntryKey) -> int:
     """Return the rank that owns a value, from the name of its file."""
     index = MetadataIndex(*key)
     try:
@@ -214,14 +223,17 @@ def owner_of(metadata: Metadata, key: Key) -> int:
         raise CorruptError(f"{key[0]!r} is not in the checkpoint's metadata") from error
 
 
-def _newest_of_each(snapshots: Sequence[Held]) -> list[Held]:
+def _newest_of_each(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
     own.
     """
-    best: dict[tuple[int, str, int], Held] = {}
+    best: dict[tuple[int, str, int], SnapshotInfo] = {}
     for one in snapshots:
         key = (one.step, one.layout.plan, one.rank)
         known = best.get(key)
-        if known is None or (one.own, one.header.generation) > (known.own, known.header.generation):
+        if known is None or (one.is_local, one.header.generation) > (
+            known.is_local,
+            known.header.generation,
+        ):
             best[key] = one
     return list(best.values())

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from gangline.elastic.agent.memory import memory
+from gangline.elastic.agent.memory import memory_status
 from gangline.elastic.checkpoint.errors import MemoryShortError
 
 
-class Want(msgspec.Struct, frozen=True):
+class MemoryRequest(msgspec.Struct, frozen=True):
     """The shared memory that one rank needs."""
 
     node: str
@@ -23,7 +23,7 @@ class Want(msgspec.Struct, frozen=True):
     """Folder of the buffers."""
     bytes: int
     """Bytes of all its buffers."""
-    had_bytes: int
+    allocated_bytes: int
     """Bytes that are allocated already."""
     free_bytes: int
     """Bytes that were free before any rank of the node allocated."""
@@ -31,9 +31,11 @@ class Want(msgspec.Struct, frozen=True):
     """Bytes that this container, or else the machine, can still allocate."""
 
 
-def want_of(node: str, folder: Path, size: int, allocated: int) -> Want:
+def memory_request(node: str, folder: Path, size: int, allocated: int) -> MemoryRequest:
     """Describe what this rank needs; call it while no rank of the node allocates."""
-    return Want(node, str(folder), size, allocated, free_bytes(folder), memory().available_bytes)
+    return MemoryRequest(
+        node, str(folder), size, allocated, free_bytes(folder), memory_status().available_bytes
+    )
 
 
 def free_bytes(folder: Path) -> int:
@@ -41,7 +43,7 @@ def free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def check_room(requests: Sequence[Want]) -> None:
+def check_capacity(requests: Sequence[MemoryRequest]) -> None:
     """Check that each node has the memory that its ranks need; all ranks get the same result.
 
     Raises:
@@ -54,10 +56,10 @@ def check_room(requests: Sequence[Want]) -> None:
             total = sum(request.bytes for request in ours)
             of = f" ({total / 1e6:.0f} MB in all for {len(ours)} ranks)" if len(ours) > 1 else ""
             host = ours[0].node.partition("/")[0]
-            raise MemoryShortError(shortage(f"{ours[0].folder} of {host}", more, free, of))
+            raise MemoryShortError(shortage_message(f"{ours[0].folder} of {host}", more, free, of))
 
 
-def tight(requests: Sequence[Want], node: str) -> str:
+def memory_warning(requests: Sequence[MemoryRequest], node: str) -> str:
     """Return a warning if the buffers fit, but memory for them is short; else an empty string."""
     for ours in _nodes(request for request in requests if request.node == node):
         more, available = _more(ours), min(request.available_bytes for request in ours)
@@ -70,18 +72,18 @@ def tight(requests: Sequence[Want], node: str) -> str:
     return ""
 
 
-def _nodes(requests: Iterable[Want]) -> list[list[Want]]:
-    nodes: dict[str, list[Want]] = {}
+def _nodes(requests: Iterable[MemoryRequest]) -> list[list[MemoryRequest]]:
+    nodes: dict[str, list[MemoryRequest]] = {}
     for request in requests:
         nodes.setdefault(request.node, []).append(request)
     return list(nodes.values())
 
 
-def _more(requests: Sequence[Want]) -> int:
-    return sum(max(0, request.bytes - request.had_bytes) for request in requests)
+def _more(requests: Sequence[MemoryRequest]) -> int:
+    return sum(max(0, request.bytes - request.allocated_bytes) for request in requests)
 
 
-def shortage(where: str, more: int, free: int, of: str = "") -> str:
+def shortage_message(where: str, more: int, free: int, of: str = "") -> str:
     return (
         f"checkpoints need {more / 1e6:.0f} MB more in {where}{of}, where {free / 1e6:.0f} MB are "
         "free; in a pod, mount an emptyDir with medium: Memory, and a sizeLimit that holds all "

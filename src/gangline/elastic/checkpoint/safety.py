@@ -91,7 +91,7 @@ names from it even if the training script had added them.
 """
 
 
-def safe_load(stream: IO[bytes]) -> Any:
+def safe_unpickle(stream: IO[bytes]) -> Any:
     """Load a value with PyTorch's restricted unpickler, extended by NumPy's arrays.
 
     Raises:

@@ -22,49 +22,56 @@ from pathlib import Path
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, words
 from gangline.elastic.checkpoint.errors import CheckpointError
-from gangline.elastic.checkpoint.home import Hold, Settings
-from gangline.elastic.checkpoint.peers import PeerServer, Replicator, clear_abandoned
-from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Hello, Outcome, Saved
-from gangline.elastic.checkpoint.writing import Writer
+from gangline.elastic.checkpoint.home import FileLock, SaverSettings
+from gangline.elastic.checkpoint.peers import PeerServer, Replicator, remove_partial_copies
+from gangline.elastic.checkpoint.words import (
+    ClientFinished,
+    FlushRequest,
+    FlushReply,
+    ClientHello,
+    StorageOutcome,
+    SaveNotice,
+)
+from gangline.elastic.checkpoint.writing import Uploader
 
 log = logging.getLogger(__name__)
-LOOK_S = 1.0
+POLL_S = 1.0
 """Seconds between polls without a message: parts of other nodes appear without one."""
-LONGEST_WAIT_S = 30.0
+MAX_RETRY_PAUSE_S = 30.0
 """Longest pause before a failed write is retried."""
 
 
 class Saver:
     """State of the saver: its connections, requests, and the time since the last process left."""
 
-    def __init__(self, home: Path, settings: Settings) -> None:
+    def __init__(self, home: Path, settings: SaverSettings) -> None:
         self.home, self.settings = home, settings
         self.loop = asyncio.get_running_loop()
         self.clients: dict[asyncio.StreamWriter, bool] = {}
         """Connections; the value says whether a training process has introduced itself."""
         self.wake, self.sealing = asyncio.Event(), asyncio.Event()
         self.wake.set()
-        self.deaths = 0
+        self.crashes = 0
         """Crashed training processes whose newest save has not been written yet."""
-        self.flushers: list[asyncio.StreamWriter] = []
-        self.seen_any = False
-        self.fallen: set[int] = set()
+        self.flush_waiters: list[asyncio.StreamWriter] = []
+        self.had_clients = False
+        self.crashed_ranks: set[int] = set()
         """Ranks that crashed and have not come back."""
-        self.newest: dict[int, asyncio.StreamWriter] = {}
+        self.rank_connections: dict[int, asyncio.StreamWriter] = {}
         """The newest connection of each rank. A restarted process may connect before the old
         connection ends.
         """
-        self.alone_since = time.monotonic()
-        self.ending = False
+        self.no_clients_since = time.monotonic()
+        self.is_stopping = False
         self.replicator = Replicator(home)
-        self.writer = Writer(home, self._report_from_thread)
+        self.uploader = Uploader(home, self._report_from_thread)
 
-    def _report_from_thread(self, outcome: Outcome) -> None:
+    def _report_from_thread(self, outcome: StorageOutcome) -> None:
         self.loop.call_soon_threadsafe(self._tell_all, outcome)
 
-    def _tell_all(self, outcome: Outcome) -> None:
+    def _tell_all(self, outcome: StorageOutcome) -> None:
         for client in self.clients:
-            client.write(words.encode(outcome))
+            client.write(words.encode_message(outcome))
 
     async def serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         rank: int | None = None
@@ -72,106 +79,113 @@ class Saver:
         self.clients[client] = False
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
-                match words.decode(line):
-                    case Hello() as hello:
+                match words.decode_message(line):
+                    case ClientHello() as hello:
                         rank = hello.rank
-                        self.clients[client] = self.seen_any = True
-                        self.fallen.discard(rank)
-                        self.newest[rank] = client
+                        self.clients[client] = self.had_clients = True
+                        self.crashed_ranks.discard(rank)
+                        self.rank_connections[rank] = client
                         # A restarted process has written new settings for this job.
                         self.settings = homes.read_settings(self.home) or self.settings
-                    case Saved():
+                    case SaveNotice():
                         self.sealing.set()
-                    case Bye():
+                    case ClientFinished():
                         has_finished = True
-                    case Flush():
-                        self.flushers.append(client)
+                    case FlushRequest():
+                        self.flush_waiters.append(client)
                     case _:
                         log.warning("unknown message", extra={"line": line[:100]})
                 self.wake.set()
         del self.clients[client]
         client.close()
         if rank is not None:
-            self.alone_since = time.monotonic()
+            self.no_clients_since = time.monotonic()
             if not has_finished:
-                self.deaths += 1
-                if self.newest[rank] is client:
-                    self.fallen.add(rank)
+                self.crashes += 1
+                if self.rank_connections[rank] is client:
+                    self.crashed_ranks.add(rank)
         self.wake.set()
 
-    async def write_for_ever(self) -> None:
+    async def run_uploads(self) -> None:
         """Write and commit until the job is over."""
         while not await self._finished():
-            pause = LOOK_S
-            if self.writer.troubles:
-                pause = min(LONGEST_WAIT_S, 2.0 ** min(self.writer.troubles, 5))
+            pause = POLL_S
+            if self.uploader.consecutive_failures:
+                pause = min(MAX_RETRY_PAUSE_S, 2.0 ** min(self.uploader.consecutive_failures, 5))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), pause)
             self.wake.clear()
             await self._round()
 
     async def _round(self) -> None:
-        rescue = self.deaths > 0 or self.ending or bool(self.flushers)
-        snapshots = await asyncio.to_thread(pending.survey, self.home)
-        await asyncio.to_thread(self.writer.take_up, self.settings, snapshots)
-        await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(snapshots))
-        await asyncio.to_thread(self.writer.commit, self.settings)
+        rescue = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
+        snapshots = await asyncio.to_thread(pending.list_snapshots, self.home)
+        await asyncio.to_thread(self.uploader.resume_commits, self.settings, snapshots)
+        await asyncio.to_thread(
+            self.uploader.write_snapshots, self.settings, pending.storage_requests(snapshots)
+        )
+        await asyncio.to_thread(self.uploader.commit, self.settings)
         if rescue:
-            await asyncio.to_thread(clear_abandoned, self.home)
-            deaths, flushers = self.deaths, self.flushers
-            self.flushers = []
-            step = await asyncio.to_thread(self.writer.rescue, self.settings)
-            self.deaths -= deaths
+            await asyncio.to_thread(remove_partial_copies, self.home)
+            deaths, flushers = self.crashes, self.flush_waiters
+            self.flush_waiters = []
+            step = await asyncio.to_thread(self.uploader.write_newest, self.settings)
+            self.crashes -= deaths
             log.info("newest save written after a death or on demand", extra={"step": step})
             for client in flushers:
-                client.write(words.encode(Flushed(step)))
+                client.write(words.encode_message(FlushReply(step)))
 
-    async def seal_for_ever(self) -> None:
+    async def run_sealing(self) -> None:
         """Compute checksums of each new save soon after it was taken, and replicate it."""
         while True:
             await self.sealing.wait()
             self.sealing.clear()
             self.settings = homes.read_settings(self.home) or self.settings
             try:
-                await asyncio.to_thread(self.writer.seal)
-                await asyncio.to_thread(self.replicator.send, self.settings)
+                await asyncio.to_thread(self.uploader.seal_snapshots)
+                await asyncio.to_thread(self.replicator.replicate, self.settings)
             except (OSError, CheckpointError) as error:
                 log.warning("a save has no checksums or no replica yet", exc_info=error)
 
     async def _finished(self) -> bool:
-        if self.ending:
+        if self.is_stopping:
             return True
-        if any(self.clients.values()) or homes.job_lives(self.home):
-            self.alone_since = time.monotonic()
+        if any(self.clients.values()) or homes.is_job_running(self.home):
+            self.no_clients_since = time.monotonic()
             return False
-        alone = time.monotonic() - self.alone_since
-        if self.seen_any and not self.fallen and not self.writer.waiting and not self.deaths:
-            snapshots = await asyncio.to_thread(pending.survey, self.home)
-            if not pending.asked_for(snapshots):
+        alone = time.monotonic() - self.no_clients_since
+        if (
+            self.had_clients
+            and not self.crashed_ranks
+            and not self.uploader.uncommitted
+            and not self.crashes
+        ):
+            snapshots = await asyncio.to_thread(pending.list_snapshots, self.home)
+            if not pending.storage_requests(snapshots):
                 return True
         return alone > self.settings.linger_s
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         """Write the newest save, then end: the node is about to be removed."""
-        self.ending = True
+        self.is_stopping = True
         self.wake.set()
 
 
-async def run(home: Path, settings: Settings) -> bool:
+async def run(home: Path, settings: SaverSettings) -> bool:
     """Serve until the job is over; return whether its memory may be freed."""
     saver = Saver(home, settings)
-    saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
-    clear_abandoned(home)
+    saver.loop.add_signal_handler(signal.SIGTERM, saver.request_stop)
+    remove_partial_copies(home)
     peers = PeerServer(home)
     peers.start()
     (home / "saver.sock").unlink(missing_ok=True)
     with homes.socket_address(home) as address:
         server = await asyncio.start_unix_server(saver.serve, address)
-    sealer = asyncio.create_task(saver.seal_for_ever())
+    sealer = asyncio.create_task(saver.run_sealing())
     saver.sealing.set()
     try:
-        await saver.write_for_ever()
-        if saver.ending:
+        await saver.run_uploads()
+        if saver.is_stopping:
             await saver._round()
     finally:
         server.close()
@@ -182,8 +196,8 @@ async def run(home: Path, settings: Settings) -> bool:
             await sealer
         for client in list(saver.clients):
             client.close()
-        await asyncio.to_thread(saver.writer.close)
-    return not saver.ending
+        await asyncio.to_thread(saver.uploader.close)
+    return not saver.is_stopping
 
 
 def main() -> None:
@@ -192,13 +206,13 @@ def main() -> None:
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
     )
-    hold = Hold(home / "saver.lock")
+    hold = FileLock(home / "saver.lock")
     settings = homes.read_settings(home)
-    if settings is None or not hold.take(exclusive=True):
+    if settings is None or not hold.acquire(exclusive=True):
         return
     os.nice(5)  # training has priority
     over = asyncio.run(run(home, settings))
-    if over and not homes.job_lives(home):
+    if over and not homes.is_job_running(home):
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -23,13 +23,19 @@ import msgspec
 
 from gangline.elastic.checkpoint import header as records
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
-from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.header import Header, State
-from gangline.elastic.checkpoint.layout import Layout, aligned, decode, encode, faults
-from gangline.elastic.checkpoint.room import free_bytes, shortage
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.header import SegmentHeader, SegmentState
+from gangline.elastic.checkpoint.layout import (
+    PartLayout,
+    align_up,
+    decode_layout,
+    encode_layout,
+    find_layout_error,
+)
+from gangline.elastic.checkpoint.room import free_bytes, shortage_message
 from gangline.elastic.checkpoint.sums import checksum
 
-_NO_ROOM = {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}
+_OUT_OF_SPACE = {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}
 
 
 class Segment:
@@ -62,23 +68,23 @@ class Segment:
     def size(self) -> int:
         return len(self.map)
 
-    def is_at(self, path: Path) -> bool:
+    def is_file_at(self, path: Path) -> bool:
         """Return whether this is still the file at ``path``."""
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self.descriptor), path.stat())
         return False
 
-    def is_whole(self) -> bool:
+    def has_full_length(self) -> bool:
         """Return whether the file still has its length; reading a truncated mapping would kill the
         process.
         """
         return os.fstat(self.descriptor).st_size >= self.size
 
-    def header(self) -> Header | None:
+    def read_header(self) -> SegmentHeader | None:
         """Return the header; ``None`` if no valid one is written."""
         return records.unpack_header(self.map[: records.HEADER_BYTES])
 
-    def layout(self, header: Header) -> Layout:
+    def read_layout(self, header: SegmentHeader) -> PartLayout:
         """Read the layout that belongs to ``header``.
 
         Raises:
@@ -95,27 +101,27 @@ class Segment:
         except (msgspec.MsgspecError, CorruptError) as error:
             raise CorruptError(f"the layout in {self.path} cannot be read: {error}") from error
 
-    def part(self, header: Header) -> memoryview:
+    def part(self, header: SegmentHeader) -> memoryview:
         return memoryview(self.map)[header.part_offset : header.part_offset + header.part_bytes]
 
-    def seal(self, header: Header, entries: int) -> list[int] | None:
+    def read_seal(self, header: SegmentHeader, entries: int) -> list[int] | None:
         """Return the checksums of the entries, or ``None`` if they have not been computed yet."""
         at = header.seal_offset
         return records.unpack_seal(
             self.map[at : at + records.seal_bytes(entries)], header.generation, entries
         )
 
-    def put_seal(self, header: Header, sums: list[int]) -> None:
+    def write_seal(self, header: SegmentHeader, sums: list[int]) -> None:
         os.pwrite(self.descriptor, records.pack_seal(header.generation, sums), header.seal_offset)
 
-    def persisted(self, generation: int) -> bool:
+    def is_persisted(self, generation: int) -> bool:
         at = records.MARK_OFFSET
-        return records.persisted(self.map[at : at + records.MARK_BYTES], generation)
+        return records.is_marked_persisted(self.map[at : at + records.MARK_BYTES], generation)
 
     def mark_persisted(self, generation: int) -> None:
         os.pwrite(self.descriptor, records.pack_mark(generation, True), records.MARK_OFFSET)
 
-    def put_header(self, header: Header) -> None:
+    def write_header(self, header: SegmentHeader) -> None:
         os.pwrite(self.descriptor, records.pack_header(header), 0)
 
     def write(self, at: int, data: memoryview) -> None:
@@ -128,18 +134,18 @@ class Segment:
             try:
                 done = os.pwrite(self.descriptor, data, at)
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if error.errno in _OUT_OF_SPACE:
                     raise _short(self.path, self.size) from error
                 raise
             at, data = at + done, data[done:]
 
-    def begin(self, header: Header, layout: bytes) -> None:
+    def begin_save(self, header: SegmentHeader, layout: bytes) -> None:
         """Invalidate the current content, and write the layout of the next save."""
-        self.put_header(header)
-        reach("save-begun")
+        self.write_header(header)
+        pass_failpoint("save-begun")
         if self.map[records.PAGE : records.PAGE + len(layout)] != layout:
             os.pwrite(self.descriptor, layout, records.PAGE)
-        reach("save-layout")
+        pass_failpoint("save-layout")
 
     def try_lock(self, exclusive: bool) -> bool:
         """Lock the file without waiting; return whether it is locked now."""
@@ -165,24 +171,26 @@ class Segment:
 
 
 @lru_cache(maxsize=16)
-def _layout_of(data: bytes) -> Layout:
+def _layout_of(data: bytes) -> PartLayout:
     """Decode a layout, with a cache: the buffers of a rank have equal layouts as long as the
     structure of the state stays the same, and the saver reads them every second.
     """
-    layout = decode(data)
-    if wrong := faults(layout):
+    layout = decode_layout(data)
+    if wrong := find_layout_error(layout):
         raise CorruptError(wrong)
     return layout
 
 
-def place(layout: Layout, *, step: int, generation: int, for_storage: bool) -> tuple[Header, bytes]:
+def plan_segment(
+    layout: PartLayout, *, step: int, generation: int, for_storage: bool
+) -> tuple[SegmentHeader, bytes]:
     """Plan a segment: return the header at the start of a save, and the encoded layout."""
-    data = encode(layout)
-    seal_offset = aligned(records.PAGE + len(data))
-    part_offset = aligned(seal_offset + records.seal_bytes(len(layout.entries)), records.PAGE)
-    total = aligned(part_offset + layout.part_bytes, records.PAGE)
-    header = Header(
-        State.WRITING,
+    data = encode_layout(layout)
+    seal_offset = align_up(records.PAGE + len(data))
+    part_offset = align_up(seal_offset + records.seal_bytes(len(layout.entries)), records.PAGE)
+    total = align_up(part_offset + layout.part_bytes, records.PAGE)
+    header = SegmentHeader(
+        SegmentState.WRITING,
         for_storage,
         step,
         generation,
@@ -197,7 +205,7 @@ def place(layout: Layout, *, step: int, generation: int, for_storage: bool) -> t
     return header, data
 
 
-def create(path: Path, size: int, reserve: bool = True) -> Segment:
+def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
     """Create an empty segment of ``size`` bytes, replacing an existing file.
 
     Without ``reserve`` pages are allocated as they are written by ``Segment.write``.
@@ -215,11 +223,11 @@ def create(path: Path, size: int, reserve: bool = True) -> Segment:
             raise OSError(errno.ENOSPC, "not enough free memory")
         else:
             os.ftruncate(descriptor, size)
-        reach("segment-allocated")
+        pass_failpoint("segment-allocated")
         fresh.rename(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        if error.errno in _NO_ROOM:
+        if error.errno in _OUT_OF_SPACE:
             raise _short(path, size) from error
         raise
     finally:
@@ -228,4 +236,4 @@ def create(path: Path, size: int, reserve: bool = True) -> Segment:
 
 
 def _short(path: Path, size: int) -> MemoryShortError:
-    return MemoryShortError(shortage(str(path.parent), size, free_bytes(path.parent)))
+    return MemoryShortError(shortage_message(str(path.parent), size, free_bytes(path.parent)))

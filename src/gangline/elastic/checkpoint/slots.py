@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class BufferState:
     """The state of a buffer."""
 
     number: int
     complete: bool
     generation: int
     step: int
-    waiting: bool
+    awaits_storage: bool
     """True if it is to be written to storage and is not there yet."""
     locked: bool
     """True while the saver reads it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BufferChoice:
     """The buffer for a save."""
 
     number: int
@@ -31,7 +31,7 @@ class Choice:
     """The step that waited for upload and is overwritten; newer ones replace it."""
 
 
-def choose(slots: Sequence[Slot]) -> Choice | None:
+def choose_buffer(slots: Sequence[BufferState]) -> BufferChoice | None:
     """Return the buffer to overwrite, or ``None`` if every buffer is needed."""
     newest = max((slot.generation for slot in slots if slot.complete), default=None)
     free = [
@@ -41,5 +41,7 @@ def choose(slots: Sequence[Slot]) -> Choice | None:
     ]
     if not free:
         return None
-    best = min(free, key=lambda slot: (slot.waiting, slot.complete, slot.generation, slot.number))
-    return Choice(best.number, best.step if best.waiting else None)
+    best = min(
+        free, key=lambda slot: (slot.awaits_storage, slot.complete, slot.generation, slot.number)
+    )
+    return BufferChoice(best.number, best.step if best.awaits_storage else None)

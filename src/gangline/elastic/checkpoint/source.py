@@ -17,27 +17,32 @@ import torch
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.layout import Entry
-from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.layout import LayoutEntry
+from gangline.elastic.checkpoint.pending import SnapshotInfo
 from gangline.elastic.checkpoint.safety import read_metadata
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.sums import BLOCK, STRETCH, checksum, copy_summed
+from gangline.elastic.checkpoint.sums import (
+    CHECKSUM_BLOCK,
+    COPY_CHUNK,
+    checksum,
+    copy_with_checksum,
+)
 
-Key = tuple[str, tuple[int, ...] | None]
+EntryKey = tuple[str, tuple[int, ...] | None]
 
 
-def key_of(index: MetadataIndex) -> Key:
+def entry_key(index: MetadataIndex) -> EntryKey:
     """Return the key that layouts and manifests use for PyTorch's ``index``."""
     return index.fqn, None if index.offset is None else tuple(index.offset)
 
 
-Fetch = Callable[[Sequence[Key], Metadata], Sequence[Held]]
+SnapshotFetcher = Callable[[Sequence[EntryKey], Metadata], Sequence[SnapshotInfo]]
 """Fetches parts with these keys into this node's memory."""
-Mapped = Callable[[Path], Segment | None]
+MappedSegments = Callable[[Path], Segment | None]
 """Returns the segment at a path if this process has it mapped for its own saves."""
 
 
-class Where(NamedTuple):
+class EntryLocation(NamedTuple):
     """Location of an entry. Reading in this order reads files from front to back."""
 
     file: str
@@ -45,17 +50,17 @@ class Where(NamedTuple):
     length: int
 
 
-class Row(Protocol):
+class EntryReader(Protocol):
     """Reads entries, one after the other, in one thread."""
 
-    def raw(self, key: Key) -> memoryview:
+    def raw(self, key: EntryKey) -> memoryview:
         """Return the verified bytes: raw ones of a tensor, or a pickled value with its padding.
 
         Raises:
             CorruptError: they differ from what was written, or are missing.
         """
 
-    def copy(self, key: Key, into: memoryview) -> None:
+    def copy(self, key: EntryKey, into: memoryview) -> None:
         """Read the raw bytes of a tensor into ``into`` and verify them.
 
         Raises:
@@ -67,19 +72,19 @@ class Row(Protocol):
         """Return the memory of ``raw`` to the reader."""
 
 
-class Source(Protocol):
+class RestoreSource(Protocol):
     """A step that can be read."""
 
     step: int
     metadata: Metadata
 
-    def where(self, key: Key) -> Where:
+    def locate(self, key: EntryKey) -> EntryLocation:
         """Return the location of the entry."""
 
-    def row(self) -> contextlib.AbstractContextManager[Row]:
+    def open_reader(self) -> contextlib.AbstractContextManager[EntryReader]:
         """Open a reader; each thread needs its own."""
 
-    def obtain(self, keys: Sequence[Key]) -> None:
+    def ensure_available(self, keys: Sequence[EntryKey]) -> None:
         """Make these entries available. Raises ``CorruptError`` if some cannot be obtained."""
 
     def close(self) -> None:
@@ -92,7 +97,7 @@ class _InMemory:
     offset: int
     """Offset of the part in the segment."""
     part: memoryview
-    entry: Entry
+    entry: LayoutEntry
     sum: int | None
     is_mapped: bool
     """True if the part's pages are mapped by this process, so that they can be copied."""
@@ -103,9 +108,9 @@ class MemorySource:
 
     def __init__(
         self,
-        snapshots: Sequence[Held],
-        fetch: Fetch | None = None,
-        mapped: Mapped | None = None,
+        snapshots: Sequence[SnapshotInfo],
+        fetch: SnapshotFetcher | None = None,
+        mapped: MappedSegments | None = None,
     ) -> None:
         """Open ``snapshots``, saves of one step and plan; segments that are ``mapped`` are reused.
 
@@ -113,7 +118,7 @@ class MemorySource:
             CorruptError: the metadata is damaged.
         """
         self._segments: list[Segment] = []
-        self._entries: dict[Key, _InMemory] = {}
+        self._entries: dict[EntryKey, _InMemory] = {}
         self._fetch, self._mapped = fetch, mapped
         self.unsealed = 0
         """Number of segments whose checksums had not been computed yet."""
@@ -122,15 +127,15 @@ class MemorySource:
         self.step = snapshots[0].step
         self.metadata = read_metadata(io.BytesIO(snapshots[0].layout.metadata))
 
-    def _add(self, snapshot: Held) -> None:
+    def _add(self, snapshot: SnapshotInfo) -> None:
         known_here = self._mapped(snapshot.path) if self._mapped else None
         segment = known_here or Segment(snapshot.path)
         if known_here is None:
             self._segments.append(segment)
-        header = segment.header()
+        header = segment.read_header()
         if header != snapshot.header:
             raise CorruptError(f"{snapshot.path.name} changed while it was read")
-        sums = segment.seal(header, len(snapshot.layout.entries))
+        sums = segment.read_seal(header, len(snapshot.layout.entries))
         self.unsealed += sums is None
         part = segment.part(header)
         for number, entry in enumerate(snapshot.layout.entries):
@@ -139,7 +144,7 @@ class MemorySource:
                 segment, header.part_offset, part, entry, known, known_here is not None
             )
 
-    def obtain(self, keys: Sequence[Key]) -> None:
+    def ensure_available(self, keys: Sequence[EntryKey]) -> None:
         """Fetch missing entries from other nodes."""
         missing = [key for key in keys if key not in self._entries]
         if missing and self._fetch is not None:
@@ -148,14 +153,14 @@ class MemorySource:
         if lost := [key for key in keys if key not in self._entries]:
             raise CorruptError(f"{len(lost)} values, such as {lost[0][0]!r}, are in no memory")
 
-    def where(self, key: Key) -> Where:
+    def locate(self, key: EntryKey) -> EntryLocation:
         found = self._entries[key]
-        return Where(str(found.segment.path), found.entry.offset, found.entry.length)
+        return EntryLocation(str(found.segment.path), found.entry.offset, found.entry.length)
 
-    def row(self) -> contextlib.AbstractContextManager[Row]:
+    def open_reader(self) -> contextlib.AbstractContextManager[EntryReader]:
         return contextlib.nullcontext(self)
 
-    def raw(self, key: Key) -> memoryview:
+    def raw(self, key: EntryKey) -> memoryview:
         found = self._entries[key]
         entry = found.entry
         entry_bytes = found.part[entry.offset : entry.offset + entry.length]
@@ -163,7 +168,7 @@ class MemorySource:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
         return entry_bytes[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
-    def copy(self, key: Key, into: memoryview) -> None:
+    def copy(self, key: EntryKey, into: memoryview) -> None:
         """Copy the entry from a mapping that stays, or read it from the file.
 
         A file that another rank may truncate meanwhile is read: a short read is an error, whereas
@@ -189,17 +194,17 @@ class MemorySource:
 def _copied(found: _InMemory, into: memoryview) -> int:
     """Copy the tensor's bytes from the mapping; return the checksum of the complete entry."""
     entry = found.entry
-    _see_length(entry, into)
+    _check_length(entry, into)
     entry_bytes = found.part[entry.offset : entry.offset + entry.length]
     end = entry.raw_offset + entry.raw_length
     place = numpy.frombuffer(into, numpy.uint8)
     origin = numpy.frombuffer(entry_bytes[entry.raw_offset : end], numpy.uint8)
     total = checksum(entry_bytes[: entry.raw_offset])
-    for at in range(0, len(into), STRETCH):
-        if not found.segment.is_whole():
+    for at in range(0, len(into), COPY_CHUNK):
+        if not found.segment.has_full_length():
             raise _cut_short(found)
-        stretch = slice(at, at + STRETCH)
-        total = copy_summed(place[stretch], origin[stretch], total)
+        stretch = slice(at, at + COPY_CHUNK)
+        total = copy_with_checksum(place[stretch], origin[stretch], total)
     return checksum(entry_bytes[end:], total)
 
 
@@ -215,14 +220,14 @@ def _read(found: _InMemory, into: memoryview) -> int:
                 raise _cut_short(found)
             at, block = at + got, block[got:]
 
-    return take(fill, found.entry, into)
+    return read_entry(fill, found.entry, into)
 
 
 def _cut_short(found: _InMemory) -> CorruptError:
     return CorruptError(f"{found.segment.path.name} ends too early")
 
 
-class Extent(Protocol):
+class EntryExtent(Protocol):
     """The length of an entry, and the position of the tensor's bytes in it."""
 
     @property
@@ -235,21 +240,21 @@ class Extent(Protocol):
     def raw_length(self) -> int: ...
 
 
-def _see_length(extent: Extent, into: memoryview) -> None:
+def _check_length(extent: EntryExtent, into: memoryview) -> None:
     if len(into) != extent.raw_length:
         raise CorruptError(f"{extent.raw_length} bytes where the shape says {len(into)}")
 
 
-def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -> int:
+def read_entry(fill: Callable[[memoryview], None], extent: EntryExtent, into: memoryview) -> int:
     """Read an entry through ``fill`` and its tensor's bytes into ``into``; return the entry's
     checksum.
 
     Each block is added to the checksum while it is still in the processor's cache, so that
     verification needs no second pass over memory.
     """
-    _see_length(extent, into)
+    _check_length(extent, into)
     around = memoryview(bytearray(extent.length - extent.raw_length))
-    blocks = [into[at : at + BLOCK] for at in range(0, len(into), BLOCK)]
+    blocks = [into[at : at + CHECKSUM_BLOCK] for at in range(0, len(into), CHECKSUM_BLOCK)]
     total = 0
     for block in (around[: extent.raw_offset], *blocks, around[extent.raw_offset :]):
         fill(block)
@@ -257,11 +262,11 @@ def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -
     return total
 
 
-def tensor_of(
-    raw: memoryview, metadata: Metadata, index: MetadataIndex, sizes: Mapping[Key, torch.Size]
+def tensor_from_bytes(
+    raw: memoryview, metadata: Metadata, index: MetadataIndex, sizes: Mapping[EntryKey, torch.Size]
 ) -> torch.Tensor:
     properties = metadata.state_dict_metadata[index.fqn].properties  # type: ignore[union-attr]
-    shape = sizes[key_of(index)]
+    shape = sizes[entry_key(index)]
     if shape.numel() == 0:
         return torch.empty(shape, dtype=properties.dtype)
     return torch.frombuffer(raw, dtype=torch.uint8).view(properties.dtype).view(shape)

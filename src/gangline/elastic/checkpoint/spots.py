@@ -4,46 +4,48 @@ from dataclasses import dataclass
 
 import torch
 
-from gangline.elastic.checkpoint.envelope import envelope
-from gangline.elastic.checkpoint.header import Header
-from gangline.elastic.checkpoint.layout import Entry
-from gangline.elastic.checkpoint.moves import Place
-from gangline.elastic.checkpoint.plan import Agreement
+from gangline.elastic.checkpoint.envelope import torch_save_framing
+from gangline.elastic.checkpoint.header import SegmentHeader
+from gangline.elastic.checkpoint.layout import LayoutEntry
+from gangline.elastic.checkpoint.moves import TensorDestination
+from gangline.elastic.checkpoint.plan import SaveAgreement
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.sums import checksum, joined
+from gangline.elastic.checkpoint.sums import checksum, combine_checksums
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class EntryView:
     """The memory of one entry in a buffer."""
 
-    whole: memoryview
-    place: Place | None
+    entry: memoryview
+    destination: TensorDestination | None
     """Destination of the tensor's bytes; ``None`` for other values and empty tensors."""
     before: int
     """Checksum of the bytes before the tensor's."""
     after: memoryview
     """The bytes after the tensor's."""
 
-    def sum(self, raw: int) -> int:
+    def entry_checksum(self, raw: int) -> int:
         """Return the checksum of the entry, given that of its tensor's bytes."""
-        if self.place is None:
-            return checksum(self.whole)
-        return checksum(self.after, joined(self.before, raw, len(self.place.raw)))
+        if self.destination is None:
+            return checksum(self.entry)
+        return checksum(self.after, combine_checksums(self.before, raw, len(self.destination.raw)))
 
 
-def spots_of(segment: Segment, header: Header, agreement: Agreement) -> list[Spot]:
+def entry_views(
+    segment: Segment, header: SegmentHeader, agreement: SaveAgreement
+) -> list[EntryView]:
     """Return the entries' memory in the segment; write the framing around tensors."""
     part = segment.part(header)
     spots = []
     for entry, item in zip(agreement.layout.entries, agreement.items, strict=True):
         entry_bytes = part[entry.offset : entry.offset + entry.length]
         if item.tensor_data is None:
-            spots.append(Spot(entry_bytes, None, 0, entry_bytes[:0]))
+            spots.append(EntryView(entry_bytes, None, 0, entry_bytes[:0]))
             continue
         dtype = item.tensor_data.properties.dtype
         shape = tuple(item.tensor_data.chunk.sizes)
-        around = envelope(dtype, shape)
+        around = torch_save_framing(dtype, shape)
         end = entry.raw_offset + entry.raw_length
         before, raw, after = (
             entry_bytes[: entry.raw_offset],
@@ -52,14 +54,14 @@ def spots_of(segment: Segment, header: Header, agreement: Agreement) -> list[Spo
         )
         before[:] = around.before
         after[:] = around.after.ljust(len(after), b"\0")
-        tensor = tensor_at(part, entry, dtype, shape)
-        place = Place(tensor, raw) if tensor is not None else None
-        spots.append(Spot(entry_bytes, place, checksum(before), after))
+        tensor = tensor_view(part, entry, dtype, shape)
+        place = TensorDestination(tensor, raw) if tensor is not None else None
+        spots.append(EntryView(entry_bytes, place, checksum(before), after))
     return spots
 
 
-def tensor_at(
-    part: memoryview, entry: Entry, dtype: torch.dtype, shape: tuple[int, ...]
+def tensor_view(
+    part: memoryview, entry: LayoutEntry, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> torch.Tensor | None:
     """Return the tensor over its bytes in ``part``, without a copy; ``None`` if it is empty."""
     if entry.raw_length == 0:

@@ -12,13 +12,13 @@ from gangline.elastic.checkpoint.manifest import (
     MANIFEST,
     METADATA,
     Manifest,
-    read_manifest,
-    step_name,
+    decode_manifest,
+    step_folder,
 )
 from gangline.elastic.checkpoint.safety import read_metadata
-from gangline.elastic.checkpoint.source import Key, Row, Where, take
+from gangline.elastic.checkpoint.source import EntryKey, EntryReader, EntryLocation, read_entry
 from gangline.elastic.checkpoint.sums import checksum
-from gangline.elastic.checkpoint.target import Target
+from gangline.elastic.checkpoint.target import StorageTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _InFile:
     sum: int
 
 
-class _Buffers:
+class _BufferPool:
     """Memory to read into, reused by the reading threads."""
 
     def __init__(self) -> None:
@@ -54,44 +54,44 @@ class _Buffers:
 class StorageSource:
     """A committed step in storage."""
 
-    def __init__(self, target: Target, step: int) -> None:
+    def __init__(self, target: StorageTarget, step: int) -> None:
         """Read the manifest and the metadata of ``step``.
 
         Raises:
             CorruptError: one of them is damaged or missing.
             OSError: storage cannot be read.
         """
-        self.target, self.step, self.folder = target, step, step_name(step)
+        self.target, self.step, self.folder = target, step, step_folder(step)
         try:
-            self.manifest: Manifest = read_manifest(target.read(f"{self.folder}/{MANIFEST}"))
+            self.manifest: Manifest = decode_manifest(target.read(f"{self.folder}/{MANIFEST}"))
             blob = target.read(f"{self.folder}/{METADATA}")
         except FileNotFoundError as error:
             raise CorruptError(f"{self.folder} is incomplete: {error}") from error
         if checksum(blob) != self.manifest.metadata_sum or self.manifest.step != step:
             raise CorruptError(f"{self.folder}/{METADATA} does not belong to the manifest")
         self.metadata = read_metadata(io.BytesIO(blob))
-        self.buffers = _Buffers()
+        self.buffers = _BufferPool()
         self.entries = {
             (row[0], row[1]): _InFile(part.file, *row[2:])
             for part in self.manifest.parts
             for row in part.entries
         }
 
-    def obtain(self, keys: Sequence[Key]) -> None:
+    def ensure_available(self, keys: Sequence[EntryKey]) -> None:
         """Check that the manifest has all entries; nothing is read yet."""
         if lost := [key for key in keys if key not in self.entries]:
             raise CorruptError(f"{lost[0][0]!r} is not in the manifest")
 
-    def where(self, key: Key) -> Where:
+    def locate(self, key: EntryKey) -> EntryLocation:
         found = self.entries[key]
-        return Where(found.file, found.offset, found.length)
+        return EntryLocation(found.file, found.offset, found.length)
 
     @contextlib.contextmanager
-    def row(self) -> Iterator[Row]:
+    def open_reader(self) -> Iterator[EntryReader]:
         """Open a reader; a file stays open while the next entries are in it."""
         try:
             with contextlib.ExitStack() as files:
-                yield _StoredRow(self, files)
+                yield _StorageReader(self, files)
         except FileNotFoundError as error:
             raise CorruptError(f"a file of {self.folder} is missing: {error}") from error
 
@@ -105,14 +105,14 @@ class StorageSource:
             with self.target.open(f"{self.folder}/{part.file}") as stream:
                 if stream.seek(0, io.SEEK_END) != part.bytes:
                     raise CorruptError(f"{self.folder}/{part.file} is not {part.bytes} bytes long")
-        with self.row() as row:
+        with self.open_reader() as row:
             for key in self.entries:
                 row.release(row.raw(key))
 
     def close(self) -> None: ...
 
 
-class _StoredRow:
+class _StorageReader:
     """Reads entries from storage in one thread.
 
     The operating system reads ahead if one open file is read from front to back, and object stores
@@ -132,7 +132,7 @@ class _StoredRow:
         stream.seek(found.offset)
         return stream
 
-    def raw(self, key: Key) -> memoryview:
+    def raw(self, key: EntryKey) -> memoryview:
         found = self._source.entries[key]
         # Reused memory is much faster than new memory, whose pages must be faulted in.
         data = memoryview(self._source.buffers.take(found.length))[: found.length]
@@ -141,13 +141,13 @@ class _StoredRow:
         size = found.raw_length or found.length
         return data[found.raw_offset : found.raw_offset + size]
 
-    def copy(self, key: Key, into: memoryview) -> None:
+    def copy(self, key: EntryKey, into: memoryview) -> None:
         found = self._source.entries[key]
         stream = self._at(found)
-        digest = take(lambda block: _fill(stream, block), found, into)
+        digest = read_entry(lambda block: _fill(stream, block), found, into)
         self._compare(key, found, digest)
 
-    def _compare(self, key: Key, found: _InFile, digest: int) -> None:
+    def _compare(self, key: EntryKey, found: _InFile, digest: int) -> None:
         if digest != found.sum:
             where = f"{self._source.folder}/{found.file}"
             raise CorruptError(f"{key[0]!r} in {where} has a wrong checksum")

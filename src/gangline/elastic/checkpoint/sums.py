@@ -11,15 +11,15 @@ import numpy
 import numpy.typing
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
-BLOCK = 1 << 19
+CHECKSUM_BLOCK = 1 << 19
 """Bytes that are copied and then added to the checksum: they stay in a processor's cache in
 between.
 """
-STRETCH = 1 << 22
+COPY_CHUNK = 1 << 22
 """Bytes that a thread copies before it takes the next chunk: small, so that all threads end
 together.
 """
-Bytes = numpy.typing.NDArray[numpy.uint8]
+ByteArray = numpy.typing.NDArray[numpy.uint8]
 
 
 class NativeCopy:
@@ -44,7 +44,7 @@ class NativeCopy:
         if not self.best:
             raise OSError(f"{path}: this processor has no carry-less multiplication")
 
-    def copy(self, place: Bytes, origin: Bytes, before: int, way: int | None = None) -> int:
+    def copy(self, place: ByteArray, origin: ByteArray, before: int, way: int | None = None) -> int:
         """Copy like the module's function of the same purpose; the GIL is released meanwhile."""
         if not (place.nbytes == origin.nbytes and place.flags.carray and origin.flags.c_contiguous):
             raise ValueError("both must be contiguous and of one length, and the copy writable")
@@ -71,7 +71,7 @@ def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
     return total
 
 
-def copy_summed(place: Bytes, origin: Bytes, before: int = 0) -> int:
+def copy_with_checksum(place: ByteArray, origin: ByteArray, before: int = 0) -> int:
     """Copy ``origin``; return the checksum of the copy, appended to bytes with the checksum
     ``before``.
     """
@@ -80,16 +80,16 @@ def copy_summed(place: Bytes, origin: Bytes, before: int = 0) -> int:
     return copy_in_blocks(place, origin, before)
 
 
-def copy_in_blocks(place: Bytes, origin: Bytes, before: int) -> int:
+def copy_in_blocks(place: ByteArray, origin: ByteArray, before: int) -> int:
     """Copy and compute the checksum without native code."""
-    for at in range(0, len(place), BLOCK):
-        block = place[at : at + BLOCK]
-        numpy.copyto(block, origin[at : at + BLOCK])
+    for at in range(0, len(place), CHECKSUM_BLOCK):
+        block = place[at : at + CHECKSUM_BLOCK]
+        numpy.copyto(block, origin[at : at + CHECKSUM_BLOCK])
         before = checksum(block.data, before)
     return before
 
 
-def joined(first: int, second: int, length: int) -> int:
+def combine_checksums(first: int, second: int, length: int) -> int:
     """Return the checksum of two adjacent chunks; ``length`` is that of the second."""
     total: int = combine_crc64nvme(first, second, length)
     return total

@@ -21,23 +21,23 @@ from gangline.elastic.checkpoint.errors import (
     StepTakenError,
     StorageError,
 )
-from gangline.elastic.checkpoint.failpoints import reach
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
 from gangline.elastic.checkpoint.manifest import (
     MANIFEST,
-    partial_name,
-    partial_of,
-    read_manifest,
-    step_name,
-    step_of,
+    partial_folder,
+    parse_partial_folder,
+    decode_manifest,
+    step_folder,
+    parse_step_folder,
 )
 
 
-class Target(Protocol):
+class StorageTarget(Protocol):
     """A place for checkpoints. Paths are relative to it. Failures raise ``OSError`` or
     ``StorageError``.
     """
 
-    def partial(self, step: int, plan: str) -> str:
+    def staging_folder(self, step: int, plan: str) -> str:
         """Return the folder in which a step is written."""
 
     def begin(self, step: int, plan: str) -> None:
@@ -53,10 +53,10 @@ class Target(Protocol):
 
     def open(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]: ...
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         """List a folder; empty if it does not exist."""
 
-    def unfinished(self) -> list[tuple[int, str]]:
+    def list_unfinished(self) -> list[tuple[int, str]]:
         """Return the steps that are not committed, and their folders."""
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
@@ -76,8 +76,8 @@ class LocalTarget:
     def __init__(self, folder: str) -> None:
         self.root = Path(folder)
 
-    def partial(self, step: int, plan: str) -> str:
-        return partial_name(step, plan)
+    def staging_folder(self, step: int, plan: str) -> str:
+        return partial_folder(step, plan)
 
     def begin(self, step: int, plan: str) -> None:
         """Do nothing: the same step of another plan stays until this one replaces it."""
@@ -101,7 +101,7 @@ class LocalTarget:
                 stream.write(data)
         else:
             (self.root / fresh).write_bytes(data)
-        reach("put-written")
+        pass_failpoint("put-written")
         (self.root / fresh).rename(self.root / path)
 
     def read(self, path: str) -> bytes:
@@ -110,24 +110,28 @@ class LocalTarget:
     def open(self, path: str) -> IO[bytes]:
         return open(self.root / path, "rb", buffering=0)
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         try:
             return sorted(os.listdir(self.root / folder))
         except FileNotFoundError:
             return []
 
-    def unfinished(self) -> list[tuple[int, str]]:
-        return [(found[0], name) for name in self.names("") if (found := partial_of(name))]
+    def list_unfinished(self) -> list[tuple[int, str]]:
+        return [
+            (found[0], name)
+            for name in self.list_names("")
+            if (found := parse_partial_folder(name))
+        ]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        partial, final = self.root / partial_name(step, plan), self.root / step_name(step)
+        partial, final = self.root / partial_folder(step, plan), self.root / step_folder(step)
         self.put(f"{partial.name}/{MANIFEST}", manifest)
         _sync_folder(partial)
-        reach("commit-manifest")
+        pass_failpoint("commit-manifest")
         if final.exists():
             self.remove(final.name)  # the same step, saved again after a restart from an older step
         partial.rename(final)
-        reach("commit-renamed")
+        pass_failpoint("commit-renamed")
         _sync_folder(self.root)
 
     def remove(self, folder: str) -> None:
@@ -157,10 +161,10 @@ class RemoteTarget:
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
-    def partial(self, step: int, plan: str) -> str:
+    def staging_folder(self, step: int, plan: str) -> str:
         """Return the final folder of the step: the manifest makes it valid."""
         del plan
-        return step_name(step)
+        return step_folder(step)
 
     def begin(self, step: int, plan: str) -> None:
         """Remove the manifest of the same step of another plan, saved before a restart from an
@@ -171,12 +175,12 @@ class RemoteTarget:
         path = _manifest_path(step)
         with contextlib.suppress(FileNotFoundError):
             if self._plan_at(path) != plan:
-                with speaking_to(self.root):
+                with wrapped_store_errors(self.root):
                     self.files.rm(self._at(path))
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        with speaking_to(self.root):
+        with wrapped_store_errors(self.root):
             self.files.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
             with self.files.open(self._at(path), "wb") as stream:
                 yield stream
@@ -192,20 +196,20 @@ class RemoteTarget:
 
     def _plan_at(self, path: str) -> str | None:
         """Return the plan of the manifest at this path; None if it is damaged."""
-        with speaking_to(self.root):
+        with wrapped_store_errors(self.root):
             self.files.invalidate_cache()  # a cached listing may lack it
         try:
-            return read_manifest(self.read(path)).plan
+            return decode_manifest(self.read(path)).plan
         except CorruptError:
             return None
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
-        with speaking_to(self.root), self.files.open(self._at(path), "rb") as stream:
+        with wrapped_store_errors(self.root), self.files.open(self._at(path), "rb") as stream:
             yield stream
 
-    def names(self, folder: str) -> list[str]:
-        with speaking_to(self.root):
+    def list_names(self, folder: str) -> list[str]:
+        with wrapped_store_errors(self.root):
             self.files.invalidate_cache()
             try:
                 found = self.files.ls(self._at(folder), detail=False)
@@ -213,12 +217,13 @@ class RemoteTarget:
                 return []
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
-    def unfinished(self) -> list[tuple[int, str]]:
+    def list_unfinished(self) -> list[tuple[int, str]]:
         """Return the steps without a manifest, and their folders."""
         return [
             (step, name)
-            for name in self.names("")
-            if (step := step_of(name)) is not None and MANIFEST not in self.names(name)
+            for name in self.list_names("")
+            if (step := parse_step_folder(name)) is not None
+            and MANIFEST not in self.list_names(name)
         ]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
@@ -232,7 +237,7 @@ class RemoteTarget:
         """
         path = _manifest_path(step)
         try:
-            with speaking_to(self.root):
+            with wrapped_store_errors(self.root):
                 self.files.pipe_file(self._at(path), manifest, mode="create")
         except (OSError, StorageError) as error:
             try:
@@ -247,11 +252,11 @@ class RemoteTarget:
                     f"step {step} in {self.root} was committed by another saver meanwhile: "
                     "each job needs a folder of its own"
                 ) from error
-        reach("commit-manifest")
+        pass_failpoint("commit-manifest")
 
     def remove(self, folder: str) -> None:
         """Delete a prefix, the manifest first: a step without it does not exist."""
-        with speaking_to(self.root):
+        with wrapped_store_errors(self.root):
             with contextlib.suppress(FileNotFoundError):
                 self.files.rm(self._at(f"{folder}/{MANIFEST}"))
             with contextlib.suppress(FileNotFoundError):
@@ -259,7 +264,7 @@ class RemoteTarget:
 
 
 def _manifest_path(step: int) -> str:
-    return f"{step_name(step)}/{MANIFEST}"
+    return f"{step_folder(step)}/{MANIFEST}"
 
 
 def _knows_no_conditions(error: Exception) -> bool:
@@ -271,7 +276,7 @@ def _knows_no_conditions(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def speaking_to(place: str) -> Iterator[None]:
+def wrapped_store_errors(place: str) -> Iterator[None]:
     """Turn exceptions of a store's client library into ``StorageError``.
 
     They have no common base class (botocore, aiohttp, Google and Azure each have their own), and
@@ -285,7 +290,7 @@ def speaking_to(place: str) -> Iterator[None]:
         raise StorageError(f"{place}: {type(error).__name__}: {error}") from error
 
 
-def open_target(address: str, options: Mapping[str, str] | None = None) -> Target:
+def open_target(address: str, options: Mapping[str, str] | None = None) -> StorageTarget:
     """Open the target that a folder or URL names.
 
     Raises:
@@ -299,7 +304,7 @@ def open_target(address: str, options: Mapping[str, str] | None = None) -> Targe
         return LocalTarget(rest)
     try:
         fsspec: Any = import_module("fsspec")
-        with speaking_to(address):
+        with wrapped_store_errors(address):
             filesystem, root = fsspec.core.url_to_fs(address, **dict(options or {}))
     except (ImportError, ValueError) as error:
         raise StorageError(f"{address} cannot be used: {error}") from error

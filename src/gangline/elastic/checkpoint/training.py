@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from gangline.elastic.checkpoint.envelope import check_loadable, pickled
-from gangline.elastic.checkpoint.safety import safe_load
+from gangline.elastic.checkpoint.envelope import check_loadable, pickle_value
+from gangline.elastic.checkpoint.safety import safe_unpickle
 
 
-class KeepsState(Protocol):
+class Stateful(Protocol):
     """An object with state, such as a scheduler, a sampler or a data loader."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -31,14 +31,14 @@ class KeepsState(Protocol):
         """Restore a state."""
 
 
-class OneValue:
+class SingleValueState:
     """Saves the state of an object as a single value.
 
     Use it for states whose names change during training: a checkpoint is restored by the names in
     the current state, and those of a new object differ from those of a used one.
     """
 
-    def __init__(self, keeper: KeepsState) -> None:
+    def __init__(self, keeper: Stateful) -> None:
         self.keeper = keeper
 
     def state_dict(self) -> dict[str, Any]:
@@ -48,13 +48,13 @@ class OneValue:
             UnsavableError: it cannot be pickled, or would need code to load.
         """
         name, state = type(self.keeper).__name__, self.keeper.state_dict()
-        data = pickled(name, state)
+        data = pickle_value(name, state)
         check_loadable(name, state, data)
         return {"value": data}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a state."""
-        self.keeper.load_state_dict(safe_load(io.BytesIO(state_dict["value"])))
+        self.keeper.load_state_dict(safe_unpickle(io.BytesIO(state_dict["value"])))
 
 
 class TrainingState:
@@ -64,7 +64,7 @@ class TrainingState:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
-        **others: KeepsState,
+        **others: Stateful,
     ) -> None:
         """Combine them; ``others`` are schedulers, samplers, data shards … under names of your
         choice.

@@ -7,7 +7,7 @@ so a lost message or a restart of the saver loses nothing.
 import msgspec
 
 
-class Hello(msgspec.Struct, frozen=True, tag="hello"):
+class ClientHello(msgspec.Struct, frozen=True, tag="hello"):
     """A training process connects. If the connection ends without a finish message, the process
     died.
     """
@@ -16,27 +16,27 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     pid: int
 
 
-class Saved(msgspec.Struct, frozen=True, tag="saved"):
+class SaveNotice(msgspec.Struct, frozen=True, tag="saved"):
     """A new save is in memory."""
 
     step: int
 
 
-class Bye(msgspec.Struct, frozen=True, tag="bye"):
+class ClientFinished(msgspec.Struct, frozen=True, tag="bye"):
     """The training process ends as intended."""
 
 
-class Flush(msgspec.Struct, frozen=True, tag="flush"):
+class FlushRequest(msgspec.Struct, frozen=True, tag="flush"):
     """Request: write the newest complete save to storage now."""
 
 
-class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
+class FlushReply(msgspec.Struct, frozen=True, tag="flushed"):
     """Reply to a flush: the step that was written, if any."""
 
     step: int | None
 
 
-class Outcome(msgspec.Struct, frozen=True, tag="outcome"):
+class StorageOutcome(msgspec.Struct, frozen=True, tag="outcome"):
     """Report on a step that was to be written to storage."""
 
     step: int
@@ -45,15 +45,17 @@ class Outcome(msgspec.Struct, frozen=True, tag="outcome"):
     """Why it is not committed, for display; the saver tries again."""
 
 
-Word = Hello | Saved | Bye | Flush | Flushed | Outcome
-_decoder: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
+SaverMessage = (
+    ClientHello | SaveNotice | ClientFinished | FlushRequest | FlushReply | StorageOutcome
+)
+_decoder: msgspec.json.Decoder[SaverMessage] = msgspec.json.Decoder(SaverMessage)
 
 
-def encode(message: Word) -> bytes:
+def encode_message(message: SaverMessage) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-def decode(line: bytes) -> Word | None:
+def decode_message(line: bytes) -> SaverMessage | None:
     """Read a line; return ``None`` if it is no known message."""
     try:
         return _decoder.decode(line)

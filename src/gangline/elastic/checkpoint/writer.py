@@ -21,19 +21,19 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from gangline.elastic.checkpoint.envelope import bytes_of, envelope
-from gangline.elastic.checkpoint.layout import part_name
-from gangline.elastic.checkpoint.manifest import METADATA, Manifest, Part, write_manifest
+from gangline.elastic.checkpoint.envelope import tensor_bytes, torch_save_framing
+from gangline.elastic.checkpoint.layout import part_file_name
+from gangline.elastic.checkpoint.manifest import METADATA, Manifest, PartManifest, encode_manifest
 from gangline.elastic.checkpoint.persist import write_all
-from gangline.elastic.checkpoint.source import key_of
+from gangline.elastic.checkpoint.source import entry_key
 from gangline.elastic.checkpoint.sums import checksum
 from gangline.elastic.checkpoint.target import open_target
 
-Row = tuple[str, tuple[int, ...] | None, int, int, int, int, int]
+ManifestRow = tuple[str, tuple[int, ...] | None, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PartLocation:
     """Where a rank writes; the coordinator sends it with the plan."""
 
     plan: str
@@ -41,11 +41,11 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenValue:
     """What a rank reports about one value."""
 
-    place: _Place
-    row: Row
+    place: _PartLocation
+    row: ManifestRow
 
 
 class FlashWriter(StorageWriter):
@@ -82,7 +82,7 @@ class FlashWriter(StorageWriter):
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Give each rank its location."""
         name = uuid.uuid4().hex
-        return [replace(plan, storage_data=_Place(name, n)) for n, plan in enumerate(plans)]
+        return [replace(plan, storage_data=_PartLocation(name, n)) for n, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's file.
@@ -90,15 +90,15 @@ class FlashWriter(StorageWriter):
         Raises:
             OSError: the target did not accept it.
         """
-        place: _Place = plan.storage_data
-        path = f"{self.target.partial(self.step, place.plan)}/{part_name(place.rank)}"
+        place: _PartLocation = plan.storage_data
+        path = f"{self.target.staging_folder(self.step, place.plan)}/{part_file_name(place.rank)}"
         self.target.begin(self.step, place.plan)
         results, at = [], 0
         with self.target.create(path) as stream:
             for item in plan.items:
                 row = _write(stream, at, item, planner)
                 at += row[3]
-                results.append(WriteResult(item.index, row[3], _Written(place, row)))
+                results.append(WriteResult(item.index, row[3], _WrittenValue(place, row)))
         if not results:  # a result without a row reports a rank that has nothing to write
             results.append(WriteResult(None, 0, place))  # type: ignore[arg-type]
         done: Future[list[WriteResult]] = Future()
@@ -115,34 +115,36 @@ class FlashWriter(StorageWriter):
         written = [one for rank in results for one in rank if one.index is not None]
         metadata.storage_data = {
             one.index: _StorageInfo(
-                part_name(one.storage_data.place.rank), one.storage_data.row[2], one.size_in_bytes
+                part_file_name(one.storage_data.place.rank),
+                one.storage_data.row[2],
+                one.size_in_bytes,
             )
             for one in written
         }
         blob = pickle.dumps(metadata)
         plan, parts = _parts(results)
-        self.target.put(f"{self.target.partial(self.step, plan)}/{METADATA}", blob)
+        self.target.put(f"{self.target.staging_folder(self.step, plan)}/{METADATA}", blob)
         manifest = Manifest(self.step, plan, len(parts), parts, checksum(blob))
-        self.target.commit(self.step, plan, write_manifest(manifest))
+        self.target.commit(self.step, plan, encode_manifest(manifest))
 
 
-def _parts(results: list[list[WriteResult]]) -> tuple[str, list[Part]]:
+def _parts(results: list[list[WriteResult]]) -> tuple[str, list[PartManifest]]:
     """Return the plan's name and each rank's part of the manifest."""
-    rows: dict[int, list[Row]] = {}
+    rows: dict[int, list[ManifestRow]] = {}
     plan = ""
     for one in (one for rank in results for one in rank):
-        reported: _Written | _Place = one.storage_data
-        place = reported.place if isinstance(reported, _Written) else reported
+        reported: _WrittenValue | _PartLocation = one.storage_data
+        place = reported.place if isinstance(reported, _WrittenValue) else reported
         plan = place.plan
         mine = rows.setdefault(place.rank, [])
-        if isinstance(reported, _Written):
+        if isinstance(reported, _WrittenValue):
             mine.append(reported.row)
     return plan, [
-        Part(rank, sum(row[3] for row in rows[rank]), rows[rank]) for rank in sorted(rows)
+        PartManifest(rank, sum(row[3] for row in rows[rank]), rows[rank]) for rank in sorted(rows)
     ]
 
 
-def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) -> Row:
+def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) -> ManifestRow:
     """Write one value; return its row of the manifest."""
     pieces, raw_offset, raw_length = _pieces(item, planner)
     total, length = 0, 0
@@ -150,7 +152,7 @@ def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) ->
         total = checksum(piece, total)
         length += len(piece)
         write_all(stream, piece)
-    key, chunk = key_of(item.index)
+    key, chunk = entry_key(item.index)
     if item.type is not WriteItemType.BYTE_IO and chunk is None:
         chunk = ()
     return key, chunk, at, length, raw_offset, raw_length, total
@@ -162,9 +164,9 @@ def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], in
     if isinstance(value, io.BytesIO):
         return [value.getbuffer()], 0, 0
     tensor = value.detach().cpu().contiguous()
-    around = envelope(tensor.dtype, tuple(tensor.shape))
+    around = torch_save_framing(tensor.dtype, tuple(tensor.shape))
     raw = memoryview(b"")
     if tensor.numel():
-        raw = bytes_of(tensor)
+        raw = tensor_bytes(tensor)
     pieces = [memoryview(around.before), raw, memoryview(around.after)]
     return pieces, len(around.before), around.raw_length

@@ -17,32 +17,32 @@ import msgspec
 
 from gangline.elastic.checkpoint import pending, persist
 from gangline.elastic.checkpoint.errors import CorruptError, StepTakenError, StorageError
-from gangline.elastic.checkpoint.header import State
-from gangline.elastic.checkpoint.home import Settings
-from gangline.elastic.checkpoint.manifest import Note, partial_of
-from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.header import SegmentState
+from gangline.elastic.checkpoint.home import SaverSettings
+from gangline.elastic.checkpoint.manifest import PartNote, parse_partial_folder
+from gangline.elastic.checkpoint.pending import SnapshotInfo
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.target import Target, open_target
-from gangline.elastic.checkpoint.words import Outcome
+from gangline.elastic.checkpoint.target import StorageTarget, open_target
+from gangline.elastic.checkpoint.words import StorageOutcome
 
 log = logging.getLogger(__name__)
-OTHERS_S = 10.0
+COMMIT_WAIT_S = 10.0
 """Time that a step waits for the other nodes before an older one is tried as well."""
 
 
-class Writer:
+class Uploader:
     """Writes the saves of one job's folder to its target."""
 
-    def __init__(self, home: Path, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, home: Path, report: Callable[[StorageOutcome], None]) -> None:
         self.home, self.report = home, report
         self.stop = threading.Event()
-        self.waiting: dict[tuple[int, str], int] = {}
+        self.uncommitted: dict[tuple[int, str], int] = {}
         """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
-        self.troubles = 0
+        self.consecutive_failures = 0
         """Number of consecutive failed attempts."""
-        self.taken: set[tuple[int, str]] = set()
+        self.taken_steps: set[tuple[int, str]] = set()
         """Steps and plans that another saver committed first; they are not tried again."""
-        self._target: tuple[Settings, Target, persist.Pace] | None = None
+        self._target: tuple[SaverSettings, StorageTarget, persist.BandwidthLimiter] | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
         self._mapped: dict[Path, Segment] = {}
         """Segments that stay mapped for repeated checksums."""
@@ -52,43 +52,47 @@ class Writer:
         self.stop.set()
         self._pool.shutdown()
 
-    def _open(self, settings: Settings) -> tuple[Target, persist.Pace]:
+    def _open(self, settings: SaverSettings) -> tuple[StorageTarget, persist.BandwidthLimiter]:
         if self._target is None or self._target[0] != settings:
             target = open_target(settings.target, settings.options)
             self._find_unfinished(target)
-            self._target = (settings, target, persist.Pace(settings.bandwidth, self.stop))
+            self._target = (
+                settings,
+                target,
+                persist.BandwidthLimiter(settings.bandwidth, self.stop),
+            )
         return self._target[1:]
 
-    def _find_unfinished(self, target: Target) -> None:
+    def _find_unfinished(self, target: StorageTarget) -> None:
         """Find the uncommitted steps that an earlier saver left.
 
         In an object store a step is written under its final name, so it may belong to another job.
         """
-        mine = {snapshot.layout.plan for snapshot in pending.survey(self.home)}
-        for _, name in target.unfinished():
-            notes = [one for one in target.names(name) if one.startswith("rank-")]
+        mine = {snapshot.layout.plan for snapshot in pending.list_snapshots(self.home)}
+        for _, name in target.list_unfinished():
+            notes = [one for one in target.list_names(name) if one.startswith("rank-")]
             for one in notes[:1]:
                 try:
-                    note = msgspec.json.decode(target.read(f"{name}/{one}"), type=Note)
+                    note = msgspec.json.decode(target.read(f"{name}/{one}"), type=PartNote)
                 except (msgspec.MsgspecError, FileNotFoundError):
                     continue
-                if partial_of(name) or note.plan in mine:
-                    self.waiting[note.step, note.plan] = note.world
+                if parse_partial_folder(name) or note.plan in mine:
+                    self.uncommitted[note.step, note.plan] = note.world
 
-    def take_up(self, settings: Settings, snapshots: Sequence[Held]) -> None:
+    def resume_commits(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> None:
         """Find the uncommitted steps that an earlier saver left, if memory says that there may be
         any.
         """
         if self._target is not None:
             return
-        if any(one.own and one.header.wanted and one.written for one in snapshots):
+        if any(one.is_local and one.header.for_storage and one.is_in_storage for one in snapshots):
             try:
                 self._open(settings)
             except (OSError, StorageError) as error:
-                self.troubles += 1
+                self.consecutive_failures += 1
                 log.warning("storage cannot be read", exc_info=error)
 
-    def write(self, settings: Settings, snapshots: Sequence[Held]) -> bool:
+    def write_snapshots(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> bool:
         """Write these saves; return whether all of them are in storage now."""
         if not snapshots:
             return True
@@ -96,112 +100,118 @@ class Writer:
             target, pace = self._open(settings)
             done = list(self._pool.map(lambda one: self._write_one(target, pace, one), snapshots))
         except (OSError, StorageError, CorruptError) as error:
-            self.troubles += 1
+            self.consecutive_failures += 1
             log.warning(
                 "checkpoint was not written", extra={"step": snapshots[0].step}, exc_info=error
             )
-            self.report(Outcome(snapshots[0].step, committed=False, reason=_words(error)))
+            self.report(
+                StorageOutcome(snapshots[0].step, committed=False, reason=_error_text(error))
+            )
             return False
-        self.troubles = 0
+        self.consecutive_failures = 0
         return all(done)
 
-    def _write_one(self, target: Target, pace: persist.Pace, snapshot: Held) -> bool:
+    def _write_one(
+        self, target: StorageTarget, pace: persist.BandwidthLimiter, snapshot: SnapshotInfo
+    ) -> bool:
         segment = Segment(snapshot.path)
         try:
             with segment.reading() as free:
-                if not free or segment.header() != snapshot.header:
+                if not free or segment.read_header() != snapshot.header:
                     return False  # a newer save replaces it, and will be requested itself
                 if not persist.is_committed(target, snapshot.step, snapshot.layout.plan):
                     persist.write_part(target, segment, snapshot.header, snapshot.layout, pace)
-                    self.waiting[snapshot.step, snapshot.layout.plan] = snapshot.layout.world
+                    self.uncommitted[snapshot.step, snapshot.layout.plan] = snapshot.layout.world
                 segment.mark_persisted(snapshot.header.generation)
         except CorruptError:
-            segment.put_header(replace(snapshot.header, state=State.CORRUPT))
+            segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
             raise
         finally:
             segment.close()
         return True
 
-    def commit(self, settings: Settings) -> list[int]:
+    def commit(self, settings: SaverSettings) -> list[int]:
         """Commit complete steps and return them. Other steps stay uncommitted."""
         done = []
-        for (step, plan), world in sorted(self.waiting.items(), reverse=True):
+        for (step, plan), world in sorted(self.uncommitted.items(), reverse=True):
             try:
                 target, _ = self._open(settings)
                 if not persist.try_commit(target, step, plan, world):
                     continue
-                del self.waiting[step, plan]
+                del self.uncommitted[step, plan]
                 done.append(step)
-                self.report(Outcome(step, committed=True))
-                persist.tidy(target, settings.keep, settings.keep_every, step)
+                self.report(StorageOutcome(step, committed=True))
+                persist.apply_retention(target, settings.keep, settings.keep_every, step)
             except StepTakenError as error:
-                del self.waiting[step, plan]
-                self.taken.add((step, plan))
+                del self.uncommitted[step, plan]
+                self.taken_steps.add((step, plan))
                 log.warning("checkpoint was not committed", extra={"step": step}, exc_info=error)
-                self.report(Outcome(step, committed=False, reason=_words(error)))
+                self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
             except (OSError, StorageError) as error:
-                self.troubles += 1
-                self.report(Outcome(step, committed=False, reason=_words(error)))
+                self.consecutive_failures += 1
+                self.report(StorageOutcome(step, committed=False, reason=_error_text(error)))
         if done:
-            self.waiting = {key: n for key, n in self.waiting.items() if key[0] > max(done)}
+            self.uncommitted = {key: n for key, n in self.uncommitted.items() if key[0] > max(done)}
         return done
 
-    def rescue(self, settings: Settings) -> int | None:
+    def write_newest(self, settings: SaverSettings) -> int | None:
         """Write the newest save that all ranks of this node hold, and wait for its commit.
 
         If other nodes do not hold it, the next older one is tried as well.
         """
-        for step in pending.common_steps(pending.survey(self.home)):
-            snapshots = pending.at_step(pending.survey(self.home), step)
-            if snapshots and (step, snapshots[0].layout.plan) in self.taken:
+        for step in pending.common_steps(pending.list_snapshots(self.home)):
+            snapshots = pending.snapshots_at_step(pending.list_snapshots(self.home), step)
+            if snapshots and (step, snapshots[0].layout.plan) in self.taken_steps:
                 continue
-            if not self.write(settings, snapshots):
+            if not self.write_snapshots(settings, snapshots):
                 return None
             if self._committed_in_time(settings, step, snapshots[0].layout.plan):
                 return step
         return None
 
-    def _committed_in_time(self, settings: Settings, step: int, plan: str) -> bool:
+    def _committed_in_time(self, settings: SaverSettings, step: int, plan: str) -> bool:
         begin = time.monotonic()
-        while (step, plan) in self.waiting:
+        while (step, plan) in self.uncommitted:
             self.commit(settings)
-            if (step, plan) not in self.waiting:
+            if (step, plan) not in self.uncommitted:
                 break
             passed = time.monotonic() - begin
-            if passed > OTHERS_S or self.stop.is_set():
+            if passed > COMMIT_WAIT_S or self.stop.is_set():
                 return False
-            if passed > OTHERS_S / 4:
-                self._stand_in(settings, step, plan)
+            if passed > COMMIT_WAIT_S / 4:
+                self._write_replacements(settings, step, plan)
             self.stop.wait(min(1.0, 0.05 + passed / 10))
-        return (step, plan) not in self.taken
+        return (step, plan) not in self.taken_steps
 
-    def _stand_in(self, settings: Settings, step: int, plan: str) -> None:
+    def _write_replacements(self, settings: SaverSettings, step: int, plan: str) -> None:
         """Write the parts of ranks on lost nodes, from copies on this node."""
         try:
             target, _ = self._open(settings)
-            missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
+            missing = persist.missing_ranks(target, step, plan, self.uncommitted[step, plan])
         except (OSError, StorageError):
             return  # the next commit reports the error
-        snapshots = pending.stand_ins(pending.survey(self.home), step, plan, missing)
+        snapshots = pending.replacement_parts(
+            pending.list_snapshots(self.home), step, plan, missing
+        )
         for one in snapshots:
             log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})
-        self.write(settings, snapshots)
+        self.write_snapshots(settings, snapshots)
 
-    def seal(self) -> int:
+    def seal_snapshots(self) -> int:
         """Compute missing checksums of complete saves; return how many were missing.
 
         Not thread-safe.
         """
-        for path in [path for path, one in self._mapped.items() if not one.is_at(path)]:
+        for path in [path for path, one in self._mapped.items() if not one.is_file_at(path)]:
             self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
-        for snapshot in pending.survey(self.home):
+        for snapshot in pending.list_snapshots(self.home):
             try:
                 segment = self._map(snapshot.path)
             except (FileNotFoundError, CorruptError):
                 continue  # removed since the inventory was taken
-            if segment.seal(snapshot.header, len(snapshot.layout.entries)) is None:
-                count += persist.seal_unless_overtaken(segment, snapshot.header, snapshot.layout)
+            if segment.read_seal(snapshot.header, len(snapshot.layout.entries)) is None:
+                count += persist.seal_if_unchanged(segment, snapshot.header, snapshot.layout)
         return count
 
     def _map(self, path: Path) -> Segment:
@@ -213,5 +223,5 @@ class Writer:
         return self._mapped[path]
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -10,21 +10,21 @@ Invariant: each record is counted exactly once, and processed at least once.
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from gangline.elastic.data.dataset import Layout, Shard, Stream
-from gangline.elastic.data.events import DatasetState, Report, Supply, Take, Taken
-from gangline.elastic.data.page import Heads, Lease, Page, Piece
+from gangline.elastic.data.dataset import ShardLayout, Shard, Stream
+from gangline.elastic.data.events import DatasetState, ShardReport, Supply, TakeShards, TakenShards
+from gangline.elastic.data.page import PartitionOffsets, ShardLease, DatasetSnapshot, ShardRemainder
 
-KEPT_REASONS = 5
+MAX_REASONS = 5
 """Number of a piece's newest failure reasons that are stored."""
 
 TIMED_OUT = "not reported in time"
 WORKER_GONE = "its worker was lost"
 
 
-class Book:
+class DatasetShards:
     """One data set. All methods are deterministic; ``now`` is any clock that does not go back."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: DatasetSnapshot) -> None:
         self.definition = page.definition
         self._page = page
         self._returned = OrderedDict((piece.key, piece) for piece in page.returned)
@@ -36,13 +36,14 @@ class Book:
         self._open = Counter(
             [epoch for epoch, _ in self._returned] + [epoch for epoch, _ in self._lease_of]
         )
-        self._layout = None if isinstance(page.definition, Stream) else Layout(page.definition)
+        self._layout = None if isinstance(page.definition, Stream) else ShardLayout(page.definition)
         if isinstance(page.definition, Stream) and not page.heads:
             page.heads = {
-                name: Heads(start, start) for name, start in page.definition.partitions.items()
+                name: PartitionOffsets(start, start)
+                for name, start in page.definition.partitions.items()
             }
 
-    def page(self) -> Page:
+    def snapshot(self) -> DatasetSnapshot:
         """Return the serializable state. It shares pieces with this object: encode it before the
         next call.
         """
@@ -52,7 +53,7 @@ class Book:
 
     # Leasing
 
-    def take(self, request: Take, now: float) -> Taken:
+    def take(self, request: TakeShards, now: float) -> TakenShards:
         """Lease shards, returned ones first."""
         if request.request and (again := self._repeated(request)):
             return again
@@ -63,22 +64,22 @@ class Book:
                 break
             shards.append(self._lease(piece, request.worker, now))
         if not shards:
-            return Taken(self._why_none(request.worker, request.through_epoch))
+            return TakenShards(self._why_none(request.worker, request.through_epoch))
         if request.request:
             self._page.answers[request.worker] = (
                 request.request,
                 [shard.lease for shard in shards],
             )
-        return Taken(Supply.GIVEN, tuple(shards))
+        return TakenShards(Supply.GIVEN, tuple(shards))
 
-    def _repeated(self, event: Take) -> Taken | None:
+    def _repeated(self, event: TakeShards) -> TakenShards | None:
         request, leases = self._page.answers.get(event.worker, (0, []))
         if request != event.request:
             return None
         shards = [self._leases[one].shard() for one in leases if one in self._leases]
-        return Taken(Supply.GIVEN, tuple(shards)) if shards else None
+        return TakenShards(Supply.GIVEN, tuple(shards)) if shards else None
 
-    def _next_piece(self, through_epoch: int | None) -> Piece | None:
+    def _next_piece(self, through_epoch: int | None) -> ShardRemainder | None:
         for key in self._returned:
             if through_epoch is None or key[0] <= through_epoch:
                 return self._returned.pop(key)
@@ -87,7 +88,7 @@ class Book:
             self._open[piece.epoch] += 1
         return piece
 
-    def _cut(self, through_epoch: int | None) -> Piece | None:
+    def _cut(self, through_epoch: int | None) -> ShardRemainder | None:
         page = self._page
         if self._layout is None:
             return self._cut_stream()
@@ -99,9 +100,9 @@ class Book:
             page.epoch, page.position = page.epoch + 1, 0
         elif through_epoch is not None and page.epoch > through_epoch:
             return None
-        number = self._layout.number(page.epoch, page.position)
+        number = self._layout.shard_number(page.epoch, page.position)
         page.position += 1
-        return Piece(page.epoch, number, *self._layout.span(number))
+        return ShardRemainder(page.epoch, number, *self._layout.shard_span(number))
 
     def _has_next_epoch(self) -> bool:
         layout = self._layout
@@ -109,7 +110,7 @@ class Book:
             return False
         return layout.definition.epochs == 0 or self._page.epoch + 1 < layout.definition.epochs
 
-    def _cut_stream(self) -> Piece | None:
+    def _cut_stream(self) -> ShardRemainder | None:
         heads = self._page.heads
         if not heads:
             return None
@@ -119,12 +120,12 @@ class Book:
             return None
         start, head.next = head.next, min(head.end, head.next + self.definition.shard_size)
         self._page.position += 1
-        return Piece(0, self._page.position - 1, start, head.next, name)
+        return ShardRemainder(0, self._page.position - 1, start, head.next, name)
 
-    def _lease(self, piece: Piece, worker: str, now: float) -> Shard:
+    def _lease(self, piece: ShardRemainder, worker: str, now: float) -> Shard:
         identity = self._page.next_lease
         self._page.next_lease += 1
-        lease = Lease(identity, worker, now + self.definition.lease_s, piece)
+        lease = ShardLease(identity, worker, now + self.definition.lease_s, piece)
         self._leases[identity] = lease
         self._lease_of[piece.key] = identity
         self._held.setdefault(worker, set()).add(identity)
@@ -151,7 +152,7 @@ class Book:
 
     # Results and lost leases
 
-    def report(self, report: Report, now: float) -> bool:
+    def report(self, report: ShardReport, now: float) -> bool:
         """Record the results of a worker. Returns whether anything changed."""
         changed = False
         for progress in report.progress:
@@ -165,7 +166,7 @@ class Book:
                 changed = True
         return changed
 
-    def _of(self, worker: str, identity: int) -> Lease | None:
+    def _of(self, worker: str, identity: int) -> ShardLease | None:
         lease = self._leases.get(identity)
         return lease if lease is not None and lease.worker == worker else None
 
@@ -199,12 +200,12 @@ class Book:
             self._count_done(piece)
         return piece is not None
 
-    def _count_done(self, piece: Piece) -> None:
+    def _count_done(self, piece: ShardRemainder) -> None:
         self._page.done_shards += 1
         self._page.done_records += piece.end - piece.start
         self._close(piece)
 
-    def _close(self, piece: Piece) -> None:
+    def _close(self, piece: ShardRemainder) -> None:
         self._open[piece.epoch] -= 1
         if not self._open[piece.epoch]:
             del self._open[piece.epoch]
@@ -213,7 +214,7 @@ class Book:
             for identity in [one for one, key in late.items() if key == piece.key]:
                 del late[identity]
 
-    def _drop(self, lease: Lease) -> None:
+    def _drop(self, lease: ShardLease) -> None:
         del self._leases[lease.id]
         del self._lease_of[lease.piece.key]
         held = self._held[lease.worker]
@@ -221,7 +222,7 @@ class Book:
         if not held:
             del self._held[lease.worker]
 
-    def _give_back(self, lease: Lease, reason: str, *, is_loss: bool) -> None:
+    def _give_back(self, lease: ShardLease, reason: str, *, is_loss: bool) -> None:
         self._drop(lease)
         piece = lease.piece
         if is_loss:
@@ -229,14 +230,14 @@ class Book:
             self._page.late[lease.id] = piece.key
         else:
             piece.failures += 1
-        piece.reasons = (*piece.reasons, f"{lease.worker}: {reason}")[-KEPT_REASONS:]
+        piece.reasons = (*piece.reasons, f"{lease.worker}: {reason}")[-MAX_REASONS:]
         if piece.start >= piece.end:
             self._count_done(piece)
         elif (
             piece.failures >= self.definition.max_failures
             or piece.losses >= self.definition.max_losses
         ):
-            self._page.dead.append(piece.letter())
+            self._page.dead.append(piece.dead_letter())
             self._close(piece)
         else:
             self._returned[piece.key] = piece
@@ -283,7 +284,7 @@ class Book:
 
     def extend(self, partition: str, end: int) -> bool:
         """Extend a partition; a new one starts at 0. Returns whether it changed."""
-        head = self._page.heads.setdefault(partition, Heads(0, 0))
+        head = self._page.heads.setdefault(partition, PartitionOffsets(0, 0))
         changed = end > head.end
         head.end = max(head.end, end)
         return changed
@@ -302,18 +303,18 @@ class Book:
         """Make dead letters available again. Returns whether there were any."""
         letters, self._page.dead = self._page.dead, []
         for one in letters:
-            piece = Piece(one.epoch, one.number, one.start, one.end, one.partition)
+            piece = ShardRemainder(one.epoch, one.number, one.start, one.end, one.partition)
             self._returned[piece.key] = piece
             self._open[piece.epoch] += 1
         return bool(letters)
 
-    def checkpoint(self) -> Page:
+    def checkpoint(self) -> DatasetSnapshot:
         """Return what a training checkpoint must contain: all pieces that are not done, leased or
         not.
         """
         page = self._page
         waiting = [*(lease.piece for lease in self._leases.values()), *self._returned.values()]
-        return Page(
+        return DatasetSnapshot(
             definition=page.definition,
             epoch=page.epoch,
             position=page.position,
@@ -354,6 +355,6 @@ class Book:
             committed[piece.partition] = min(committed[piece.partition], piece.start)
         return committed
 
-    def _pieces(self) -> Iterable[Piece]:
+    def _pieces(self) -> Iterable[ShardRemainder]:
         yield from self._returned.values()
         yield from (lease.piece for lease in self._leases.values())

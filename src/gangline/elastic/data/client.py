@@ -19,34 +19,34 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 
 from gangline.elastic.data.dataset import (
-    Definition,
+    DatasetDefinition,
     Purpose,
     Shard,
     Shuffle,
     Stream,
     Table,
-    records,
+    records_of,
 )
 from gangline.elastic.data.events import (
-    Accepted,
-    Close,
+    EventAccepted,
+    CloseStream,
     DatasetState,
-    Event,
-    Extend,
-    Failed,
-    Forget,
-    Progress,
-    Refused,
-    Register,
-    Release,
-    Report,
-    Restore,
-    Revive,
+    LedgerEvent,
+    ExtendStream,
+    ShardFailure,
+    ForgetDataset,
+    ShardProgress,
+    EventRefused,
+    RegisterDataset,
+    ReleaseWorker,
+    ShardReport,
+    RestorePosition,
+    RetryDeadLetters,
     Supply,
-    Take,
-    Taken,
+    TakeShards,
+    TakenShards,
 )
-from gangline.elastic.data.source import ShardSource, source_of
+from gangline.elastic.data.source import ShardSource, open_shard_source
 
 WAIT_S = 30.0
 """Longest time that the master may delay one reply to a request for shards."""
@@ -89,13 +89,13 @@ class ShardingClient:
         *,
         seed: int = 0,
         lease_s: float = 1800.0,
-        definition: Definition | None = None,
+        definition: DatasetDefinition | None = None,
         source: ShardSource | None = None,
         worker: str | None = None,
     ) -> None:
         self.batch_size = batch_size
         shuffled = Shuffle.RECORDS if storage_type.lower() == _TEXT else Shuffle.SHARDS
-        self.definition: Definition = definition or Table(
+        self.definition: DatasetDefinition = definition or Table(
             name=dataset_name,
             shard_size=batch_size * (num_minibatches_per_shard or 100),
             lease_s=lease_s,
@@ -105,16 +105,16 @@ class ShardingClient:
             shuffle=shuffled if shuffle else Shuffle.NONE,
             seed=seed,
         )
-        self._source = source or source_of()
+        self._source = source or open_shard_source()
         self._name = self.definition.name
         self._worker = f"{worker or worker_name(os.environ)}/{self._name}"
         self._request = 0
-        self._open: deque[_Open] = deque()
+        self._open: deque[_HeldShard] = deque()
         self._ended = False
         self._kept: bytes | None = None
         try:
             # End the leases of an earlier process with this name.
-            self._tell(Release(self._worker))
+            self._apply(ReleaseWorker(self._worker))
             self._register()
         except ShardRefusedError:
             self.close()
@@ -146,13 +146,13 @@ class ShardingClient:
         there are no others: finish these, then call again, unless `ended`.
         """
         self._request += 1
-        request = Take(self._name, self._worker, self._request, 1, through_epoch)
+        request = TakeShards(self._name, self._worker, self._request, 1, through_epoch)
         while True:
             taken = self._source.apply(request, WAIT_S)
-            if not isinstance(taken, Taken):
+            if not isinstance(taken, TakenShards):
                 raise ShardRefusedError(f"asked for shards, got {taken}")
             if taken.supply is Supply.GIVEN:
-                self._open.append(_Open(taken.shards[0], time.monotonic()))
+                self._open.append(_HeldShard(taken.shards[0], time.monotonic()))
                 return taken.shards[0]
             if taken.supply is Supply.UNKNOWN:
                 self._register()
@@ -162,7 +162,7 @@ class ShardingClient:
 
     def records(self, shard: Shard) -> Iterator[int]:
         """Return the records of a shard in reading order."""
-        return records(self.definition, shard)
+        return records_of(self.definition, shard)
 
     def report_batch_done(self, batch_size: int | None = None) -> bool:
         """Report that training has used more records, of the oldest leased shards.
@@ -184,14 +184,14 @@ class ShardingClient:
                 done.append(self._open.popleft().shard.lease)
         overdue = self._overdue()
         if done or overdue:
-            self._report(Report(self._name, self._worker, tuple(done), (), overdue))
+            self._report(ShardReport(self._name, self._worker, tuple(done), (), overdue))
         return bool(done)
 
     def report_shard_failed(self, reason: str = "") -> None:
         """Return the oldest leased shard: its records cannot be processed here."""
         if self._open:
-            failed = Failed(self._open.popleft().shard.lease, reason[:1000])
-            self._report(Report(self._name, self._worker, failed=(failed,)))
+            failed = ShardFailure(self._open.popleft().shard.lease, reason[:1000])
+            self._report(ShardReport(self._name, self._worker, failed=(failed,)))
 
     def report_all_task_error(self, err_msg: str = "") -> None:
         """Return all leased shards."""
@@ -202,7 +202,7 @@ class ShardingClient:
         """Report the progress in all leased shards; call it before a checkpoint."""
         progress = tuple(one.progress() for one in self._open if one.done)
         if progress:
-            self._report(Report(self._name, self._worker, progress=progress))
+            self._report(ShardReport(self._name, self._worker, progress=progress))
 
     def get_shard_checkpoint(self) -> str:
         """Return the position of all processes in the data set, to be saved with the model.
@@ -220,14 +220,14 @@ class ShardingClient:
     def restore_shard_from_checkpoint(self, checkpoint: str) -> bool:
         """Let all processes continue from a position. One process of a job calls this."""
         self._kept = base64.b64decode(checkpoint)
-        self._tell(Restore(self._kept))
+        self._apply(RestorePosition(self._kept))
         self._open.clear()
         self._ended = False
         return True
 
     def reset_dataset(self) -> None:
         """Restart the data set, for all processes."""
-        self._tell(Forget(self._name))
+        self._apply(ForgetDataset(self._name))
         self._open.clear()
         self._ended, self._kept = False, None
         self._register()
@@ -240,15 +240,15 @@ class ShardingClient:
         """Report that a stream's partition now reaches to ``end``; the producer of the stream
         should call this.
         """
-        self._tell(Extend(self._name, partition, end))
+        self._apply(ExtendStream(self._name, partition, end))
 
     def close_stream(self) -> None:
         """Report that the stream will not grow any more: it ends when all is done."""
-        self._tell(Close(self._name))
+        self._apply(CloseStream(self._name))
 
     def revive(self) -> None:
         """Make dead letters available again."""
-        self._tell(Revive(self._name))
+        self._apply(RetryDeadLetters(self._name))
         self._ended = False
 
     def get_total_sample_num(self) -> int:
@@ -259,7 +259,7 @@ class ShardingClient:
         """Return the number of batches of an epoch, for all processes together."""
         return -(-self.get_total_sample_num() // self.batch_size)
 
-    def _overdue(self) -> tuple[Progress, ...]:
+    def _overdue(self) -> tuple[ShardProgress, ...]:
         """Renew leases after a third of their time."""
         now = time.monotonic()
         due = [one for one in self._open if now - one.renewed > self.definition.lease_s / 3]
@@ -267,22 +267,22 @@ class ShardingClient:
             one.renewed = now
         return tuple(one.progress() for one in due)
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: ShardReport) -> None:
         # A reply that the data set is unknown is no loss: unreported records are leased again.
         self._source.apply(report)
 
     def _register(self) -> None:
         """Register the data set; with a master that lost its state, at the last known position."""
         if self._kept is not None:
-            self._tell(Restore(self._kept))
+            self._apply(RestorePosition(self._kept))
         else:
-            self._tell(Register(self.definition))
+            self._apply(RegisterDataset(self.definition))
 
-    def _tell(self, event: Event) -> Accepted:
+    def _apply(self, event: LedgerEvent) -> EventAccepted:
         answer = self._source.apply(event)
-        if isinstance(answer, Refused):
+        if isinstance(answer, EventRefused):
             raise ShardRefusedError(answer.message)
-        assert isinstance(answer, Accepted)
+        assert isinstance(answer, EventAccepted)
         return answer
 
 
@@ -316,14 +316,14 @@ class IndexShardingClient(ShardingClient):
         return super().restore_shard_from_checkpoint(checkpoint)
 
 
-class _Open:
+class _HeldShard:
     def __init__(self, shard: Shard, now: float) -> None:
         self.shard, self.renewed = shard, now
         self.done = 0
         """Number of records from its start that training has used."""
 
-    def progress(self) -> Progress:
-        return Progress(self.shard.lease, self.shard.start + self.done)
+    def progress(self) -> ShardProgress:
+        return ShardProgress(self.shard.lease, self.shard.start + self.done)
 
 
 def worker_name(environment: Mapping[str, str]) -> str:

@@ -17,15 +17,15 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from gangline.elastic.data.order import permuted
+from gangline.elastic.data.order import permuted_position
 
 MAX_RECORDS = 1 << 53
 """The largest integer that a JSON number represents exactly."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_RECORDS)]
+RecordCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_RECORDS)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_RECORDS)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-Path = Annotated[str, msgspec.Meta(max_length=4096)]
+FilePath = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class DatasetError(ValueError):
@@ -72,8 +72,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Table(Dataset, tag="table", frozen=True, kw_only=True, omit_defaults=True):
     """Records that can be read by number."""
 
-    size: Count
-    epochs: Count = 1
+    size: RecordCount
+    epochs: RecordCount = 1
     """Number of passes over all records; 0 means without end."""
     shuffle: Shuffle = Shuffle.NONE
     seed: int = 0
@@ -82,15 +82,15 @@ class Table(Dataset, tag="table", frozen=True, kw_only=True, omit_defaults=True)
 class TextFile(msgspec.Struct, frozen=True, array_like=True):
     """A file and how many lines it has."""
 
-    path: Path
-    lines: Count
+    path: FilePath
+    lines: RecordCount
 
 
 class Text(Dataset, tag="text", frozen=True, kw_only=True, omit_defaults=True):
     """Lines of files. Unless records are shuffled, no shard crosses the end of a file."""
 
     files: tuple[TextFile, ...]
-    epochs: Count = 1
+    epochs: RecordCount = 1
     """Number of passes over all lines; 0 means without end."""
     shuffle: Shuffle = Shuffle.NONE
     seed: int = 0
@@ -112,15 +112,15 @@ class Text(Dataset, tag="text", frozen=True, kw_only=True, omit_defaults=True):
 class Stream(Dataset, tag="stream", frozen=True, kw_only=True, omit_defaults=True):
     """Partitions that grow while they are read, such as those of a message queue."""
 
-    partitions: dict[Name, Count]
+    partitions: dict[Name, RecordCount]
     """The first offset of each partition."""
 
 
-Finite: TypeAlias = Table | Text
-Definition: TypeAlias = Table | Text | Stream
+FiniteDataset: TypeAlias = Table | Text
+DatasetDefinition: TypeAlias = Table | Text | Stream
 
 
-def check(definition: Definition) -> None:
+def check_definition(definition: DatasetDefinition) -> None:
     """Check what the types of the fields cannot express.
 
     Raises:
@@ -136,10 +136,10 @@ def check(definition: Definition) -> None:
         raise DatasetError(f"{definition.name}: endless epochs need at least one record")
 
 
-class Layout:
+class ShardLayout:
     """How the records of a table or text are cut, and the order of shards in an epoch."""
 
-    def __init__(self, definition: Finite) -> None:
+    def __init__(self, definition: FiniteDataset) -> None:
         self.definition = definition
 
     @cached_property
@@ -164,13 +164,13 @@ class Layout:
         """Number of shards of an epoch."""
         return self._shards_before[-1]
 
-    def number(self, epoch: int, position: int) -> int:
+    def shard_number(self, epoch: int, position: int) -> int:
         """Return the shard at ``position`` of ``epoch``."""
         if self.definition.shuffle is not Shuffle.SHARDS:
             return position
-        return permuted(position, self.shards, self.definition.seed, epoch)
+        return permuted_position(position, self.shards, self.definition.seed, epoch)
 
-    def span(self, number: int) -> tuple[int, int]:
+    def shard_span(self, number: int) -> tuple[int, int]:
         """Return the first record of a shard and the one after its last."""
         part = bisect_right(self._shards_before, number) - 1
         size = self.definition.shard_size
@@ -196,9 +196,11 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
         return self.end - self.start
 
 
-def records(definition: Definition, shard: Shard) -> Iterator[int]:
+def records_of(definition: DatasetDefinition, shard: Shard) -> Iterator[int]:
     """Return the records of a shard in reading order."""
     if isinstance(definition, Stream) or definition.shuffle is not Shuffle.RECORDS:
         return iter(range(shard.start, shard.end))
     size, seed = definition.size, definition.seed
-    return (permuted(place, size, seed, shard.epoch) for place in range(shard.start, shard.end))
+    return (
+        permuted_position(place, size, seed, shard.epoch) for place in range(shard.start, shard.end)
+    )

@@ -9,109 +9,119 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from gangline.elastic.data.dataset import Count, Definition, Name, Purpose, Shard
+from gangline.elastic.data.dataset import RecordCount, DatasetDefinition, Name, Purpose, Shard
 
-Reason = Annotated[str, msgspec.Meta(max_length=1000)]
-Worker = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+FailureReason = Annotated[str, msgspec.Meta(max_length=1000)]
+WorkerName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 """Owner of leases: ``NODE`` or ``NODE/ANYTHING``; all owners of a node die together."""
 
 
-class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
+class RegisterDataset(msgspec.Struct, frozen=True, array_like=True, tag="register"):
     """Register a data set. Repeating the same definition changes nothing."""
 
-    definition: Definition
+    definition: DatasetDefinition
 
 
-class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
+class TakeShards(msgspec.Struct, frozen=True, array_like=True, tag="take"):
     """Request shards."""
 
     dataset: Name
-    worker: Worker
-    request: Count = 0
+    worker: WorkerName
+    request: RecordCount = 0
     """Increases with each request of a worker. The last number again is answered with the same
     shards, so that a lost reply loses none. 0: never the same again.
     """
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     """Largest number of shards."""
-    through_epoch: Count | None = None
+    through_epoch: RecordCount | None = None
     """Return no shard of a later epoch, and report the end of this one as the end."""
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True):
+class ShardFailure(msgspec.Struct, frozen=True, array_like=True):
     """A shard that could not be processed."""
 
     lease: int
-    reason: Reason = ""
+    reason: FailureReason = ""
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     """The position of a worker in its shard."""
 
     lease: int
-    position: Count
+    position: RecordCount
     """All records of the shard before this position are done. It never decreases."""
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+class ShardReport(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     """Results of shards. Unknown leases are ignored, so repeats are harmless."""
 
     dataset: Name
-    worker: Worker
+    worker: WorkerName
     done: tuple[int, ...] = ()
     """Leases whose records are all done."""
-    failed: tuple[Failed, ...] = ()
-    progress: tuple[Progress, ...] = ()
+    failed: tuple[ShardFailure, ...] = ()
+    progress: tuple[ShardProgress, ...] = ()
     """It also renews the leases, even if the position is unchanged."""
 
 
-class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
+class ReleaseWorker(msgspec.Struct, frozen=True, array_like=True, tag="release"):
     """A worker, or all workers of a node, are gone: their leases end."""
 
-    owner: Worker
+    owner: WorkerName
 
 
-class Tick(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
+class ExpireLeases(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
     """Time has passed: expired leases end."""
 
 
-class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
+class RenewLeases(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
     """A new process with another clock took over: the time of all leases restarts."""
 
 
-class Extend(msgspec.Struct, frozen=True, array_like=True, tag="extend"):
+class ExtendStream(msgspec.Struct, frozen=True, array_like=True, tag="extend"):
     """A partition of a stream now reaches to ``end``, which never decreases."""
 
     dataset: Name
     partition: Name
-    end: Count
+    end: RecordCount
 
 
-class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
+class CloseStream(msgspec.Struct, frozen=True, array_like=True, tag="close"):
     """A stream will not grow any more."""
 
     dataset: Name
 
 
-class Revive(msgspec.Struct, frozen=True, array_like=True, tag="revive"):
+class RetryDeadLetters(msgspec.Struct, frozen=True, array_like=True, tag="revive"):
     """Make dead letters available again."""
 
     dataset: Name
 
 
-class Restore(msgspec.Struct, frozen=True, array_like=True, tag="restore"):
+class RestorePosition(msgspec.Struct, frozen=True, array_like=True, tag="restore"):
     """Restore a checkpoint. All leases end; later reports about them are ignored."""
 
     checkpoint: bytes
 
 
-class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
+class ForgetDataset(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
     """Delete a data set: its name may be registered again."""
 
     dataset: Name
 
 
-Event: TypeAlias = (
-    Register | Take | Report | Release | Tick | Resume | Extend | Close | Revive | Restore | Forget
+LedgerEvent: TypeAlias = (
+    RegisterDataset
+    | TakeShards
+    | ShardReport
+    | ReleaseWorker
+    | ExpireLeases
+    | RenewLeases
+    | ExtendStream
+    | CloseStream
+    | RetryDeadLetters
+    | RestorePosition
+    | ForgetDataset
 )
 
 
@@ -130,27 +140,27 @@ class Supply(StrEnum):
     """There is no such data set. This is not an end: register it, then ask again."""
 
 
-class Taken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
+class TakenShards(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
     """The reply to `Take`."""
 
     supply: Supply
     shards: tuple[Shard, ...] = ()
 
 
-class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
+class EventAccepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
     """The event was accepted."""
 
-    definition: Definition | None = None
+    definition: DatasetDefinition | None = None
     """Only for `Register`: the definition that applies."""
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+class EventRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """The event is invalid; ``message`` says why."""
 
     message: str
 
 
-Answer: TypeAlias = Taken | Accepted | Refused
+LedgerAnswer: TypeAlias = TakenShards | EventAccepted | EventRefused
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):

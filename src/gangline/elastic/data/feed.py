@@ -22,17 +22,17 @@ from gangline.elastic.data.client import IndexShardingClient, ShardingClient
 B = TypeVar("B")
 
 
-def records_in(batch: Any) -> int:
+def batch_length(batch: Any) -> int:
     """Return the number of records of a batch: the length of the first array in it."""
     if isinstance(batch, Mapping):
-        return records_in(next(iter(batch.values())))
+        return batch_length(next(iter(batch.values())))
     if isinstance(batch, tuple) or (isinstance(batch, list) and hasattr(batch[0], "shape")):
-        return records_in(batch[0])
+        return batch_length(batch[0])
     shape = getattr(batch, "shape", None)
     return int(shape[0]) if shape is not None and len(shape) else len(batch)
 
 
-def accounted(batches: Iterable[B], client: ShardingClient) -> Iterator[B]:
+def report_batches(batches: Iterable[B], client: ShardingClient) -> Iterator[B]:
     """Yield the batches of a pipeline over ``client``'s records, and report each one when it is
     used.
 
@@ -42,7 +42,7 @@ def accounted(batches: Iterable[B], client: ShardingClient) -> Iterator[B]:
     while not client.ended:
         for batch in batches:
             yield batch
-            client.report_batch_done(records_in(batch))
+            client.report_batch_done(batch_length(batch))
 
 
 class ShardBatchSampler:

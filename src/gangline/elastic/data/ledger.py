@@ -20,9 +20,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from gangline.elastic.data import events as ev
-from gangline.elastic.data.book import Book
-from gangline.elastic.data.dataset import DatasetError, Definition, Stream, check
-from gangline.elastic.data.page import Page
+from gangline.elastic.data.book import DatasetShards
+from gangline.elastic.data.dataset import DatasetError, DatasetDefinition, Stream, check_definition
+from gangline.elastic.data.page import DatasetSnapshot
 
 VERSION: Final = 1
 """Version of snapshots and checkpoints. A reader refuses a newer one."""
@@ -30,31 +30,31 @@ VERSION: Final = 1
 
 class _Snapshot(msgspec.Struct, array_like=True):
     version: int
-    pages: list[Page]
+    pages: list[DatasetSnapshot]
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
     version: int
-    page: Page
+    page: DatasetSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LedgerOutcome:
     """The result of an event."""
 
-    answer: ev.Answer
+    answer: ev.LedgerAnswer
     changed: bool
     """True if the ledger has changed: only then is the event worth journaling."""
 
 
-class Ledger:
+class ShardLedger:
     """The shards of all data sets by name."""
 
     def __init__(self) -> None:
-        self._books: dict[str, Book] = {}
+        self._books: dict[str, DatasetShards] = {}
 
     @classmethod
-    def restored(cls, snapshot: bytes) -> Self:
+    def from_snapshot(cls, snapshot: bytes) -> Self:
         """Create a ledger from a snapshot.
 
         Raises:
@@ -63,15 +63,15 @@ class Ledger:
         read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         _refuse_newer(read.version)
         ledger = cls()
-        ledger._books = {page.definition.name: Book(page) for page in read.pages}
+        ledger._books = {page.definition.name: DatasetShards(page) for page in read.pages}
         return ledger
 
     def snapshot(self) -> bytes:
         """Return the serialized state."""
-        pages = [book.page() for book in self._books.values()]
+        pages = [book.snapshot() for book in self._books.values()]
         return msgspec.msgpack.encode(_Snapshot(VERSION, pages))
 
-    def apply(self, event: ev.Event, now: float) -> Outcome:
+    def apply(self, event: ev.LedgerEvent, now: float) -> LedgerOutcome:
         """Apply an event; ``now`` is in seconds of a clock that does not go back."""
         return _APPLIERS[type(event)](self, event, now)
 
@@ -108,121 +108,123 @@ class Ledger:
             return None
         return msgspec.msgpack.encode(_Checkpoint(VERSION, book.checkpoint()))
 
-    def _register(self, event: ev.Register, now: float) -> Outcome:
+    def _register(self, event: ev.RegisterDataset, now: float) -> LedgerOutcome:
         definition = event.definition
         book = self._books.get(definition.name)
         if book is not None:
             return _compare(book.definition, definition)
         try:
-            check(definition)
+            check_definition(definition)
         except DatasetError as error:
             return _refused(str(error))
-        self._books[definition.name] = Book(Page(definition))
-        return Outcome(ev.Accepted(definition), changed=True)
+        self._books[definition.name] = DatasetShards(DatasetSnapshot(definition))
+        return LedgerOutcome(ev.EventAccepted(definition), changed=True)
 
-    def _take(self, event: ev.Take, now: float) -> Outcome:
+    def _take(self, event: ev.TakeShards, now: float) -> LedgerOutcome:
         book = self._books.get(event.dataset)
         if book is None:
-            return Outcome(ev.Taken(ev.Supply.UNKNOWN), changed=False)
+            return LedgerOutcome(ev.TakenShards(ev.Supply.UNKNOWN), changed=False)
         overdue = book.expire(now)
         taken = book.take(event, now)
-        return Outcome(taken, changed=overdue or bool(taken.shards))
+        return LedgerOutcome(taken, changed=overdue or bool(taken.shards))
 
-    def _report(self, event: ev.Report, now: float) -> Outcome:
+    def _report(self, event: ev.ShardReport, now: float) -> LedgerOutcome:
         book = self._books.get(event.dataset)
         if book is None:
-            return _unknown(event.dataset)
-        return Outcome(ev.Accepted(), changed=book.report(event, now))
+            return _unknown_dataset(event.dataset)
+        return LedgerOutcome(ev.EventAccepted(), changed=book.report(event, now))
 
-    def _release(self, event: ev.Release, now: float) -> Outcome:
+    def _release(self, event: ev.ReleaseWorker, now: float) -> LedgerOutcome:
         released = [book.release(event.owner) for book in self._books.values()]
-        return Outcome(ev.Accepted(), changed=any(released))
+        return LedgerOutcome(ev.EventAccepted(), changed=any(released))
 
-    def _tick(self, event: ev.Tick, now: float) -> Outcome:
+    def _tick(self, event: ev.ExpireLeases, now: float) -> LedgerOutcome:
         expired = [book.expire(now) for book in self._books.values()]
-        return Outcome(ev.Accepted(), changed=any(expired))
+        return LedgerOutcome(ev.EventAccepted(), changed=any(expired))
 
-    def _resume(self, event: ev.Resume, now: float) -> Outcome:
+    def _resume(self, event: ev.RenewLeases, now: float) -> LedgerOutcome:
         for book in self._books.values():
             book.resume(now)
-        return Outcome(ev.Accepted(), changed=True)
+        return LedgerOutcome(ev.EventAccepted(), changed=True)
 
-    def _extend(self, event: ev.Extend, now: float) -> Outcome:
+    def _extend(self, event: ev.ExtendStream, now: float) -> LedgerOutcome:
         book = self._stream(event.dataset)
-        if not isinstance(book, Book):
+        if not isinstance(book, DatasetShards):
             return book
         if book.is_closed:
             return _refused(f"the stream {event.dataset} is closed and cannot be extended")
-        return Outcome(ev.Accepted(), changed=book.extend(event.partition, event.end))
+        return LedgerOutcome(ev.EventAccepted(), changed=book.extend(event.partition, event.end))
 
-    def _close(self, event: ev.Close, now: float) -> Outcome:
+    def _close(self, event: ev.CloseStream, now: float) -> LedgerOutcome:
         book = self._stream(event.dataset)
-        if not isinstance(book, Book):
+        if not isinstance(book, DatasetShards):
             return book
-        return Outcome(ev.Accepted(), changed=book.close())
+        return LedgerOutcome(ev.EventAccepted(), changed=book.close())
 
-    def _stream(self, name: str) -> Book | Outcome:
+    def _stream(self, name: str) -> DatasetShards | LedgerOutcome:
         book = self._books.get(name)
         if book is None:
-            return _unknown(name)
+            return _unknown_dataset(name)
         if not isinstance(book.definition, Stream):
             return _refused(f"the data set {name} is no stream: its definition fixes its end")
         return book
 
-    def _revive(self, event: ev.Revive, now: float) -> Outcome:
+    def _revive(self, event: ev.RetryDeadLetters, now: float) -> LedgerOutcome:
         book = self._books.get(event.dataset)
         if book is None:
-            return _unknown(event.dataset)
-        return Outcome(ev.Accepted(), changed=book.revive())
+            return _unknown_dataset(event.dataset)
+        return LedgerOutcome(ev.EventAccepted(), changed=book.revive())
 
-    def _restore(self, event: ev.Restore, now: float) -> Outcome:
+    def _restore(self, event: ev.RestorePosition, now: float) -> LedgerOutcome:
         try:
             saved = msgspec.msgpack.decode(event.checkpoint, type=_Checkpoint)
             _refuse_newer(saved.version)
-            check(saved.page.definition)
+            check_definition(saved.page.definition)
         except ValueError as error:
             return _refused(f"the checkpoint of a data set cannot be read: {error}")
         page = saved.page
         before = self._books.get(page.definition.name)
         if before is not None:
             compared = _compare(before.definition, page.definition)
-            if isinstance(compared.answer, ev.Refused):
+            if isinstance(compared.answer, ev.EventRefused):
                 return compared
             page.next_lease = max(page.next_lease, before.next_lease)
-        self._books[page.definition.name] = Book(page)
-        return Outcome(ev.Accepted(page.definition), changed=True)
+        self._books[page.definition.name] = DatasetShards(page)
+        return LedgerOutcome(ev.EventAccepted(page.definition), changed=True)
 
-    def _forget(self, event: ev.Forget, now: float) -> Outcome:
-        return Outcome(ev.Accepted(), changed=self._books.pop(event.dataset, None) is not None)
+    def _forget(self, event: ev.ForgetDataset, now: float) -> LedgerOutcome:
+        return LedgerOutcome(
+            ev.EventAccepted(), changed=self._books.pop(event.dataset, None) is not None
+        )
 
 
-_APPLIERS: Mapping[type, Callable[[Ledger, Any, float], Outcome]] = {
-    ev.Register: Ledger._register,
-    ev.Take: Ledger._take,
-    ev.Report: Ledger._report,
-    ev.Release: Ledger._release,
-    ev.Tick: Ledger._tick,
-    ev.Resume: Ledger._resume,
-    ev.Extend: Ledger._extend,
-    ev.Close: Ledger._close,
-    ev.Revive: Ledger._revive,
-    ev.Restore: Ledger._restore,
-    ev.Forget: Ledger._forget,
+_APPLIERS: Mapping[type, Callable[[ShardLedger, Any, float], LedgerOutcome]] = {
+    ev.RegisterDataset: ShardLedger._register,
+    ev.TakeShards: ShardLedger._take,
+    ev.ShardReport: ShardLedger._report,
+    ev.ReleaseWorker: ShardLedger._release,
+    ev.ExpireLeases: ShardLedger._tick,
+    ev.RenewLeases: ShardLedger._resume,
+    ev.ExtendStream: ShardLedger._extend,
+    ev.CloseStream: ShardLedger._close,
+    ev.RetryDeadLetters: ShardLedger._revive,
+    ev.RestorePosition: ShardLedger._restore,
+    ev.ForgetDataset: ShardLedger._forget,
 }
 
 
-def _refused(message: str) -> Outcome:
-    return Outcome(ev.Refused(message), changed=False)
+def _refused(message: str) -> LedgerOutcome:
+    return LedgerOutcome(ev.EventRefused(message), changed=False)
 
 
-def _unknown(dataset: str) -> Outcome:
+def _unknown_dataset(dataset: str) -> LedgerOutcome:
     return _refused(f"there is no data set {dataset}; register it first")
 
 
-def _compare(in_force: Definition, definition: Definition) -> Outcome:
+def _compare(in_force: DatasetDefinition, definition: DatasetDefinition) -> LedgerOutcome:
     """Accept an equal definition; refuse another one and name the differences."""
     if definition == in_force:
-        return Outcome(ev.Accepted(in_force), changed=False)
+        return LedgerOutcome(ev.EventAccepted(in_force), changed=False)
     if type(definition) is not type(in_force):
         return _refused(
             f"the data set {in_force.name} is registered as {type(in_force).__name__.lower()}, "

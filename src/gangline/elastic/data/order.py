@@ -15,7 +15,7 @@ _MULTIPLIER = 0xD6E8FEB86659FD93
 """An odd number whose product spreads every input bit over the upper half of the result."""
 
 
-def permuted(position: int, size: int, seed: int, epoch: int) -> int:
+def permuted_position(position: int, size: int, seed: int, epoch: int) -> int:
     """Return the element at ``position`` in the order of ``epoch``; both lie in [0, ``size``)."""
     if size < 2:
         return position

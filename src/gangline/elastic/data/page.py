@@ -2,14 +2,14 @@
 
 import msgspec
 
-from gangline.elastic.data.dataset import Definition, Shard
+from gangline.elastic.data.dataset import DatasetDefinition, Shard
 from gangline.elastic.data.events import DeadLetter
 
-Key = tuple[int, int]
+ShardKey = tuple[int, int]
 """Epoch and number, which identify a piece."""
 
 
-class Piece(msgspec.Struct, array_like=True):
+class ShardRemainder(msgspec.Struct, array_like=True):
     """The unfinished part of a shard."""
 
     epoch: int
@@ -22,46 +22,46 @@ class Piece(msgspec.Struct, array_like=True):
     reasons: tuple[str, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ShardKey:
         return self.epoch, self.number
 
-    def letter(self) -> DeadLetter:
+    def dead_letter(self) -> DeadLetter:
         return DeadLetter(
             self.epoch, self.number, self.start, self.end, self.partition, self.reasons
         )
 
 
-class Lease(msgspec.Struct, array_like=True):
+class ShardLease(msgspec.Struct, array_like=True):
     """A piece that is leased to a worker."""
 
     id: int
     worker: str
     deadline: float
-    piece: Piece
+    piece: ShardRemainder
 
     def shard(self) -> Shard:
         piece = self.piece
         return Shard(self.id, piece.epoch, piece.number, piece.start, piece.end, piece.partition)
 
 
-class Heads(msgspec.Struct, array_like=True):
+class PartitionOffsets(msgspec.Struct, array_like=True):
     """How far a partition of a stream is cut into shards, and how far it reaches."""
 
     next: int
     end: int
 
 
-class Page(msgspec.Struct, array_like=True):
+class DatasetSnapshot(msgspec.Struct, array_like=True):
     """The serializable state of a data set's shards."""
 
-    definition: Definition
+    definition: DatasetDefinition
     epoch: int = 0
     position: int = 0
     """The next position of the epoch's order (or the next number of a stream) to be leased."""
-    heads: dict[str, Heads] = {}
+    heads: dict[str, PartitionOffsets] = {}
     closed: bool = False
-    returned: list[Piece] = []
-    leases: list[Lease] = []
+    returned: list[ShardRemainder] = []
+    leases: list[ShardLease] = []
     """In the order of their deadlines."""
     dead: list[DeadLetter] = []
     done_shards: int = 0
@@ -69,5 +69,5 @@ class Page(msgspec.Struct, array_like=True):
     next_lease: int = 1
     answers: dict[str, tuple[int, list[int]]] = {}
     """Each worker's last request, and the leases in its reply."""
-    late: dict[int, Key] = {}
+    late: dict[int, ShardKey] = {}
     """Expired leases and their pieces: their workers may finish them yet."""

@@ -10,26 +10,32 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from gangline.elastic.data.events import Answer, DatasetState, Event, Supply, Taken
-from gangline.elastic.data.ledger import Ledger
+from gangline.elastic.data.events import (
+    LedgerAnswer,
+    DatasetState,
+    LedgerEvent,
+    Supply,
+    TakenShards,
+)
+from gangline.elastic.data.ledger import ShardLedger
 from gangline.elastic.protocol.blocking import BlockingClient
-from gangline.elastic.protocol.client import ClientName
+from gangline.elastic.protocol.client import ClientIdentity
 from gangline.elastic.protocol.errors import RequestRefusedError
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.seal import read_job_secret
 from gangline.elastic.protocol.shard_messages import (
-    DatasetStateKnown,
-    DatasetStateWanted,
-    ShardAnswer,
-    ShardCheckpoint,
-    ShardCheckpointWanted,
-    ShardEvent,
+    DatasetStateReply,
+    DatasetStateRequest,
+    ShardReply,
+    ShardCheckpointReply,
+    ShardCheckpointRequest,
+    ShardRequest,
 )
 from gangline.elastic.variables import LOCAL_MASTER_VARIABLE
 
 MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_VARIABLE)
 """Environment variables that may hold host:port of the master; the first that is set counts."""
 
-PATIENCE_S = 600.0
+MASTER_TIMEOUT_S = 600.0
 """How long a script waits for an absent master before an error. A master is restarted within
 seconds; a script that gives up earlier loses more than it gains.
 """
@@ -38,7 +44,7 @@ seconds; a script that gives up earlier loses more than it gains.
 class ShardSource(Protocol):
     """Access to a ledger of shards. Its calls may block while the master is absent."""
 
-    def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
+    def apply(self, event: LedgerEvent, wait_s: float = 0.0) -> LedgerAnswer:
         """Apply an event; a `Take` may wait for this time while shards may become available."""
         ...
 
@@ -55,14 +61,14 @@ class ShardSource(Protocol):
         ...
 
 
-class LocalSource:
+class LocalShardSource:
     """A ledger in this process, for any number of its threads."""
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger or Ledger()
+    def __init__(self, ledger: ShardLedger | None = None) -> None:
+        self.ledger = ledger or ShardLedger()
         self._changed = threading.Condition()
 
-    def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
+    def apply(self, event: LedgerEvent, wait_s: float = 0.0) -> LedgerAnswer:
         """Apply an event; a `Take` waits for other threads to give back or add shards."""
         until = time.monotonic() + wait_s
         with self._changed:
@@ -71,7 +77,7 @@ class LocalSource:
                 if outcome.changed:
                     self._changed.notify_all()
                 left = min(until, self.ledger.deadline or until) - time.monotonic()
-                if outcome.answer != Taken(Supply.WAIT) or time.monotonic() >= until:
+                if outcome.answer != TakenShards(Supply.WAIT) or time.monotonic() >= until:
                     return outcome.answer
                 self._changed.wait(max(left, 0.001))
 
@@ -86,7 +92,7 @@ class LocalSource:
     def close(self) -> None: ...
 
 
-class MasterSource:
+class MasterShardSource:
     """The ledger of the job's master.
 
     Calls raise ``MasterUnreachableError`` if the master is absent for too long.
@@ -95,22 +101,24 @@ class MasterSource:
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
 
-    def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
-        request = ShardEvent(event=event, wait_s=wait_s)
-        return self._client.ask(request, ShardAnswer, timeout_s=PATIENCE_S + wait_s).answer
+    def apply(self, event: LedgerEvent, wait_s: float = 0.0) -> LedgerAnswer:
+        request = ShardRequest(event=event, wait_s=wait_s)
+        return self._client.ask(request, ShardReply, timeout_s=MASTER_TIMEOUT_S + wait_s).answer
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        request = ShardCheckpointWanted(dataset=dataset)
+        request = ShardCheckpointRequest(dataset=dataset)
         try:
-            return self._client.ask(request, ShardCheckpoint, timeout_s=PATIENCE_S).content
+            return self._client.ask(
+                request, ShardCheckpointReply, timeout_s=MASTER_TIMEOUT_S
+            ).content
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None
 
     def state(self, dataset: str) -> DatasetState | None:
-        request = DatasetStateWanted(dataset=dataset)
+        request = DatasetStateRequest(dataset=dataset)
         try:
-            return self._client.ask(request, DatasetStateKnown, timeout_s=PATIENCE_S).state
+            return self._client.ask(request, DatasetStateReply, timeout_s=MASTER_TIMEOUT_S).state
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None
@@ -124,7 +132,7 @@ def _raise_unless_unknown(error: RequestRefusedError) -> None:
         raise error
 
 
-def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
+def open_shard_source(environment: Mapping[str, str] = os.environ) -> ShardSource:
     """Return the master that the environment names, else a ledger of this process.
 
     Raises:
@@ -137,7 +145,9 @@ def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
                 "the processes of a job share its data through their master, and there is none: "
                 "start them with 'gangline run'"
             )
-        return LocalSource()
+        return LocalShardSource()
     # The launcher uses the run id as the job's name, also for the master.
     job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("ELASTIC_JOB_NAME", "")
-    return MasterSource(BlockingClient(address, secret_of(environment, job), ClientName(job=job)))
+    return MasterShardSource(
+        BlockingClient(address, read_job_secret(environment, job), ClientIdentity(job=job))
+    )

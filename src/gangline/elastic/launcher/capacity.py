@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.elastic.agent.memory import memory
+from gangline.elastic.agent.memory import memory_status
 
 _CGROUP = Path("/sys/fs/cgroup")
 _INTERPRETER_MIB = 2
@@ -19,20 +19,20 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class WorkerLimit:
     """A limit of the number of workers, and its reason."""
 
-    most: int
+    max_workers: int
     reason: str
 
 
-def tightest_limit(
+def tightest_worker_limit(
     *,
     is_python: bool = True,
     is_root: bool | None = None,
     proc: Path = Path("/proc"),
     cgroup: Path = _CGROUP,
-) -> Limit:
+) -> WorkerLimit:
     """Return the lowest limit of the number of workers.
 
     Args:
@@ -42,24 +42,24 @@ def tightest_limit(
         cgroup: the cgroup file system.
     """
     root = os.geteuid() == 0 if is_root is None else is_root
-    found = [*_of_user(root), *_of_system(proc, cgroup)]
+    found = [*_user_limits(root), *_system_limits(proc, cgroup)]
     if is_python:
-        there = memory(proc, cgroup).limit_bytes // _MIB
+        there = memory_status(proc, cgroup).limit_bytes // _MIB
         reason = f"there are {there} MiB of memory, and an interpreter takes {_INTERPRETER_MIB}"
-        found.append(Limit(there // _INTERPRETER_MIB, reason))
-    return min(found, key=lambda limit: limit.most)
+        found.append(WorkerLimit(there // _INTERPRETER_MIB, reason))
+    return min(found, key=lambda limit: limit.max_workers)
 
 
-def _of_user(is_root: bool) -> Iterator[Limit]:
+def _user_limits(is_root: bool) -> Iterator[WorkerLimit]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY:
-        yield Limit(files, f"the launcher may open {files} files (ulimit -n)")
+        yield WorkerLimit(files, f"the launcher may open {files} files (ulimit -n)")
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if processes != resource.RLIM_INFINITY and not is_root:
-        yield Limit(processes, f"this user may have {processes} processes (ulimit -u)")
+        yield WorkerLimit(processes, f"this user may have {processes} processes (ulimit -u)")
 
 
-def _of_system(proc: Path, cgroup: Path) -> Iterator[Limit]:
+def _system_limits(proc: Path, cgroup: Path) -> Iterator[WorkerLimit]:
     for path in (
         proc / "sys/kernel/pid_max",
         proc / "sys/kernel/threads-max",
@@ -70,4 +70,4 @@ def _of_system(proc: Path, cgroup: Path) -> Iterator[Limit]:
             most = int(path.read_text())
         except (OSError, ValueError):
             continue  # no such group, or "max"
-        yield Limit(most, f"{path} is {most}")
+        yield WorkerLimit(most, f"{path} is {most}")

@@ -9,31 +9,31 @@ import secrets
 
 import msgspec
 
-from gangline.elastic.agent.arrival import arrived
-from gangline.elastic.agent.membership import FAREWELL_S
+from gangline.elastic.agent.arrival import wait_for_master
+from gangline.elastic.agent.membership import LEAVE_TIMEOUT_S
 from gangline.elastic.agent.peers import TEXT_LIMIT
-from gangline.elastic.agent.place import Place
-from gangline.elastic.agent.rendezvous import MeetingError
+from gangline.elastic.agent.place import NodeIdentity
+from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.launcher.checks import Checks, Extent, UnfitError
+from gangline.elastic.launcher.checks import NodeCheckOptions, CheckLimits, NodeUnhealthyError
 from gangline.elastic.nodecheck.crew import CheckSettings
-from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
-from gangline.elastic.nodecheck.orders import Workload
-from gangline.elastic.nodecheck.plan import Rules
-from gangline.elastic.nodecheck.referee import Referee
-from gangline.elastic.nodecheck.run import CheckReport, Exchange, run_check
+from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
+from gangline.elastic.nodecheck.orders import CheckWorkload
+from gangline.elastic.nodecheck.plan import CheckRules
+from gangline.elastic.nodecheck.referee import LocalCoordinator
+from gangline.elastic.nodecheck.run import CheckReport, CheckExchange, run_check
 from gangline.elastic.nodecheck.straggler import SpeedLimits
-from gangline.elastic.protocol.client import Client, ClientName
+from gangline.elastic.protocol.client import MasterClient, ClientIdentity
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
     CheckGroup,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
+    CheckRequest,
     Leave,
     RunCheck,
 )
-from gangline.elastic.protocol.seal import Secret
+from gangline.elastic.protocol.seal import JobSecret
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ _GIGA, _MILLI = 1e9, 1e3
 _SLACK_S = 5.0
 
 
-class _Master:
+class _MasterExchange:
     """The master as coordinator of the check."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: MasterClient) -> None:
         self._client = client
 
-    async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
+    async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
         """Repeat the request until there is a reply: a round lasts as long as its slowest node."""
         while True:
             try:
@@ -61,126 +61,138 @@ class _Master:
                 return reply
 
 
-async def check_alone(settings: AgentSettings, checks: Checks, interpreters: Interpreters) -> None:
+async def check_single_node(
+    settings: AgentSettings, checks: NodeCheckOptions, interpreters: CheckInterpreters
+) -> None:
     """Check a single node: its devices, and their communication.
 
     Raises:
-        UnfitError: the node must not train.
+        NodeUnhealthyError: the node must not train.
     """
-    request = CheckWanted(node_id=_ONLY_NODE, host="127.0.0.1")
-    extent = checks.extent
-    rules = Rules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
-    report = await _check(settings, request, Referee([_ONLY_NODE], rules), extent, interpreters)
-    _judge(report, _ONLY_NODE, checks)
+    request = CheckRequest(node_id=_ONLY_NODE, host="127.0.0.1")
+    extent = checks.limits
+    rules = CheckRules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
+    report = await _run_check(
+        settings, request, LocalCoordinator([_ONLY_NODE], rules), extent, interpreters
+    )
+    _report_verdict(report, _ONLY_NODE, checks)
 
 
-async def check_together(
+async def check_with_others(
     settings: AgentSettings,
-    place: Place,
-    secret: Secret,
-    checks: Checks,
-    interpreters: Interpreters,
+    identity: NodeIdentity,
+    secret: JobSecret,
+    checks: NodeCheckOptions,
+    interpreters: CheckInterpreters,
 ) -> None:
     """Check this node with the others. A last round of all nodes measures their speed if requested.
 
     Raises:
-        UnfitError: the node must not train.
-        MeetingError: the master cannot be reached, or refuses this node.
+        NodeUnhealthyError: the node must not train.
+        RendezvousError: the master cannot be reached, or refuses this node.
     """
     request = msgspec.structs.replace(
-        _wanted(place, checks),
-        nodes=place.max_nodes,
-        min_nodes=place.min_nodes,
-        last_call_s=place.last_call_s,
+        _check_request(identity, checks),
+        nodes=identity.max_nodes,
+        min_nodes=identity.min_nodes,
+        last_call_s=identity.last_call_s,
     )
-    name = ClientName(place.job, place.node_id, request.incarnation)
+    name = ClientIdentity(identity.job, identity.node_id, request.incarnation)
     try:
-        async with Client(place.master, secret, name) as client:
-            await arrived(client, place.connect_timeout_s)
-            report = await _check(settings, request, _Master(client), checks.extent, interpreters)
-            if fault := _fault_of(report, place.node_id, checks):
+        async with MasterClient(identity.master_address, secret, name) as client:
+            await wait_for_master(client, identity.connect_timeout_s)
+            report = await _run_check(
+                settings, request, _MasterExchange(client), checks.limits, interpreters
+            )
+            if fault := _fault_of(report, identity.node_id, checks):
                 await _leave(client, request, fault)
     except (MasterUnreachableError, RequestRefusedError) as error:
-        raise MeetingError(f"node check: {error}") from error
-    _judge(report, place.node_id, checks)
+        raise RendezvousError(f"node check: {error}") from error
+    _report_verdict(report, identity.node_id, checks)
 
 
-async def check_again(
-    settings: AgentSettings, place: Place, checks: Checks, client: Client, wish: RunCheck
+async def recheck(
+    settings: AgentSettings,
+    identity: NodeIdentity,
+    checks: NodeCheckOptions,
+    client: MasterClient,
+    order: RunCheck,
 ) -> None:
     """Check this node with the nodes that got the same order.
 
     Raises:
-        UnfitError: the node must not train.
-        MeetingError: the master refuses this node.
+        NodeUnhealthyError: the node must not train.
+        RendezvousError: the master refuses this node.
     """
     request = msgspec.structs.replace(
-        _wanted(place, checks),
-        nodes=len(wish.nodes) or 1,
+        _check_request(identity, checks),
+        nodes=len(order.nodes) or 1,
         last_call_s=settings.shutdown_s + _SLACK_S,  # the workers of the other nodes must end first
     )
     try:
         async with idle_interpreters(settings.local_world_size) as interpreters:
-            report = await _check(settings, request, _Master(client), checks.extent, interpreters)
+            report = await _run_check(
+                settings, request, _MasterExchange(client), checks.limits, interpreters
+            )
     except RequestRefusedError as error:
-        raise MeetingError(f"node check: {error}") from error
-    _judge(report, place.node_id, checks)
+        raise RendezvousError(f"node check: {error}") from error
+    _report_verdict(report, identity.node_id, checks)
 
 
-async def _leave(client: Client, wanted: CheckWanted, reason: str) -> None:
+async def _leave(client: MasterClient, request: CheckRequest, reason: str) -> None:
     """Leave the job, so that the other nodes do not wait for this one to join."""
     leave = Leave(
-        node_id=wanted.node_id, incarnation=wanted.incarnation, reason=reason[:TEXT_LIMIT]
+        node_id=request.node_id, incarnation=request.incarnation, reason=reason[:TEXT_LIMIT]
     )
     with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-        await client.call(leave, timeout_s=FAREWELL_S)
+        await client.call(leave, timeout_s=LEAVE_TIMEOUT_S)
 
 
-def _wanted(place: Place, checks: Checks) -> CheckWanted:
-    return CheckWanted(
-        node_id=place.node_id,
+def _check_request(identity: NodeIdentity, checks: NodeCheckOptions) -> CheckRequest:
+    return CheckRequest(
+        node_id=identity.node_id,
         incarnation=secrets.token_hex(8),
-        node_rank=place.node_rank,
-        host=place.host,
-        straggler_ratio=checks.extent.straggler_ratio,
-        straggler_s=checks.extent.straggler_s,
-        all_together=checks.tells_speed,
+        node_rank=identity.node_rank,
+        host=identity.host,
+        straggler_ratio=checks.limits.straggler_ratio,
+        straggler_s=checks.limits.straggler_s,
+        all_together=checks.reports_speed,
     )
 
 
-async def _check(
+async def _run_check(
     settings: AgentSettings,
-    wanted: CheckWanted,
-    exchange: Exchange,
-    extent: Extent,
-    interpreters: Interpreters,
+    request: CheckRequest,
+    exchange: CheckExchange,
+    limits: CheckLimits,
+    interpreters: CheckInterpreters,
 ) -> CheckReport:
-    workload = Workload(
-        matrix_size=extent.matrix_size,
-        matrix_repeats=extent.matrix_repeats,
-        collective_bytes=extent.collective_bytes,
-        collective_repeats=extent.collective_repeats,
-        timeout_s=extent.timeout_s,
-        memory_limit=extent.memory_limit,
+    workload = CheckWorkload(
+        matrix_size=limits.matrix_size,
+        matrix_repeats=limits.matrix_repeats,
+        collective_bytes=limits.collective_bytes,
+        collective_repeats=limits.collective_repeats,
+        timeout_s=limits.timeout_s,
+        memory_limit=limits.memory_limit,
     )
     size = settings.local_world_size
-    check = CheckSettings(wanted.node_id, wanted, local_world_size=size, workload=workload)
+    check = CheckSettings(request.node_id, request, local_world_size=size, workload=workload)
     return await run_check(check, exchange, interpreters)
 
 
-def _judge(report: CheckReport, node_id: int, checks: Checks) -> None:
+def _report_verdict(report: CheckReport, node_id: int, checks: NodeCheckOptions) -> None:
     """Log the results of the check.
 
     Raises:
-        UnfitError: this node is faulty, or slow while slow nodes are excluded.
+        NodeUnhealthyError: this node is faulty, or slow while slow nodes are excluded.
     """
     verdict = report.verdict
     for node, finding in verdict.faulty.items():
         log.warning("node check: node %d is faulty: %s", node, finding)
     for node, finding in verdict.stragglers.items():
         log.warning("node check: node %d is slow: %s", node, finding)
-    level = logging.WARNING if checks.tells_speed else logging.INFO
-    for group, outcome in zip(report.groups, report.outcomes, strict=True):
+    level = logging.WARNING if checks.reports_speed else logging.INFO
+    for group, outcome in zip(report.groups, report.results, strict=True):
         if outcome.passed:
             log.log(
                 level,
@@ -191,15 +203,15 @@ def _judge(report: CheckReport, node_id: int, checks: Checks) -> None:
             )  # fmt: skip
     log.log(level, "node check: done after %.2f s", report.duration_s)
     if fault := _fault_of(report, node_id, checks):
-        raise UnfitError(fault)
+        raise NodeUnhealthyError(fault)
 
 
-def _fault_of(report: CheckReport, node_id: int, checks: Checks) -> str:
+def _fault_of(report: CheckReport, node_id: int, checks: NodeCheckOptions) -> str:
     """Return why this node must not train; empty if it may."""
     verdict = report.verdict
     if node_id in verdict.stragglers:
         finding = verdict.stragglers[node_id]
-        return f"this node is slow: {finding}" if checks.exclude_straggler else ""
+        return f"this node is slow: {finding}" if checks.excludes_stragglers else ""
     if not verdict.passed:
         finding = verdict.faulty.get(node_id, "it could not be proved healthy")
         return f"this node is unfit for training: {finding}"

@@ -6,16 +6,16 @@ from typing import Self
 
 from gangline.elastic.launcher.parsing import FlagError
 
-_MANY_NODES = 4
+_AUTO_CHECK_NODES = 4
 """Number of nodes from which on --auto-config enables the node check."""
 
 
-class UnfitError(Exception):
+class NodeUnhealthyError(Exception):
     """The node check found this node unfit for training."""
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class CheckLimits:
     """Workload and limits of the node check. Zero means a default for the device."""
 
     matrix_size: int = 0
@@ -28,7 +28,7 @@ class Extent:
     straggler_s: float = 0.0
 
     @classmethod
-    def of(cls, flags: argparse.Namespace) -> Self:
+    def from_flags(cls, flags: argparse.Namespace) -> Self:
         """Read the flags.
 
         Raises:
@@ -51,38 +51,38 @@ class Extent:
 
 
 _MIB = 1 << 20
-_MOST = 1 << 20
+_MAX_VALUE = 1 << 20
 _BOUNDS = (
-    ("check_matrix_size", 0, _MOST),
-    ("check_matrix_repeats", 0, _MOST),
-    ("check_collective_mib", 0, _MOST),
-    ("check_collective_repeats", 0, _MOST),
-    ("check_timeout", 1, _MOST),
+    ("check_matrix_size", 0, _MAX_VALUE),
+    ("check_matrix_repeats", 0, _MAX_VALUE),
+    ("check_collective_mib", 0, _MAX_VALUE),
+    ("check_collective_repeats", 0, _MAX_VALUE),
+    ("check_timeout", 1, _MAX_VALUE),
     ("check_memory_limit", 0, 1),
-    ("straggler_ratio", 1, _MOST),
-    ("straggler_seconds", 0, _MOST),
+    ("straggler_ratio", 1, _MAX_VALUE),
+    ("straggler_seconds", 0, _MAX_VALUE),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Checks:
+class NodeCheckOptions:
     """Whether nodes are checked, and how."""
 
     enabled: bool
-    tells_speed: bool
+    reports_speed: bool
     """True to report the speed of communication."""
-    exclude_straggler: bool
+    excludes_stragglers: bool
     """True if a slow node ends."""
-    extent: Extent = Extent()
+    limits: CheckLimits = CheckLimits()
 
     @classmethod
-    def of(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
+    def from_flags(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
         """Read the flags, DLRover's older ones included.
 
         Raises:
             FlagError: a number is out of range.
         """
         tells_speed = flags.precheck >= 2 or flags.comm_perf_test
-        many = flags.auto_config and max_nodes >= _MANY_NODES
+        many = flags.auto_config and max_nodes >= _AUTO_CHECK_NODES
         enabled = flags.precheck >= 1 or flags.network_check or tells_speed or many
-        return cls(enabled, tells_speed, flags.exclude_straggler, Extent.of(flags))
+        return cls(enabled, tells_speed, flags.exclude_straggler, CheckLimits.from_flags(flags))

@@ -39,7 +39,7 @@ def device_count(
     )
 
 
-def shortage(
+def device_shortage(
     workers: int, accelerator: str, environment: Mapping[str, str], folder: Path = Path("/dev")
 ) -> str:
     """Return a warning if there are more workers than devices; else an empty text.

@@ -11,55 +11,59 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from gangline.elastic.agent.environment import waiting_environment, worker_arguments
-from gangline.elastic.agent.process import bound_to
-from gangline.elastic.agent.settings import AgentSettings, Command
-from gangline.elastic.agent.spare import Spare
-from gangline.elastic.agent.standby import is_room
-from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
+from gangline.elastic.agent.environment import spare_environment, worker_arguments
+from gangline.elastic.agent.process import bind_to_processors
+from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
+from gangline.elastic.agent.spare import SpareInterpreter
+from gangline.elastic.agent.standby import has_memory_for_spares
+from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
 
 _TORCH = "torch"
-_HARMLESS = sys.stdlib_module_names | {"numpy"}
+_HARMLESS_MODULES = sys.stdlib_module_names | {"numpy"}
 """Modules that set nothing on which an import of PyTorch depends."""
 
 
-def early_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> Interpreters:
+def prewarmed_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> CheckInterpreters:
     """Return the interpreters in which this node is checked first."""
     size = settings.local_world_size
-    if not _may_train(settings):
+    if not _can_become_workers(settings):
         return idle_interpreters(size)
-    return Interpreters(partial(_started, settings, dict(base)), size, may_train=True)
-
-
-async def _started(settings: AgentSettings, base: Mapping[str, str], local_rank: int) -> Spare:
-    near = settings.affinity[local_rank] if settings.affinity else frozenset()
-    return await Spare.started(
-        worker_arguments(settings, local_rank),
-        waiting_environment(settings, local_rank, base),
-        partial(_prepare, near, settings.signals),
+    return CheckInterpreters(
+        partial(_start_interpreter, settings, dict(base)), size, may_train=True
     )
 
 
-def _prepare(near: frozenset[int], handled: tuple[signal.Signals, ...]) -> None:
+async def _start_interpreter(
+    settings: AgentSettings, base: Mapping[str, str], local_rank: int
+) -> SpareInterpreter:
+    near = settings.affinity[local_rank] if settings.affinity else frozenset()
+    return await SpareInterpreter.start(
+        worker_arguments(settings, local_rank),
+        spare_environment(settings, local_rank, base),
+        partial(_prepare_process, near, settings.signals),
+    )
+
+
+def _prepare_process(near: frozenset[int], handled: tuple[signal.Signals, ...]) -> None:
     """Reset signals as a new program has them. The agent handles these signals later.
 
     A signal that was ignored when the launcher started would stay ignored in the worker.
     """
     for number in handled:
         signal.signal(number, signal.SIG_DFL)
-    bound_to(near)
+    bind_to_processors(near)
 
 
-def _may_train(settings: AgentSettings) -> bool:
-    command, standby = settings.command, settings.standby
+def _can_become_workers(settings: AgentSettings) -> bool:
+    command, standby = settings.command, settings.spares
     if not standby.enabled or not command.is_python or command.arguments[0] != sys.executable:
         return False
-    if not is_room(settings.local_world_size, standby.reserve_bytes):
+    if not has_memory_for_spares(settings.local_world_size, standby.reserve_bytes):
         return False
     return _TORCH in standby.preload or _imports_torch_first(command)
 
 
-def _imports_torch_first(command: Command) -> bool:
+def _imports_torch_first(command: WorkerCommand) -> bool:
     """Read the script. A module is not searched: that might import its parent packages."""
     _, _, script, *_ = command.arguments
     if script == "-m":
@@ -88,6 +92,6 @@ def imports_torch_first(source: bytes) -> bool:
         for name in imported:
             if name == _TORCH:
                 return True
-            if name not in _HARMLESS:
+            if name not in _HARMLESS_MODULES:
                 return False
     return False

@@ -25,7 +25,7 @@ class Flag:
     is_switch: bool = False
 
 
-TORCHRUN = (
+TORCHRUN_FLAGS = (
     Flag("nnodes", "Number of nodes, or MIN:MAX.", "1:1"),
     Flag("nproc-per-node", "Workers on each node: a number, auto, cpu, gpu, xpu or npu.", "1"),
     Flag("rdzv-backend", "static or c10d; both are served by the job's master.", "static"),
@@ -67,7 +67,7 @@ TORCHRUN = (
     Flag("virtual-local-rank", "Each worker sees its device as number 0.", is_switch=True),
 )  # fmt: skip
 
-DLROVER = (
+DLROVER_FLAGS = (
     Flag("precheck", "0: none; 1: node check; 2: and communication.", 0, int, choices=(0, 1, 2)),
     Flag("network-check", "Check the nodes before training.", is_switch=True),
     Flag("comm-perf-test", "Measure communication before training.", is_switch=True),
@@ -85,7 +85,7 @@ DLROVER = (
     Flag("ucp-device-type", "Refused: checkpoints are not converted."),
 )  # fmt: skip
 
-OWN = (
+OWN_FLAGS = (
     Flag("no-standby", "No spare interpreters beside the workers.", is_switch=True),
     Flag("preload", "Modules that spares import besides those learned.", (), comma_separated),
     Flag("standby-reserve", "MiB that must stay free beside spares.", 1024, int),
@@ -102,4 +102,4 @@ OWN = (
     Flag("straggler-seconds", "A node is slow if it needs longer; 0: no limit.", 0.0, float),
 )
 
-ALL = (*TORCHRUN, *DLROVER, *OWN)
+ALL_FLAGS = (*TORCHRUN_FLAGS, *DLROVER_FLAGS, *OWN_FLAGS)

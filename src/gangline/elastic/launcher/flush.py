@@ -7,18 +7,18 @@ from contextlib import suppress
 
 from gangline.elastic.checkpoint import flush_job
 from gangline.elastic.protocol.blocking import BlockingClient
-from gangline.elastic.protocol.client import ClientName
+from gangline.elastic.protocol.client import ClientIdentity
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.messages import Done, JobEvent
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.messages import Acknowledged, JobEvent
+from gangline.elastic.protocol.seal import read_job_secret
 
-PATIENCE_S = 600.0
-_TELL_S = 5.0
+FLUSH_TIMEOUT_S = 600.0
+_EVENT_TIMEOUT_S = 5.0
 
 
 def main() -> int:
     """Flush all checkpoints of the job, and report the steps in storage."""
-    found = flush_job(os.environ, PATIENCE_S)
+    found = flush_job(os.environ, FLUSH_TIMEOUT_S)
     node = os.environ.get("NODE_ID", "")
     events = []
     for target, step in found.items():
@@ -28,20 +28,20 @@ def main() -> int:
         about = int(node) if node.isdecimal() else None
         events.append(JobEvent(reason=reason, message=f"{target}: {result}", node_id=about))
     if events:
-        _tell(os.environ, events)
+        _send_events(os.environ, events)
     return int(any(step is None for step in found.values()))
 
 
-def _tell(environment: Mapping[str, str], events: list[JobEvent]) -> None:
+def _send_events(environment: Mapping[str, str], events: list[JobEvent]) -> None:
     """Add events to the job's timeline, if a master answers."""
     address = environment.get("GANGLINE_MASTER_ADDR")
     if not address:
         return
     job = environment.get("TORCHELASTIC_RUN_ID", "")
-    client = BlockingClient(address, secret_of(environment, job), ClientName(job=job))
+    client = BlockingClient(address, read_job_secret(environment, job), ClientIdentity(job=job))
     with client, suppress(MasterUnreachableError, RequestRefusedError):
         for event in events:
-            client.ask(event, Done, timeout_s=_TELL_S)
+            client.ask(event, Acknowledged, timeout_s=_EVENT_TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,17 @@ import os
 import socket
 from pathlib import Path
 
-from gangline.elastic.agent.rendezvous import MeetingError
-from gangline.elastic.launcher.master_child import PAUSE_S, TAKEN, MasterChild
+from gangline.elastic.agent.rendezvous import RendezvousError
+from gangline.elastic.launcher.master_child import RESTART_PAUSE_S, PORT_TAKEN_CODE, MasterChild
 from gangline.elastic.protocol.client import split_address
 
 log = logging.getLogger(__name__)
 
-_LONG_PAUSE_S = 1.0
+_PORT_TAKEN_PAUSE_S = 1.0
 """Interval of attempts while the port is taken."""
 
 
-class MasterHost(MasterChild):
+class HostedMaster(MasterChild):
     """Runs the master as a child process."""
 
     def __init__(self, job: str, address: str, folder: Path) -> None:
@@ -35,7 +35,7 @@ class MasterHost(MasterChild):
     async def __aexit__(self, *ending: object) -> None:
         """End the master. If no rendezvous took place, report that the port was taken."""
         await super().__aexit__(*ending)
-        if self.is_port_taken and isinstance(ending[1], MeetingError):
+        if self.is_port_taken and isinstance(ending[1], RendezvousError):
             log.warning("another program listens on port %d of this node", self._port)
 
     @property
@@ -43,11 +43,11 @@ class MasterHost(MasterChild):
         """The master's process, None while there is none."""
         return self._child.pid if self._child and not self._child.ended.done() else None
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         while True:
-            code = await self._run("--port", str(self._port), environment=os.environ)
-            self.is_port_taken = code == TAKEN
-            await asyncio.sleep(_LONG_PAUSE_S if code == TAKEN else PAUSE_S)
+            code = await self._run_master("--port", str(self._port), environment=os.environ)
+            self.is_port_taken = code == PORT_TAKEN_CODE
+            await asyncio.sleep(_PORT_TAKEN_PAUSE_S if code == PORT_TAKEN_CODE else RESTART_PAUSE_S)
 
 
 def is_own_address(address: str) -> bool:
@@ -57,10 +57,10 @@ def is_own_address(address: str) -> bool:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return any(_is_own(family, where[0]) for family, _, _, _, where in found)
+    return any(_can_bind(family, where[0]) for family, _, _, _, where in found)
 
 
-def _is_own(family: int, host: str | int) -> bool:
+def _can_bind(family: int, host: str | int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((host, 0))

@@ -9,11 +9,11 @@ import secrets
 import socket
 from pathlib import Path
 
-from gangline.elastic.launcher.master_child import PAUSE_S, MasterChild
+from gangline.elastic.launcher.master_child import RESTART_PAUSE_S, MasterChild
 from gangline.elastic.variables import LOCAL_MASTER_VARIABLE, SECRET_VARIABLE
 
 
-class LazyMaster(MasterChild):
+class OnDemandMaster(MasterChild):
     """A master for the workers of this node only, started by their first connection.
 
     The launcher listens, and the child inherits the socket. So jobs without data shards run no
@@ -37,17 +37,17 @@ class LazyMaster(MasterChild):
         await super().__aexit__()
         self._socket.close()
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         number = str(self._socket.fileno())
         environment = {**os.environ, SECRET_VARIABLE: self._secret}
         while True:
-            await self._called()
-            await self._run(
+            await self._wait_for_connection()
+            await self._run_master(
                 "--listen-descriptor", number, environment=environment, channel=self._socket
             )
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(RESTART_PAUSE_S)
 
-    async def _called(self) -> None:
+    async def _wait_for_connection(self) -> None:
         """Wait for a connection."""
         loop = asyncio.get_running_loop()
         called: asyncio.Future[None] = loop.create_future()

@@ -10,26 +10,31 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gangline.api.failure import NODE_FAULT
-from gangline.elastic.agent.agent import Agent
+from gangline.api.failure import NODE_FAULT_EXIT_CODE
+from gangline.elastic.agent.agent import ElasticAgent
 from gangline.elastic.agent.environment import DevicesError
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
-from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, OneNode, Rendezvous
-from gangline.elastic.agent.report import exit_code, report
+from gangline.elastic.agent.rendezvous import (
+    PartitionedError,
+    RendezvousError,
+    SingleNodeRendezvous,
+    RendezvousHandler,
+)
+from gangline.elastic.agent.report import launcher_exit_code, failure_report
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import PortsTakenError
-from gangline.elastic.launcher.checks import Checks, UnfitError
-from gangline.elastic.launcher.devices import shortage
-from gangline.elastic.launcher.lazy_master import LazyMaster
-from gangline.elastic.launcher.meeting import Meeting
-from gangline.elastic.launcher.parsing import FlagError, parse
-from gangline.elastic.launcher.plan import plan
+from gangline.elastic.launcher.checks import NodeCheckOptions, NodeUnhealthyError
+from gangline.elastic.launcher.devices import device_shortage
+from gangline.elastic.launcher.lazy_master import OnDemandMaster
+from gangline.elastic.launcher.meeting import RendezvousConfig
+from gangline.elastic.launcher.parsing import FlagError, parse_flags
+from gangline.elastic.launcher.plan import build_settings
 
 if TYPE_CHECKING:
-    from gangline.elastic.agent.place import Place
-    from gangline.elastic.nodecheck.interpreters import Interpreters
-    from gangline.elastic.protocol.client import Client
+    from gangline.elastic.agent.place import NodeIdentity
+    from gangline.elastic.nodecheck.interpreters import CheckInterpreters
+    from gangline.elastic.protocol.client import MasterClient
     from gangline.elastic.protocol.messages import RunCheck
 
 log = logging.getLogger(__name__)
@@ -45,22 +50,22 @@ def main(arguments: Sequence[str] | None = None, program: str = "gangline run") 
         SystemExit: the command line is wrong or requests help.
     """
     try:
-        flags = parse(sys.argv[1:] if arguments is None else arguments, os.environ, program)
+        flags = parse_flags(sys.argv[1:] if arguments is None else arguments, os.environ, program)
         _start_logging(flags.event_log_handler)
-        settings, config = plan(flags, os.environ, socket.gethostname())
-        if warning := shortage(settings.local_world_size, flags.accelerator, os.environ):
+        settings, config = build_settings(flags, os.environ, socket.gethostname())
+        if warning := device_shortage(settings.local_world_size, flags.accelerator, os.environ):
             log.warning("%s", warning)
         base = _base_environment(settings, flags.training_port, flags.accelerator)
-        checks = Checks.of(flags, config.max_nodes)
+        checks = NodeCheckOptions.from_flags(flags, config.max_nodes)
         return asyncio.run(_run(settings, config, base, checks))
     except FlagError as error:
-        return _complain(str(error), USAGE_ERROR)
+        return _print_error(str(error), USAGE_ERROR)
     except StartError as error:
-        return _complain(str(error), error.exit_code)
-    except (UnfitError, CutOffError) as error:
-        return _complain(str(error), NODE_FAULT)
-    except (DevicesError, LogFolderError, MeetingError, PortsTakenError) as error:
-        return _complain(str(error), 1)
+        return _print_error(str(error), error.exit_code)
+    except (NodeUnhealthyError, PartitionedError) as error:
+        return _print_error(str(error), NODE_FAULT_EXIT_CODE)
+    except (DevicesError, LogFolderError, RendezvousError, PortsTakenError) as error:
+        return _print_error(str(error), 1)
 
 
 def dlrover_run() -> int:
@@ -68,87 +73,105 @@ def dlrover_run() -> int:
     return main(program="dlrover-run")
 
 
-async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], checks: Checks) -> int:
+async def _run(
+    settings: AgentSettings,
+    config: RendezvousConfig,
+    base: dict[str, str],
+    checks: NodeCheckOptions,
+) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        early = await _early(stack, settings, checks, base)
-        rendezvous = await _rendezvous(stack, settings, meet, folder, checks, base, early)
-        first = await early.released() if early else {}
+        early = await _prewarm_interpreters(stack, settings, checks, base)
+        rendezvous = await _create_rendezvous(stack, settings, config, folder, checks, base, early)
+        first = await early.release() if early else {}
         if first:
             log.info("workers start in interpreters of the node check: %d", len(first))
-        outcome = await Agent(settings, rendezvous, base, folder, first).run()
-    failure = report(settings, outcome)
+        outcome = await ElasticAgent(settings, rendezvous, base, folder, first).run()
+    failure = failure_report(settings, outcome)
     if failure:
         sys.stdout.flush()
         print(failure, file=sys.stderr, flush=True)
     folder.remove_if_temporary()
-    return exit_code(outcome)
+    return launcher_exit_code(outcome)
 
 
 # The modules of a node check take time to import, so only a launcher that runs one imports them.
 
 
-async def _early(
-    stack: contextlib.AsyncExitStack, settings: AgentSettings, checks: Checks, base: dict[str, str]
-) -> "Interpreters | None":
-    if not checks.enabled:
-        return None
-    from gangline.elastic.launcher.early import early_interpreters  # noqa: PLC0415
-
-    return await stack.enter_async_context(early_interpreters(settings, base))
-
-
-async def _check_again(
-    settings: AgentSettings, place: "Place", checks: Checks, client: "Client", order: "RunCheck"
-) -> None:
-    from gangline.elastic.launcher.check import check_again  # noqa: PLC0415
-
-    await check_again(settings, place, checks, client, order)
-
-
-async def _rendezvous(
+async def _prewarm_interpreters(
     stack: contextlib.AsyncExitStack,
     settings: AgentSettings,
-    meet: Meeting,
-    folder: LogFolder,
-    checks: Checks,
+    checks: NodeCheckOptions,
     base: dict[str, str],
-    early: "Interpreters | None",
-) -> Rendezvous:
-    if meet.address is None:
-        if early:
-            from gangline.elastic.launcher.check import check_alone  # noqa: PLC0415
+) -> "CheckInterpreters | None":
+    if not checks.enabled:
+        return None
+    from gangline.elastic.launcher.early import prewarmed_interpreters  # noqa: PLC0415
 
-            await check_alone(settings, checks, early)
-        lazy = await stack.enter_async_context(LazyMaster(settings.run_id, folder.path))
+    return await stack.enter_async_context(prewarmed_interpreters(settings, base))
+
+
+async def _recheck(
+    settings: AgentSettings,
+    identity: "NodeIdentity",
+    checks: NodeCheckOptions,
+    client: "MasterClient",
+    order: "RunCheck",
+) -> None:
+    from gangline.elastic.launcher.check import recheck  # noqa: PLC0415
+
+    await recheck(settings, identity, checks, client, order)
+
+
+async def _create_rendezvous(
+    stack: contextlib.AsyncExitStack,
+    settings: AgentSettings,
+    config: RendezvousConfig,
+    folder: LogFolder,
+    checks: NodeCheckOptions,
+    base: dict[str, str],
+    interpreters: "CheckInterpreters | None",
+) -> RendezvousHandler:
+    if config.master_address is None:
+        if interpreters:
+            from gangline.elastic.launcher.check import check_single_node  # noqa: PLC0415
+
+            await check_single_node(settings, checks, interpreters)
+        lazy = await stack.enter_async_context(OnDemandMaster(settings.run_id, folder.path))
         base |= lazy.environment
-        return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
+        return SingleNodeRendezvous(settings.local_world_size, config.store_host, config.store_port)
     # These imports take time, and a single node does not need them.
     from gangline.elastic.agent.membership import Membership  # noqa: PLC0415
-    from gangline.elastic.launcher.host import MasterHost, is_own_address  # noqa: PLC0415
-    from gangline.elastic.launcher.place import place_of  # noqa: PLC0415
-    from gangline.elastic.protocol.seal import secret_of  # noqa: PLC0415
+    from gangline.elastic.launcher.host import HostedMaster, is_own_address  # noqa: PLC0415
+    from gangline.elastic.launcher.place import node_identity  # noqa: PLC0415
+    from gangline.elastic.protocol.seal import read_job_secret  # noqa: PLC0415
 
     try:
-        secret = secret_of(os.environ, settings.run_id)
+        secret = read_job_secret(os.environ, settings.run_id)
     except ValueError as error:
         raise FlagError(str(error)) from error
     if not secret.is_private:
         log.warning(
             "GANGLINE_JOB_SECRET is not set: anyone who knows --rdzv-id can join and listen"
         )
-    hosts = is_own_address(meet.address) if meet.hosts is None else meet.hosts
+    hosts = (
+        is_own_address(config.master_address)
+        if config.hosts_master is None
+        else config.hosts_master
+    )
     if hosts:
-        await stack.enter_async_context(MasterHost(settings.run_id, meet.address, folder.path))
-    place = place_of(settings, meet, hosts=hosts)
+        await stack.enter_async_context(
+            HostedMaster(settings.run_id, config.master_address, folder.path)
+        )
+    place = node_identity(settings, config, hosts_master=hosts)
     # With these variables workers find the data shards, and the master knows the shards of a lost
     # node or worker.
-    base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
-    if early:
-        from gangline.elastic.launcher.check import check_together  # noqa: PLC0415
+    base |= {"GANGLINE_MASTER_ADDR": place.master_address, "NODE_ID": str(place.node_id)}
+    if interpreters:
+        from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
 
-        await check_together(settings, place, secret, checks, early)
-    return Membership(place, secret, partial(_check_again, settings, place, checks))
+        await check_with_others(settings, place, secret, checks, interpreters)
+    return Membership(place, secret, partial(_recheck, settings, place, checks))
 
 
 def _start_logging(handler: str) -> None:
@@ -169,6 +192,6 @@ def _base_environment(
     return base
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     print(f"gangline: {message}", file=sys.stderr)
     return code

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from gangline.elastic.agent.process import Process, end_all, start
+from gangline.elastic.agent.process import Process, end_processes, start_process
 
 log = logging.getLogger(__name__)
 
-TAKEN = 3
+PORT_TAKEN_CODE = 3
 """Exit code of a master whose port is taken."""
-PAUSE_S = 0.1
+RESTART_PAUSE_S = 0.1
 """Delay before a master that has ended is restarted."""
 _STOP_S = 5.0
-_GRACE = "1"
+_GRACE_S = "1"
 """Seconds in which a broken connection may be restored before its node counts as dead."""
 
 
@@ -34,36 +34,36 @@ class MasterChild(ABC):
         """Take the job's name, and a folder for the journal."""
         self._command = [
             sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
-            "--journal", str(folder / "master.journal"), "--grace", _GRACE, "--log-level", "error",
+            "--journal", str(folder / "master.journal"), "--grace", _GRACE_S, "--log-level", "error",
         ]  # fmt: skip
         self._log = folder / "master.log"
         self._child: Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._keeper = asyncio.create_task(self._keep())
+        self._supervisor = asyncio.create_task(self._supervise())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._keeper:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._supervisor:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
         if self._child:
-            await end_all([self._child], signal.SIGTERM, _STOP_S)
+            await end_processes([self._child], signal.SIGTERM, _STOP_S)
 
     @abstractmethod
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         """Run masters one after the other."""
 
-    async def _run(
+    async def _run_master(
         self, *where: str, environment: Mapping[str, str], channel: socket.socket | None = None
     ) -> int:
         """Run a master with these arguments until it ends; return its exit code."""
-        self._child = start(
+        self._child = start_process(
             [*self._command, *where], environment,
             stdout=Path(os.devnull), stderr=self._log, channel=channel,
         )  # fmt: skip
         code = await asyncio.shield(self._child.ended)
-        if code != TAKEN:
+        if code != PORT_TAKEN_CODE:
             log.warning("the master ended with code %d; starting it again", code)
         return code

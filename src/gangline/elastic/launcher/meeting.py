@@ -13,30 +13,30 @@ CONNECT_TIMEOUT_S = 60.0
 """Used without a timeout of the user. A cluster starts all pods at the same time and uses a longer
 one.
 """
-_MOST_PORT = 65_535
+_MAX_PORT = 65_535
 _BACKENDS = ("static", "c10d", "gangline", "dlrover-master")
 _JOIN_TIMES = ("join_timeout", "timeout", "pend_timeout")
-_KEYS = (*_JOIN_TIMES, "last_call_timeout", "lastcall_timeout", "node_unit", "is_host", "rank")
-_TRUE = ("1", "true", "t", "yes", "y")
+_RDZV_KEYS = (*_JOIN_TIMES, "last_call_timeout", "lastcall_timeout", "node_unit", "is_host", "rank")
+_TRUE_WORDS = ("1", "true", "t", "yes", "y")
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class RendezvousConfig:
     """Number of nodes, and where the master is."""
 
     min_nodes: int = 1
     max_nodes: int = 1
     node_unit: int = 1
-    address: str | None = None
+    master_address: str | None = None
     """host:port of the master; None for a single node."""
-    is_given_by_cluster: bool = False
+    is_managed_by_cluster: bool = False
     """True if a cluster runs the master and can replace this node."""
-    hosts: bool | None = False
+    hosts_master: bool | None = False
     """True if this node runs the master; None if that depends on the address."""
     node_id: int | None = None
     node_rank: int = -1
     """Preferred rank; -1 for none."""
-    witness: str | None = None
+    witness_address: str | None = None
     """host:port of the cluster's API server, if a cluster can replace this node."""
     local_address: str | None = None
     """Address of this node for other nodes; None to find out."""
@@ -49,7 +49,7 @@ class Meeting:
     last_call_s: float = 5.0
 
 
-def node_range(text: str) -> tuple[int, int]:
+def parse_node_range(text: str) -> tuple[int, int]:
     """Parse ``2`` or ``1:4``.
 
     Raises:
@@ -65,7 +65,9 @@ def node_range(text: str) -> tuple[int, int]:
     return low, high
 
 
-def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meeting:
+def build_rendezvous_config(
+    flags: argparse.Namespace, environment: Mapping[str, str]
+) -> RendezvousConfig:
     """Return how this node finds the others.
 
     Raises:
@@ -73,36 +75,38 @@ def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meetin
     """
     if flags.rdzv_backend not in _BACKENDS:
         raise FlagError(f"--rdzv-backend {flags.rdzv_backend}: no such server is needed; use c10d")
-    conf = _conf(flags.rdzv_conf)
-    low, high = node_range(_node_count(flags, environment))
+    conf = _parse_rdzv_conf(flags.rdzv_conf)
+    low, high = parse_node_range(_node_count(flags, environment))
     rank = _node_rank(flags, environment, conf)
     given = environment.get("GANGLINE_MASTER_ADDR") or environment.get("DLROVER_MASTER_ADDR")
     local = flags.local_addr or environment.get("POD_IP")
     if flags.standalone and (high > 1 or (rank or 0) > 0):
         raise FlagError("--standalone is for one node; several nodes need --rdzv-endpoint")
     if flags.master_port:  # 0 is any port, as for torchrun
-        _port("--master-port", str(flags.master_port))
-    if flags.standalone or (high == 1 and not given and _is_for_one(flags.rdzv_endpoint)):
+        _check_port("--master-port", str(flags.master_port))
+    if flags.standalone or (
+        high == 1 and not given and _is_single_node_endpoint(flags.rdzv_endpoint)
+    ):
         own = flags.master_addr if "master_addr" in flags.given else local or "127.0.0.1"
         port = None if flags.standalone else flags.master_port or None
-        return Meeting(store_host=own.strip("[]"), store_port=port)
-    address, hosts = _where(flags, given, rank, conf)
-    return Meeting(
+        return RendezvousConfig(store_host=own.strip("[]"), store_port=port)
+    address, hosts = _master_address(flags, given, rank, conf)
+    return RendezvousConfig(
         min_nodes=low,
         max_nodes=high,
-        node_unit=_unit(flags, conf, high),
-        address=address,
-        is_given_by_cluster=bool(given),
-        hosts=hosts,
+        node_unit=_node_unit(flags, conf, high),
+        master_address=address,
+        is_managed_by_cluster=bool(given),
+        hosts_master=hosts,
         node_id=_node_id(environment, rank) if given or rank is not None else None,
         node_rank=-1 if rank is None else rank,
-        witness=_api_server(environment) if given else None,
+        witness_address=_api_server(environment) if given else None,
         local_address=local,
-        join_timeout_s=_time(conf, *_JOIN_TIMES, default=JOIN_TIMEOUT_S),
-        connect_timeout_s=_time(
+        join_timeout_s=_seconds(conf, *_JOIN_TIMES, default=JOIN_TIMEOUT_S),
+        connect_timeout_s=_seconds(
             conf, *_JOIN_TIMES, default=JOIN_TIMEOUT_S if given else CONNECT_TIMEOUT_S
         ),
-        last_call_s=_time(conf, "last_call_timeout", "lastcall_timeout", default=5.0),
+        last_call_s=_seconds(conf, "last_call_timeout", "lastcall_timeout", default=5.0),
     )
 
 
@@ -113,14 +117,14 @@ def _api_server(environment: Mapping[str, str]) -> str | None:
     return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}" if host else None
 
 
-def _conf(text: str) -> dict[str, str]:
+def _parse_rdzv_conf(text: str) -> dict[str, str]:
     found = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = pair.partition("=")
         if not equals:
             raise FlagError(f"--rdzv-conf {pair}: must be KEY=VALUE")
-        if key.strip() not in _KEYS:
-            raise FlagError(f"--rdzv-conf {key}: unknown; known are {', '.join(_KEYS)}")
+        if key.strip() not in _RDZV_KEYS:
+            raise FlagError(f"--rdzv-conf {key}: unknown; known are {', '.join(_RDZV_KEYS)}")
         found[key.strip()] = value.strip()
     return found
 
@@ -149,26 +153,29 @@ def _node_rank(
         raise FlagError(f"the rank of this node must be a number, not {text}") from None
 
 
-def _where(
-    flags: argparse.Namespace, given: str | None, rank: int | None, conf: Mapping[str, str]
+def _master_address(
+    flags: argparse.Namespace,
+    cluster_address: str | None,
+    rank: int | None,
+    conf: Mapping[str, str],
 ) -> tuple[str, bool | None]:
-    if given:
-        return _address("the master's address", given), False
-    stated = conf["is_host"].lower() in _TRUE if "is_host" in conf else None
+    if cluster_address:
+        return _check_address("the master's address", cluster_address), False
+    stated = conf["is_host"].lower() in _TRUE_WORDS if "is_host" in conf else None
     if flags.rdzv_endpoint:
         own = None if flags.rdzv_backend != "static" else (rank or 0) == 0
-        address = _address("--rdzv-endpoint", flags.rdzv_endpoint)
+        address = _check_address("--rdzv-endpoint", flags.rdzv_endpoint)
         return address, own if stated is None else stated
     if flags.rdzv_backend != "static":
         raise FlagError("several nodes need a master: give --rdzv-endpoint HOST:PORT")
     if rank is None:
         raise FlagError("several nodes with --rdzv-backend static need --node-rank on each")
     address = f"{flags.master_addr}:{flags.master_port or DEFAULT_STORE_PORT}"
-    _address("--master-addr and --master-port", address)
+    _check_address("--master-addr and --master-port", address)
     return address, rank == 0 if stated is None else stated
 
 
-def _is_for_one(endpoint: str) -> bool:
+def _is_single_node_endpoint(endpoint: str) -> bool:
     """True if no other node can connect: no endpoint, or any free port, as in torchrun."""
     return not endpoint or endpoint.endswith(":0")
 
@@ -180,13 +187,13 @@ def _node_id(environment: Mapping[str, str], rank: int | None) -> int:
     return int(text)
 
 
-def _address(what: str, address: str) -> str:
+def _check_address(what: str, address: str) -> str:
     """Validate a host:port, a host or a [v6]:port, and return it."""
     host, colon, port = address.rpartition(":")
     is_bare = not colon or (":" in host and not host.startswith("["))
     host = address if is_bare else host
     if not is_bare:
-        _port(f"{what} {address}: the port", port)
+        _check_port(f"{what} {address}: the port", port)
     try:
         host.encode("idna")
     except UnicodeError:
@@ -196,12 +203,12 @@ def _address(what: str, address: str) -> str:
     return address
 
 
-def _port(what: str, text: str) -> None:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PORT:
-        raise FlagError(f"{what} {text}: must be between 1 and {_MOST_PORT}")
+def _check_port(what: str, text: str) -> None:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_PORT:
+        raise FlagError(f"{what} {text}: must be between 1 and {_MAX_PORT}")
 
 
-def _unit(flags: argparse.Namespace, conf: Mapping[str, str], high: int) -> int:
+def _node_unit(flags: argparse.Namespace, conf: Mapping[str, str], high: int) -> int:
     text = conf.get("node_unit", str(flags.node_unit))
     unit = int(text) if text.isdigit() else 0
     if not 1 <= unit <= high:
@@ -209,7 +216,7 @@ def _unit(flags: argparse.Namespace, conf: Mapping[str, str], high: int) -> int:
     return unit
 
 
-def _time(conf: Mapping[str, str], *names: str, default: float) -> float:
+def _seconds(conf: Mapping[str, str], *names: str, default: float) -> float:
     for name in names:
         if name in conf:
             try:

@@ -18,13 +18,13 @@ def processors_near_devices(workers: int, sys: Path = _SYS) -> tuple[frozenset[i
     Raises:
         NumaError: there are fewer devices than workers, or their NUMA node is unknown.
     """
-    buses = _buses()
+    buses = _pci_bus_ids()
     if len(buses) < workers:
         raise NumaError(f"there are {len(buses)} NVIDIA devices for {workers} workers")
-    return tuple(near(bus, sys) for bus in buses[:workers])
+    return tuple(processors_near(bus, sys) for bus in buses[:workers])
 
 
-def near(bus: str, sys: Path = _SYS) -> frozenset[int]:
+def processors_near(bus: str, sys: Path = _SYS) -> frozenset[int]:
     """Return the processors on the NUMA node of a PCI device.
 
     Raises:
@@ -35,12 +35,12 @@ def near(bus: str, sys: Path = _SYS) -> frozenset[int]:
     device = sys / "bus/pci/devices" / f"{domain[-4:]}:{rest}"
     try:
         node = max(int((device / "numa_node").read_text()), 0)
-        return cpu_list((sys / f"devices/system/node/node{node}/cpulist").read_text())
+        return parse_cpu_list((sys / f"devices/system/node/node{node}/cpulist").read_text())
     except (OSError, ValueError) as error:
         raise NumaError(f"the NUMA node of device {bus} is unknown") from error
 
 
-def cpu_list(text: str) -> frozenset[int]:
+def parse_cpu_list(text: str) -> frozenset[int]:
     """Parse a list such as ``0-3,8`` as the kernel writes it."""
     found: set[int] = set()
     for part in text.strip().split(","):
@@ -49,7 +49,7 @@ def cpu_list(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _buses() -> list[str]:
+def _pci_bus_ids() -> list[str]:
     if shutil.which(_QUERY[0]) is None:
         raise NumaError("nvidia-smi is missing, and the location of other devices is unknown")
     answer = subprocess.run(_QUERY, capture_output=True, text=True, check=False, timeout=60)

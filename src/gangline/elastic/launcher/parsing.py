@@ -3,16 +3,16 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-from gangline.elastic.launcher.flags import ALL, Flag
+from gangline.elastic.launcher.flags import ALL_FLAGS, Flag
 
-PREFIX = "PET_"
+ENVIRONMENT_PREFIX = "PET_"
 
 
 class FlagError(Exception):
     """A flag cannot be honoured; the text names it and the reason."""
 
 
-def parse(
+def parse_flags(
     arguments: Sequence[str], environment: Mapping[str, str], program: str
 ) -> argparse.Namespace:
     """Parse a command line. Every flag becomes an attribute in its ``_`` spelling.
@@ -26,12 +26,12 @@ def parse(
     parser = _parser(program)
     found = parser.parse_args(arguments)
     given = set(vars(found)) - {"training_script", "training_script_args"}
-    for flag in ALL:
+    for flag in ALL_FLAGS:
         name = flag.name.replace("-", "_")
         if name in given:
             continue
-        if (text := environment.get(PREFIX + name.upper())) is not None:
-            setattr(found, name, _value(flag, text))
+        if (text := environment.get(ENVIRONMENT_PREFIX + name.upper())) is not None:
+            setattr(found, name, _parse_value(flag, text))
             given.add(name)
         else:
             setattr(found, name, False if flag.is_switch else flag.default)
@@ -45,7 +45,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         description="Start a training script on this node, and start it again when it fails.",
         argument_default=argparse.SUPPRESS,
     )
-    for flag in ALL:
+    for flag in ALL_FLAGS:
         names = dict.fromkeys((f"--{flag.name}", f"--{flag.name.replace('-', '_')}"))
         short = [f"-{flag.short}"] if flag.short else []
         if flag.is_switch:
@@ -64,8 +64,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _value(flag: Flag, text: str) -> object:
-    name = PREFIX + flag.name.replace("-", "_").upper()
+def _parse_value(flag: Flag, text: str) -> object:
+    name = ENVIRONMENT_PREFIX + flag.name.replace("-", "_").upper()
     try:
         value = bool(int(text)) if flag.is_switch else flag.type(text)
     except ValueError:

@@ -12,40 +12,40 @@ from pathlib import Path
 from gangline.elastic.agent.settings import (
     DEFAULT_SHUTDOWN_S,
     AgentSettings,
-    Command,
+    WorkerCommand,
     HangSettings,
     LogSettings,
-    StandbySettings,
+    SpareSettings,
 )
-from gangline.elastic.launcher.capacity import tightest_limit
+from gangline.elastic.launcher.capacity import tightest_worker_limit
 from gangline.elastic.launcher.devices import cpu_count, device_count, xpu_count
-from gangline.elastic.launcher.meeting import Meeting, meeting
+from gangline.elastic.launcher.meeting import RendezvousConfig, build_rendezvous_config
 from gangline.elastic.launcher.numa import NumaError, processors_near_devices
 from gangline.elastic.launcher.parsing import FlagError
 
 _STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
-_REFUSED = {
+_UNSUPPORTED = {
     "logs_specs": "plug-ins for logs belong to torch, which the launcher does not import; "
     "use --log-dir, --redirects and --tee",
     "auto_tunning": "there is no tuner; leave it out",
     "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
 }
 _MIB = 1 << 20
-_DIGITS = 18
+_MAX_DIGITS = 18
 """Numbers with more digits are too large in any case."""
-_FLUSH = (sys.executable, "-m", "gangline.elastic.launcher.flush")
+_FLUSH_COMMAND = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
-def plan(
+def build_settings(
     flags: argparse.Namespace, environment: Mapping[str, str], node_name: str
-) -> tuple[AgentSettings, Meeting]:
+) -> tuple[AgentSettings, RendezvousConfig]:
     """Return the agent's settings, and how the nodes find each other.
 
     Raises:
         FlagError: a flag is wrong, contradicts another, or cannot be honoured.
     """
-    _refuse(flags)
-    config = meeting(flags, environment)
+    _refuse_unsupported(flags)
+    config = build_rendezvous_config(flags, environment)
     workers = _workers(flags, environment)
     settings = AgentSettings(
         command=_command(flags, environment),
@@ -56,24 +56,24 @@ def plan(
         shutdown_s=_shutdown_s(flags, environment),
         signals=_signals(flags.signals_to_handle),
         virtual_local_rank=flags.virtual_local_rank,
-        has_other_nodes=config.is_given_by_cluster,
+        has_other_nodes=config.is_managed_by_cluster,
         node_name=node_name,
         saves_on_failure=flags.save_at_breakpoint,
-        save_command=_FLUSH,
+        save_command=_FLUSH_COMMAND,
         affinity=_affinity(flags, workers),
-        logs=_logs(flags, environment),
-        standby=StandbySettings(
+        logs=_log_settings(flags, environment),
+        spares=SpareSettings(
             enabled=not flags.no_standby,
             preload=tuple(flags.preload),
             reserve_bytes=flags.standby_reserve * _MIB,
         ),
-        hang=_hang(flags.hang_timeout),
+        hang=_hang_settings(flags.hang_timeout),
     )
     return settings, config
 
 
-def _refuse(flags: argparse.Namespace) -> None:
-    for name, reason in _REFUSED.items():
+def _refuse_unsupported(flags: argparse.Namespace) -> None:
+    for name, reason in _UNSUPPORTED.items():
         if getattr(flags, name):
             raise FlagError(f"--{name.replace('_', '-')}: {reason}")
     if flags.start_method != "spawn":
@@ -97,10 +97,10 @@ def _at_least(name: str, value: int | None, least: int) -> int | None:
     return value
 
 
-def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> Command:
+def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> WorkerCommand:
     script = flags.training_script
     if flags.no_python and not flags.run_path:
-        return Command((script, *flags.training_script_args), False, Path(script).name)
+        return WorkerCommand((script, *flags.training_script_args), False, Path(script).name)
     if flags.run_path and not Path(script).is_absolute():
         raise FlagError(f"--run-path {script}: must be an absolute path")
     if not flags.module and not Path(script).exists():
@@ -108,7 +108,7 @@ def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> Comma
     interpreter = environment.get("PYTHON_EXEC", sys.executable)
     module = ("-m",) if flags.module and not flags.run_path else ()
     arguments = (interpreter, "-u", *module, script, *flags.training_script_args)
-    return Command(arguments, True, script if module else Path(script).name)
+    return WorkerCommand(arguments, True, script if module else Path(script).name)
 
 
 def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
@@ -117,7 +117,7 @@ def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if flags.auto_config and devices and "nproc_per_node" not in flags.given:
         return devices
     if re.fullmatch(r"[+-]?\d+", text):
-        return _stated_workers(text, is_python=not flags.no_python)
+        return _parse_workers(text, is_python=not flags.no_python)
     match text:
         case "cpu":
             return cpu_count()
@@ -131,28 +131,30 @@ def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
     raise FlagError(f"--nproc-per-node {text}: must be a number, auto, cpu, gpu, xpu or npu")
 
 
-def _stated_workers(text: str, *, is_python: bool) -> int:
-    workers = int(text[:_DIGITS])
+def _parse_workers(text: str, *, is_python: bool) -> int:
+    workers = int(text[:_MAX_DIGITS])
     if workers < 1:
         raise FlagError(f"--nproc-per-node {text}: must be at least 1")
-    limit = tightest_limit(is_python=is_python)
-    if workers > limit.most:
+    limit = tightest_worker_limit(is_python=is_python)
+    if workers > limit.max_workers:
         raise FlagError(
-            f"--nproc-per-node {text}: this machine cannot hold more than {limit.most} workers: "
+            f"--nproc-per-node {text}: this machine cannot hold more than {limit.max_workers} workers: "
             f"{limit.reason}"
         )
     return workers
 
 
-def _run_id(flags: argparse.Namespace, environment: Mapping[str, str], meet: Meeting) -> str:
-    if meet.is_given_by_cluster and (job := environment.get("ELASTIC_JOB_NAME")):
+def _run_id(
+    flags: argparse.Namespace, environment: Mapping[str, str], config: RendezvousConfig
+) -> str:
+    if config.is_managed_by_cluster and (job := environment.get("ELASTIC_JOB_NAME")):
         return job
-    if meet.address is None and "rdzv_id" not in flags.given:
+    if config.master_address is None and "rdzv_id" not in flags.given:
         return str(uuid.uuid4())
     return str(flags.rdzv_id)
 
 
-def _hang(timeout_s: float | None) -> HangSettings:
+def _hang_settings(timeout_s: float | None) -> HangSettings:
     if timeout_s is not None and not 0 <= timeout_s < math.inf:
         raise FlagError(f"--hang-timeout {timeout_s:g}: must be seconds, or 0 for never")
     return HangSettings(timeout_s=timeout_s or None)
@@ -188,7 +190,7 @@ def _affinity(flags: argparse.Namespace, workers: int) -> tuple[frozenset[int], 
         raise FlagError(f"--{name}: {error}") from error
 
 
-def _logs(flags: argparse.Namespace, environment: Mapping[str, str]) -> LogSettings:
+def _log_settings(flags: argparse.Namespace, environment: Mapping[str, str]) -> LogSettings:
     folder = flags.log_dir or environment.get("DLROVER_LOG_AGENT_DIR")
     redirects, tee = _streams("redirects", flags.redirects), _streams("tee", flags.tee)
     return LogSettings(
@@ -199,7 +201,7 @@ def _logs(flags: argparse.Namespace, environment: Mapping[str, str]) -> LogSetti
         prefix=environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
         stdout_filters=tuple(flags.duplicate_stdout_filters),
         stderr_filters=tuple(flags.duplicate_stderr_filters),
-        look_every_s=flags.monitor_interval,
+        poll_interval_s=flags.monitor_interval,
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Moment(msgspec.Struct, frozen=True):
+class ClockReading(msgspec.Struct, frozen=True):
     """A reading of all available clocks."""
 
     wall_s: float
@@ -25,19 +25,19 @@ class Moment(msgspec.Struct, frozen=True):
     up_s: float = 0.0
     """Seconds since that boot, including suspended time."""
 
-    def until(self, later: "Moment") -> float:
+    def seconds_until(self, later: "ClockReading") -> float:
         """Return the seconds until a later reading; never negative."""
         is_same = bool(self.boot) and self.boot == later.boot
         passed = later.up_s - self.up_s if is_same else later.wall_s - self.wall_s
         return max(0.0, passed)
 
 
-def moment() -> Moment:
+def read_clocks() -> ClockReading:
     try:
         boot = _BOOT.read_text().strip()
     except OSError:
         boot = ""
-    return Moment(time.time(), boot, time.clock_gettime(time.CLOCK_BOOTTIME))
+    return ClockReading(time.time(), boot, time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
 class JobClock:

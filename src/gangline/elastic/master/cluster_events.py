@@ -13,11 +13,11 @@ WARNING: Final = "Warning"
 _WARNINGS = frozenset(
     {"NodeLost", "WorkersFailed", "RendezvousFailed", "JournalFailed", "CheckpointNotSaved"}
 )
-_UNTOLD = frozenset({"WorldBroken"})
+_UNREPORTED = frozenset({"WorldBroken"})
 """Reasons that only accompany another event, which is published."""
 
 
-def job_of(environment: Mapping[str, str], namespace: str) -> ObjectReference | None:
+def job_reference(environment: Mapping[str, str], namespace: str) -> ObjectReference | None:
     """Return the ElasticJob of this master, from the operator's variables; None without them.
 
     Args:
@@ -33,9 +33,9 @@ def job_of(environment: Mapping[str, str], namespace: str) -> ObjectReference | 
     )
 
 
-def show(recorder: EventRecorder, job: ObjectReference, event: JobEvent) -> None:
+def record_job_event(recorder: EventRecorder, job: ObjectReference, event: JobEvent) -> None:
     """Publish the event, unless its reason only accompanies another one."""
-    if event.reason in _UNTOLD:
+    if event.reason in _UNREPORTED:
         return
     where = "" if event.node_id is None else f"node {event.node_id}: "
     type_ = WARNING if event.reason in _WARNINGS else NORMAL

@@ -18,10 +18,10 @@ import msgspec
 
 from gangline.api.reference import ObjectReference
 from gangline.api.resource import Resource
-from gangline.elastic.master.cluster_events import show
+from gangline.elastic.master.cluster_events import record_job_event
 from gangline.elastic.master.journal import JournalError
 from gangline.elastic.protocol.messages import JobEvent
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.config import load_config
 from gangline.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from gangline.kube.events import EventRecorder
@@ -29,11 +29,11 @@ from gangline.kube.events import EventRecorder
 log = logging.getLogger(__name__)
 
 COMPONENT = "gangline-master"
-PAUSE_S = 0.5
+WRITE_DELAY_S = 0.5
 """Changes are collected for this time before they are written."""
-LONGEST_PAUSE_S = 5.0
+MAX_RETRY_PAUSE_S = 5.0
 """Longest pause between retries while the API server does not answer."""
-LARGEST = 1_000_000
+MAX_CONFIG_MAP_BYTES = 1_000_000
 """Kubernetes refuses ConfigMaps of more than a mebibyte."""
 _KEY = "state"
 
@@ -55,16 +55,16 @@ class ClusterJournal:
 
     resource = _CONFIG_MAPS
     is_slow = False  # replies never wait for it
-    wants_snapshot = False
+    needs_compaction = False
 
-    def __init__(self, client: Client, namespace: str, name: str, stored: _Stored) -> None:
+    def __init__(self, client: ApiClient, namespace: str, name: str, stored: _Stored) -> None:
         self._client, self._namespace, self._name = client, namespace, name
         self._version = stored.metadata.resource_version
         self._content = stored.binary_data.get(_KEY, "")
         self._snapshot: Callable[[], bytes] | None = None
         self._summary: Callable[[], dict[str, str]] = dict
         self._changed = asyncio.Event()
-        self.show: Callable[[JobEvent], None] = lambda event: None
+        self.publish_event: Callable[[JobEvent], None] = lambda event: None
         """Publishes an event of the timeline."""
 
     def read(self) -> tuple[bytes, list[bytes]]:
@@ -81,7 +81,9 @@ class ClusterJournal:
                 f"the ConfigMap {place} holds no state of a master: {error}"
             ) from error
 
-    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
+    def set_state_source(
+        self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
+    ) -> None:
         self._snapshot, self._summary = snapshot, summary
 
     def append(self, record: bytes) -> None:
@@ -92,7 +94,7 @@ class ClusterJournal:
 
     async def sync(self) -> None: ...
 
-    async def shorten(self, snapshot: bytes) -> None:
+    async def compact(self, snapshot: bytes) -> None:
         del snapshot
 
     async def close(self) -> None:
@@ -100,15 +102,15 @@ class ClusterJournal:
             with suppress(ApiError):
                 await self._write()
 
-    async def keep(self, on_fenced: Callable[[], None]) -> None:
+    async def run_writer(self, on_fenced: Callable[[], None]) -> None:
         """Write changes until another master has written."""
-        pause = PAUSE_S
+        pause = WRITE_DELAY_S
         while True:
             await self._changed.wait()
             await asyncio.sleep(pause)
             try:
                 await self._write()
-                pause = PAUSE_S
+                pause = WRITE_DELAY_S
             except Conflict:
                 log.error("another master has replaced this one", extra={"journal": self._name})
                 self._changed.clear()
@@ -116,13 +118,13 @@ class ClusterJournal:
                 return
             except ApiError as error:
                 log.warning("the state could not be written yet", extra={"reason": str(error)})
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                pause = min(pause * 2, MAX_RETRY_PAUSE_S)
 
     async def _write(self) -> None:
         if self._snapshot is None:
             return
         content = base64.b64encode(zlib.compress(self._snapshot(), 1)).decode()
-        if len(content) > LARGEST:
+        if len(content) > MAX_CONFIG_MAP_BYTES:
             self._changed.clear()
             log.error("the state is too large for a ConfigMap", extra={"bytes": len(content)})
             return
@@ -142,7 +144,7 @@ class ClusterJournal:
         self._version = stored.metadata.resource_version
 
 
-async def _create(client: Client, namespace: str, name: str, content: dict[str, str]) -> _Stored:
+async def _create(client: ApiClient, namespace: str, name: str, content: dict[str, str]) -> _Stored:
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -152,7 +154,7 @@ async def _create(client: Client, namespace: str, name: str, content: dict[str, 
     return await client.create(_CONFIG_MAPS, body, namespace)
 
 
-async def open_journal(client: Client, namespace: str, name: str) -> ClusterJournal:
+async def open_cluster_journal(client: ApiClient, namespace: str, name: str) -> ClusterJournal:
     """Read the ConfigMap, creating it if it does not exist.
 
     Raises:
@@ -190,13 +192,13 @@ async def cluster_journal(
         JournalError: the API server does not return it; the message says why.
     """
     async with (
-        Client(load_config(), COMPONENT) as client,
+        ApiClient(load_config(), COMPONENT) as client,
         EventRecorder(client, COMPONENT) as recorder,
     ):
-        journal = await open_journal(client, namespace, name)
+        journal = await open_cluster_journal(client, namespace, name)
         if job is not None:
-            journal.show = partial(show, recorder, job)
-        keeper = asyncio.create_task(journal.keep(on_fenced), name="journal")
+            journal.publish_event = partial(record_job_event, recorder, job)
+        keeper = asyncio.create_task(journal.run_writer(on_fenced), name="journal")
         try:
             yield journal
         finally:

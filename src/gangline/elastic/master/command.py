@@ -18,7 +18,7 @@ import click
 from gangline.elastic.master.journal import FileJournal, Journal, JournalError, NoJournal
 from gangline.elastic.master.settings import MasterSettings
 
-CANNOT_START = 3
+EXIT_CANNOT_START = 3
 """Exit code if another process uses the port or the journal: an immediate restart would not help.
 """
 
@@ -111,10 +111,10 @@ def _run(
     configmap: tuple[str, str] | None,
     port_file: Path | None,
 ) -> int:
-    from gangline.elastic.protocol.seal import secret_of  # noqa: PLC0415 - not needed for --help
+    from gangline.elastic.protocol.seal import read_job_secret  # noqa: PLC0415 - not needed for --help
 
     try:
-        secret = secret_of(os.environ, settings.job)
+        secret = read_job_secret(os.environ, settings.job)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if not secret.is_private:
@@ -130,21 +130,21 @@ def _run(
         click.echo(f"master of {settings.job or 'a job'} listens on port {port}")
 
     async def serve() -> None:
-        from gangline.elastic.master.main import run  # noqa: PLC0415
+        from gangline.elastic.master.main import run_master  # noqa: PLC0415
 
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         if configmap is None:
-            await run(settings, secret, journal, stop, listening)
+            await run_master(settings, secret, journal, stop, listening)
             return
-        from gangline.elastic.master.cluster_events import job_of  # noqa: PLC0415
+        from gangline.elastic.master.cluster_events import job_reference  # noqa: PLC0415
         from gangline.elastic.master.cluster_journal import cluster_journal  # noqa: PLC0415
 
-        about = job_of(os.environ, namespace=configmap[0])
+        about = job_reference(os.environ, namespace=configmap[0])
         async with cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:
-            await run(settings, secret, kept, stop, listening)
+            await run_master(settings, secret, kept, stop, listening)
 
     import uvloop  # noqa: PLC0415
 
@@ -152,5 +152,5 @@ def _run(
         uvloop.run(serve())
     except (JournalError, OSError) as error:
         click.echo(f"Error: {error}", err=True)
-        return CANNOT_START
+        return EXIT_CANNOT_START
     return 0

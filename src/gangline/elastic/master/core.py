@@ -16,10 +16,10 @@ import msgspec
 
 from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import records as rec
-from gangline.elastic.master.clock import Moment
+from gangline.elastic.master.clock import ClockReading
 from gangline.elastic.master.state import (
-    CLIENTS_KEPT,
-    REPLIES_KEPT,
+    MAX_CLIENTS,
+    MAX_REPLIES_PER_CLIENT,
     MasterState,
 )
 from gangline.elastic.master.timeline import Timeline
@@ -32,11 +32,11 @@ COMMANDS: Final = "commands"
 KEYS: Final = "keys"
 SHARDS: Final = "shards"
 
-_DONE = msg.Done()
+_DONE = msg.Acknowledged()
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplyResult:
     """The result of a record."""
 
     reply: msg.Reply | None = None
@@ -46,57 +46,57 @@ class Applied:
     topics: frozenset[str] = frozenset()
 
 
-_UNCHANGED = Applied(changed=False)
+_UNCHANGED = ApplyResult(changed=False)
 
 
-class Core:
+class MasterCore:
     """The state and its rules."""
 
     def __init__(self, state: MasterState | None = None) -> None:
         self.state = state or MasterState()
-        self.rendezvous = Rendezvous(self.state.kept.rendezvous)
-        self.timeline = Timeline(self.state.kept)
-        self._tell = self.timeline.tell
-        self.beats: dict[int, msg.Heartbeat] = {}
+        self.rendezvous = Rendezvous(self.state.persistent.rendezvous)
+        self.timeline = Timeline(self.state.persistent)
+        self._add_event = self.timeline.add
+        self.heartbeats: dict[int, msg.Heartbeat] = {}
         """The last heartbeat of each node; not journaled, since the next one follows soon."""
 
-    def apply(self, record: rec.Record) -> Applied:
+    def apply(self, record: rec.JournalRecord) -> ApplyResult:
         """Apply a record to the state."""
-        kept = self.state.kept
-        remembers = isinstance(record.what, _ONCE_ONLY) and record.number > 0
+        kept = self.state.persistent
+        remembers = isinstance(record.body, _NOT_REPEATABLE) and record.number > 0
         if remembers:
             known = kept.replies.get(record.client, {}).get(record.number)
             if known is not None:
-                return Applied(known, changed=False)
-        applied = _APPLIERS[type(record.what)](self, record.what, record.at)
+                return ApplyResult(known, changed=False)
+        applied = _APPLIERS[type(record.body)](self, record.body, record.at)
         if remembers and applied.changed and applied.reply is not None:
             self._remember(record, applied.reply)
         return applied
 
     # Long polls
 
-    def join_answer(self, join: msg.Join) -> msg.World | msg.Refused | None:
+    def join_reply(self, join: msg.Join) -> msg.WorldInfo | msg.RequestRefused | None:
         """Return the present reply to a Join; None if it must wait."""
         return self.rendezvous.answer(join)
 
-    def finished_answer(self, request: msg.Finished) -> msg.Reply | None:
+    def finished_reply(self, request: msg.WorkersFinished) -> msg.Reply | None:
         """Return the present reply to Finished; None if it must wait."""
         all_done = self.rendezvous.finished_answer(request.node_id, request.round)
         if all_done is None:
-            return msg.Refused(reason="RoundOver", message="the world is broken; join again")
+            return msg.RequestRefused(reason="RoundOver", message="the world is broken; join again")
         return _DONE if all_done else None
 
     def commands_for(self, node: int, seen: int) -> msg.Commands | None:
         """Return the commands that a node has not seen; None if there are none."""
-        waiting = self.state.kept.commands.get(node)
+        waiting = self.state.persistent.commands.get(node)
         if not waiting:
             return None
         fresh = tuple(command for command in waiting if command.number > seen)
         return msg.Commands(commands=fresh) if fresh else None
 
-    def values_of(self, keys: tuple[str, ...]) -> msg.Values:
-        values = self.state.kept.values
-        return msg.Values(values=tuple(values.get(key) for key in keys))
+    def read_values(self, keys: tuple[str, ...]) -> msg.KeyValueReply:
+        values = self.state.persistent.values
+        return msg.KeyValueReply(values=tuple(values.get(key) for key in keys))
 
     # Time
 
@@ -107,12 +107,12 @@ class Core:
 
     # Rendezvous
 
-    def _join(self, join: msg.Join, now: float) -> Applied:
+    def _join(self, join: msg.Join, now: float) -> ApplyResult:
         parameters = self.rendezvous.parameters_of(join)
         if parameters.problem:
-            refused = msg.Refused(reason="BadRequest", message=parameters.problem)
-            return Applied(refused, changed=False)
-        before, kept = self._shape(), self.state.kept
+            refused = msg.RequestRefused(reason="BadRequest", message=parameters.problem)
+            return ApplyResult(refused, changed=False)
+        before, kept = self._rendezvous_marker(), self.state.persistent
         state = self.rendezvous.state
         is_late = state.world is not None and not (
             join.node_id in state.members or join.node_id in state.waiting
@@ -120,21 +120,21 @@ class Core:
         if not self.rendezvous.join(join, now):
             return _UNCHANGED
         if is_late:
-            self._tell("NodeJoined", join.host, now, join.node_id)
+            self._add_event("NodeJoined", join.host, now, join.node_id)
         self._withdraw_restarts(join.node_id)
         kept.attempts.pop(join.node_id, None)
         topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
-        return Applied(topics=topics)
+        return ApplyResult(topics=topics)
 
-    def _finished(self, request: msg.Finished, now: float) -> Applied:
-        before = self._shape()
+    def _finished(self, request: msg.WorkersFinished, now: float) -> ApplyResult:
+        before = self._rendezvous_marker()
         changed = self.rendezvous.finish(request.node_id, request.incarnation, request.round)
-        return Applied(changed=changed, topics=self._after_rendezvous(before, now))
+        return ApplyResult(changed=changed, topics=self._after_rendezvous(before, now))
 
-    def _leave(self, leave: msg.Leave, now: float) -> Applied:
+    def _leave(self, leave: msg.Leave, now: float) -> ApplyResult:
         if leave.known_dead is not None:
-            return self._gone(leave.known_dead, leave.reason or "reported dead", now)
-        before = self._shape()
+            return self._remove_node(leave.known_dead, leave.reason or "reported dead", now)
+        before = self._rendezvous_marker()
         changed = self.rendezvous.leave(
             leave.node_id,
             now,
@@ -144,43 +144,45 @@ class Core:
         )
         topics = self._release(str(leave.node_id), now) | self._after_rendezvous(before, now)
         if changed and not leave.succeeded:
-            self._tell("NodeLeft", leave.reason, now, leave.node_id)
-        return Applied(_DONE, changed or bool(topics), topics)
+            self._add_event("NodeLeft", leave.reason, now, leave.node_id)
+        return ApplyResult(_DONE, changed or bool(topics), topics)
 
-    def _lost(self, lost: rec.Lost, now: float) -> Applied:
-        return self._gone(lost.node_id, lost.reason, now)
+    def _lost(self, lost: rec.NodeLost, now: float) -> ApplyResult:
+        return self._remove_node(lost.node_id, lost.reason, now)
 
-    def _gone(self, node: int, reason: str, now: float) -> Applied:
-        before = self._shape()
+    def _remove_node(self, node: int, reason: str, now: float) -> ApplyResult:
+        before = self._rendezvous_marker()
         if not self.rendezvous.leave(node, now, reason):
-            return Applied(_DONE, changed=False)
-        self._tell("NodeLost", reason, now, node)
+            return ApplyResult(_DONE, changed=False)
+        self._add_event("NodeLost", reason, now, node)
         topics = self._release(str(node), now) | self._after_rendezvous(before, now)
-        return Applied(_DONE, topics=topics)
+        return ApplyResult(_DONE, topics=topics)
 
-    def _adopted(self, adopted: rec.Adopted, now: float) -> Applied:
-        before = self._shape()
-        changed = self.rendezvous.seen(adopted.node_id, adopted.incarnation, adopted.round, now)
-        return Applied(_DONE, changed, self._after_rendezvous(before, now))
+    def _adopted(self, adopted: rec.MemberAdopted, now: float) -> ApplyResult:
+        before = self._rendezvous_marker()
+        changed = self.rendezvous.record_heartbeat(
+            adopted.node_id, adopted.incarnation, adopted.round, now
+        )
+        return ApplyResult(_DONE, changed, self._after_rendezvous(before, now))
 
-    def _restarted(self, restarted: rec.RestartedInPlace, now: float) -> Applied:
-        kept = self.state.kept
+    def _restarted(self, restarted: rec.WorkersRestarted, now: float) -> ApplyResult:
+        kept = self.state.persistent
         former = kept.attempts.get(restarted.node_id)
         kept.attempts[restarted.node_id] = (restarted.round, restarted.attempt)
         if former is None or former[0] != restarted.round or former[1] >= restarted.attempt:
-            return Applied(_DONE)
-        return Applied(_DONE, topics=self._release(str(restarted.node_id), now))
+            return ApplyResult(_DONE)
+        return ApplyResult(_DONE, topics=self._release(str(restarted.node_id), now))
 
-    def _passed(self, passed: rec.Passed, now: float) -> Applied:
+    def _time_passed(self, passed: rec.TimePassed, now: float) -> ApplyResult:
         del passed
-        before = self._shape()
+        before = self._rendezvous_marker()
         changed = self.rendezvous.tick(now)
         topics = self._after_rendezvous(before, now)
-        if self.state.ledger.apply(shard_events.Tick(), now).changed:
+        if self.state.ledger.apply(shard_events.ExpireLeases(), now).changed:
             changed, topics = True, topics | {SHARDS}
-        return Applied(_DONE, changed, topics)
+        return ApplyResult(_DONE, changed, topics)
 
-    def _shape(self) -> tuple[int, bool, bool, int, int]:
+    def _rendezvous_marker(self) -> tuple[int, bool, bool, int, int]:
         """Return the facts whose change may answer requests that wait for a world."""
         state = self.rendezvous.state
         return (
@@ -197,163 +199,171 @@ class Core:
         topics = set()
         orders, self.rendezvous.orders = self.rendezvous.orders, []
         for node, order in orders:
-            self._order(node, order)
+            self._queue_command(node, order)
             topics.add(COMMANDS)
-        if self._shape() != before:
+        if self._rendezvous_marker() != before:
             topics |= {WORLD, FINISHED}
-            self._tell_of_change(before, now)
+            self._report_rendezvous_change(before, now)
         return frozenset(topics)
 
-    def _tell_of_change(self, before: tuple[int, bool, bool, int, int], now: float) -> None:
-        state, kept = self.rendezvous.state, self.state.kept
+    def _report_rendezvous_change(
+        self, before: tuple[int, bool, bool, int, int], now: float
+    ) -> None:
+        state, kept = self.rendezvous.state, self.state.persistent
         round_, was_broken, was_over, refusals, _ = before
         if state.is_broken and not was_broken:
-            kept.account.move(now, msg.Phase.RESTARTING)
-            self._tell("WorldBroken", f"round {state.round}", now)
+            kept.account.change_phase(now, msg.NodePhase.RESTARTING)
+            self._add_event("WorldBroken", f"round {state.round}", now)
         if state.round != round_ and state.world is not None and state.members:
             kept.account.restarts += 1 if round_ else 0
-            kept.account.move(now, msg.Phase.TRAINING)
+            kept.account.change_phase(now, msg.NodePhase.TRAINING)
             count, size = len(state.world.members), state.world.world_size
-            self._tell("WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now)
+            self._add_event(
+                "WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now
+            )
         if len(state.refusals) > refusals:
             messages = [one.message for one in state.refusals.values() if one.message]
             if messages:
-                self._tell("RendezvousFailed", messages[-1], now)
+                self._add_event("RendezvousFailed", messages[-1], now)
         if state.is_over and not was_over:
-            self._tell("AllFinished", "all workers have succeeded", now)
+            self._add_event("AllFinished", "all workers have succeeded", now)
 
     # Failures, events and commands
 
-    def _failure(self, failure: msg.Failure, now: float) -> Applied:
-        kept = self.state.kept
+    def _failure(self, failure: msg.FailureReport, now: float) -> ApplyResult:
+        kept = self.state.persistent
         kept.account.failures += 1
         summary = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
-        self._tell("WorkersFailed", f"{summary} {failure.message}", now, failure.node_id)
+        self._add_event("WorkersFailed", f"{summary} {failure.message}", now, failure.node_id)
         topics: frozenset[str] = frozenset()
         for local_rank in failure.local_ranks:
             topics |= self._release(f"{failure.node_id}/{local_rank}", now)
-        return Applied(_DONE, topics=topics)
+        return ApplyResult(_DONE, topics=topics)
 
-    def _event(self, event: msg.JobEvent, now: float) -> Applied:
-        self._tell(event.reason, event.message, now, event.node_id)
-        return Applied(_DONE)
+    def _event(self, event: msg.JobEvent, now: float) -> ApplyResult:
+        self._add_event(event.reason, event.message, now, event.node_id)
+        return ApplyResult(_DONE)
 
-    def _send_command(self, request: msg.SendCommand, now: float) -> Applied:
+    def _send_command(self, request: msg.SendCommand, now: float) -> ApplyResult:
         state = self.rendezvous.state
         nodes = request.nodes or tuple(sorted(state.members.keys() | state.waiting.keys()))
         what = request.what
         if isinstance(what, msg.RunCheck):
             what = msgspec.structs.replace(what, nodes=nodes)
         for node in nodes:
-            self._order(node, what)
-        self._tell(f"Command{type(what).__name__}", f"to nodes {list(nodes)}", now)
-        return Applied(_DONE, topics=frozenset({COMMANDS}))
+            self._queue_command(node, what)
+        self._add_event(f"Command{type(what).__name__}", f"to nodes {list(nodes)}", now)
+        return ApplyResult(_DONE, topics=frozenset({COMMANDS}))
 
-    def _order(self, node: int, what: msg.CommandKind) -> None:
-        kept = self.state.kept
-        if isinstance(what, msg.Restart):
+    def _queue_command(self, node: int, what: msg.CommandBody) -> None:
+        kept = self.state.persistent
+        if isinstance(what, msg.RestartCommand):
             self._withdraw_restarts(node)
-        kept.commands.setdefault(node, []).append(msg.Command(kept.next_command, what))
+        kept.commands.setdefault(node, []).append(msg.NodeCommand(kept.next_command, what))
         kept.next_command += 1
 
     def _withdraw_restarts(self, node: int) -> None:
         """Remove restart commands that a later one, or the node's Join, has made obsolete."""
-        commands = self.state.kept.commands
+        commands = self.state.persistent.commands
         if waiting := commands.get(node):
-            commands[node] = [one for one in waiting if not isinstance(one.what, msg.Restart)]
+            commands[node] = [
+                one for one in waiting if not isinstance(one.what, msg.RestartCommand)
+            ]
 
-    def _commands_seen(self, seen: rec.CommandsSeen, now: float) -> Applied:
+    def _commands_seen(self, seen: rec.CommandsSeen, now: float) -> ApplyResult:
         del now
-        kept = self.state.kept
+        kept = self.state.persistent
         left = [one for one in kept.commands.get(seen.node_id, []) if one.number > seen.seen]
         kept.commands[seen.node_id] = left
         kept.next_command = max(kept.next_command, seen.seen + 1)
-        return Applied(_DONE)
+        return ApplyResult(_DONE)
 
-    def _started(self, started: rec.Started, now: float) -> Applied:
-        account = self.state.kept.account
-        account.move(now, account.phase)
-        account.pass_down(started.down_s)
-        self.state.kept.down_s += started.down_s
-        self._note_moment(started.moment, now)
+    def _started(self, started: rec.MasterStarted, now: float) -> ApplyResult:
+        account = self.state.persistent.account
+        account.change_phase(now, account.phase)
+        account.book_downtime(started.down_s)
+        self.state.persistent.down_s += started.down_s
+        self._store_clock(started.moment, now)
         if started.down_s:
-            self._tell("MasterBack", f"after {started.down_s:.1f} s", now)
-        return Applied(_DONE)
+            self._add_event("MasterBack", f"after {started.down_s:.1f} s", now)
+        return ApplyResult(_DONE)
 
-    def _noted(self, noted: rec.Noted, now: float) -> Applied:
-        self.state.kept.account = noted.account
-        self._note_moment(noted.moment, now)
-        return Applied(_DONE)
+    def _goodput_recorded(self, noted: rec.GoodputRecorded, now: float) -> ApplyResult:
+        self.state.persistent.account = noted.account
+        self._store_clock(noted.moment, now)
+        return ApplyResult(_DONE)
 
-    def _note_moment(self, moment: Moment | None, now: float) -> None:
-        self.state.kept.moment, self.state.kept.moment_at = moment, now
+    def _store_clock(self, moment: ClockReading | None, now: float) -> None:
+        self.state.persistent.moment, self.state.persistent.moment_at = moment, now
 
     # Keys
 
-    def _set(self, request: msg.KeyValueSet, now: float) -> Applied:
+    def _set_key(self, request: msg.KeyValueSet, now: float) -> ApplyResult:
         del now
-        self.state.kept.values[request.key] = request.value
-        return Applied(_DONE, topics=frozenset({KEYS}))
+        self.state.persistent.values[request.key] = request.value
+        return ApplyResult(_DONE, topics=frozenset({KEYS}))
 
-    def _add(self, request: msg.KeyValueAdd, now: float) -> Applied:
+    def _add_to_key(self, request: msg.KeyValueAdd, now: float) -> ApplyResult:
         del now
-        values = self.state.kept.values
+        values = self.state.persistent.values
         try:
             total = int(values.get(request.key, b"0")) + request.amount
         except ValueError:
             problem = f"the value of the key {request.key} is not a number"
-            return Applied(msg.Refused(reason="BadRequest", message=problem), changed=False)
+            return ApplyResult(
+                msg.RequestRefused(reason="BadRequest", message=problem), changed=False
+            )
         values[request.key] = str(total).encode()
-        return Applied(self.values_of((request.key,)), topics=frozenset({KEYS}))
+        return ApplyResult(self.read_values((request.key,)), topics=frozenset({KEYS}))
 
-    def _compare_set(self, request: msg.KeyValueCompareSet, now: float) -> Applied:
+    def _compare_set(self, request: msg.KeyValueCompareSet, now: float) -> ApplyResult:
         del now
-        values = self.state.kept.values
+        values = self.state.persistent.values
         if values.get(request.key) != request.expected:
-            return Applied(self.values_of((request.key,)), changed=False)
+            return ApplyResult(self.read_values((request.key,)), changed=False)
         values[request.key] = request.value
-        return Applied(self.values_of((request.key,)), topics=frozenset({KEYS}))
+        return ApplyResult(self.read_values((request.key,)), topics=frozenset({KEYS}))
 
-    def _delete(self, request: msg.KeyValueDelete, now: float) -> Applied:
+    def _delete(self, request: msg.KeyValueDelete, now: float) -> ApplyResult:
         del now
-        changed = self.state.kept.values.pop(request.key, None) is not None
-        return Applied(_DONE, changed)
+        changed = self.state.persistent.values.pop(request.key, None) is not None
+        return ApplyResult(_DONE, changed)
 
     # Shards
 
-    def _shards(self, request: msg.ShardEvent, now: float) -> Applied:
+    def _shards(self, request: msg.ShardRequest, now: float) -> ApplyResult:
         outcome = self.state.ledger.apply(request.event, now)
         # Waiting requests can be answered when shards return, or a stream grows or ends, but not
         # after a request for shards.
-        is_relevant = outcome.changed and not isinstance(request.event, shard_events.Take)
+        is_relevant = outcome.changed and not isinstance(request.event, shard_events.TakeShards)
         topics = frozenset({SHARDS}) if is_relevant else frozenset()
-        return Applied(msg.ShardAnswer(answer=outcome.answer), outcome.changed, topics)
+        return ApplyResult(msg.ShardReply(answer=outcome.answer), outcome.changed, topics)
 
     def _release(self, owner: str, now: float) -> frozenset[str]:
-        changed = self.state.ledger.apply(shard_events.Release(owner), now).changed
+        changed = self.state.ledger.apply(shard_events.ReleaseWorker(owner), now).changed
         return frozenset({SHARDS}) if changed else frozenset()
 
-    def _remember(self, record: rec.Record, reply: msg.Reply) -> None:
-        replies = self.state.kept.replies
+    def _remember(self, record: rec.JournalRecord, reply: msg.Reply) -> None:
+        replies = self.state.persistent.replies
         of_client = replies.setdefault(record.client, {})
         of_client[record.number] = reply
-        if len(of_client) > REPLIES_KEPT:
+        if len(of_client) > MAX_REPLIES_PER_CLIENT:
             del of_client[next(iter(of_client))]
-        if len(replies) > CLIENTS_KEPT:
+        if len(replies) > MAX_CLIENTS:
             del replies[next(iter(replies))]
 
 
-_ONCE_ONLY = (
+_NOT_REPEATABLE = (
     msg.KeyValueAdd,
     msg.KeyValueCompareSet,
     msg.SendCommand,
     msg.JobEvent,
-    msg.Failure,
+    msg.FailureReport,
 )
 """Requests that must not be applied twice. Their replies are stored and sent again on repetition.
 """
 
-LASTING = (
+DURABLE = (
     msg.KeyValueSet,
     msg.KeyValueAdd,
     msg.KeyValueCompareSet,
@@ -364,25 +374,25 @@ LASTING = (
 Shards are leased again, and nodes join again.
 """
 
-_APPLIERS: Mapping[type, Callable[[Core, Any, float], Applied]] = {
-    msg.Join: Core._join,
-    msg.Finished: Core._finished,
-    msg.Leave: Core._leave,
-    msg.Failure: Core._failure,
-    msg.JobEvent: Core._event,
-    msg.SendCommand: Core._send_command,
-    msg.KeyValueSet: Core._set,
-    msg.KeyValueAdd: Core._add,
-    msg.KeyValueCompareSet: Core._compare_set,
-    msg.KeyValueDelete: Core._delete,
-    msg.ShardEvent: Core._shards,
-    rec.Started: Core._started,
-    rec.Lost: Core._lost,
-    rec.RestartedInPlace: Core._restarted,
-    rec.Adopted: Core._adopted,
-    rec.Passed: Core._passed,
-    rec.Noted: Core._noted,
-    rec.CommandsSeen: Core._commands_seen,
+_APPLIERS: Mapping[type, Callable[[MasterCore, Any, float], ApplyResult]] = {
+    msg.Join: MasterCore._join,
+    msg.WorkersFinished: MasterCore._finished,
+    msg.Leave: MasterCore._leave,
+    msg.FailureReport: MasterCore._failure,
+    msg.JobEvent: MasterCore._event,
+    msg.SendCommand: MasterCore._send_command,
+    msg.KeyValueSet: MasterCore._set_key,
+    msg.KeyValueAdd: MasterCore._add_to_key,
+    msg.KeyValueCompareSet: MasterCore._compare_set,
+    msg.KeyValueDelete: MasterCore._delete,
+    msg.ShardRequest: MasterCore._shards,
+    rec.MasterStarted: MasterCore._started,
+    rec.NodeLost: MasterCore._lost,
+    rec.WorkersRestarted: MasterCore._restarted,
+    rec.MemberAdopted: MasterCore._adopted,
+    rec.TimePassed: MasterCore._time_passed,
+    rec.GoodputRecorded: MasterCore._goodput_recorded,
+    rec.CommandsSeen: MasterCore._commands_seen,
 }
-CHANGING = frozenset(_APPLIERS)
+STATE_CHANGING = frozenset(_APPLIERS)
 """The types of requests and own records that ``apply`` accepts."""

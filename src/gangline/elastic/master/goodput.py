@@ -9,28 +9,28 @@ of a step.
 
 import msgspec
 
-from gangline.elastic.protocol.messages import Goodput, Heartbeat, Phase
+from gangline.elastic.protocol.messages import GoodputReport, Heartbeat, NodePhase
 
 LOST = "lost"
 _PHASES = (
-    Phase.WAITING,
-    Phase.STARTING,
-    Phase.CHECKING,
-    Phase.TRAINING,
-    Phase.RESTARTING,
-    Phase.CHECKPOINT,
-    Phase.HANGING,
+    NodePhase.WAITING,
+    NodePhase.STARTING,
+    NodePhase.CHECKING,
+    NodePhase.TRAINING,
+    NodePhase.RESTARTING,
+    NodePhase.CHECKPOINT,
+    NodePhase.HANGING,
 )
 
 
-class Account(msgspec.Struct):
+class GoodputAccount(msgspec.Struct):
     """Goodput so far. Times are on the job's clock."""
 
     since: float | None = None
     """Start of the account; None before it started."""
     until: float = 0.0
     """Time up to which the account is complete."""
-    phase: str = Phase.WAITING
+    phase: str = NodePhase.WAITING
     """The phase since then."""
     parts_s: dict[str, float] = {}
     steps_made: int = 0
@@ -52,21 +52,21 @@ class Account(msgspec.Struct):
     has_step: bool = False
     """True if these workers have reported a step."""
 
-    def move(self, now: float, phase: str) -> None:
+    def change_phase(self, now: float, phase: str) -> None:
         """Book the time up to now, and start another phase."""
         if self.since is None:
             self.since = self.until = now
         passed = max(0.0, now - self.until)
         self.parts_s[self.phase] = self.parts_s.get(self.phase, 0.0) + passed
         self.until = max(self.until, now)
-        self.phase = phase if phase in _PHASES else Phase.WAITING
+        self.phase = phase if phase in _PHASES else NodePhase.WAITING
 
-    def pass_down(self, seconds: float) -> None:
+    def book_downtime(self, seconds: float) -> None:
         """Book time without a master: the job stayed in its phase."""
         if self.since is not None and seconds > 0:
             self.parts_s[self.phase] = self.parts_s.get(self.phase, 0.0) + seconds
 
-    def hear(self, beat: Heartbeat) -> None:
+    def book_heartbeat(self, beat: Heartbeat) -> None:
         """Book a heartbeat of the first node; call ``change_phase`` before."""
         attempt = (beat.round, beat.attempt)
         if attempt > self.attempt:
@@ -85,21 +85,21 @@ class Account(msgspec.Struct):
                 self._lose(max(0, self.step - first + 1))
             self.step = first - 1
         self.has_step = True
-        self.reach(beat.step)
+        self.record_step(beat.step)
 
     def _spend(self, phase: str, seconds: float) -> None:
         """Move time from training to the phase that it was spent in."""
         fresh = min(seconds - self.spent_s.get(phase, 0.0), self._training_s() - self.lost_s)
         if phase in _PHASES and fresh > 0:
             self.spent_s[phase] = self.spent_s.get(phase, 0.0) + fresh
-            self.parts_s[Phase.TRAINING] -= fresh
+            self.parts_s[NodePhase.TRAINING] -= fresh
             self.parts_s[phase] = self.parts_s.get(phase, 0.0) + fresh
 
     def _lose(self, steps: int) -> None:
         self.lost_s += min(steps * self._step_s(), self._training_s() - self.lost_s)
         self.steps_lost += steps
 
-    def reach(self, step: int) -> None:
+    def record_step(self, step: int) -> None:
         """Book a finished step. A lower step than before means that work was lost."""
         before = self.step
         self.step = step
@@ -112,16 +112,16 @@ class Account(msgspec.Struct):
             self.steps_made += step - before
         self.furthest = max(step, self.furthest or step)
 
-    def goodput(self, now: float) -> Goodput:
+    def goodput(self, now: float) -> GoodputReport:
         """Return the account up to now."""
         parts = dict(self.parts_s)
         if self.since is not None:
             parts[self.phase] = parts.get(self.phase, 0.0) + max(0.0, now - self.until)
-        training = parts.pop(Phase.TRAINING, 0.0)
+        training = parts.pop(NodePhase.TRAINING, 0.0)
         lost = min(self.lost_s, training)
         if lost:
             parts[LOST] = lost
-        return Goodput(
+        return GoodputReport(
             wall_s=training + sum(parts.values()) - (lost if LOST in parts else 0.0),
             productive_s=training - lost,
             parts_s=parts,
@@ -132,7 +132,7 @@ class Account(msgspec.Struct):
         )
 
     def _training_s(self) -> float:
-        return self.parts_s.get(Phase.TRAINING, 0.0)
+        return self.parts_s.get(NodePhase.TRAINING, 0.0)
 
     def _step_s(self) -> float:
         return self._training_s() / self.steps_made if self.steps_made else 0.0

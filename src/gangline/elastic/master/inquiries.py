@@ -2,61 +2,63 @@
 
 from dataclasses import dataclass, field
 
-from gangline.elastic.master.core import Core
-from gangline.elastic.progress import Saves
+from gangline.elastic.master.core import MasterCore
+from gangline.elastic.progress import SaveCounts
 from gangline.elastic.protocol import messages as msg
 
 
-def answer_to(request: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
+def answer_query(request: msg.Request, core: MasterCore, job: str, now: float) -> msg.Reply:
     """Answer a request about keys, shards, goodput or the job."""
     ledger = core.state.ledger
     match request:
         case msg.KeyValueGet(keys=keys):
-            return core.values_of(keys)
-        case msg.GoodputWanted():
-            return core.state.kept.account.goodput(now)
-        case msg.StatusWanted(events_after=after):
+            return core.read_values(keys)
+        case msg.GoodputRequest():
+            return core.state.persistent.account.goodput(now)
+        case msg.JobStatusRequest(events_after=after):
             return _status(core, job, after, now)
-        case msg.ShardCheckpointWanted(dataset=name):
+        case msg.ShardCheckpointRequest(dataset=name):
             content = ledger.checkpoint(name)
-            return _unknown(name) if content is None else msg.ShardCheckpoint(content=content)
-        case msg.DatasetStateWanted(dataset=name):
+            return _unknown(name) if content is None else msg.ShardCheckpointReply(content=content)
+        case msg.DatasetStateRequest(dataset=name):
             state = ledger.state(name)
-            return _unknown(name) if state is None else msg.DatasetStateKnown(state=state)
+            return _unknown(name) if state is None else msg.DatasetStateReply(state=state)
         case _:
-            return msg.Refused(reason="BadRequest", message=f"{type(request).__name__} is no query")
+            return msg.RequestRefused(
+                reason="BadRequest", message=f"{type(request).__name__} is no query"
+            )
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WorldProgress:
     """Progress of the world, from the last heartbeats of its members."""
 
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
     """Lowest step that a complete checkpoint of any reporting member holds."""
-    saves: Saves = field(default_factory=Saves)
+    saves: SaveCounts = field(default_factory=SaveCounts)
     cpus: float = 0.0
     memory_bytes: int = 0
 
 
-def pace_of(core: Core) -> Pace:
+def world_progress(core: MasterCore) -> WorldProgress:
     members = core.rendezvous.state.members
-    beats = [beat for node, beat in core.beats.items() if node in members]
+    beats = [beat for node, beat in core.heartbeats.items() if node in members]
     used = [beat.resources for beat in beats if beat.resources is not None]
     saved = [beat.checkpoint_step for beat in beats if beat.checkpoint_step is not None]
-    return Pace(
+    return WorldProgress(
         steps_per_s=min((beat.steps_per_s for beat in beats if beat.steps_per_s), default=0.0),
         checkpoint_step=min(saved, default=None),
-        saves=Saves.most(beat.saves for beat in beats),
+        saves=SaveCounts.merge_max(beat.saves for beat in beats),
         cpus=sum(each.cpus for each in used),
         memory_bytes=sum(each.memory_bytes for each in used),
     )
 
 
-def summary_of(core: Core, now: float) -> dict[str, str]:
+def state_summary(core: MasterCore, now: float) -> dict[str, str]:
     """Summarize the job for the ConfigMap, beside the state."""
-    goodput, state = core.state.kept.account.goodput(now), core.rendezvous.state
-    pace = pace_of(core)
+    goodput, state = core.state.persistent.account.goodput(now), core.rendezvous.state
+    pace = world_progress(core)
     parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}
     return {
         "goodput": f"{goodput.share:.4f}",
@@ -77,14 +79,16 @@ def summary_of(core: Core, now: float) -> dict[str, str]:
         "waitingNodes": str(len(state.waiting)),
         "cpus": f"{pace.cpus:.1f}",
         "memoryBytes": str(pace.memory_bytes),
-        "lastEvent": core.state.kept.events[-1].reason if core.state.kept.events else "",
+        "lastEvent": core.state.persistent.events[-1].reason
+        if core.state.persistent.events
+        else "",
     }
 
 
-def _status(core: Core, job: str, events_after: int, now: float) -> msg.Status:
-    kept, state = core.state.kept, core.rendezvous.state
+def _status(core: MasterCore, job: str, events_after: int, now: float) -> msg.JobStatusReply:
+    kept, state = core.state.persistent, core.rendezvous.state
     skipped = max(0, events_after + 1 - kept.first_event)
-    return msg.Status(
+    return msg.JobStatusReply(
         job=job,
         round=state.round,
         world=None if state.is_broken else state.world,
@@ -97,5 +101,5 @@ def _status(core: Core, job: str, events_after: int, now: float) -> msg.Status:
     )
 
 
-def _unknown(dataset: str) -> msg.Refused:
-    return msg.Refused(reason="UnknownDataset", message=f"there is no data set {dataset}")
+def _unknown(dataset: str) -> msg.RequestRefused:
+    return msg.RequestRefused(reason="UnknownDataset", message=f"there is no data set {dataset}")

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MAGIC = b"gangline master journal 1\n"
 _HEAD = struct.Struct(">II")
-SMALLEST_TO_SHORTEN = 4 * 2**20
+MIN_COMPACT_BYTES = 4 * 2**20
 """With fewer bytes of records no new snapshot is written."""
 
 
@@ -38,7 +38,9 @@ class Journal(Protocol):
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return the last snapshot (empty: none) and the records since. Call it once, first."""
 
-    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
+    def set_state_source(
+        self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
+    ) -> None:
         """Set the sources of the state, for a journal that writes complete states.
 
         The summary is for people and for components that only read.
@@ -47,7 +49,7 @@ class Journal(Protocol):
     def append(self, record: bytes) -> None:
         """Buffer a record; ``write`` writes it."""
 
-    def show(self, event: "JobEvent") -> None:
+    def publish_event(self, event: "JobEvent") -> None:
         """Publish an event of the job's timeline, if the journal has a place for it."""
 
     @property
@@ -55,7 +57,7 @@ class Journal(Protocol):
         """True if replies that must survive the machine have to wait for ``sync``."""
 
     @property
-    def wants_snapshot(self) -> bool:
+    def needs_compaction(self) -> bool:
         """True if the journal has grown so much that it should be compacted."""
 
     def write(self) -> None:
@@ -72,7 +74,7 @@ class Journal(Protocol):
             OSError: that failed.
         """
 
-    async def shorten(self, snapshot: bytes) -> None:
+    async def compact(self, snapshot: bytes) -> None:
         """Replace all records by a snapshot.
 
         Raises:
@@ -87,24 +89,24 @@ class NoJournal:
     """Stores nothing: a restarted master knows only what agents report to it."""
 
     is_slow = False
-    wants_snapshot = False
+    needs_compaction = False
 
     def read(self) -> tuple[bytes, list[bytes]]:
         return b"", []
 
-    def begin(
+    def set_state_source(
         self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
     ) -> None: ...
 
     def append(self, record: bytes) -> None: ...
 
-    def show(self, event: "JobEvent") -> None: ...
+    def publish_event(self, event: "JobEvent") -> None: ...
 
     def write(self) -> None: ...
 
     async def sync(self) -> None: ...
 
-    async def shorten(self, snapshot: bytes) -> None: ...
+    async def compact(self, snapshot: bytes) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -136,9 +138,9 @@ class FileJournal:
             raise JournalError(f"the journal {self._path} cannot be used: {error}") from error
         if not content.startswith(MAGIC[: len(content)]):
             raise JournalError(f"{self._path} is no journal of a gangline master")
-        entries, end = _entries(content)
+        entries, end = _decode_entries(content)
         if end == 0:
-            self._begin()
+            self._initialize()
             return b"", []
         if end < len(content):
             details = {"journal": str(self._path), "bytes": len(content) - end}
@@ -147,21 +149,23 @@ class FileJournal:
         self._size, self._snapshot_size = end, len(entries[0])
         return entries[0], entries[1:]
 
-    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
+    def set_state_source(
+        self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
+    ) -> None:
         """Do nothing: this journal stores records, and requests snapshots by
         ``needs_compaction``.
         """
 
-    def show(self, event: "JobEvent") -> None:
+    def publish_event(self, event: "JobEvent") -> None:
         """Do nothing: a file publishes no events."""
 
     def append(self, record: bytes) -> None:
-        self._pending.append(_entry(record))
+        self._pending.append(_encode_entry(record))
 
     @property
-    def wants_snapshot(self) -> bool:
+    def needs_compaction(self) -> bool:
         records = self._size - self._snapshot_size
-        return records > max(SMALLEST_TO_SHORTEN, 2 * self._snapshot_size)
+        return records > max(MIN_COMPACT_BYTES, 2 * self._snapshot_size)
 
     def write(self) -> None:
         if not self._pending:
@@ -181,7 +185,7 @@ class FileJournal:
             self._is_synced = True
             await asyncio.get_running_loop().run_in_executor(None, os.fdatasync, self._file)
 
-    async def shorten(self, snapshot: bytes) -> None:
+    async def compact(self, snapshot: bytes) -> None:
         self._pending.clear()  # the snapshot contains them
         # Not in another thread: no record may be written to the old file meanwhile.
         self._replace(snapshot)
@@ -208,15 +212,15 @@ class FileJournal:
                 return file
             os.close(file)
 
-    def _begin(self) -> None:
-        head = MAGIC + _entry(b"")
+    def _initialize(self) -> None:
+        head = MAGIC + _encode_entry(b"")
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, head, 0)
         os.fdatasync(self._file)
         self._size = len(head)
 
     def _replace(self, snapshot: bytes) -> None:
-        content = MAGIC + _entry(snapshot)
+        content = MAGIC + _encode_entry(snapshot)
         new = self._path.with_name(self._path.name + ".new")
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -240,19 +244,19 @@ def _write_all(file: int, content: bytes, offset: int) -> None:
         written += os.pwrite(file, content[written:], offset + written)
 
 
-def _entry(content: bytes) -> bytes:
+def _encode_entry(content: bytes) -> bytes:
     return _HEAD.pack(len(content), zlib.crc32(content)) + content
 
 
-def _entries(content: bytes) -> tuple[list[bytes], int]:
+def _decode_entries(content: bytes) -> tuple[list[bytes], int]:
     """Return the complete entries, and where they end; 0 if not even the snapshot is complete."""
-    found, start = list(_walk(content)), len(MAGIC)
+    found, start = list(_iterate_entries(content)), len(MAGIC)
     if not found:
         return [], 0
     return found, start + sum(_HEAD.size + len(entry) for entry in found)
 
 
-def _walk(content: bytes) -> Iterator[bytes]:
+def _iterate_entries(content: bytes) -> Iterator[bytes]:
     start = len(MAGIC)
     while start + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, start)

@@ -7,22 +7,22 @@ from collections.abc import Callable
 import msgspec
 
 from gangline.elastic.master import records as rec
-from gangline.elastic.master.clock import JobClock, Moment, moment
-from gangline.elastic.master.core import Core
+from gangline.elastic.master.clock import JobClock, ClockReading, read_clocks
+from gangline.elastic.master.core import MasterCore
 from gangline.elastic.master.journal import Journal, JournalError
-from gangline.elastic.master.outbox import Outbox
+from gangline.elastic.master.outbox import GroupCommit
 from gangline.elastic.master.service import MasterService
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.master.state import Kept, MasterState
-from gangline.elastic.protocol.seal import Secret
-from gangline.elastic.protocol.server import Server
+from gangline.elastic.master.state import PersistentState, MasterState
+from gangline.elastic.protocol.seal import JobSecret
+from gangline.elastic.protocol.server import MasterServer
 
 log = logging.getLogger(__name__)
 
 
-async def run(
+async def run_master(
     settings: MasterSettings,
-    secret: Secret,
+    secret: JobSecret,
     journal: Journal,
     stop: asyncio.Event,
     listening: Callable[[int], None] = lambda port: None,
@@ -41,20 +41,20 @@ async def run(
 
 async def _serve(
     settings: MasterSettings,
-    secret: Secret,
+    secret: JobSecret,
     journal: Journal,
     stop: asyncio.Event,
     listening: Callable[[int], None],
 ) -> None:
-    core, at = replayed(journal)
-    now = moment()
-    down_s = away_s(core.state.kept, at, now)
+    core, at = replay_journal(journal)
+    now = read_clocks()
+    down_s = downtime_s(core.state.persistent, at, now)
     clock = JobClock(at or now.wall_s)
-    outbox = Outbox(journal)
+    outbox = GroupCommit(journal)
     service = MasterService(settings, core, clock, outbox)
-    outbox.serve(service.snapshot, service.journal_failed)
-    journal.begin(service.snapshot, service.summary)
-    server = Server(service, secret)
+    outbox.configure(service.snapshot, service.journal_failed)
+    journal.set_state_source(service.snapshot, service.summary)
+    server = MasterServer(service, secret)
     inherited = settings.listen_descriptor
     port = await server.start(settings.host, settings.port, inherited)
     log.info(
@@ -67,7 +67,7 @@ async def _serve(
         await _end(settings, service, stop)
         for task in tasks:
             task.cancel()
-    service.note()
+    service.record_goodput()
     await outbox.flush()
     await server.stop()
 
@@ -87,7 +87,7 @@ async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.E
             wait.cancel()
 
 
-def away_s(state: Kept, at: float, now: Moment) -> float:
+def downtime_s(state: PersistentState, at: float, now: ClockReading) -> float:
     """Return the seconds without a master.
 
     Args:
@@ -99,10 +99,10 @@ def away_s(state: Kept, at: float, now: Moment) -> float:
         return 0.0
     if state.moment is None:  # an earlier release wrote it, whose job clock started as wall clock
         return max(0.0, now.wall_s - at - state.down_s)
-    return max(0.0, state.moment.until(now) - (at - state.moment_at))
+    return max(0.0, state.moment.seconds_until(now) - (at - state.moment_at))
 
 
-def replayed(journal: Journal) -> tuple[Core, float]:
+def replay_journal(journal: Journal) -> tuple[MasterCore, float]:
     """Replay the journal: return the state, and the time at which it ends (0 for a new one).
 
     Raises:
@@ -110,13 +110,13 @@ def replayed(journal: Journal) -> tuple[Core, float]:
     """
     snapshot, lines = journal.read()
     try:
-        state, at = MasterState.restored(snapshot) if snapshot else (MasterState(), 0.0)
-        core = Core(state)
+        state, at = MasterState.from_snapshot(snapshot) if snapshot else (MasterState(), 0.0)
+        core = MasterCore(state)
         for line in lines:
-            record = rec.decode(line)
+            record = rec.decode_record(line)
             core.apply(record)
             at = record.at
-        core.timeline.news()  # an earlier master has published these events
+        core.timeline.take_new()  # an earlier master has published these events
     except (ValueError, msgspec.MsgspecError) as error:
         raise JournalError(f"the journal cannot be read: {error}") from error
     return core, at

@@ -1,16 +1,16 @@
 """The Prometheus metrics of the master."""
 
-from gangline.elastic.master.core import Core
-from gangline.elastic.master.inquiries import pace_of
+from gangline.elastic.master.core import MasterCore
+from gangline.elastic.master.inquiries import world_progress
 
 
-def page_of(core: Core, now: float) -> bytes:
+def metrics_page(core: MasterCore, now: float) -> bytes:
     """Return the metrics page: numbers only, no content of the job."""
     # The import is slow; only a master that is scraped needs it.
     from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
 
     registry = CollectorRegistry(auto_describe=False)
-    goodput = core.state.kept.account.goodput(now)
+    goodput = core.state.persistent.account.goodput(now)
     state = core.rendezvous.state
 
     def gauge(name: str, text: str, value: float) -> None:
@@ -28,7 +28,7 @@ def page_of(core: Core, now: float) -> bytes:
     for phase, seconds in goodput.parts_s.items():
         parts.labels(phase).set(seconds)
     gauge("step", "The last step reported.", goodput.step or 0)
-    pace = pace_of(core)
+    pace = world_progress(core)
     gauge("steps_per_second", "Speed of the slowest node.", pace.steps_per_s)
     gauge("checkpoint_step", "The last step of a complete checkpoint.", pace.checkpoint_step or 0)
     for name, text, number in (

@@ -25,36 +25,36 @@ while it syncs it, which would delay all requests.
 """
 
 
-class Outbox:
+class GroupCommit:
     """Delays replies until the journal has the records before them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._snapshot: Callable[[], bytes] = bytes
         self._failed: Callable[[OSError], None] = lambda error: None
-        self._unwritten: list[_Letter] = []
+        self._unwritten: list[_DelayedReply] = []
         """Replies that leave when the journal is written."""
-        self._unsafe: list[_Letter] = []
+        self._unsafe: list[_DelayedReply] = []
         """Replies that leave when the journal is on disk."""
         self._is_due = False
         self._is_sync_due = False
         self._is_failing = False
         self._awake = asyncio.Event()
 
-    def serve(self, snapshot: Callable[[], bytes], failed: Callable[[OSError], None]) -> None:
+    def configure(self, snapshot: Callable[[], bytes], failed: Callable[[OSError], None]) -> None:
         """Set the source of the state, and the callback for a journal that cannot be written."""
         self._snapshot, self._failed = snapshot, failed
 
-    def record(self, record: bytes) -> None:
+    def append_record(self, record: bytes) -> None:
         """Append a record; it is written at the end of this turn of the event loop."""
         self._journal.append(record)
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._write)
 
-    def show(self, news: Sequence[JobEvent]) -> None:
+    def publish_events(self, news: Sequence[JobEvent]) -> None:
         for event in news:
-            self._journal.show(event)
+            self._journal.publish_event(event)
 
     def send(self, peer: Peer, number: int, body: bytes, *, is_lasting: bool = False) -> None:
         """Send a reply when all records before it are written.
@@ -89,8 +89,8 @@ class Outbox:
         self._is_sync_due = False
         unsafe, self._unsafe = self._unsafe, []
         try:
-            if self._journal.wants_snapshot:
-                await self._journal.shorten(self._snapshot())
+            if self._journal.needs_compaction:
+                await self._journal.compact(self._snapshot())
             else:
                 await self._journal.sync()
             self._is_failing = False
@@ -106,7 +106,7 @@ class Outbox:
             self._fail(error)
         unwritten, self._unwritten = self._unwritten, []
         _send(unwritten)
-        if self._unsafe or self._is_failing or self._journal.wants_snapshot:
+        if self._unsafe or self._is_failing or self._journal.needs_compaction:
             self._awake.set()
         elif not self._is_sync_due:
             self._is_sync_due = True
@@ -119,9 +119,9 @@ class Outbox:
             self._failed(error)
 
 
-_Letter = tuple[Peer, int, bytes]
+_DelayedReply = tuple[Peer, int, bytes]
 
 
-def _send(letters: list[_Letter]) -> None:
+def _send(letters: list[_DelayedReply]) -> None:
     for peer, number, body in letters:
         peer.send_body(number, body)

@@ -10,12 +10,12 @@ from gangline.elastic.protocol.server import Peer
 
 K = TypeVar("K", bound=Hashable)
 
-LONGEST_WAIT_S = 300.0
+MAX_WAIT_S = 300.0
 """Upper limit of the timeout that a request may ask for."""
 
 
 @dataclass(slots=True, eq=False)
-class Poll:
+class LongPoll:
     """A waiting request."""
 
     peer: Peer
@@ -24,34 +24,34 @@ class Poll:
     timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
 
-class Polls(Generic[K]):
+class LongPolls(Generic[K]):
     """Waiting requests by key."""
 
-    def __init__(self, expired: Callable[[Poll], None]) -> None:
+    def __init__(self, expired: Callable[[LongPoll], None]) -> None:
         self._expired = expired
-        self._by_key: dict[K, dict[Poll, None]] = {}
+        self._by_key: dict[K, dict[LongPoll, None]] = {}
 
     def __len__(self) -> int:
         return sum(len(polls) for polls in self._by_key.values())
 
-    def add(self, key: K, poll: Poll, wait_s: float) -> None:
+    def add(self, key: K, poll: LongPoll, wait_s: float) -> None:
         """Store a waiting request; after ``wait_s`` it is removed and ``expired`` is called."""
-        patience = min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        patience = min(max(wait_s, 0.0), MAX_WAIT_S)
         loop = asyncio.get_running_loop()
         poll.timer = loop.call_later(patience, self._expire, key, poll)
         self._by_key.setdefault(key, {})[poll] = None
 
-    def of(self, key: K) -> list[Poll]:
+    def of(self, key: K) -> list[LongPoll]:
         """Return the requests that wait for a key, in order of arrival."""
         return [*self._by_key.get(key, ())]
 
-    def all(self) -> Iterator[tuple[K, Poll]]:
+    def all(self) -> Iterator[tuple[K, LongPoll]]:
         """Yield all waiting requests. They may be removed meanwhile."""
         for key, polls in [*self._by_key.items()]:
             for poll in [*polls]:
                 yield key, poll
 
-    def remove(self, key: K, poll: Poll) -> None:
+    def remove(self, key: K, poll: LongPoll) -> None:
         if poll.timer is not None:
             poll.timer.cancel()
         polls = self._by_key.get(key, {})
@@ -64,6 +64,6 @@ class Polls(Generic[K]):
             if poll.peer is peer:
                 self.remove(key, poll)
 
-    def _expire(self, key: K, poll: Poll) -> None:
+    def _expire(self, key: K, poll: LongPoll) -> None:
         self.remove(key, poll)
         self._expired(poll)

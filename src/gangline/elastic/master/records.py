@@ -4,30 +4,30 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.elastic.master.clock import Moment
-from gangline.elastic.master.goodput import Account
-from gangline.elastic.protocol.kinds import Message
+from gangline.elastic.master.clock import ClockReading
+from gangline.elastic.master.goodput import GoodputAccount
+from gangline.elastic.protocol.kinds import ProtocolMessage
 from gangline.elastic.protocol.messages import Request
 
 
-class Started(Message):
+class MasterStarted(ProtocolMessage, tag="Started"):
     """A master process has started."""
 
     master: str
     down_s: float = 0.0
     """Seconds without a master before it; the job's clock stood still meanwhile."""
-    moment: Moment | None = None
+    moment: ClockReading | None = None
     """Clock reading at the start."""
 
 
-class Lost(Message):
+class NodeLost(ProtocolMessage, tag="Lost"):
     """A node is considered dead."""
 
     node_id: int
     reason: str
 
 
-class RestartedInPlace(Message):
+class WorkersRestarted(ProtocolMessage, tag="RestartedInPlace"):
     """The workers of a node were restarted without a new world."""
 
     node_id: int
@@ -35,7 +35,7 @@ class RestartedInPlace(Message):
     attempt: int
 
 
-class Adopted(Message):
+class MemberAdopted(ProtocolMessage, tag="Adopted"):
     """A node reported that it trains in a round that the master does not know."""
 
     node_id: int
@@ -43,35 +43,42 @@ class Adopted(Message):
     round: int
 
 
-class Passed(Message):
+class TimePassed(ProtocolMessage, tag="Passed"):
     """Time has passed."""
 
 
-class Noted(Message):
+class GoodputRecorded(ProtocolMessage, tag="Noted"):
     """The goodput account, which depends on heartbeats that are not journaled."""
 
-    account: Account
-    moment: Moment | None = None
+    account: GoodputAccount
+    moment: ClockReading | None = None
 
 
-class CommandsSeen(Message):
+class CommandsSeen(ProtocolMessage):
     """A node has seen later commands than the master remembers."""
 
     node_id: int
     seen: int
 
 
-Happening: TypeAlias = (
-    Request | Started | Lost | RestartedInPlace | Adopted | Passed | Noted | CommandsSeen
+RecordBody: TypeAlias = (
+    Request
+    | MasterStarted
+    | NodeLost
+    | WorkersRestarted
+    | MemberAdopted
+    | TimePassed
+    | GoodputRecorded
+    | CommandsSeen
 )
 
 
-class Record(msgspec.Struct, array_like=True):
+class JournalRecord(msgspec.Struct, array_like=True):
     """An entry of the journal."""
 
     at: float
     """Time on the job's clock, which runs only while there is a master."""
-    what: Happening
+    body: RecordBody
     client: str = ""
     number: int = 0
     """Client and request number, which identify a repeated request; 0 for the master's own records.
@@ -79,14 +86,14 @@ class Record(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder = msgspec.msgpack.Decoder(JournalRecord)
 
 
-def encode(record: Record) -> bytes:
+def encode_record(record: JournalRecord) -> bytes:
     return _encoder.encode(record)
 
 
-def decode(line: bytes) -> Record:
+def decode_record(line: bytes) -> JournalRecord:
     """Read a record.
 
     Raises:

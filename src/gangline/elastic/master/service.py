@@ -16,21 +16,21 @@ from typing import Any
 from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import core as topic
 from gangline.elastic.master import records as rec
-from gangline.elastic.master.checks import Checks
-from gangline.elastic.master.clock import JobClock, moment
-from gangline.elastic.master.core import CHANGING, LASTING, Applied, Core
-from gangline.elastic.master.inquiries import answer_to, summary_of
-from gangline.elastic.master.lives import Lives
-from gangline.elastic.master.metrics import page_of
-from gangline.elastic.master.outbox import Outbox
-from gangline.elastic.master.polls import Poll, Polls
+from gangline.elastic.master.checks import NodeCheckRequests
+from gangline.elastic.master.clock import JobClock, read_clocks
+from gangline.elastic.master.core import STATE_CHANGING, DURABLE, ApplyResult, MasterCore
+from gangline.elastic.master.inquiries import answer_query, state_summary
+from gangline.elastic.master.lives import LivenessTracker
+from gangline.elastic.master.metrics import metrics_page
+from gangline.elastic.master.outbox import GroupCommit
+from gangline.elastic.master.polls import LongPoll, LongPolls
 from gangline.elastic.master.settings import MasterSettings
 from gangline.elastic.protocol import envelope
 from gangline.elastic.protocol import messages as msg
-from gangline.elastic.protocol.release import release
-from gangline.elastic.protocol.server import Peer, negotiated
+from gangline.elastic.protocol.release import installed_version
+from gangline.elastic.protocol.server import Peer, negotiate_version
 
-NOTE_EVERY_S = 30.0
+GOODPUT_RECORD_EVERY_S = 30.0
 """Interval at which goodput is journaled; a killed master loses at most this much of it."""
 
 
@@ -38,19 +38,19 @@ class MasterService:
     """Answers the clients of one job."""
 
     def __init__(
-        self, settings: MasterSettings, core: Core, clock: JobClock, outbox: Outbox
+        self, settings: MasterSettings, core: MasterCore, clock: JobClock, outbox: GroupCommit
     ) -> None:
         self.settings, self.core = settings, core
         self.name = uuid.uuid4().hex
         self.is_over = asyncio.Event()
         self._clock, self._outbox = clock, outbox
-        self._lives = Lives(settings.silence_s, settings.grace_s, self._lost)
-        self._joins: Polls[int] = Polls(self._join_expired)
-        self._finishing: Polls[int] = Polls(self._saying(_OTHERS_WORK))
-        self._commands: Polls[int] = Polls(self._saying(msg.Commands()))
-        self._keys: Polls[str] = Polls(self._saying(_KEYS_MISSING))
-        self._shards: Polls[str] = Polls(self._saying(_NO_SHARDS))
-        self._checks = Checks(self._send)
+        self._lives = LivenessTracker(settings.silence_s, settings.grace_s, self._lost)
+        self._joins: LongPolls[int] = LongPolls(self._join_expired)
+        self._finishing: LongPolls[int] = LongPolls(self._reply_with(_OTHERS_RUNNING))
+        self._commands: LongPolls[int] = LongPolls(self._reply_with(msg.Commands()))
+        self._keys: LongPolls[str] = LongPolls(self._reply_with(_KEYS_MISSING))
+        self._shards: LongPolls[str] = LongPolls(self._reply_with(_NO_SHARDS_YET))
+        self._checks = NodeCheckRequests(self._send)
         self._world: tuple[int, bytes] = (0, b"")
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -59,7 +59,7 @@ class MasterService:
 
     def start(self, down_s: float) -> None:
         """Start: all known nodes get the full timeout to be heard from."""
-        self.happened(rec.Started(master=self.name, down_s=down_s, moment=moment()))
+        self.apply_own(rec.MasterStarted(master=self.name, down_s=down_s, moment=read_clocks()))
         state = self.core.rendezvous.state
         for node in [*state.members, *state.waiting]:
             self._lives.expect(node)
@@ -73,37 +73,39 @@ class MasterService:
             await asyncio.sleep(min(1.0, self.settings.silence_s / 4))
             self._lives.check()
             self._book()
-            if self._clock.now() - noted >= NOTE_EVERY_S:
-                self.note()
+            if self._clock.now() - noted >= GOODPUT_RECORD_EVERY_S:
+                self.record_goodput()
                 noted = self._clock.now()
 
-    def note(self) -> None:
-        self.happened(rec.Noted(account=self.core.state.kept.account, moment=moment()))
+    def record_goodput(self) -> None:
+        self.apply_own(
+            rec.GoodputRecorded(account=self.core.state.persistent.account, moment=read_clocks())
+        )
 
     def snapshot(self) -> bytes:
         return self.core.state.snapshot(self._clock.now())
 
     def summary(self) -> dict[str, str]:
         """Return the summary of the job for the ConfigMap."""
-        return summary_of(self.core, self._clock.now())
+        return state_summary(self.core, self._clock.now())
 
     def journal_failed(self, error: OSError) -> None:
         """Report in the timeline that the journal cannot be written."""
-        self.happened(msg.JobEvent(reason="JournalFailed", message=str(error)))
+        self.apply_own(msg.JobEvent(reason="JournalFailed", message=str(error)))
 
     # Called by the server
 
-    def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.Refused:
+    def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.RequestRefused:
         """Accept a connection of this job."""
         job = self.settings.job
         if hello.job and job and hello.job != job:
             problem = f"this is the master of {job}, not of {hello.job}"
-            return msg.Refused(reason="WrongJob", message=problem)
+            return msg.RequestRefused(reason="WrongJob", message=problem)
         if hello.node_id is not None and hello.node_id not in self.core.rendezvous.state.gone:
-            self._lives.heard(hello.node_id, peer)
+            self._lives.mark_alive(hello.node_id, peer)
         return msg.Welcome(
-            protocol=negotiated(hello),
-            version=release(),
+            protocol=negotiate_version(hello),
+            version=installed_version(),
             master=self.name,
             job=job,
             heartbeat_s=self.settings.heartbeat_s,
@@ -115,22 +117,22 @@ class MasterService:
         handler = _HANDLERS.get(type(request))
         if handler is not None:
             handler(self, peer, number, request)
-        elif type(request) in CHANGING:
+        elif type(request) in STATE_CHANGING:
             applied = self._apply(request, self._client(peer), number)
             assert applied.reply is not None
-            self._send(peer, number, applied.reply, is_lasting=isinstance(request, LASTING))
+            self._send(peer, number, applied.reply, is_lasting=isinstance(request, DURABLE))
         else:
             problem = f"{type(request).__name__} is not a request to the master"
-            self._send(peer, number, msg.Refused(reason="BadRequest", message=problem))
+            self._send(peer, number, msg.RequestRefused(reason="BadRequest", message=problem))
 
-    def lost(self, peer: Peer) -> None:
+    def disconnected(self, peer: Peer) -> None:
         """Process the end of a connection."""
         for polls in (self._joins, self._finishing, self._commands):
             polls.drop(peer)
         self._keys.drop(peer)
         self._shards.drop(peer)
         self._checks.drop(peer)
-        self._lives.disconnected(peer)
+        self._lives.mark_disconnected(peer)
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
         """Answer probes and Prometheus."""
@@ -139,28 +141,28 @@ class MasterService:
             return HTTPStatus.OK, b"ok\n"
         if path == "/metrics" and self.settings.serves_metrics:
             self._book()
-            return HTTPStatus.OK, page_of(self.core, self._clock.now())
+            return HTTPStatus.OK, metrics_page(self.core, self._clock.now())
         return HTTPStatus.NOT_FOUND, b"there is /healthz, /readyz and /metrics\n"
 
     # Records
 
-    def happened(self, what: rec.Happening) -> None:
+    def apply_own(self, what: rec.RecordBody) -> None:
         """Apply a record of the master's own."""
         self._apply(what, "", 0)
 
-    def _apply(self, what: rec.Happening, client: str, number: int) -> Applied:
-        record = rec.Record(self._clock.now(), what, client, number)
+    def _apply(self, what: rec.RecordBody, client: str, number: int) -> ApplyResult:
+        record = rec.JournalRecord(self._clock.now(), what, client, number)
         applied = self.core.apply(record)
         if applied.changed:
-            self._outbox.record(rec.encode(record))
+            self._outbox.append_record(rec.encode_record(record))
             self._set_alarm()
-            self._outbox.show(self.core.timeline.news())
+            self._outbox.publish_events(self.core.timeline.take_new())
         if applied.topics:
             self._serve_waiting(applied.topics)
         return applied
 
     def _lost(self, node: int, reason: str) -> None:
-        self.happened(rec.Lost(node_id=node, reason=reason))
+        self.apply_own(rec.NodeLost(node_id=node, reason=reason))
         self._checks.lost(node)
 
     def _set_alarm(self) -> None:
@@ -178,38 +180,38 @@ class MasterService:
 
     def _on_alarm(self) -> None:
         self._alarm = None
-        self.happened(rec.Passed())
+        self.apply_own(rec.TimePassed())
         self._set_alarm()
 
     def _book(self) -> None:
         """Book time in the current phase."""
-        account, state = self.core.state.kept.account, self.core.rendezvous.state
+        account, state = self.core.state.persistent.account, self.core.rendezvous.state
         phase = account.phase
         if state.is_broken:
-            phase = msg.Phase.RESTARTING
+            phase = msg.NodePhase.RESTARTING
         elif not state.members:
-            phase = msg.Phase.RESTARTING if state.world else msg.Phase.WAITING
-        account.move(self._clock.now(), phase)
+            phase = msg.NodePhase.RESTARTING if state.world else msg.NodePhase.WAITING
+        account.change_phase(self._clock.now(), phase)
 
     # Requests that wait
 
     def _join(self, peer: Peer, number: int, join: msg.Join) -> None:
-        self._lives.heard(
+        self._lives.mark_alive(
             join.node_id, peer if peer.hello and peer.hello.node_id is not None else None
         )
         applied = self._apply(join, self._client(peer), number)
-        answer = applied.reply or self.core.join_answer(join)
+        answer = applied.reply or self.core.join_reply(join)
         if answer is None:
-            self._joins.add(join.node_id, Poll(peer, number, join), join.wait_s)
+            self._joins.add(join.node_id, LongPoll(peer, number, join), join.wait_s)
         else:
             self._send_world(peer, number, answer)
         self._book()
 
-    def _finished(self, peer: Peer, number: int, request: msg.Finished) -> None:
+    def _finished(self, peer: Peer, number: int, request: msg.WorkersFinished) -> None:
         self._apply(request, self._client(peer), number)
-        answer = self.core.finished_answer(request)
+        answer = self.core.finished_reply(request)
         if answer is None:
-            self._finishing.add(request.node_id, Poll(peer, number, request), request.wait_s)
+            self._finishing.add(request.node_id, LongPoll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, answer)
 
@@ -218,12 +220,12 @@ class MasterService:
         self._lives.forget(node)
         self._checks.lost(node)
         self._apply(leave, self._client(peer), number)
-        self._send(peer, number, msg.Done())
+        self._send(peer, number, msg.Acknowledged())
 
     def _heartbeat(self, peer: Peer, number: int, beat: msg.Heartbeat) -> None:
-        node, kept = beat.node_id, self.core.state.kept
-        self._lives.heard(node, peer)
-        self.core.beats[node] = beat
+        node, kept = beat.node_id, self.core.state.persistent
+        self._lives.mark_alive(node, peer)
+        self.core.heartbeats[node] = beat
         if beat.round > 0:
             self._check_round(beat)
         self._check_seen(node, beat.commands_seen)
@@ -233,70 +235,72 @@ class MasterService:
             if not state.is_broken and state.members:
                 kept.account.phase = beat.phase
             if beat.round > 0:
-                kept.account.hear(beat)
+                kept.account.book_heartbeat(beat)
         commands = self.core.commands_for(node, beat.commands_seen)
         self._send(peer, number, commands or msg.Commands())
 
     def _check_round(self, beat: msg.Heartbeat) -> None:
         """Detect what the rendezvous does not know: a lost world, a restart in place."""
-        adopted = rec.Adopted(node_id=beat.node_id, incarnation=beat.incarnation, round=beat.round)
+        adopted = rec.MemberAdopted(
+            node_id=beat.node_id, incarnation=beat.incarnation, round=beat.round
+        )
         self._apply(adopted, "", 0)
         attempt = (beat.round, beat.attempt)
-        if self.core.state.kept.attempts.get(beat.node_id) != attempt:
-            self.happened(
-                rec.RestartedInPlace(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
+        if self.core.state.persistent.attempts.get(beat.node_id) != attempt:
+            self.apply_own(
+                rec.WorkersRestarted(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
             )
 
-    def _check(self, peer: Peer, number: int, request: msg.CheckWanted | msg.CheckResult) -> None:
-        self._lives.heard(request.node_id, peer)
-        self._checks.ask(peer, number, request)
+    def _check(self, peer: Peer, number: int, request: msg.CheckRequest | msg.CheckResult) -> None:
+        self._lives.mark_alive(request.node_id, peer)
+        self._checks.handle(peer, number, request)
 
     def _get_commands(self, peer: Peer, number: int, request: msg.GetCommands) -> None:
-        self._lives.heard(request.node_id, peer)
+        self._lives.mark_alive(request.node_id, peer)
         self._check_seen(request.node_id, request.seen)
         commands = self.core.commands_for(request.node_id, request.seen)
         if commands is not None:
             self._send(peer, number, commands)
         else:
-            self._commands.add(request.node_id, Poll(peer, number, request), request.wait_s)
+            self._commands.add(request.node_id, LongPoll(peer, number, request), request.wait_s)
 
     def _check_seen(self, node: int, seen: int) -> None:
-        kept = self.core.state.kept
+        kept = self.core.state.persistent
         known = kept.commands.get(node)
         if seen >= kept.next_command or (known and known[0].number <= seen):
-            self.happened(rec.CommandsSeen(node_id=node, seen=seen))
+            self.apply_own(rec.CommandsSeen(node_id=node, seen=seen))
 
     def _wait_for_keys(self, peer: Peer, number: int, request: msg.KeyValueWait) -> None:
         missing = self._first_missing(request)
         if missing is None:
-            self._send(peer, number, self.core.values_of(request.keys))
+            self._send(peer, number, self.core.read_values(request.keys))
         else:
-            self._keys.add(missing, Poll(peer, number, request), request.wait_s)
+            self._keys.add(missing, LongPoll(peer, number, request), request.wait_s)
 
     def _first_missing(self, request: msg.KeyValueWait) -> str | None:
-        values = self.core.state.kept.values
+        values = self.core.state.persistent.values
         return next((key for key in request.keys if key not in values), None)
 
-    def _shard_event(self, peer: Peer, number: int, request: msg.ShardEvent) -> None:
+    def _shard_event(self, peer: Peer, number: int, request: msg.ShardRequest) -> None:
         reply = self._apply(request, self._client(peer), number).reply
         event = request.event
         waits = (
             request.wait_s > 0
-            and isinstance(event, shard_events.Take)
-            and isinstance(reply, msg.ShardAnswer)
-            and isinstance(reply.answer, shard_events.Taken)
+            and isinstance(event, shard_events.TakeShards)
+            and isinstance(reply, msg.ShardReply)
+            and isinstance(reply.answer, shard_events.TakenShards)
             and reply.answer.supply is shard_events.Supply.WAIT
         )
         assert reply is not None
-        if waits and isinstance(event, shard_events.Take):
-            self._shards.add(event.dataset, Poll(peer, number, request), request.wait_s)
+        if waits and isinstance(event, shard_events.TakeShards):
+            self._shards.add(event.dataset, LongPoll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, reply)
 
-    def _inquiry(self, peer: Peer, number: int, request: msg.Request) -> None:
+    def _query(self, peer: Peer, number: int, request: msg.Request) -> None:
         self._book()
         self._send(
-            peer, number, answer_to(request, self.core, self.settings.job, self._clock.now())
+            peer, number, answer_query(request, self.core, self.settings.job, self._clock.now())
         )
 
     # Replies to long polls
@@ -305,7 +309,7 @@ class MasterService:
         if topic.WORLD in topics:
             for node, poll in self._joins.all():
                 assert isinstance(poll.request, msg.Join)
-                answer = self.core.join_answer(poll.request)
+                answer = self.core.join_reply(poll.request)
                 if answer is not None:
                     self._joins.remove(node, poll)
                     self._send_world(poll.peer, poll.number, answer)
@@ -328,31 +332,31 @@ class MasterService:
 
     def _finish_waiting(self) -> None:
         for node, poll in self._finishing.all():
-            assert isinstance(poll.request, msg.Finished)
-            answer = self.core.finished_answer(poll.request)
+            assert isinstance(poll.request, msg.WorkersFinished)
+            answer = self.core.finished_reply(poll.request)
             if answer is not None:
                 self._finishing.remove(node, poll)
                 self._send(poll.peer, poll.number, answer)
 
     def _serve_keys(self) -> None:
-        values = self.core.state.kept.values
+        values = self.core.state.persistent.values
         for key, poll in self._keys.all():
             if key in values:
                 assert isinstance(poll.request, msg.KeyValueWait)
                 self._keys.remove(key, poll)
                 self._wait_for_keys(poll.peer, poll.number, poll.request)
 
-    def _ask_again(self, poll: Poll) -> None:
-        assert isinstance(poll.request, msg.ShardEvent)
+    def _ask_again(self, poll: LongPoll) -> None:
+        assert isinstance(poll.request, msg.ShardRequest)
         if poll.peer.is_open:
             self._shard_event(poll.peer, poll.number, poll.request)
 
     # Timeouts of long polls
 
-    def _join_expired(self, poll: Poll) -> None:
-        self._send(poll.peer, poll.number, self.core.rendezvous.waiting())
+    def _join_expired(self, poll: LongPoll) -> None:
+        self._send(poll.peer, poll.number, self.core.rendezvous.waiting_message())
 
-    def _saying(self, reply: msg.Reply) -> Callable[[Poll], None]:
+    def _reply_with(self, reply: msg.Reply) -> Callable[[LongPoll], None]:
         return lambda poll: self._send(poll.peer, poll.number, reply)
 
     # Sending
@@ -363,7 +367,7 @@ class MasterService:
 
     def _send_world(self, peer: Peer, number: int, reply: msg.Reply) -> None:
         """Send a reply; a world is encoded once for all its members."""
-        if not isinstance(reply, msg.World):
+        if not isinstance(reply, msg.WorldInfo):
             self._send(peer, number, reply)
             return
         if self._world[0] != reply.round:
@@ -375,23 +379,23 @@ class MasterService:
         return peer.hello.client if peer.hello else ""
 
 
-_OTHERS_WORK = msg.Waiting(message="other nodes have not finished")
-_KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys were not set in time")
-_NO_SHARDS = msg.ShardAnswer(answer=shard_events.Taken(shard_events.Supply.WAIT))
+_OTHERS_RUNNING = msg.JoinPending(message="other nodes have not finished")
+_KEYS_MISSING = msg.RequestRefused(reason="TimedOut", message="the keys were not set in time")
+_NO_SHARDS_YET = msg.ShardReply(answer=shard_events.TakenShards(shard_events.Supply.WAIT))
 
 _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.Join: MasterService._join,
-    msg.Finished: MasterService._finished,
+    msg.WorkersFinished: MasterService._finished,
     msg.Leave: MasterService._leave,
     msg.Heartbeat: MasterService._heartbeat,
     msg.GetCommands: MasterService._get_commands,
     msg.KeyValueWait: MasterService._wait_for_keys,
-    msg.ShardEvent: MasterService._shard_event,
-    msg.CheckWanted: MasterService._check,
+    msg.ShardRequest: MasterService._shard_event,
+    msg.CheckRequest: MasterService._check,
     msg.CheckResult: MasterService._check,
-    msg.GoodputWanted: MasterService._inquiry,
-    msg.StatusWanted: MasterService._inquiry,
-    msg.ShardCheckpointWanted: MasterService._inquiry,
-    msg.DatasetStateWanted: MasterService._inquiry,
-    msg.KeyValueGet: MasterService._inquiry,
+    msg.GoodputRequest: MasterService._query,
+    msg.JobStatusRequest: MasterService._query,
+    msg.ShardCheckpointRequest: MasterService._query,
+    msg.DatasetStateRequest: MasterService._query,
+    msg.KeyValueGet: MasterService._query,
 }

@@ -4,26 +4,26 @@ from typing import Final
 
 import msgspec
 
-from gangline.elastic.data.ledger import Ledger
-from gangline.elastic.master.clock import Moment
-from gangline.elastic.master.goodput import Account
-from gangline.elastic.protocol.messages import Command, JobEvent, Reply
+from gangline.elastic.data.ledger import ShardLedger
+from gangline.elastic.master.clock import ClockReading
+from gangline.elastic.master.goodput import GoodputAccount
+from gangline.elastic.protocol.messages import NodeCommand, JobEvent, Reply
 from gangline.elastic.rendezvous import RendezvousState
 
 VERSION: Final = 1
-EVENTS_KEPT = 500
-REPLIES_KEPT = 64
+MAX_EVENTS = 500
+MAX_REPLIES_PER_CLIENT = 64
 """For each client: the number of concurrent requests that it may repeat."""
-CLIENTS_KEPT = 4096
+MAX_CLIENTS = 4096
 
 
-class Kept(msgspec.Struct):
+class PersistentState(msgspec.Struct):
     """The state beside the ledger of shards."""
 
     job: str = ""
     rendezvous: RendezvousState = msgspec.field(default_factory=RendezvousState)
     values: dict[str, bytes] = {}
-    commands: dict[int, list[Command]] = {}
+    commands: dict[int, list[NodeCommand]] = {}
     """Commands that nodes have not confirmed yet."""
     next_command: int = 1
     attempts: dict[int, tuple[int, int]] = {}
@@ -31,10 +31,10 @@ class Kept(msgspec.Struct):
     events: list[JobEvent] = []
     first_event: int = 1
     """Number of the oldest event in the list."""
-    account: Account = msgspec.field(default_factory=Account)
+    account: GoodputAccount = msgspec.field(default_factory=GoodputAccount)
     down_s: float = 0.0
     """Total seconds without a master."""
-    moment: Moment | None = None
+    moment: ClockReading | None = None
     """The last clock reading in the journal."""
     moment_at: float = 0.0
     """The time of that reading on the job's clock."""
@@ -45,22 +45,26 @@ class Kept(msgspec.Struct):
 class _Snapshot(msgspec.Struct, array_like=True):
     version: int
     at: float
-    kept: Kept
+    kept: PersistentState
     ledger: bytes
 
 
 class MasterState:
     """The persistent state and the ledger."""
 
-    def __init__(self, kept: Kept | None = None, ledger: Ledger | None = None) -> None:
-        self.kept = kept or Kept()
-        self.ledger = ledger or Ledger()
+    def __init__(
+        self, kept: PersistentState | None = None, ledger: ShardLedger | None = None
+    ) -> None:
+        self.persistent = kept or PersistentState()
+        self.ledger = ledger or ShardLedger()
 
     def snapshot(self, at: float) -> bytes:
-        return msgspec.msgpack.encode(_Snapshot(VERSION, at, self.kept, self.ledger.snapshot()))
+        return msgspec.msgpack.encode(
+            _Snapshot(VERSION, at, self.persistent, self.ledger.snapshot())
+        )
 
     @staticmethod
-    def restored(snapshot: bytes) -> "tuple[MasterState, float]":
+    def from_snapshot(snapshot: bytes) -> "tuple[MasterState, float]":
         """Read a snapshot; return the state and the time at which it was written.
 
         Raises:
@@ -71,4 +75,4 @@ class MasterState:
             raise ValueError(
                 f"a newer release wrote this state: version {read.version}, not {VERSION}"
             )
-        return MasterState(read.kept, Ledger.restored(read.ledger)), read.at
+        return MasterState(read.kept, ShardLedger.from_snapshot(read.ledger)), read.at

@@ -9,27 +9,27 @@ after a restart of the master nodes start the check again (``UnknownCheckError``
 from collections import deque
 from dataclasses import dataclass, field
 
-from gangline.elastic.nodecheck.outcome import LOST, Outcome, Round, Verdict
-from gangline.elastic.nodecheck.plan import Rules, decide
-from gangline.elastic.nodecheck.referee import outcome_of, said_to
-from gangline.elastic.nodecheck.straggler import SpeedLimits, Times
+from gangline.elastic.nodecheck.outcome import LOST_RESULT, NodeResult, CheckRound, CheckConclusion
+from gangline.elastic.nodecheck.plan import CheckRules, choose_next_step
+from gangline.elastic.nodecheck.referee import node_result, verdict_message
+from gangline.elastic.nodecheck.straggler import SpeedLimits, NodeTimes
 from gangline.elastic.protocol.check_messages import (
     CheckGroup,
     CheckMember,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
+    CheckRequest,
 )
 
-ROUND_LIMIT_S = 300.0
+ROUND_TIMEOUT_S = 300.0
 """A node that has not reported by then is lost. The nodes' own limits are shorter."""
 
-HISTORY = 5
+HISTORY_LENGTH = 5
 """Number of earlier checks of each node that are used for comparison."""
 
-VERDICTS_KEPT = 4096
+MAX_VERDICTS = 4096
 
-Key = tuple[int, str, int]
+ParticipantKey = tuple[int, str, int]
 """Node, incarnation and number of the check: one process's part in one check."""
 
 
@@ -38,81 +38,82 @@ class UnknownCheckError(Exception):
 
 
 @dataclass(slots=True)
-class _Node:
-    wanted: CheckWanted
+class _Participant:
+    request: CheckRequest
     port: int
     is_lost: bool = False
 
     @property
-    def key(self) -> Key:
-        return _key(self.wanted)
+    def key(self) -> ParticipantKey:
+        return _key(self.request)
 
 
 @dataclass(slots=True)
 class _Session:
-    nodes: dict[int, _Node]
-    rules: Rules
-    step: tuple[tuple[int, ...], ...] | Verdict
-    rounds: list[Round] = field(default_factory=list)
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    nodes: dict[int, _Participant]
+    rules: CheckRules
+    step: tuple[tuple[int, ...], ...] | CheckConclusion
+    rounds: list[CheckRound] = field(default_factory=list)
+    results: dict[int, NodeResult] = field(default_factory=dict)
     deadline: float = 0.0
 
 
-class Conductor:
+class CheckCoordinator:
     """All checks of one job, one after the other."""
 
-    def __init__(self, round_limit_s: float = ROUND_LIMIT_S) -> None:
-        self._round_limit_s = round_limit_s
-        self._waiting: dict[int, _Node] = {}
+    def __init__(self, round_timeout_s: float = ROUND_TIMEOUT_S) -> None:
+        self._round_timeout_s = round_timeout_s
+        self._waiting: dict[int, _Participant] = {}
         self._last_call: float | None = None
         self._session: _Session | None = None
         self._trusted: set[int] = set()
-        self._history: dict[int, deque[Times]] = {}
-        self._verdicts: dict[Key, Verdict] = {}
+        self._history: dict[int, deque[NodeTimes]] = {}
+        self._verdicts: dict[ParticipantKey, CheckConclusion] = {}
 
-    def hear(self, message: CheckWanted | CheckResult, now: float) -> None:
+    def receive(self, message: CheckRequest | CheckResult, now: float) -> None:
         """Process a request or a result; repetitions change nothing.
 
         Raises:
             UnknownCheckError: a result of a check that this coordinator never began.
         """
-        if isinstance(message, CheckWanted):
-            self._arrive(message, now)
+        if isinstance(message, CheckRequest):
+            self._add_participant(message, now)
         else:
-            self._result(message, now)
+            self._add_result(message, now)
 
-    def answer(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict | None:
+    def answer(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict | None:
         """Return the next message to a node; None while it must wait."""
         key, session = _key(message), self._session
         if (verdict := self._verdicts.get(key)) is not None:
-            return said_to(key[0], verdict)
-        if session is None or not self._takes_part(session, key):
+            return verdict_message(key[0], verdict)
+        if session is None or not self._is_participant(session, key):
             return None
-        assert not isinstance(session.step, Verdict)
+        assert not isinstance(session.step, CheckConclusion)
         group = next((one for one in session.step if key[0] in one), None)
-        if group is None or key[0] in session.outcomes or _tests_in(message, session):
+        if group is None or key[0] in session.results or _is_testing_in(message, session):
             return None
         nodes = [session.nodes[node] for node in group]
         members = [
-            CheckMember(one.wanted.node_id, rank, one.wanted.host) for rank, one in enumerate(nodes)
+            CheckMember(one.request.node_id, rank, one.request.host)
+            for rank, one in enumerate(nodes)
         ]
         return CheckGroup(
             round=len(session.rounds),
             members=tuple(members),
-            store_host=nodes[0].wanted.host,
+            store_host=nodes[0].request.host,
             store_port=nodes[0].port,
         )
 
-    def is_in_vain(self, message: CheckWanted | CheckResult) -> bool:
+    def is_test_obsolete(self, message: CheckRequest | CheckResult) -> bool:
         """True if a node of the running test group is lost, or has failed within itself."""
         key, session = _key(message), self._session
-        if session is None or not self._takes_part(session, key):
+        if session is None or not self._is_participant(session, key):
             return False
-        if not _tests_in(message, session) or key[0] in session.outcomes:
+        if not _is_testing_in(message, session) or key[0] in session.results:
             return False
-        assert not isinstance(session.step, Verdict)
+        assert not isinstance(session.step, CheckConclusion)
         group = next((one for one in session.step if key[0] in one), ())
-        failed = {n for n, one in session.outcomes.items() if not one.passed and one.local}
+        failed = {n for n, one in session.results.items() if not one.passed and one.local}
         return any(session.nodes[node].is_lost or node in failed for node in group)
 
     @property
@@ -131,63 +132,63 @@ class Conductor:
                     session.nodes[node].is_lost = True
                 self._advance(session, now)
         elif self._last_call is not None and now >= self._last_call:
-            self._begin(now)
+            self._begin_session(now)
 
-    def lost(self, node: int, now: float) -> None:
+    def remove_node(self, node: int, now: float) -> None:
         """Process the loss of a node."""
         self._trusted.discard(node)
         if self._waiting.pop(node, None) is not None:
-            self._gather(now)
+            self._begin_or_wait(now)
         session = self._session
         if session is not None and node in session.nodes:
             session.nodes[node].is_lost = True
             self._advance(session, now)
 
-    def _arrive(self, wanted: CheckWanted, now: float) -> None:
-        key, node = _key(wanted), wanted.node_id
+    def _add_participant(self, request: CheckRequest, now: float) -> None:
+        key, node = _key(request), request.node_id
         waiting, session = self._waiting.get(node), self._session
         known = waiting is not None and waiting.key == key
-        if known or key in self._verdicts or (session and self._takes_part(session, key)):
+        if known or key in self._verdicts or (session and self._is_participant(session, key)):
             return
-        self._waiting[node] = _Node(wanted, wanted.store_port)
+        self._waiting[node] = _Participant(request, request.store_port)
         self._trusted.discard(node)
         if session is not None and node in session.nodes:
             session.nodes[node].is_lost = True  # another process has replaced this one
             self._advance(session, now)
         if self._session is None:
-            self._gather(now)
+            self._begin_or_wait(now)
 
-    def _gather(self, now: float) -> None:
+    def _begin_or_wait(self, now: float) -> None:
         """Begin a check, or set the end of the last call."""
         self._last_call = None
         if self._session is not None or not self._waiting:
             return
-        requests = [participant.wanted for participant in self._waiting.values()]
+        requests = [participant.request for participant in self._waiting.values()]
         if len(requests) >= max(request.nodes for request in requests):
-            self._begin(now)
+            self._begin_session(now)
         elif len(requests) + len(self._trusted) >= max(request.min_nodes for request in requests):
             self._last_call = now + max(request.last_call_s for request in requests)
 
-    def _begin(self, now: float) -> None:
+    def _begin_session(self, now: float) -> None:
         self._last_call = None
-        nodes = dict(sorted(self._waiting.items(), key=lambda one: _place(one[1].wanted)))
+        nodes = dict(sorted(self._waiting.items(), key=lambda one: _sort_key(one[1].request)))
         self._waiting = {}
-        requests = [participant.wanted for participant in nodes.values()]
+        requests = [participant.request for participant in nodes.values()]
         default = SpeedLimits()
         limits = SpeedLimits(
             ratio=max(request.straggler_ratio for request in requests) or default.ratio,
             absolute_s=max(request.straggler_s for request in requests),
         )
-        rules = Rules(limits, all_together=any(request.all_together for request in requests))
-        session = _Session(nodes, rules, decide([*nodes], [], rules, self._history))
-        session.deadline = now + self._round_limit_s
+        rules = CheckRules(limits, all_together=any(request.all_together for request in requests))
+        session = _Session(nodes, rules, choose_next_step([*nodes], [], rules, self._history))
+        session.deadline = now + self._round_timeout_s
         self._session = session
 
-    def _result(self, result: CheckResult, now: float) -> None:
+    def _add_result(self, result: CheckResult, now: float) -> None:
         key, session = _key(result), self._session
-        if session is not None and self._takes_part(session, key):
+        if session is not None and self._is_participant(session, key):
             if result.round == len(session.rounds) and key[0] in self._missing(session):
-                session.outcomes[key[0]] = outcome_of(result)
+                session.results[key[0]] = node_result(result)
                 session.nodes[key[0]].port = result.store_port
                 self._advance(session, now)
         elif key not in self._verdicts:
@@ -198,20 +199,20 @@ class Conductor:
 
     def _advance(self, session: _Session, now: float) -> None:
         """Close the round when all missing nodes are lost."""
-        while not isinstance(session.step, Verdict):
+        while not isinstance(session.step, CheckConclusion):
             if any(not session.nodes[node].is_lost for node in self._missing(session)):
                 return
-            silent = dict.fromkeys(self._missing(session), LOST)
-            session.rounds.append(Round(session.step, session.outcomes | silent))
-            session.outcomes = {}
-            session.deadline = now + self._round_limit_s
+            silent = dict.fromkeys(self._missing(session), LOST_RESULT)
+            session.rounds.append(CheckRound(session.step, session.results | silent))
+            session.results = {}
+            session.deadline = now + self._round_timeout_s
             gone = {node for node, one in session.nodes.items() if one.is_lost}
-            session.step = decide(
+            session.step = choose_next_step(
                 [*session.nodes], session.rounds, session.rules, self._history, gone
             )
-        self._end(session, session.step, now)
+        self._end_session(session, session.step, now)
 
-    def _end(self, session: _Session, verdict: Verdict, now: float) -> None:
+    def _end_session(self, session: _Session, verdict: CheckConclusion, now: float) -> None:
         for node, one in session.nodes.items():
             self._verdicts[one.key] = verdict
             waiting = self._waiting.get(node)
@@ -222,44 +223,44 @@ class Conductor:
             if verdict.passed(node) and not one.is_lost and node not in self._waiting:
                 self._trusted.add(node)
                 self._remember(session, verdict, node)
-        while len(self._verdicts) > VERDICTS_KEPT:
+        while len(self._verdicts) > MAX_VERDICTS:
             del self._verdicts[next(iter(self._verdicts))]
         self._session = None
-        self._gather(now)
+        self._begin_or_wait(now)
 
-    def _remember(self, session: _Session, verdict: Verdict, node: int) -> None:
+    def _remember(self, session: _Session, verdict: CheckConclusion, node: int) -> None:
         """Store the best times of a node that was not slow, for later comparison."""
         passed = [
-            round_.outcomes[node]
+            round_.results[node]
             for round_ in session.rounds
-            if node in round_.outcomes and round_.outcomes[node].passed
+            if node in round_.results and round_.results[node].passed
         ]
         if passed and node not in verdict.stragglers:
             times = (
                 min(result.compute_s for result in passed),
                 min(result.collective_s for result in passed),
             )
-            self._history.setdefault(node, deque(maxlen=HISTORY)).append(times)
+            self._history.setdefault(node, deque(maxlen=HISTORY_LENGTH)).append(times)
 
     @staticmethod
     def _missing(session: _Session) -> list[int]:
-        if isinstance(session.step, Verdict):
+        if isinstance(session.step, CheckConclusion):
             return []
-        return [node for group in session.step for node in group if node not in session.outcomes]
+        return [node for group in session.step for node in group if node not in session.results]
 
     @staticmethod
-    def _takes_part(session: _Session, key: Key) -> bool:
+    def _is_participant(session: _Session, key: ParticipantKey) -> bool:
         node = session.nodes.get(key[0])
         return node is not None and node.key == key and not node.is_lost
 
 
-def _key(message: CheckWanted | CheckResult) -> Key:
+def _key(message: CheckRequest | CheckResult) -> ParticipantKey:
     return message.node_id, message.incarnation, message.check
 
 
-def _tests_in(message: CheckWanted | CheckResult, session: _Session) -> bool:
-    return isinstance(message, CheckWanted) and message.testing == len(session.rounds)
+def _is_testing_in(message: CheckRequest | CheckResult, session: _Session) -> bool:
+    return isinstance(message, CheckRequest) and message.testing == len(session.rounds)
 
 
-def _place(wanted: CheckWanted) -> tuple[bool, int, int]:
-    return wanted.node_rank < 0, wanted.node_rank, wanted.node_id
+def _sort_key(request: CheckRequest) -> tuple[bool, int, int]:
+    return request.node_rank < 0, request.node_rank, request.node_id

@@ -11,24 +11,24 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from gangline.elastic.agent.process import end_all
-from gangline.elastic.agent.spare import Spare
+from gangline.elastic.agent.process import end_processes
+from gangline.elastic.agent.spare import SpareInterpreter
 
 _MODULES = ("torch",)
-_IDLE = (sys.executable, "-c", "'gangline node check'")
+_IDLE_COMMAND = (sys.executable, "-c", "'gangline node check'")
 """Command line, as process lists show it, of an interpreter that never becomes a worker."""
 
-Begin = Callable[[int], Awaitable[Spare]]
+InterpreterFactory = Callable[[int], Awaitable[SpareInterpreter]]
 """Starts the interpreter of a local rank."""
 
 
-class Interpreters:
+class CheckInterpreters:
     """The interpreters of one node. They start on entry, and are warmed in the background."""
 
-    def __init__(self, begin: Begin, size: int, *, may_train: bool) -> None:
+    def __init__(self, begin: InterpreterFactory, size: int, *, may_train: bool) -> None:
         self._begin, self._size, self._may_train = begin, size, may_train
-        self._warming: dict[int, asyncio.Task[Spare]] = {}
-        self._started: dict[int, Spare] = {}
+        self._warming: dict[int, asyncio.Task[SpareInterpreter]] = {}
+        self._started: dict[int, SpareInterpreter] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -47,11 +47,11 @@ class Interpreters:
         await self._end(*self._started.values())
         self._started.clear()
 
-    async def warm(self, local_rank: int) -> Spare:
+    async def warm(self, local_rank: int) -> SpareInterpreter:
         """Return the interpreter of a local rank after warming, successful or not."""
         return await asyncio.shield(self._warming[local_rank])
 
-    async def renew(self, local_rank: int) -> None:
+    async def replace(self, local_rank: int) -> None:
         """Replace the interpreter of a local rank unless it is usable.
 
         Raises:
@@ -65,7 +65,7 @@ class Interpreters:
         await self._end(spare)
         await self._start(local_rank)
 
-    async def released(self) -> dict[int, Spare]:
+    async def release(self) -> dict[int, SpareInterpreter]:
         """Return the interpreters that can become workers; end the others."""
         usable = {rank: spare for rank, spare in self._started.items() if _is_usable(spare)}
         first = usable if self._may_train else {}
@@ -75,24 +75,26 @@ class Interpreters:
 
     async def _start(self, local_rank: int) -> None:
         spare = self._started[local_rank] = await self._begin(local_rank)
-        self._warming[local_rank] = asyncio.create_task(_warmed(spare))
+        self._warming[local_rank] = asyncio.create_task(_warm_up(spare))
 
     @staticmethod
-    async def _end(*spares: Spare) -> None:
+    async def _end(*spares: SpareInterpreter) -> None:
         for spare in spares:
             spare.writer.close()
-        await end_all([spare.process for spare in spares], signal.SIGKILL, 0)
+        await end_processes([spare.process for spare in spares], signal.SIGKILL, 0)
 
 
-async def _warmed(spare: Spare) -> Spare:
+async def _warm_up(spare: SpareInterpreter) -> SpareInterpreter:
     await spare.warm(_MODULES, nice=os.getpriority(os.PRIO_PROCESS, 0), quiet=False)
     return spare
 
 
-def _is_usable(spare: Spare) -> bool:
-    return spare.is_whole and not spare.process.ended.done()
+def _is_usable(spare: SpareInterpreter) -> bool:
+    return spare.has_all_modules and not spare.process.ended.done()
 
 
-def idle_interpreters(size: int) -> Interpreters:
+def idle_interpreters(size: int) -> CheckInterpreters:
     """Return interpreters that are used for the check only."""
-    return Interpreters(lambda _: Spare.started(_IDLE, os.environ), size, may_train=False)
+    return CheckInterpreters(
+        lambda _: SpareInterpreter.start(_IDLE_COMMAND, os.environ), size, may_train=False
+    )

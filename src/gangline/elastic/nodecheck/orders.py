@@ -5,7 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CheckWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is tested. Zero means a default for the device."""
 
     backend: str = ""
@@ -22,21 +22,21 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Maximum share of a GPU's memory in use before the test; more means leftover processes."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     """The first message to a process."""
 
-    workload: Workload
+    workload: CheckWorkload
     local_rank: int
     local_world_size: int
 
 
-class Listening(msgspec.Struct, frozen=True, tag="listening"):
+class PortReport(msgspec.Struct, frozen=True, tag="listening"):
     """The first process of a node holds this port for the store of the next round."""
 
     port: int
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
+class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
     """Run the tests in this group."""
 
     rank: int
@@ -46,7 +46,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
     store_port: int
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True, tag="measured", omit_defaults=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, tag="measured", omit_defaults=True):
     """Result of one process."""
 
     passed: bool
@@ -59,4 +59,4 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag="measured", omit_d
     message: str = ""
 
 
-FromWorker: TypeAlias = Listening | Measured
+WorkerMessage: TypeAlias = PortReport | Measurement

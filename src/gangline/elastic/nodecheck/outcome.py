@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 COMPUTE, COLLECTIVE = "compute", "collective"
 """What is timed."""
 
-Group = tuple[int, ...]
+NodeGroup = tuple[int, ...]
 """Nodes that test together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class NodeResult:
     """One node's result of one round."""
 
     passed: bool
@@ -37,27 +37,29 @@ class Outcome:
         return self.collective_device if test == COLLECTIVE else self.device
 
 
-LOST = Outcome(passed=False, local=True, test="presence", message="the node did not report in time")
+LOST_RESULT = NodeResult(
+    passed=False, local=True, test="presence", message="the node did not report in time"
+)
 """Result of a node that did not report. Failures of its partners prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CheckRound:
     """One finished round."""
 
-    groups: tuple[Group, ...]
-    outcomes: Mapping[int, Outcome]
+    groups: tuple[NodeGroup, ...]
+    results: Mapping[int, NodeResult]
     """Results by node; a missing node of a group counts as lost."""
 
-    def outcome(self, node: int) -> Outcome:
-        return self.outcomes.get(node, LOST)
+    def result(self, node: int) -> NodeResult:
+        return self.results.get(node, LOST_RESULT)
 
-    def passed(self, group: Group) -> bool:
-        return all(self.outcome(node).passed for node in group)
+    def passed(self, group: NodeGroup) -> bool:
+        return all(self.result(node).passed for node in group)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class NodeFinding:
     """What is wrong with a node."""
 
     node: int
@@ -79,12 +81,12 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckConclusion:
     """Conclusion of a check."""
 
-    faulty: Mapping[int, Finding] = field(default_factory=dict)
+    faulty: Mapping[int, NodeFinding] = field(default_factory=dict)
     """Nodes that are proved faulty."""
-    stragglers: Mapping[int, Finding] = field(default_factory=dict)
+    stragglers: Mapping[int, NodeFinding] = field(default_factory=dict)
     """Nodes that pass, but are slow."""
     undecided: tuple[int, ...] = ()
     """Nodes that failed only with nodes that are not proved healthy: either may be the cause."""

@@ -17,8 +17,15 @@ Invariant: a healthy node is never called faulty.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gangline.elastic.nodecheck.outcome import LOST, Finding, Group, Outcome, Round, Verdict
-from gangline.elastic.nodecheck.straggler import History, SpeedLimits, slow_nodes
+from gangline.elastic.nodecheck.outcome import (
+    LOST_RESULT,
+    NodeFinding,
+    NodeGroup,
+    NodeResult,
+    CheckRound,
+    CheckConclusion,
+)
+from gangline.elastic.nodecheck.straggler import TimesHistory, SpeedLimits, find_slow_nodes
 
 SEARCH_ROUNDS = 8
 """Rounds in which nodes search a first pair that passes; enough for eight nodes to meet all others.
@@ -26,7 +33,7 @@ SEARCH_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CheckRules:
     """How a check is conducted."""
 
     limits: SpeedLimits = field(default_factory=SpeedLimits)
@@ -34,13 +41,13 @@ class Rules:
     """True to test the collective over all healthy nodes at the end, for figures only."""
 
 
-def decide(
+def choose_next_step(
     nodes: Sequence[int],
-    rounds: Sequence[Round],
-    rules: Rules | None = None,
-    history: History | None = None,
+    rounds: Sequence[CheckRound],
+    rules: CheckRules | None = None,
+    history: TimesHistory | None = None,
     gone: Collection[int] = (),
-) -> tuple[Group, ...] | Verdict:
+) -> tuple[NodeGroup, ...] | CheckConclusion:
     """Return the groups of the next round, or the conclusion from the rounds so far.
 
     Nodes that are in no group of a round wait.
@@ -52,26 +59,28 @@ def decide(
         history: times of earlier checks.
         gone: nodes that do not test any more.
     """
-    rules = rules or Rules()
+    rules = rules or CheckRules()
     nodes = list(dict.fromkeys(nodes))
     if not rounds:
-        return _neighbours(nodes)
-    evidence = _Evidence.of(nodes, rounds, gone)
+        return _pair_neighbours(nodes)
+    evidence = _Evidence.from_rounds(nodes, rounds, gone)
     groups = evidence.next_groups()
     if groups:
         return groups
-    slow = slow_nodes(evidence.times(), rules.limits, history or {})
-    slow = {n: evidence.located(finding) for n, finding in slow.items() if n in evidence.proved}
-    groups = evidence.second_chances(slow)
+    slow = find_slow_nodes(evidence.times(), rules.limits, history or {})
+    slow = {
+        n: evidence.locate_device(finding) for n, finding in slow.items() if n in evidence.proved
+    }
+    groups = evidence.retest_groups(slow)
     if groups:
         return groups
     healthy = tuple(evidence.partners)
     if rules.all_together and len(healthy) > 1 and rounds[-1].groups != (healthy,):
         return (healthy,)
-    return Verdict(evidence.findings(), slow, evidence.undecided(), len(rounds))
+    return CheckConclusion(evidence.findings(), slow, evidence.undecided(), len(rounds))
 
 
-def _neighbours(nodes: Sequence[int]) -> tuple[Group, ...]:
+def _pair_neighbours(nodes: Sequence[int]) -> tuple[NodeGroup, ...]:
     """Pair neighbours. An odd last node joins the last pair, which saves a round if all pass.
 
     If the group of three fails, none is blamed: it leaves three suspects that have not met as a
@@ -89,37 +98,37 @@ class _Evidence:
     """What the rounds so far prove."""
 
     nodes: Sequence[int]
-    rounds: Sequence[Round]
+    rounds: Sequence[CheckRound]
     proved: set[int] = field(default_factory=set)
     met: set[frozenset[int]] = field(default_factory=set)
     """Pairs that tested without other nodes."""
-    failures: dict[int, list[Group]] = field(default_factory=dict)
+    failures: dict[int, list[NodeGroup]] = field(default_factory=dict)
     """By node: failed groups in which no node failed within itself."""
     local_failures: dict[int, int] = field(default_factory=dict)
     alone: set[int] = field(default_factory=set)
     """Nodes that were tested alone."""
-    sound_alone: set[int] = field(default_factory=set)
+    passed_alone: set[int] = field(default_factory=set)
     """Nodes that passed alone."""
     gone: Collection[int] = ()
     """Nodes that do not test any more."""
 
     @classmethod
-    def of(
-        cls, nodes: Sequence[int], rounds: Sequence[Round], gone: Collection[int]
+    def from_rounds(
+        cls, nodes: Sequence[int], rounds: Sequence[CheckRound], gone: Collection[int]
     ) -> "_Evidence":
         evidence = cls(nodes, rounds, failures={node: [] for node in nodes}, gone=gone)
         for round_ in rounds:
             for group in round_.groups:
-                evidence._read(round_, group)
+                evidence._add_group(round_, group)
         return evidence
 
-    def _read(self, one: Round, group: Group) -> None:
+    def _add_group(self, one: CheckRound, group: NodeGroup) -> None:
         if len(group) == 1:
             self.alone.update(group)
         if len(group) == 2:
             self.met.add(frozenset(group))
         if one.passed(group):
-            self.sound_alone.update(group if len(group) == 1 else ())
+            self.passed_alone.update(group if len(group) == 1 else ())
             if len(group) > 1 or len(self.nodes) == 1:
                 self.proved.update(group)
             return
@@ -151,7 +160,7 @@ class _Evidence:
         """Proved nodes that can test with others."""
         return [n for n in self.nodes if n in self.proved and n not in self.gone]
 
-    def next_groups(self) -> tuple[Group, ...]:
+    def next_groups(self) -> tuple[NodeGroup, ...]:
         """Return the groups that settle open questions; empty if none can."""
         suspects = self.suspects
         if not suspects:
@@ -163,10 +172,10 @@ class _Evidence:
         return tuple((n,) for n in suspects if n not in self.alone or self._may_fail_alone(n))
 
     def _may_fail_alone(self, node: int) -> bool:
-        return node in self.local_failures and node not in self.sound_alone
+        return node in self.local_failures and node not in self.passed_alone
 
-    def _unmet(self, suspects: Sequence[int]) -> tuple[Group, ...]:
-        groups: list[Group] = []
+    def _unmet(self, suspects: Sequence[int]) -> tuple[NodeGroup, ...]:
+        groups: list[NodeGroup] = []
         free = list(suspects)
         while free:
             node = free.pop(0)
@@ -176,9 +185,11 @@ class _Evidence:
                 groups.append((node, partner))
         return tuple(groups)
 
-    def _with_partners(self, suspects: Sequence[int], partners: Sequence[int]) -> tuple[Group, ...]:
+    def _with_partners(
+        self, suspects: Sequence[int], partners: Sequence[int]
+    ) -> tuple[NodeGroup, ...]:
         """Give each suspect a proved partner, preferably one that it has not met."""
-        groups: list[Group] = []
+        groups: list[NodeGroup] = []
         free = list(partners)
         for node in suspects[: len(partners)]:
             partner = next((n for n in free if frozenset((node, n)) not in self.met), free[0])
@@ -190,7 +201,7 @@ class _Evidence:
         """Return the best compute and collective times of each node that passed a round."""
         best: dict[int, tuple[float, float]] = {}
         for round_ in self.rounds:
-            for node, outcome in round_.outcomes.items():
+            for node, outcome in round_.results.items():
                 if outcome.passed:
                     seen = best.get(node, (outcome.compute_s, outcome.collective_s))
                     best[node] = (
@@ -199,7 +210,7 @@ class _Evidence:
                     )
         return best
 
-    def second_chances(self, slow: Mapping[int, Finding]) -> tuple[Group, ...]:
+    def retest_groups(self, slow: Mapping[int, NodeFinding]) -> tuple[NodeGroup, ...]:
         """Pair slow nodes that have passed only once with fast ones."""
         passes, tests = dict.fromkeys(self.nodes, 0), dict.fromkeys(self.nodes, 0)
         for round_ in self.rounds:
@@ -213,12 +224,12 @@ class _Evidence:
         fast = sorted((n for n in self.partners if n not in slow), key=lambda n: (sum(times[n]), n))
         return self._with_partners(again, fast)
 
-    def located(self, finding: Finding) -> Finding:
+    def locate_device(self, finding: NodeFinding) -> NodeFinding:
         """Add the device on which the node had its best time in the slow test."""
         passed = [
-            round_.outcomes[finding.node]
+            round_.results[finding.node]
             for round_ in self.rounds
-            if finding.node in round_.outcomes and round_.outcomes[finding.node].passed
+            if finding.node in round_.results and round_.results[finding.node].passed
         ]
         best = min(passed, key=lambda each: each.seconds_of(finding.test))
         return replace(finding, device=best.device_of(finding.test))
@@ -227,21 +238,21 @@ class _Evidence:
         """Return the remaining suspects, except nodes whose partners alone were at fault."""
         return tuple(n for n in self.suspects if self.failures[n] or self._may_fail_alone(n))
 
-    def findings(self) -> dict[int, Finding]:
+    def findings(self) -> dict[int, NodeFinding]:
         """Return the last failure of each faulty node."""
         return {node: self._finding(node) for node in self.faulty}
 
-    def _finding(self, node: int) -> Finding:
+    def _finding(self, node: int) -> NodeFinding:
         if node in self.gone:
-            return Finding(node, LOST.test, value=1.0, message=LOST.message)
-        failures: list[Outcome] = [
-            round_.outcome(node)
+            return NodeFinding(node, LOST_RESULT.test, value=1.0, message=LOST_RESULT.message)
+        failures: list[NodeResult] = [
+            round_.result(node)
             for round_ in self.rounds
             for group in round_.groups
             if node in group and not round_.passed(group)
         ]
         last = next((f for f in reversed(failures) if not f.passed), failures[-1])
-        return Finding(
+        return NodeFinding(
             node,
             last.test or "collective",
             last.device,
@@ -251,6 +262,6 @@ class _Evidence:
         )
 
 
-def _failed_by_itself(one: Round, group: Group, node: int) -> bool:
-    outcome = one.outcome(node)
+def _failed_by_itself(one: CheckRound, group: NodeGroup, node: int) -> bool:
+    outcome = one.result(node)
     return not outcome.passed and (outcome.local or len(group) == 1)

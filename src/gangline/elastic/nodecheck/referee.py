@@ -6,43 +6,46 @@ The master's coordinator applies the same group testing to nodes that come and l
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from gangline.elastic.nodecheck.outcome import Outcome, Round, Verdict
-from gangline.elastic.nodecheck.plan import Rules, decide
-from gangline.elastic.nodecheck.straggler import History
+from gangline.elastic.nodecheck.outcome import NodeResult, CheckRound, CheckConclusion
+from gangline.elastic.nodecheck.plan import CheckRules, choose_next_step
+from gangline.elastic.nodecheck.straggler import TimesHistory
 from gangline.elastic.protocol.check_messages import (
     CheckGroup,
     CheckMember,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
+    CheckRequest,
 )
 
 
-class Referee:
+class LocalCoordinator:
     """One check of a fixed set of nodes; implements ``run.CheckExchange``."""
 
     def __init__(
-        self, nodes: Sequence[int], rules: Rules | None = None, history: History | None = None
+        self,
+        nodes: Sequence[int],
+        rules: CheckRules | None = None,
+        history: TimesHistory | None = None,
     ) -> None:
         self._nodes = list(nodes)
-        self._rules, self._history = rules or Rules(), history or {}
-        self._rounds: list[Round] = []
-        self._step = decide(self._nodes, [], self._rules, self._history)
+        self._rules, self._history = rules or CheckRules(), history or {}
+        self._rounds: list[CheckRound] = []
+        self._step = choose_next_step(self._nodes, [], self._rules, self._history)
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, NodeResult] = {}
         self._moved = asyncio.Condition()
 
-    async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
+    async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
         """Process a request or result; return the next message when there is one."""
         node = message.node_id
         async with self._moved:
-            if isinstance(message, CheckWanted) and message.testing >= 0:
+            if isinstance(message, CheckRequest) and message.testing >= 0:
                 pass  # a presence message: nothing changes
-            elif isinstance(message, CheckWanted):
+            elif isinstance(message, CheckRequest):
                 self._addresses[node] = (message.host or "127.0.0.1", message.store_port)
             else:
                 self._addresses[node] = (self._addresses[node][0], message.store_port)
-                self._outcomes[node] = outcome_of(message)
+                self._outcomes[node] = node_result(message)
                 self._close_round()
             self._moved.notify_all()
             await self._moved.wait_for(lambda: self._answer(node) is not None)
@@ -51,16 +54,16 @@ class Referee:
         return answer
 
     def _close_round(self) -> None:
-        if isinstance(self._step, Verdict):
+        if isinstance(self._step, CheckConclusion):
             return
         if all(node in self._outcomes for group in self._step for node in group):
-            self._rounds.append(Round(self._step, self._outcomes))
+            self._rounds.append(CheckRound(self._step, self._outcomes))
             self._outcomes = {}
-            self._step = decide(self._nodes, self._rounds, self._rules, self._history)
+            self._step = choose_next_step(self._nodes, self._rounds, self._rules, self._history)
 
     def _answer(self, node: int) -> CheckGroup | CheckVerdict | None:
-        if isinstance(self._step, Verdict):
-            return said_to(node, self._step)
+        if isinstance(self._step, CheckConclusion):
+            return verdict_message(node, self._step)
         group = next((group for group in self._step if node in group), None)
         if group is None or node in self._outcomes or len(self._addresses) < len(self._nodes):
             return None
@@ -71,8 +74,8 @@ class Referee:
         )
 
 
-def outcome_of(result: CheckResult) -> Outcome:
-    return Outcome(
+def node_result(result: CheckResult) -> NodeResult:
+    return NodeResult(
         passed=result.passed,
         local=result.local,
         compute_s=result.compute_s,
@@ -85,14 +88,16 @@ def outcome_of(result: CheckResult) -> Outcome:
     )
 
 
-def said_to(node: int, verdict: Verdict, *, exclude_stragglers: bool = False) -> CheckVerdict:
+def verdict_message(
+    node: int, verdict: CheckConclusion, *, exclude_stragglers: bool = False
+) -> CheckVerdict:
     return CheckVerdict(
         passed=verdict.passed(node, exclude_stragglers=exclude_stragglers),
-        faulty=_words(verdict.faulty),
-        stragglers=_words(verdict.stragglers),
+        faulty=_texts(verdict.faulty),
+        stragglers=_texts(verdict.stragglers),
         undecided=verdict.undecided,
     )
 
 
-def _words(findings: Mapping[int, object]) -> dict[int, str]:
+def _texts(findings: Mapping[int, object]) -> dict[int, str]:
     return {node: str(finding) for node, finding in findings.items()}

@@ -12,15 +12,15 @@ from typing import Protocol
 
 import msgspec
 
-from gangline.elastic.nodecheck.crew import PARTNER_GONE, CheckSettings, Crew, summed_up
-from gangline.elastic.nodecheck.interpreters import Interpreters
-from gangline.elastic.nodecheck.outcome import Outcome
+from gangline.elastic.nodecheck.crew import PARTNER_GONE, CheckSettings, CheckWorkers, summarize
+from gangline.elastic.nodecheck.interpreters import CheckInterpreters
+from gangline.elastic.nodecheck.outcome import NodeResult
 from gangline.elastic.protocol.check_messages import (
     PARTNER_LOST,
     CheckGroup,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
+    CheckRequest,
 )
 from gangline.elastic.protocol.errors import ProtocolError, RequestRefusedError
 
@@ -30,14 +30,14 @@ UNKNOWN_CHECK = "UnknownNode"
 """Reason with which a master refuses the result of another master's check: the node starts again.
 """
 
-TOUCH_S = 4.0
+PRESENCE_INTERVAL_S = 4.0
 """Interval of presence messages during a test, if the coordinator does not delay its replies."""
 
 
-class Exchange(Protocol):
+class CheckExchange(Protocol):
     """Connection to the coordinator: the master, or a `LocalCoordinator` in this process."""
 
-    async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
+    async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
         """Send a message and wait for the next instruction, without a time limit."""
         ...
 
@@ -47,7 +47,7 @@ class CheckReport:
     """Course and verdict of a check on this node."""
 
     verdict: CheckVerdict
-    outcomes: tuple[Outcome, ...]
+    results: tuple[NodeResult, ...]
     """Results of this node by round."""
     groups: tuple[tuple[int, ...], ...]
     """The groups of these results; each includes this node."""
@@ -55,7 +55,7 @@ class CheckReport:
 
 
 async def run_check(
-    settings: CheckSettings, exchange: Exchange, interpreters: Interpreters
+    settings: CheckSettings, exchange: CheckExchange, interpreters: CheckInterpreters
 ) -> CheckReport:
     """Take part in a node check until its verdict.
 
@@ -64,13 +64,13 @@ async def run_check(
         Exception: whatever the exchange raises if the coordinator cannot be reached.
     """
     begin = time.monotonic()
-    outcomes: list[Outcome] = []
+    outcomes: list[NodeResult] = []
     groups: list[tuple[int, ...]] = []
-    async with Crew(settings, interpreters) as crew:
+    async with CheckWorkers(settings, interpreters) as crew:
         port = await crew.port()
-        step = await exchange.ask(msgspec.structs.replace(settings.wanted, store_port=port))
+        step = await exchange.ask(msgspec.structs.replace(settings.request, store_port=port))
         while isinstance(step, CheckGroup):
-            outcome = await _tested(crew, step, settings.wanted, exchange)
+            outcome = await _run_test(crew, step, settings.request, exchange)
             log.info("node check round is over", extra={"round": step.round, "outcome": outcome})
             outcomes.append(outcome)
             groups.append(tuple(member.node_id for member in step.members))
@@ -79,8 +79,8 @@ async def run_check(
                 round=step.round,
                 passed=outcome.passed,
                 local=outcome.local,
-                incarnation=settings.wanted.incarnation,
-                check=settings.wanted.check,
+                incarnation=settings.request.incarnation,
+                check=settings.request.check,
                 compute_s=outcome.compute_s,
                 collective_s=outcome.collective_s,
                 bandwidth=outcome.bandwidth,
@@ -89,38 +89,38 @@ async def run_check(
                 message=outcome.message,
                 collective_device=outcome.collective_device,
                 store_port=await crew.port(),
-                wait_s=settings.wanted.wait_s,
+                wait_s=settings.request.wait_s,
             )
             try:
                 step = await exchange.ask(result)
             except RequestRefusedError as error:
                 if error.reason != UNKNOWN_CHECK:
                     raise
-                again = msgspec.structs.replace(settings.wanted, store_port=result.store_port)
+                again = msgspec.structs.replace(settings.request, store_port=result.store_port)
                 step = await exchange.ask(again)
     return CheckReport(step, tuple(outcomes), tuple(groups), time.monotonic() - begin)
 
 
-async def _tested(
-    crew: Crew, group: CheckGroup, wanted: CheckWanted, exchange: Exchange
-) -> Outcome:
+async def _run_test(
+    workers: CheckWorkers, group: CheckGroup, request: CheckRequest, exchange: CheckExchange
+) -> NodeResult:
     """Test with the group, until the result or the loss of a node of the group."""
-    testing = msgspec.structs.replace(wanted, testing=group.round)
-    test = asyncio.create_task(crew.measured(group))
-    news = asyncio.create_task(_is_in_vain(testing, exchange))
+    testing = msgspec.structs.replace(request, testing=group.round)
+    test = asyncio.create_task(workers.measure(group))
+    news = asyncio.create_task(_wait_until_obsolete(testing, exchange))
     try:
         await asyncio.wait({test, news}, return_when=asyncio.FIRST_COMPLETED)
         in_vain = not test.done() and news.result()
-        measured = [PARTNER_GONE] * crew.size if in_vain else await test
+        measured = [PARTNER_GONE] * workers.size if in_vain else await test
     finally:
         test.cancel()
         news.cancel()
         await asyncio.gather(test, news, return_exceptions=True)
-    await crew.renew(measured)
-    return summed_up(measured)
+    await workers.replace_failed(measured)
+    return summarize(measured)
 
 
-async def _is_in_vain(testing: CheckWanted, exchange: Exchange) -> bool:
+async def _wait_until_obsolete(testing: CheckRequest, exchange: CheckExchange) -> bool:
     """Send presence messages during a test; without them the node would count as dead.
 
     Returns True if the coordinator reports that a partner is lost, False if it cannot be asked.
@@ -132,4 +132,4 @@ async def _is_in_vain(testing: CheckWanted, exchange: Exchange) -> bool:
             return error.reason == PARTNER_LOST
         except ProtocolError:
             return False
-        await asyncio.sleep(TOUCH_S)
+        await asyncio.sleep(PRESENCE_INTERVAL_S)

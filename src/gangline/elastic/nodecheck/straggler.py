@@ -9,12 +9,12 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.elastic.nodecheck.outcome import COLLECTIVE, COMPUTE, Finding
+from gangline.elastic.nodecheck.outcome import COLLECTIVE, COMPUTE, NodeFinding
 
-Times = tuple[float, float]
+NodeTimes = tuple[float, float]
 """Seconds of the matrix product and of the collective."""
 
-History = Mapping[int, Sequence[Times]]
+TimesHistory = Mapping[int, Sequence[NodeTimes]]
 """Times of earlier checks with the same sizes, by node."""
 
 _TESTS = (COMPUTE, COLLECTIVE)
@@ -32,11 +32,11 @@ class SpeedLimits:
     """Time of either test that a node must not exceed; 0 for no limit."""
 
 
-def slow_nodes(
-    times: Mapping[int, Times], limits: SpeedLimits, history: History
-) -> dict[int, Finding]:
+def find_slow_nodes(
+    times: Mapping[int, NodeTimes], limits: SpeedLimits, history: TimesHistory
+) -> dict[int, NodeFinding]:
     """Return a finding for each slow node."""
-    found: dict[int, Finding] = {}
+    found: dict[int, NodeFinding] = {}
     for index, test in enumerate(_TESTS):
         known = [one[index] for one in times.values()]
         known += [one[index] for past in history.values() for one in past]
@@ -45,7 +45,7 @@ def slow_nodes(
             middle = _median_of_others(known, own[index])
             threshold = _threshold(middle, limits)
             if own[index] > threshold and node not in found:
-                found[node] = Finding(
+                found[node] = NodeFinding(
                     node,
                     test,
                     value=own[index],

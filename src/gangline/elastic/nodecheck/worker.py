@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from gangline.elastic.nodecheck.orders import FromWorker, Listening, Measured, Order, Start
+from gangline.elastic.nodecheck.orders import (
+    WorkerMessage,
+    PortReport,
+    Measurement,
+    MeasureOrder,
+    WorkerStart,
+)
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -33,7 +39,7 @@ class _TestError(Exception):
 class Tester:
     """Runs the tests on one device."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: WorkerStart) -> None:
         import torch  # noqa: PLC0415 - a failed import must become a test result
 
         self._torch = torch
@@ -79,7 +85,7 @@ class Tester:
             raise _TestError("compute", "a matrix product is wrong", local=True)
         return self._timed(lambda: torch.matmul(matrix, matrix, out=result), repeats)
 
-    def collective(self, order: Order, store: "Store") -> tuple[float, float]:
+    def collective(self, order: MeasureOrder, store: "Store") -> tuple[float, float]:
         """Return the seconds of one all-reduce, and its bytes per second."""
         import torch.distributed as dist  # noqa: PLC0415
 
@@ -120,7 +126,7 @@ class Tester:
             self._torch.cuda.synchronize(self._device)
 
 
-def measure(tester: Tester, order: Order, listener: socket.socket | None) -> Measured:
+def measure(tester: Tester, order: MeasureOrder, listener: socket.socket | None) -> Measurement:
     timeout_s = tester.workload.timeout_s
     compute_s, failure = 0.0, None
     try:
@@ -130,13 +136,13 @@ def measure(tester: Tester, order: Order, listener: socket.socket | None) -> Mea
         failure = error
     try:
         store = _store(order, listener, timeout_s)
-        _compare_notes(store, order, ok=failure is None, timeout_s=timeout_s)
+        _exchange_status(store, order, ok=failure is None, timeout_s=timeout_s)
         if failure is not None:
             raise failure
         collective_s, bandwidth = tester.collective(order, store)
     except (_TestError, RuntimeError) as error:
         return _failed(tester.name, failure or error, local=failure is not None)
-    return Measured(
+    return Measurement(
         passed=True,
         compute_s=compute_s,
         collective_s=collective_s,
@@ -145,7 +151,7 @@ def measure(tester: Tester, order: Order, listener: socket.socket | None) -> Mea
     )
 
 
-def _store(order: Order, listener: socket.socket | None, timeout_s: float) -> "Store":
+def _store(order: MeasureOrder, listener: socket.socket | None, timeout_s: float) -> "Store":
     import torch.distributed as dist  # noqa: PLC0415
 
     is_host = order.rank == 0 and listener is not None
@@ -161,7 +167,7 @@ def _store(order: Order, listener: socket.socket | None, timeout_s: float) -> "S
     )
 
 
-def _compare_notes(store: "Store", order: Order, *, ok: bool, timeout_s: float) -> None:
+def _exchange_status(store: "Store", order: MeasureOrder, *, ok: bool, timeout_s: float) -> None:
     """Exchange the status of all processes of the group, so that none waits for a failed one."""
     store.set(f"note/{order.rank}", "ok" if ok else "failed")
     others = [f"note/{rank}" for rank in range(order.world_size)]
@@ -178,9 +184,9 @@ def _compare_notes(store: "Store", order: Order, *, ok: bool, timeout_s: float) 
         raise _TestError("partner", f"the tests of rank {ranks} of the group failed", local=False)
 
 
-def _failed(device: str, error: Exception, *, local: bool) -> Measured:
+def _failed(device: str, error: Exception, *, local: bool) -> Measurement:
     named = isinstance(error, _TestError)
-    return Measured(
+    return Measurement(
         passed=False,
         local=error.local if isinstance(error, _TestError) else local,
         device=device,
@@ -189,7 +195,7 @@ def _failed(device: str, error: Exception, *, local: bool) -> Measured:
     )
 
 
-def serve(start: Start, orders: BinaryIO, answers: BinaryIO) -> None:
+def serve(start: WorkerStart, orders: BinaryIO, answers: BinaryIO) -> None:
     """Execute orders until the connection ends or a test fails."""
     listener = _listen(answers) if start.local_rank == 0 else None
     tester: Tester | None = None
@@ -199,12 +205,12 @@ def serve(start: Start, orders: BinaryIO, answers: BinaryIO) -> None:
     except (_TestError, RuntimeError, ImportError, OSError) as error:
         begin_failure = _failed(f"process {start.local_rank}", error, local=True)
     for line in orders:
-        order = msgspec.json.decode(line, type=Order)
+        order = msgspec.json.decode(line, type=MeasureOrder)
         if tester is None or begin_failure is not None:
-            _say(answers, begin_failure or _failed("", RuntimeError("no device"), local=True))
+            _send(answers, begin_failure or _failed("", RuntimeError("no device"), local=True))
             return
         measured = measure(tester, order, listener)
-        _say(answers, measured)
+        _send(answers, measured)
         if not measured.passed:
             return
         if listener is not None:
@@ -216,11 +222,11 @@ def _listen(answers: BinaryIO, before: socket.socket | None = None) -> socket.so
     listener = before
     if listener is None or listener.fileno() < 0:
         listener = socket.create_server(("", 0), backlog=2048)
-    _say(answers, Listening(listener.getsockname()[1]))
+    _send(answers, PortReport(listener.getsockname()[1]))
     return listener
 
 
-def _say(answers: BinaryIO, message: FromWorker) -> None:
+def _send(answers: BinaryIO, message: WorkerMessage) -> None:
     answers.write(msgspec.json.encode(message) + b"\n")
     answers.flush()
 
@@ -232,4 +238,4 @@ def main(descriptor: int) -> None:
         channel.makefile("rb") as orders,
         channel.makefile("wb") as answers,
     ):
-        serve(msgspec.json.decode(orders.readline(), type=Start), orders, answers)
+        serve(msgspec.json.decode(orders.readline(), type=WorkerStart), orders, answers)

@@ -13,16 +13,16 @@ from typing import Self, TypeVar
 from gangline.elastic.protocol import envelope, seal
 from gangline.elastic.protocol.client import (
     CONNECT_TIMEOUT_S,
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    ClientName,
+    MIN_RETRY_PAUSE_S,
+    MAX_RETRY_PAUSE_S,
+    ClientIdentity,
     split_address,
 )
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.messages import Message, Refused, Reply, Welcome
-from gangline.elastic.protocol.sockets import notice_silence
+from gangline.elastic.protocol.messages import ProtocolMessage, RequestRefused, Reply, Welcome
+from gangline.elastic.protocol.sockets import enable_keepalive
 
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=ProtocolMessage)
 
 _READ_BYTES = 256 * 1024
 
@@ -30,13 +30,15 @@ _READ_BYTES = 256 * 1024
 class BlockingClient:
     """A client of one master; use as ``with BlockingClient(address, secret) as client``."""
 
-    def __init__(self, address: str, secret: seal.Secret, name: ClientName | None = None) -> None:
+    def __init__(
+        self, address: str, secret: seal.JobSecret, name: ClientIdentity | None = None
+    ) -> None:
         self.address = address
-        self.name = name or ClientName()
+        self.name = name or ClientIdentity()
         self._secret = secret
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._ends: seal.Ends | None = None
+        self._ends: seal.SecureChannel | None = None
         self._next_number = 1
 
     def __enter__(self) -> Self:
@@ -52,7 +54,7 @@ class BlockingClient:
             self._socket = None
             self._ends = None
 
-    def call(self, message: Message, *, timeout_s: float = 60.0) -> Reply:
+    def call(self, message: ProtocolMessage, *, timeout_s: float = 60.0) -> Reply:
         """Send a request and return the reply; arguments and errors as in the asynchronous
         client.
         """
@@ -62,62 +64,62 @@ class BlockingClient:
             number = self._next_number
             self._next_number += 1
             reply = self._call(number, body, deadline, timeout_s)
-        if isinstance(reply, Refused):
+        if isinstance(reply, RequestRefused):
             raise RequestRefusedError(reply)
         return reply
 
-    def ask(self, message: Message, kind: type[R], *, timeout_s: float = 60.0) -> R:
+    def ask(self, message: ProtocolMessage, kind: type[R], *, timeout_s: float = 60.0) -> R:
         """Send a request, and require one type of reply; errors as in the asynchronous client."""
         reply = self.call(message, timeout_s=timeout_s)
         if not isinstance(reply, kind):
             problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
-            raise RequestRefusedError(Refused(reason="BadReply", message=problem))
+            raise RequestRefusedError(RequestRefused(reason="BadReply", message=problem))
         return reply
 
     def _call(self, number: int, body: bytes, deadline: float, timeout_s: float) -> Reply:
-        pause = FIRST_PAUSE_S
+        pause = MIN_RETRY_PAUSE_S
         while True:
             try:
                 if self._socket is None:
                     self._connect(deadline)
                 return self._exchange(number, body, deadline)
-            except (OSError, seal.SealError, envelope.EnvelopeError) as error:
+            except (OSError, seal.SecureChannelError, envelope.EnvelopeError) as error:
                 self.close()
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise MasterUnreachableError(self.address, timeout_s, str(error)) from error
             time.sleep(min(random.uniform(pause / 2, pause), left))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            pause = min(pause * 2, MAX_RETRY_PAUSE_S)
 
     def _connect(self, deadline: float) -> None:
         left = max(0.001, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
         self._socket = socket.create_connection(split_address(self.address), left)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_silence(self._socket)
-        mine = seal.greeting()
+        enable_keepalive(self._socket)
+        mine = seal.new_handshake()
         self._socket.sendall(mine)
         theirs = b""
-        while len(theirs) < seal.GREETING_BYTES:
-            theirs += self._read(seal.GREETING_BYTES - len(theirs))
-        seal.check_greeting(theirs)
-        self._ends = seal.ends(self._secret, mine, theirs, client=True)
-        self._ends.opener.limit = seal.LARGEST_FRAME
+        while len(theirs) < seal.HANDSHAKE_BYTES:
+            theirs += self._read(seal.HANDSHAKE_BYTES - len(theirs))
+        seal.check_handshake(theirs)
+        self._ends = seal.derive_channel(self._secret, mine, theirs, client=True)
+        self._ends.decryptor.limit = seal.MAX_FRAME_BYTES
         reply = self._exchange(0, envelope.encode_body(self.name.hello()), deadline)
-        if isinstance(reply, Refused):
+        if isinstance(reply, RequestRefused):
             self.close()
             raise RequestRefusedError(reply)
         if not isinstance(reply, Welcome):
-            raise seal.SealError("the master did not answer Hello with Welcome")
+            raise seal.SecureChannelError("the master did not answer Hello with Welcome")
 
     def _exchange(self, number: int, body: bytes, deadline: float) -> Reply:
         assert self._socket is not None
         assert self._ends is not None
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        self._socket.sendall(self._ends.sealer.seal(envelope.wrap(number, body)))
+        self._socket.sendall(self._ends.encryptor.encrypt_frame(envelope.wrap_body(number, body)))
         while True:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            for content in self._ends.opener.feed(self._read(_READ_BYTES)):
-                answered, reply = envelope.read_reply(content)
+            for content in self._ends.decryptor.feed(self._read(_READ_BYTES)):
+                answered, reply = envelope.decode_reply(content)
                 if answered == number:
                     return reply
 

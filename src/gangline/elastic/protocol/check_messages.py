@@ -4,13 +4,13 @@ from typing import Final
 
 import msgspec
 
-from gangline.elastic.protocol.kinds import Message
+from gangline.elastic.protocol.kinds import ProtocolMessage
 
 PARTNER_LOST: Final = "PartnerLost"
 """Reason why a node should stop a test: another node of its group is gone."""
 
 
-class CheckWanted(Message):
+class CheckRequest(ProtocolMessage, tag="CheckWanted"):
     """A node takes part in the check -> ``CheckGroup``, or ``CheckVerdict``. A long poll.
 
     ``Refused`` TimedOut after ``wait_s``: ask again. Each message has the parameters, so that a
@@ -52,7 +52,7 @@ class CheckMember(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
 
 
-class CheckGroup(Message):
+class CheckGroup(ProtocolMessage):
     """Test with these nodes; then send ``CheckResult`` for this round."""
 
     round: int
@@ -61,7 +61,7 @@ class CheckGroup(Message):
     store_port: int = 0
 
 
-class CheckResult(Message):
+class CheckResult(ProtocolMessage):
     """The result of a test -> the next ``CheckGroup``, or ``CheckVerdict``. A long poll."""
 
     node_id: int
@@ -89,7 +89,7 @@ class CheckResult(Message):
     wait_s: float = 5.0
 
 
-class CheckVerdict(Message):
+class CheckVerdict(ProtocolMessage):
     """The check is over."""
 
     passed: bool

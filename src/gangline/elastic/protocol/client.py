@@ -1,6 +1,6 @@
 """The agent's end: sends requests to the master, and retries while the master is absent.
 
-    async with Client("train-master:50001", secret, ClientName(...)) as client:
+    async with Client("train-master:50001", secret, ClientIdentity(...)) as client:
         world = await client.call(Join(...), timeout_s=600)
         async for command in client.commands(node_id): ...
 
@@ -21,27 +21,33 @@ from typing import Self, TypeVar, cast
 from gangline.elastic.protocol import envelope, seal
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
-    Command,
+    NodeCommand,
     Commands,
     GetCommands,
     Hello,
-    Message,
-    Refused,
+    ProtocolMessage,
+    RequestRefused,
     Reply,
     Welcome,
 )
-from gangline.elastic.protocol.release import release
-from gangline.elastic.protocol.sockets import notice_silence
+from gangline.elastic.protocol.release import installed_version
+from gangline.elastic.protocol.sockets import enable_keepalive
 from gangline.elastic.variables import SECRET_VARIABLE
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Client", "ClientName", "MasterUnreachableError", "RequestRefusedError", "split_address"]
+__all__ = [
+    "MasterClient",
+    "ClientIdentity",
+    "MasterUnreachableError",
+    "RequestRefusedError",
+    "split_address",
+]
 
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=ProtocolMessage)
 
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 5.0
+MIN_RETRY_PAUSE_S = 0.05
+MAX_RETRY_PAUSE_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_PORT = 50001
 _PERMANENT = ("VersionMismatch", "WrongJob")
@@ -49,20 +55,20 @@ _HELLO_NUMBER = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ClientName:
+class ClientIdentity:
     """Identity of a client."""
 
     job: str = ""
     node_id: int | None = None
     """Only for the agent of a node; see ``Hello``."""
     incarnation: str = ""
-    client: str = field(default_factory=lambda: uuid.uuid4().hex)
+    client_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def hello(self) -> Hello:
         return Hello(
-            version=release(),
+            version=installed_version(),
             job=self.job,
-            client=self.client,
+            client=self.client_id,
             node_id=self.node_id,
             incarnation=self.incarnation,
         )
@@ -82,17 +88,17 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class _Link(asyncio.Protocol):
-    def __init__(self, secret: seal.Secret, received: Callable[[bytes], None]) -> None:
+class _MasterConnection(asyncio.Protocol):
+    def __init__(self, secret: seal.JobSecret, received: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
         """The reason why the connection ended."""
         self._secret, self._received = secret, received
         self._transport: asyncio.Transport | None = None
-        self._mine = seal.greeting()
+        self._mine = seal.new_handshake()
         self._head = bytearray()
-        self._ends: seal.Ends | None = None
+        self._ends: seal.SecureChannel | None = None
         self._has_heard = False
 
     @property
@@ -103,7 +109,7 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast(asyncio.Transport, transport)
-        notice_silence(transport.get_extra_info("socket"))
+        enable_keepalive(transport.get_extra_info("socket"))
         transport.write(self._mine)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -114,15 +120,17 @@ class _Link(asyncio.Protocol):
             if self._ends is None:
                 data = self._greet(data)
             if self._ends is not None and data:
-                for content in self._ends.opener.feed(data):
+                for content in self._ends.decryptor.feed(data):
                     self._has_heard = True
                     self._received(content)
-        except (seal.SealError, envelope.EnvelopeError) as error:
+        except (seal.SecureChannelError, envelope.EnvelopeError) as error:
             self.finish(str(error))
 
     def send(self, number: int, body: bytes) -> None:
         if self._transport is not None and self._ends is not None:
-            self._transport.write(self._ends.sealer.seal(envelope.wrap(number, body)))
+            self._transport.write(
+                self._ends.encryptor.encrypt_frame(envelope.wrap_body(number, body))
+            )
 
     def finish(self, reason: str) -> None:
         if not self.ended.done():
@@ -143,18 +151,18 @@ class _Link(asyncio.Protocol):
 
     def _greet(self, data: bytes) -> bytes:
         self._head += data
-        if len(self._head) < seal.GREETING_BYTES:
+        if len(self._head) < seal.HANDSHAKE_BYTES:
             return b""
-        theirs = bytes(self._head[: seal.GREETING_BYTES])
-        seal.check_greeting(theirs)
-        self._ends = seal.ends(self._secret, self._mine, theirs, client=True)
-        self._ends.opener.limit = seal.LARGEST_FRAME
+        theirs = bytes(self._head[: seal.HANDSHAKE_BYTES])
+        seal.check_handshake(theirs)
+        self._ends = seal.derive_channel(self._secret, self._mine, theirs, client=True)
+        self._ends.decryptor.limit = seal.MAX_FRAME_BYTES
         self.greeted.set_result(None)
-        return bytes(self._head[seal.GREETING_BYTES :])
+        return bytes(self._head[seal.HANDSHAKE_BYTES :])
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingRequest:
     body: bytes
     reply: "asyncio.Future[bytes]"
     """The encoded reply: the waiting task decodes it. So a large world that many tasks wait for is
@@ -162,29 +170,31 @@ class _Asked:
     """
 
 
-class Client:
+class MasterClient:
     """A client of one master, whose address is resolved again for each connection."""
 
-    def __init__(self, address: str, secret: seal.Secret, name: ClientName | None = None) -> None:
+    def __init__(
+        self, address: str, secret: seal.JobSecret, name: ClientIdentity | None = None
+    ) -> None:
         self.address = address
-        self.name = name or ClientName()
+        self.name = name or ClientIdentity()
         self.welcome: Welcome | None = None
         """The master's last Welcome."""
         self.replies = 0
         """Number of replies so far: while it increases, the master is reachable."""
-        self.trouble = "not connected yet"
+        self.last_error = "not connected yet"
         """Why there is no connection; empty while there is one."""
-        self.unknown_name = ""
+        self.unresolved_host = ""
         """The master's host name, if it did not resolve at the last attempt."""
-        self.tried = asyncio.Event()
+        self.attempted = asyncio.Event()
         """Set once the first attempt to connect has ended, with success or not."""
         self._secret = secret
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _PendingRequest] = {}
         self._next_number = 1
-        self._link: _Link | None = None
+        self._link: _MasterConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._refusal = ""
-        self._refused: Refused | None = None
+        self._refused: RequestRefused | None = None
         self._open = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -212,7 +222,7 @@ class Client:
         """True if the master would receive a request now."""
         return self._open.is_set()
 
-    async def connected(self, timeout_s: float | None = None) -> Welcome:
+    async def wait_connected(self, timeout_s: float | None = None) -> Welcome:
         """Wait until there is a connection.
 
         Raises:
@@ -223,13 +233,13 @@ class Client:
             async with asyncio.timeout(timeout_s):
                 await self._open.wait()
         except TimeoutError:
-            raise MasterUnreachableError(self.address, timeout_s or 0.0, self.trouble) from None
+            raise MasterUnreachableError(self.address, timeout_s or 0.0, self.last_error) from None
         if self._refused is not None:
             raise RequestRefusedError(self._refused)
         assert self.welcome is not None
         return self.welcome
 
-    async def call(self, message: Message, *, timeout_s: float | None = 60.0) -> Reply:
+    async def call(self, message: ProtocolMessage, *, timeout_s: float | None = 60.0) -> Reply:
         """Send a request and return the reply.
 
         Args:
@@ -245,7 +255,9 @@ class Client:
             raise RequestRefusedError(self._refused)
         number = self._next_number
         self._next_number += 1
-        asked = _Asked(envelope.encode_body(message), asyncio.get_running_loop().create_future())
+        asked = _PendingRequest(
+            envelope.encode_body(message), asyncio.get_running_loop().create_future()
+        )
         self._asked[number] = asked
         if self._link is not None:
             self._link.send(number, asked.body)
@@ -253,15 +265,17 @@ class Client:
             async with asyncio.timeout(timeout_s):
                 reply = await self._reply(asked)
         except TimeoutError:
-            trouble = self.trouble or "it did not answer"
+            trouble = self.last_error or "it did not answer"
             raise MasterUnreachableError(self.address, timeout_s or 0.0, trouble) from None
         finally:
             self._asked.pop(number, None)
-        if isinstance(reply, Refused):
+        if isinstance(reply, RequestRefused):
             raise RequestRefusedError(reply)
         return reply
 
-    async def ask(self, message: Message, kind: type[R], *, timeout_s: float | None = 60.0) -> R:
+    async def ask(
+        self, message: ProtocolMessage, kind: type[R], *, timeout_s: float | None = 60.0
+    ) -> R:
         """Send a request, and require one type of reply.
 
         Raises:
@@ -270,10 +284,10 @@ class Client:
         reply = await self.call(message, timeout_s=timeout_s)
         if not isinstance(reply, kind):
             problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
-            raise RequestRefusedError(Refused(reason="BadReply", message=problem))
+            raise RequestRefusedError(RequestRefused(reason="BadReply", message=problem))
         return reply
 
-    async def commands(self, wait_s: float = 30.0) -> AsyncIterator[Command]:
+    async def commands(self, wait_s: float = 30.0) -> AsyncIterator[NodeCommand]:
         """Yield the node's commands as they arrive, for ever; each once.
 
         Raises:
@@ -298,16 +312,16 @@ class Client:
 
     async def _keep(self) -> None:
         """Maintain the connection until the master refuses it permanently."""
-        pause = FIRST_PAUSE_S
+        pause = MIN_RETRY_PAUSE_S
         while self._refused is None:
-            link = _Link(self._secret, self._received)
+            link = _MasterConnection(self._secret, self._received)
             self._refusal = ""
             try:
                 await self._connect(link)
                 reason = await link.ended
-                pause = FIRST_PAUSE_S if self.is_connected else pause
-                self.trouble = self._refusal or reason
-                self.unknown_name = ""
+                pause = MIN_RETRY_PAUSE_S if self.is_connected else pause
+                self.last_error = self._refusal or reason
+                self.unresolved_host = ""
             except (OSError, TimeoutError) as error:
                 self._troubled(error, link)
             finally:
@@ -315,28 +329,29 @@ class Client:
                 if self._refused is None:
                     self._open.clear()
                 link.finish("closed")
-            self.tried.set()
+            self.attempted.set()
             log.debug(
-                "the master is unreachable", extra={"address": self.address, "reason": self.trouble}
+                "the master is unreachable",
+                extra={"address": self.address, "reason": self.last_error},
             )
             await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            pause = min(pause * 2, MAX_RETRY_PAUSE_S)
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_exception(RequestRefusedError(self._refused))
                 asked.reply.exception()  # the waiting task may be gone; avoids a warning
 
-    def _troubled(self, error: OSError, link: _Link) -> None:
+    def _troubled(self, error: OSError, link: _MasterConnection) -> None:
         late = "the connection was not established in time"
         if link.is_mute:
             late = "no handshake on the connection: another program may listen there"
-        self.trouble = str(error) or late
-        self.unknown_name = ""
+        self.last_error = str(error) or late
+        self.unresolved_host = ""
         if isinstance(error, socket.gaierror):
-            self.unknown_name, _ = split_address(self.address)
-            self.trouble = f"the name {self.unknown_name} does not resolve: {error.strerror}"
+            self.unresolved_host, _ = split_address(self.address)
+            self.last_error = f"the name {self.unresolved_host} does not resolve: {error.strerror}"
 
-    async def _connect(self, link: _Link) -> None:
+    async def _connect(self, link: _MasterConnection) -> None:
         host, port = split_address(self.address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await asyncio.get_running_loop().create_connection(lambda: link, host, port)
@@ -349,21 +364,21 @@ class Client:
         for number, asked in [*self._asked.items()]:
             link.send(number, asked.body)
 
-    async def _reply(self, asked: _Asked) -> Reply:
+    async def _reply(self, asked: _PendingRequest) -> Reply:
         """Wait for the reply; if it cannot be decoded, ask again on a new connection."""
         while True:
             try:
-                return envelope.read_reply(await asked.reply)[1]
+                return envelope.decode_reply(await asked.reply)[1]
             except envelope.EnvelopeError as error:
                 asked.reply = asyncio.get_running_loop().create_future()
                 if self._link is not None:
                     self._link.finish(str(error))
 
     def _received(self, content: bytes) -> None:
-        number = envelope.number_of(content)
+        number = envelope.request_number(content)
         self.replies += 1
         if number == _HELLO_NUMBER:
-            self._greeted(envelope.read_reply(content)[1])
+            self._greeted(envelope.decode_reply(content)[1])
             return
         asked = self._asked.get(number)
         if asked is not None and not asked.reply.done():
@@ -371,10 +386,10 @@ class Client:
 
     def _greeted(self, reply: Reply) -> None:
         if isinstance(reply, Welcome):
-            self.welcome, self.trouble = reply, ""
+            self.welcome, self.last_error = reply, ""
             self._open.set()
-            self.tried.set()
-        elif isinstance(reply, Refused):
+            self.attempted.set()
+        elif isinstance(reply, RequestRefused):
             self._refusal = f"{reply.reason}: {reply.message}"
             if reply.reason in _PERMANENT:
                 self._refused = reply

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gangline.elastic.protocol.messages import Message, Reply, Request
+from gangline.elastic.protocol.messages import ProtocolMessage, Reply, Request
 
 _NUMBER = struct.Struct(">Q")
 
@@ -24,16 +24,16 @@ class EnvelopeError(Exception):
         self.number = number
 
 
-def encode_body(message: Message) -> bytes:
+def encode_body(message: ProtocolMessage) -> bytes:
     """Encode a message without its number, so that one body can be sent to many receivers."""
     return _encoder.encode(message)
 
 
-def wrap(number: int, body: bytes) -> bytes:
+def wrap_body(number: int, body: bytes) -> bytes:
     return _NUMBER.pack(number) + body
 
 
-def read_request(content: bytes) -> tuple[int, Request]:
+def decode_request(content: bytes) -> tuple[int, Request]:
     """Decode a request.
 
     Raises:
@@ -42,7 +42,7 @@ def read_request(content: bytes) -> tuple[int, Request]:
     return _read(content, _requests)
 
 
-def read_reply(content: bytes) -> tuple[int, Reply]:
+def decode_reply(content: bytes) -> tuple[int, Reply]:
     """Decode a reply.
 
     Raises:
@@ -51,7 +51,7 @@ def read_reply(content: bytes) -> tuple[int, Reply]:
     return _read(content, _replies)
 
 
-def number_of(content: bytes) -> int:
+def request_number(content: bytes) -> int:
     """Read only the number, without decoding the message.
 
     Raises:
@@ -64,7 +64,7 @@ def number_of(content: bytes) -> int:
 
 
 def _read(content: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> tuple[int, T]:
-    number = number_of(content)
+    number = request_number(content)
     try:
         return number, decoder.decode(memoryview(content)[_NUMBER.size :])
     except msgspec.MsgspecError as error:

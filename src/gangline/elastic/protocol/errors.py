@@ -5,7 +5,7 @@ ProtocolError
 └── RequestRefusedError         the master refused the request
 """
 
-from gangline.elastic.protocol.messages import Refused
+from gangline.elastic.protocol.messages import RequestRefused
 
 
 class ProtocolError(Exception):
@@ -18,14 +18,14 @@ class MasterUnreachableError(ProtocolError):
     def __init__(self, address: str, waited_s: float, trouble: str) -> None:
         super().__init__(f"no reply from the master at {address} for {waited_s:.0f} s: {trouble}")
         self.address = address
-        self.trouble = trouble
+        self.last_error = trouble
         """The error of the last attempt."""
 
 
 class RequestRefusedError(ProtocolError):
     """The master refused the request."""
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: RequestRefused) -> None:
         details = f": {refused.message}" if refused.message else ""
         super().__init__(f"the master refused ({refused.reason}){details}")
         self.reason = refused.reason

@@ -1,10 +1,10 @@
 """Messages about the job: its timeline, its goodput, its state."""
 
-from gangline.elastic.protocol.kinds import Message
-from gangline.elastic.protocol.world_messages import World
+from gangline.elastic.protocol.kinds import ProtocolMessage
+from gangline.elastic.protocol.world_messages import WorldInfo
 
 
-class JobEvent(Message):
+class JobEvent(ProtocolMessage):
     """An event for the job's timeline -> ``Done``."""
 
     reason: str
@@ -14,11 +14,11 @@ class JobEvent(Message):
     """Time on the master's clock of the job; set by the master."""
 
 
-class GoodputWanted(Message):
-    """Request for goodput -> ``Goodput``."""
+class GoodputRequest(ProtocolMessage, tag="GoodputWanted"):
+    """Request for goodput -> ``GoodputReport``."""
 
 
-class Goodput(Message):
+class GoodputReport(ProtocolMessage, tag="Goodput"):
     """The job's wall time by what it was spent on; the parts add up to ``wall_s``."""
 
     wall_s: float
@@ -36,22 +36,22 @@ class Goodput(Message):
         return self.productive_s / self.wall_s if self.wall_s > 0 else 0.0
 
 
-class StatusWanted(Message):
-    """Request for the state of the job -> ``Status``."""
+class JobStatusRequest(ProtocolMessage, tag="StatusWanted"):
+    """Request for the state of the job -> ``JobStatusReply``."""
 
     events_after: int = 0
     """Number of the last known event."""
 
 
-class Status(Message):
+class JobStatusReply(ProtocolMessage, tag="Status"):
     """The job as its master sees it."""
 
     job: str
     round: int
-    world: World | None
+    world: WorldInfo | None
     waiting: tuple[int, ...] = ()
     dead: tuple[int, ...] = ()
-    goodput: Goodput | None = None
+    goodput: GoodputReport | None = None
     events: tuple[JobEvent, ...] = ()
     events_seen: int = 0
     """Value of ``events_after`` for the next request."""

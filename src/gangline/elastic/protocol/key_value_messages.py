@@ -1,37 +1,37 @@
 """Messages of the key-value store that the nodes of a job share."""
 
-from gangline.elastic.protocol.kinds import Message
+from gangline.elastic.protocol.kinds import ProtocolMessage
 
 
-class KeyValueSet(Message):
+class KeyValueSet(ProtocolMessage):
     """Set a key -> ``Done``."""
 
     key: str
     value: bytes
 
 
-class KeyValueGet(Message):
-    """Read keys -> ``Values``; a missing one is None."""
+class KeyValueGet(ProtocolMessage):
+    """Read keys -> ``KeyValueReply``; a missing one is None."""
 
     keys: tuple[str, ...]
 
 
-class KeyValueWait(Message):
-    """Wait until all keys exist -> ``Values``, or ``Refused`` TimedOut. A long poll."""
+class KeyValueWait(ProtocolMessage):
+    """Wait until all keys exist -> ``KeyValueReply``, or ``Refused`` TimedOut. A long poll."""
 
     keys: tuple[str, ...]
     wait_s: float = 30.0
 
 
-class KeyValueAdd(Message):
-    """Add to a number; a missing key counts as 0 -> ``Values`` with the decimal sum."""
+class KeyValueAdd(ProtocolMessage):
+    """Add to a number; a missing key counts as 0 -> ``KeyValueReply`` with the decimal sum."""
 
     key: str
     amount: int = 1
 
 
-class KeyValueCompareSet(Message):
-    """Set a key if it has the value ``expected`` (None: is missing) -> ``Values`` with its present
+class KeyValueCompareSet(ProtocolMessage):
+    """Set a key if it has the value ``expected`` (None: is missing) -> ``KeyValueReply`` with its present
     value.
     """
 
@@ -40,13 +40,13 @@ class KeyValueCompareSet(Message):
     value: bytes
 
 
-class KeyValueDelete(Message):
+class KeyValueDelete(ProtocolMessage):
     """Delete a key -> ``Done``, also if it did not exist."""
 
     key: str
 
 
-class Values(Message):
+class KeyValueReply(ProtocolMessage, tag="Values"):
     """Values of the keys, in the order of the request."""
 
     values: tuple[bytes | None, ...] = ()

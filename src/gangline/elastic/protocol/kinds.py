@@ -8,11 +8,11 @@ PROTOCOL_OLDEST = 1
 """The oldest protocol version that this release understands."""
 
 
-class Message(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
+class ProtocolMessage(msgspec.Struct, kw_only=True, omit_defaults=True, tag="Message"):
     """A message: a map on the wire, whose ``type`` is the tag of its class."""
 
 
-class Hello(Message):
+class Hello(ProtocolMessage):
     """The first message on a connection -> ``Welcome`` or ``Refused``."""
 
     protocol: int = PROTOCOL_VERSION
@@ -33,7 +33,7 @@ class Hello(Message):
     """See ``Join``."""
 
 
-class Welcome(Message):
+class Welcome(ProtocolMessage):
     """The master accepts the connection."""
 
     protocol: int
@@ -50,11 +50,11 @@ class Welcome(Message):
     """A node that is silent for this time is considered dead."""
 
 
-class Done(Message):
+class Acknowledged(ProtocolMessage, tag="Done"):
     """The request is done."""
 
 
-class Refused(Message):
+class RequestRefused(ProtocolMessage, tag="Refused"):
     """The request is refused; repeating it does not help unless something changes."""
 
     reason: str

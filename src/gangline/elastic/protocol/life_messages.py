@@ -4,12 +4,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.elastic.phase import Phase
-from gangline.elastic.progress import Saves
-from gangline.elastic.protocol.kinds import Message
+from gangline.elastic.phase import NodePhase
+from gangline.elastic.progress import SaveCounts
+from gangline.elastic.protocol.kinds import ProtocolMessage
 
 
-class Device(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeviceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Usage of one accelerator."""
 
     index: int
@@ -19,16 +19,16 @@ class Device(msgspec.Struct, frozen=True, omit_defaults=True):
     """Utilization, between 0 and 1."""
 
 
-class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeResources(msgspec.Struct, frozen=True, omit_defaults=True):
     """Usage of a node's workers."""
 
     cpus: float = 0.0
     """CPUs in use."""
     memory_bytes: int = 0
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceUsage, ...] = ()
 
 
-class Heartbeat(Message):
+class Heartbeat(ProtocolMessage):
     """A node is alive -> ``Commands`` (those above ``commands_seen``, often none)."""
 
     node_id: int
@@ -36,7 +36,7 @@ class Heartbeat(Message):
     round: int = 0
     """Round of the running workers; 0 while the node waits for a world."""
     attempt: int = 0
-    phase: str = Phase.WAITING
+    phase: str = NodePhase.WAITING
     step: int | None = None
     """The last step that the node's workers finished."""
     first_step: int | None = None
@@ -46,12 +46,12 @@ class Heartbeat(Message):
     """Total seconds of this attempt that were no training, by phase."""
     checkpoint_step: int | None = None
     """The last step that a complete checkpoint holds."""
-    saves: Saves = Saves()
-    resources: Resources | None = None
+    saves: SaveCounts = SaveCounts()
+    resources: NodeResources | None = None
     commands_seen: int = 0
 
 
-class Restart(Message):
+class RestartCommand(ProtocolMessage, tag="Restart"):
     """Stop the workers of this round and join again: the members have changed.
 
     It also cancels a ``World`` of this or an older round that arrives later, but not a newer one.
@@ -61,7 +61,7 @@ class Restart(Message):
     reason: str = ""
 
 
-class Stop(Message):
+class StopCommand(ProtocolMessage, tag="Stop"):
     """Stop the workers and end."""
 
     reason: str
@@ -70,7 +70,7 @@ class Stop(Message):
     """True if the job failed; else it is finished or suspended."""
 
 
-class RunCheck(Message):
+class RunCheck(ProtocolMessage):
     """Check the node before continuing."""
 
     reason: str = ""
@@ -78,19 +78,19 @@ class RunCheck(Message):
     """All nodes that take part in the check; the master sets it."""
 
 
-class SaveCheckpoint(Message):
+class SaveCheckpoint(ProtocolMessage):
     """Save a checkpoint now."""
 
     reason: str = ""
 
 
-class DumpStacks(Message):
+class DumpStacks(ProtocolMessage):
     """Write the stacks of all workers to the log."""
 
     reason: str = ""
 
 
-class Evict(Message):
+class Evict(ProtocolMessage):
     """Leave this machine, because it is faulty or needed. The agent ends, and a replacement is
     created on another machine.
     """
@@ -99,17 +99,19 @@ class Evict(Message):
     message: str = ""
 
 
-CommandKind: TypeAlias = Restart | Stop | RunCheck | SaveCheckpoint | DumpStacks | Evict
+CommandBody: TypeAlias = (
+    RestartCommand | StopCommand | RunCheck | SaveCheckpoint | DumpStacks | Evict
+)
 
 
-class Command(msgspec.Struct, frozen=True):
+class NodeCommand(msgspec.Struct, frozen=True):
     """A command with its number; the numbers of a node increase."""
 
     number: int
-    what: CommandKind
+    what: CommandBody
 
 
-class GetCommands(Message):
+class GetCommands(ProtocolMessage):
     """Wait for commands -> ``Commands``. A long poll; commands up to ``seen`` are not sent
     again.
     """
@@ -120,15 +122,15 @@ class GetCommands(Message):
     wait_s: float = 30.0
 
 
-class Commands(Message):
+class Commands(ProtocolMessage):
     """Commands, in order; often none."""
 
-    commands: tuple[Command, ...] = ()
+    commands: tuple[NodeCommand, ...] = ()
 
 
-class SendCommand(Message):
+class SendCommand(ProtocolMessage):
     """A user or component sends a command to nodes -> ``Done``."""
 
-    what: CommandKind
+    what: CommandBody
     nodes: tuple[int, ...] = ()
     """Empty for all nodes."""

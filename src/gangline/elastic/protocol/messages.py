@@ -12,20 +12,20 @@ Times are seconds. Sizes are bytes.
 
 from typing import TypeAlias
 
-from gangline.elastic.phase import Phase
+from gangline.elastic.phase import NodePhase
 from gangline.elastic.protocol.check_messages import (
     CheckGroup,
     CheckMember,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
+    CheckRequest,
 )
 from gangline.elastic.protocol.job_messages import (
-    Goodput,
-    GoodputWanted,
+    GoodputReport,
+    GoodputRequest,
     JobEvent,
-    Status,
-    StatusWanted,
+    JobStatusReply,
+    JobStatusRequest,
 )
 from gangline.elastic.protocol.key_value_messages import (
     KeyValueAdd,
@@ -34,49 +34,49 @@ from gangline.elastic.protocol.key_value_messages import (
     KeyValueGet,
     KeyValueSet,
     KeyValueWait,
-    Values,
+    KeyValueReply,
 )
 from gangline.elastic.protocol.kinds import (
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
-    Done,
+    Acknowledged,
     Hello,
-    Message,
-    Refused,
+    ProtocolMessage,
+    RequestRefused,
     Welcome,
 )
 from gangline.elastic.protocol.life_messages import (
-    Command,
-    CommandKind,
+    NodeCommand,
+    CommandBody,
     Commands,
-    Device,
+    DeviceUsage,
     DumpStacks,
     Evict,
     GetCommands,
     Heartbeat,
-    Resources,
-    Restart,
+    NodeResources,
+    RestartCommand,
     RunCheck,
     SaveCheckpoint,
     SendCommand,
-    Stop,
+    StopCommand,
 )
 from gangline.elastic.protocol.shard_messages import (
-    DatasetStateKnown,
-    DatasetStateWanted,
-    ShardAnswer,
-    ShardCheckpoint,
-    ShardCheckpointWanted,
-    ShardEvent,
+    DatasetStateReply,
+    DatasetStateRequest,
+    ShardReply,
+    ShardCheckpointReply,
+    ShardCheckpointRequest,
+    ShardRequest,
 )
 from gangline.elastic.protocol.world_messages import (
-    Failure,
-    Finished,
+    FailureReport,
+    WorkersFinished,
     Join,
     Leave,
-    Member,
-    Waiting,
-    World,
+    WorldMember,
+    JoinPending,
+    WorldInfo,
 )
 
 __all__ = [
@@ -86,21 +86,21 @@ __all__ = [
     "CheckMember",
     "CheckResult",
     "CheckVerdict",
-    "CheckWanted",
-    "Command",
-    "CommandKind",
+    "CheckRequest",
+    "NodeCommand",
+    "CommandBody",
     "Commands",
-    "DatasetStateKnown",
-    "DatasetStateWanted",
-    "Device",
-    "Done",
+    "DatasetStateReply",
+    "DatasetStateRequest",
+    "DeviceUsage",
+    "Acknowledged",
     "DumpStacks",
     "Evict",
-    "Failure",
-    "Finished",
+    "FailureReport",
+    "WorkersFinished",
     "GetCommands",
-    "Goodput",
-    "GoodputWanted",
+    "GoodputReport",
+    "GoodputRequest",
     "Heartbeat",
     "Hello",
     "JobEvent",
@@ -112,36 +112,36 @@ __all__ = [
     "KeyValueSet",
     "KeyValueWait",
     "Leave",
-    "Member",
-    "Message",
-    "Phase",
-    "Refused",
+    "WorldMember",
+    "ProtocolMessage",
+    "NodePhase",
+    "RequestRefused",
     "Reply",
     "Request",
-    "Resources",
-    "Restart",
+    "NodeResources",
+    "RestartCommand",
     "RunCheck",
     "SaveCheckpoint",
     "SendCommand",
-    "ShardAnswer",
-    "ShardCheckpoint",
-    "ShardCheckpointWanted",
-    "ShardEvent",
-    "Status",
-    "StatusWanted",
-    "Stop",
-    "Values",
-    "Waiting",
+    "ShardReply",
+    "ShardCheckpointReply",
+    "ShardCheckpointRequest",
+    "ShardRequest",
+    "JobStatusReply",
+    "JobStatusRequest",
+    "StopCommand",
+    "KeyValueReply",
+    "JoinPending",
     "Welcome",
-    "World",
+    "WorldInfo",
 ]
 
 Request: TypeAlias = (
     Hello
     | Join
-    | Finished
+    | WorkersFinished
     | Leave
-    | Failure
+    | FailureReport
     | Heartbeat
     | GetCommands
     | SendCommand
@@ -152,29 +152,29 @@ Request: TypeAlias = (
     | KeyValueCompareSet
     | KeyValueDelete
     | JobEvent
-    | GoodputWanted
-    | StatusWanted
-    | ShardEvent
-    | ShardCheckpointWanted
-    | DatasetStateWanted
-    | CheckWanted
+    | GoodputRequest
+    | JobStatusRequest
+    | ShardRequest
+    | ShardCheckpointRequest
+    | DatasetStateRequest
+    | CheckRequest
     | CheckResult
 )
 """Requests to the master."""
 
 Reply: TypeAlias = (
     Welcome
-    | Done
-    | Refused
-    | World
-    | Waiting
+    | Acknowledged
+    | RequestRefused
+    | WorldInfo
+    | JoinPending
     | Commands
-    | Values
-    | Goodput
-    | Status
-    | ShardAnswer
-    | ShardCheckpoint
-    | DatasetStateKnown
+    | KeyValueReply
+    | GoodputReport
+    | JobStatusReply
+    | ShardReply
+    | ShardCheckpointReply
+    | DatasetStateReply
     | CheckGroup
     | CheckVerdict
 )

@@ -4,7 +4,7 @@ from functools import cache
 
 
 @cache
-def release() -> str:
+def installed_version() -> str:
     """Return the version of the installed distribution; empty if there is none."""
     # The import takes some milliseconds, and only a process that connects needs it.
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415

@@ -25,11 +25,11 @@ from gangline.elastic.variables import SECRET_VARIABLE
 MAGIC = b"GNGL"
 HANDSHAKE_VERSION = 1
 RANDOM_BYTES = 32
-GREETING_BYTES = len(MAGIC) + 1 + RANDOM_BYTES
+HANDSHAKE_BYTES = len(MAGIC) + 1 + RANDOM_BYTES
 
-LARGEST_FRAME = 64 * 2**20
+MAX_FRAME_BYTES = 64 * 2**20
 """A longer frame is refused before it is read."""
-LARGEST_FIRST_FRAME = 64 * 2**10
+MAX_FIRST_FRAME_BYTES = 64 * 2**10
 """The limit before the other end has proved that it knows the secret."""
 
 _SHORTEST_SECRET = 16
@@ -37,12 +37,12 @@ _LENGTH = struct.Struct(">I")
 _TAG_BYTES = 16
 
 
-class SealError(Exception):
+class SecureChannelError(Exception):
     """The other end does not know the secret, or the stream was tampered with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class JobSecret:
     """The secret that all processes of a job share."""
 
     key: bytes
@@ -50,7 +50,7 @@ class Secret:
     """False if it was derived from a name that others may guess."""
 
 
-def secret_of(environment: Mapping[str, str], job: str) -> Secret:
+def read_job_secret(environment: Mapping[str, str], job: str) -> JobSecret:
     """Read the job's secret from the environment, or derive one from the job's name.
 
     Raises:
@@ -58,68 +58,70 @@ def secret_of(environment: Mapping[str, str], job: str) -> Secret:
     """
     text = environment.get(SECRET_VARIABLE, "")
     if not text:
-        return Secret(hashlib.sha256(b"gangline job " + job.encode()).digest(), is_private=False)
+        return JobSecret(hashlib.sha256(b"gangline job " + job.encode()).digest(), is_private=False)
     try:
         key = bytes.fromhex(text)
     except ValueError as error:
         raise ValueError(f"{SECRET_VARIABLE} must be hexadecimal digits") from error
     if len(key) < _SHORTEST_SECRET:
         raise ValueError(f"{SECRET_VARIABLE} must hold at least {_SHORTEST_SECRET} bytes")
-    return Secret(key)
+    return JobSecret(key)
 
 
-def new_secret() -> str:
+def generate_secret() -> str:
     """Create a secret in the format of the environment variable."""
     return secrets.token_hex(32)
 
 
-def greeting() -> bytes:
+def new_handshake() -> bytes:
     """Create the first bytes of one end."""
     return MAGIC + bytes([HANDSHAKE_VERSION]) + os.urandom(RANDOM_BYTES)
 
 
-def check_greeting(received: bytes) -> None:
+def check_handshake(received: bytes) -> None:
     """Check the first bytes of the other end.
 
     Raises:
-        SealError: it does not use this protocol.
+        SecureChannelError: it does not use this protocol.
     """
     if received[: len(MAGIC)] != MAGIC:
-        raise SealError("the other end does not belong to a gangline job")
+        raise SecureChannelError("the other end does not belong to a gangline job")
     if received[len(MAGIC)] != HANDSHAKE_VERSION:
-        raise SealError(f"the other end uses handshake version {received[len(MAGIC)]}")
+        raise SecureChannelError(f"the other end uses handshake version {received[len(MAGIC)]}")
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class SecureChannel:
     """The two directions of a connection, as one end sees them."""
 
-    sealer: "Sealer"
-    opener: "Opener"
+    encryptor: "FrameEncryptor"
+    decryptor: "FrameDecryptor"
 
 
-def ends(secret: Secret, client_greeting: bytes, server_greeting: bytes, *, client: bool) -> Ends:
+def derive_channel(
+    secret: JobSecret, client_greeting: bytes, server_greeting: bytes, *, client: bool
+) -> SecureChannel:
     """Derive the keys of a connection from the random bytes of both ends."""
     up, down = (
         _derive(secret, client_greeting + server_greeting, direction)
         for direction in (b"to master", b"from master")
     )
     mine, other = (up, down) if client else (down, up)
-    return Ends(Sealer(mine), Opener(other))
+    return SecureChannel(FrameEncryptor(mine), FrameDecryptor(other))
 
 
-def _derive(secret: Secret, salt: bytes, direction: bytes) -> bytes:
+def _derive(secret: JobSecret, salt: bytes, direction: bytes) -> bytes:
     return HKDF(SHA256(), 32, salt, b"gangline elastic 1 " + direction).derive(secret.key)
 
 
-class Sealer:
+class FrameEncryptor:
     """Encrypts frames."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = ChaCha20Poly1305(key)
         self._count = 0
 
-    def seal(self, content: bytes) -> bytes:
+    def encrypt_frame(self, content: bytes) -> bytes:
         """Encrypt one frame; frames must be sent in the order of calls."""
         length = _LENGTH.pack(len(content) + _TAG_BYTES)
         nonce = self._count.to_bytes(12, "big")
@@ -127,10 +129,10 @@ class Sealer:
         return length + self._cipher.encrypt(nonce, content, length)
 
 
-class Opener:
+class FrameDecryptor:
     """Finds frames in a stream of bytes and decrypts them."""
 
-    def __init__(self, key: bytes, limit: int = LARGEST_FIRST_FRAME) -> None:
+    def __init__(self, key: bytes, limit: int = MAX_FIRST_FRAME_BYTES) -> None:
         self.limit = limit
         """The longest accepted frame; it is raised once the other end is authenticated."""
         self._cipher = ChaCha20Poly1305(key)
@@ -141,7 +143,7 @@ class Opener:
         """Add received bytes; yield the contents that are complete, in order.
 
         Raises:
-            SealError: a frame is too long or fails to decrypt. The connection must end.
+            SecureChannelError: a frame is too long or fails to decrypt. The connection must end.
         """
         self._pending += received
         start = 0
@@ -149,7 +151,9 @@ class Opener:
             while len(self._pending) - start >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._pending, start)
                 if not _TAG_BYTES <= length <= self.limit + _TAG_BYTES:
-                    raise SealError(f"a frame has {length} bytes; the limit is {self.limit}")
+                    raise SecureChannelError(
+                        f"a frame has {length} bytes; the limit is {self.limit}"
+                    )
                 end = start + _LENGTH.size + length
                 if len(self._pending) < end:
                     break
@@ -165,6 +169,6 @@ class Opener:
         try:
             return self._cipher.decrypt(nonce, sealed, length)
         except InvalidTag as error:
-            raise SealError(
+            raise SecureChannelError(
                 "a frame fails to decrypt: the secrets differ, or it is forged"
             ) from error

@@ -17,33 +17,33 @@ from gangline.elastic.protocol.messages import (
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
     Hello,
-    Refused,
+    RequestRefused,
     Reply,
     Request,
     Welcome,
 )
-from gangline.elastic.protocol.sockets import notice_silence
+from gangline.elastic.protocol.sockets import enable_keepalive
 
 log = logging.getLogger(__name__)
 
-GREETING_TIMEOUT_S = 10.0
-STRANGERS = 512
+HANDSHAKE_TIMEOUT_S = 10.0
+MAX_UNAUTHENTICATED = 512
 """Limit of connections that are not authenticated yet; above it the oldest one is cut."""
 BACKLOG = 2048
 _WRITE_HIGH = 8 * 2**20
 _LONGEST_HTTP_HEAD = 8192
 
 
-class Service(Protocol):
+class RequestHandler(Protocol):
     """The consumer of requests behind the server."""
 
-    def welcome(self, peer: "Peer", hello: Hello) -> Welcome | Refused:
+    def welcome(self, peer: "Peer", hello: Hello) -> Welcome | RequestRefused:
         """Accept or refuse a connection whose sender knows the secret."""
 
     def handle(self, peer: "Peer", number: int, request: Request) -> None:
         """Process a request; call ``peer.send(number, reply)`` once, now or later."""
 
-    def lost(self, peer: "Peer") -> None:
+    def disconnected(self, peer: "Peer") -> None:
         """Process the end of a connection that was accepted."""
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
@@ -53,12 +53,12 @@ class Service(Protocol):
 class Peer(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "MasterServer") -> None:
         self._server = server
         self._service = server.service
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._ends: seal.Ends | None = None
+        self._ends: seal.SecureChannel | None = None
         self.hello: Hello | None = None
         """The client's Hello, once it is accepted."""
 
@@ -68,17 +68,17 @@ class Peer(asyncio.Protocol):
         """Start the timeout of the handshake."""
         # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast(asyncio.Transport, transport)
-        notice_silence(transport.get_extra_info("socket"))
+        enable_keepalive(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        self._server.arrived(self)
+        self._server.add_connection(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end to the handler, if it knows the connection."""
         del exc
         self._transport = None
-        self._server.gone(self)
+        self._server.remove_connection(self)
         if self.hello is not None:
-            self._service.lost(self)
+            self._service.disconnected(self)
 
     def pause_writing(self) -> None:
         """Stop reading: a client that does not read replies may not send more requests."""
@@ -95,9 +95,9 @@ class Peer(asyncio.Protocol):
             if self._ends is None:
                 data = self._greet(data)
             if self._ends is not None and data:
-                for content in self._ends.opener.feed(data):
+                for content in self._ends.decryptor.feed(data):
                     self._take(content)
-        except seal.SealError as error:
+        except seal.SecureChannelError as error:
             log.warning("connection refused", extra={"peer": self.address, "reason": str(error)})
             self.close()
 
@@ -119,7 +119,9 @@ class Peer(asyncio.Protocol):
     def send_body(self, number: int, body: bytes) -> None:
         """Send an encoded reply."""
         if self._transport is not None and self._ends is not None:
-            self._transport.write(self._ends.sealer.seal(envelope.wrap(number, body)))
+            self._transport.write(
+                self._ends.encryptor.encrypt_frame(envelope.wrap_body(number, body))
+            )
 
     def close(self) -> None:
         """End the connection after sending what is buffered."""
@@ -139,14 +141,14 @@ class Peer(asyncio.Protocol):
             self._serve_page()
             return b""
         if self._received[:4] != seal.MAGIC[: len(self._received)]:
-            raise seal.SealError("the other end does not belong to a gangline job")
-        if len(self._received) < seal.GREETING_BYTES:
+            raise seal.SecureChannelError("the other end does not belong to a gangline job")
+        if len(self._received) < seal.HANDSHAKE_BYTES:
             return b""
-        theirs = bytes(self._received[: seal.GREETING_BYTES])
-        rest = bytes(self._received[seal.GREETING_BYTES :])
-        seal.check_greeting(theirs)
-        mine = seal.greeting()
-        self._ends = seal.ends(self._server.secret, theirs, mine, client=False)
+        theirs = bytes(self._received[: seal.HANDSHAKE_BYTES])
+        rest = bytes(self._received[seal.HANDSHAKE_BYTES :])
+        seal.check_handshake(theirs)
+        mine = seal.new_handshake()
+        self._ends = seal.derive_channel(self._server.secret, theirs, mine, client=False)
         self._received.clear()
         assert self._transport is not None
         self._transport.write(mine)
@@ -154,28 +156,28 @@ class Peer(asyncio.Protocol):
 
     def _take(self, content: bytes) -> None:
         try:
-            number, request = envelope.read_request(content)
+            number, request = envelope.decode_request(content)
         except envelope.EnvelopeError as error:
-            self.send(error.number, Refused(reason="BadRequest", message=str(error)))
+            self.send(error.number, RequestRefused(reason="BadRequest", message=str(error)))
             return
         if self.hello is not None:
             self._service.handle(self, number, request)
         elif isinstance(request, Hello):
             self._welcome(number, request)
         else:
-            self.send(number, Refused(reason="BadRequest", message="Hello must come first"))
+            self.send(number, RequestRefused(reason="BadRequest", message="Hello must come first"))
             self.close()
 
     def _welcome(self, number: int, hello: Hello) -> None:
-        answer = refusal(hello) or self._service.welcome(self, hello)
+        answer = version_refusal(hello) or self._service.welcome(self, hello)
         self.send(number, answer)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestRefused):
             self.close()
             return
         assert self._ends is not None
-        self._ends.opener.limit = seal.LARGEST_FRAME
+        self._ends.decryptor.limit = seal.MAX_FRAME_BYTES
         self.hello = hello
-        self._server.known(self)
+        self._server.mark_authenticated(self)
 
     def _serve_page(self) -> None:
         if b"\r\n\r\n" not in self._received:
@@ -195,12 +197,12 @@ class Peer(asyncio.Protocol):
         self.close()
 
 
-def refusal(hello: Hello) -> Refused | None:
+def version_refusal(hello: Hello) -> RequestRefused | None:
     """Refuse a client with an incompatible protocol version; None if it is compatible."""
     if hello.protocol >= PROTOCOL_OLDEST and hello.oldest <= PROTOCOL_VERSION:
         return None
     older = "agent" if hello.protocol < PROTOCOL_OLDEST else "master"
-    return Refused(
+    return RequestRefused(
         reason="VersionMismatch",
         message=f"gangline {hello.version or '?'} supports protocol {hello.oldest} to "
         f"{hello.protocol}, this master {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}; "
@@ -208,18 +210,18 @@ def refusal(hello: Hello) -> Refused | None:
     )
 
 
-def negotiated(hello: Hello) -> int:
+def negotiate_version(hello: Hello) -> int:
     """Return the newest version that both ends understand."""
     return min(hello.protocol, PROTOCOL_VERSION)
 
 
-class Server:
+class MasterServer:
     """Listens, and limits the number and duration of unauthenticated connections."""
 
-    def __init__(self, service: Service, secret: seal.Secret) -> None:
+    def __init__(self, service: RequestHandler, secret: seal.JobSecret) -> None:
         self.service = service
         self.secret = secret
-        self._strangers: dict[Peer, asyncio.TimerHandle] = {}
+        self._unauthenticated: dict[Peer, asyncio.TimerHandle] = {}
         self._peers: set[Peer] = set()
         self._listener: asyncio.Server | None = None
 
@@ -251,27 +253,27 @@ class Server:
             self._listener.close()
         for peer in [*self._peers]:
             peer.close()
-        for peer in [*self._strangers]:
+        for peer in [*self._unauthenticated]:
             peer.abort()
         await asyncio.sleep(0)
 
     # Called by connections
 
-    def arrived(self, peer: Peer) -> None:
+    def add_connection(self, peer: Peer) -> None:
         """Start the handshake timeout of a new connection."""
-        if len(self._strangers) >= STRANGERS:
-            oldest = next(iter(self._strangers))
-            self._strangers.pop(oldest).cancel()
+        if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            self._unauthenticated.pop(oldest).cancel()
             oldest.abort()
-        timer = asyncio.get_running_loop().call_later(GREETING_TIMEOUT_S, peer.abort)
-        self._strangers[peer] = timer
+        timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, peer.abort)
+        self._unauthenticated[peer] = timer
 
-    def known(self, peer: Peer) -> None:
+    def mark_authenticated(self, peer: Peer) -> None:
         """Mark a connection as authenticated."""
-        self._strangers.pop(peer).cancel()
+        self._unauthenticated.pop(peer).cancel()
         self._peers.add(peer)
 
-    def gone(self, peer: Peer) -> None:
+    def remove_connection(self, peer: Peer) -> None:
         self._peers.discard(peer)
-        if timer := self._strangers.pop(peer, None):
+        if timer := self._unauthenticated.pop(peer, None):
             timer.cancel()

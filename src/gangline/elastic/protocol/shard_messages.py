@@ -1,42 +1,42 @@
 """Messages about data sets, which carry the ledger's own events and replies."""
 
-from gangline.elastic.data.events import Answer, DatasetState, Event
-from gangline.elastic.protocol.kinds import Message
+from gangline.elastic.data.events import LedgerAnswer, DatasetState, LedgerEvent
+from gangline.elastic.protocol.kinds import ProtocolMessage
 
 
-class ShardEvent(Message):
-    """An event for the ledger of shards (``gangline.elastic.data.events``) -> ``ShardAnswer``."""
+class ShardRequest(ProtocolMessage, tag="ShardEvent"):
+    """An event for the ledger of shards (``gangline.elastic.data.events``) -> ``ShardReply``."""
 
-    event: Event
+    event: LedgerEvent
     wait_s: float = 0.0
     """For ``Take``: how long to wait for a shard that may become available. A long poll."""
 
 
-class ShardAnswer(Message):
+class ShardReply(ProtocolMessage, tag="ShardAnswer"):
     """The ledger's reply."""
 
-    answer: Answer
+    answer: LedgerAnswer
 
 
-class ShardCheckpointWanted(Message):
-    """Request for the position in a data set -> ``ShardCheckpoint`` or ``Refused``."""
+class ShardCheckpointRequest(ProtocolMessage, tag="ShardCheckpointWanted"):
+    """Request for the position in a data set -> ``ShardCheckpointReply`` or ``Refused``."""
 
     dataset: str
 
 
-class ShardCheckpoint(Message):
+class ShardCheckpointReply(ProtocolMessage, tag="ShardCheckpoint"):
     """The complete position in a data set, for a checkpoint; restored by ``events.Restore``."""
 
     content: bytes
 
 
-class DatasetStateWanted(Message):
-    """Request for the progress of a data set -> ``DatasetStateKnown`` or ``Refused``."""
+class DatasetStateRequest(ProtocolMessage, tag="DatasetStateWanted"):
+    """Request for the progress of a data set -> ``DatasetStateReply`` or ``Refused``."""
 
     dataset: str
 
 
-class DatasetStateKnown(Message):
+class DatasetStateReply(ProtocolMessage, tag="DatasetStateKnown"):
     """Progress of a data set."""
 
     state: DatasetState

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gangline.elastic.protocol.kinds import Message
+from gangline.elastic.protocol.kinds import ProtocolMessage
 
 
-class Join(Message):
+class Join(ProtocolMessage):
     """A node asks for the next world -> ``World``, ``Waiting`` (ask again) or ``Refused``.
 
     A long poll: the reply comes when the world is formed, and ``Waiting`` after ``wait_s``. Each
@@ -49,7 +49,7 @@ class Join(Message):
     """The rendezvous fails if the minimum has not joined within this time."""
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class WorldMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One node of a world. The order of fields is the wire format: add only at the end.
 
     It has no references to containers, so the garbage collector need not track thousands of them.
@@ -66,12 +66,12 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     agent_address: str = ""
 
 
-class World(Message):
+class WorldInfo(ProtocolMessage, tag="World"):
     """A formed world. All members get the same."""
 
     round: int
     """Higher than any round before in this job."""
-    members: tuple[Member, ...]
+    members: tuple[WorldMember, ...]
     """In the order of ``group_rank``."""
     store_host: str
     store_port: int
@@ -84,7 +84,7 @@ class World(Message):
         return sum(member.local_world_size for member in self.members)
 
 
-class Waiting(Message):
+class JoinPending(ProtocolMessage, tag="Waiting"):
     """There is no world yet: send the same ``Join`` again."""
 
     message: str = ""
@@ -97,7 +97,7 @@ class Waiting(Message):
     """Expected node ranks (or ids) that have not joined, if known."""
 
 
-class Leave(Message):
+class Leave(ProtocolMessage):
     """A node leaves -> ``Done``. Its work is finished or given up; no other node waits for it."""
 
     node_id: int
@@ -110,7 +110,7 @@ class Leave(Message):
     """The node that is gone, in place of the sender, as seen by a launcher, operator or peer."""
 
 
-class Failure(Message):
+class FailureReport(ProtocolMessage, tag="Failure"):
     """Workers of a node failed -> ``Done``. It is recorded; the agent acts by itself."""
 
     node_id: int
@@ -130,7 +130,7 @@ class Failure(Message):
     """The agent's action: RestartInPlace, LeaveNode, StopJob."""
 
 
-class Finished(Message):
+class WorkersFinished(ProtocolMessage, tag="Finished"):
     """All workers of a node succeeded -> ``Done`` once those of all members have.
 
     A long poll: ``Waiting`` after ``wait_s``, ask again. ``Refused`` RoundOver if the world is

@@ -65,7 +65,7 @@ class ElasticDataLoader(DataLoader[T]):
         batches = ElasticBatchSampler(sampler, batch_size)
         super().__init__(dataset, batch_sampler=batches, **settings)
         self.batches = batches
-        self._config_file = Path(config_file) if config_file else _named_file()
+        self._config_file = Path(config_file) if config_file else _config_file_from_environment()
         self._version = 0
         self.load_config()
 
@@ -108,6 +108,6 @@ class ElasticDataLoader(DataLoader[T]):
             return None
 
 
-def _named_file() -> Path | None:
+def _config_file_from_environment() -> Path | None:
     named = [os.environ[one] for one in CONFIG_VARIABLES if os.environ.get(one)]
     return Path(named[0]) if named else None

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from gangline.elastic.progress import StepTeller
+from gangline.elastic.progress import StepReporter
 from gangline.elastic.trainer.loader import ElasticDataLoader
 from gangline.elastic.trainer.share import Share, ShareError
 
@@ -45,11 +45,11 @@ class ElasticTrainer:
         self._sampler = dataloader.batches.sampler
         self._share: Share = self._sampler.share(self._batches.batch_size)
         self._sizes: tuple[int, ...] = ()
-        self._place = 0
+        self._micro_batch = 0
         """Index of the present micro-batch in the global batch."""
         self._weight = 1.0
         self._is_within = False
-        self._teller = StepTeller()
+        self._reporter = StepReporter()
         self.num_steps = 0
         """Number of finished global batches."""
         for parameter in model.parameters():
@@ -70,12 +70,12 @@ class ElasticTrainer:
     @property
     def is_first(self) -> bool:
         """True if the present micro-batch begins a global batch."""
-        return self._place == 0
+        return self._micro_batch == 0
 
     @property
     def is_last(self) -> bool:
         """True if the present micro-batch ends a global batch."""
-        return self._place == len(self._sizes) - 1
+        return self._micro_batch == len(self._sizes) - 1
 
     def prepare(
         self, optimizer: torch.optim.Optimizer, lr_scheduler: LRScheduler | None = None
@@ -94,27 +94,27 @@ class ElasticTrainer:
         if self.is_first:
             self._share = self._sampler.share(self._batches.batch_size)
             self._sizes = self._share.micro_batches
-        self._weight = self._share.weight(self._sizes[self._place])
+        self._weight = self._share.weight(self._sizes[self._micro_batch])
         self._is_within = True
         try:
-            with self._synchronised():
+            with self._synchronization():
                 yield
         finally:
             self._is_within = False
-        self._go_on()
+        self._finish_micro_batch()
 
-    def _synchronised(self) -> contextlib.AbstractContextManager[None]:
+    def _synchronization(self) -> contextlib.AbstractContextManager[None]:
         quiet: Callable[[], contextlib.AbstractContextManager[None]] | None
         quiet = getattr(self.model, "no_sync", None)
         return contextlib.nullcontext() if self.is_last or quiet is None else quiet()
 
-    def _go_on(self) -> None:
+    def _finish_micro_batch(self) -> None:
         if not self.is_last:
-            self._place += 1
+            self._micro_batch += 1
             return
-        self._place = 0
+        self._micro_batch = 0
         self.num_steps += 1
-        self._teller.finished(self.num_steps)
+        self._reporter.report_step(self.num_steps)
         self._sampler.advance(self._share.global_batch)
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ class ElasticTrainer:
 
     def reset(self) -> None:
         """Discard a begun global batch: the next micro-batch is a first one."""
-        self._place = 0
+        self._micro_batch = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the training; store it with the model's state."""

@@ -13,10 +13,10 @@ import uvloop
 
 from gangline.local.apiserver.database import DatabaseError
 from gangline.local.apiserver.pki import CertificateError
-from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 
 
-async def serve(settings: ServerSettings) -> None:
+async def serve(settings: ApiServerSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
     given = parser.parse_args()
     try:
-        uvloop.run(serve(ServerSettings(data=given.data, host=given.host, port=given.port)))
+        uvloop.run(serve(ApiServerSettings(data=given.data, host=given.host, port=given.port)))
     except (DatabaseError, CertificateError, OSError) as error:
         sys.exit(f"the API server cannot start: {error}")
 

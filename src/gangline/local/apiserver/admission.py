@@ -11,42 +11,42 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.crd_validation import definition_causes
-from gangline.local.apiserver.crds import complete
-from gangline.local.apiserver.errors import StatusError, forbidden, invalid, not_found, refusal
-from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.crd_validation import crd_causes
+from gangline.local.apiserver.crds import complete_definition
+from gangline.local.apiserver.errors import StatusError, forbidden, invalid, not_found, status_error
+from gangline.local.apiserver.lifecycle import format_timestamp
 from gangline.local.apiserver.machinery.core_defaults import apply_priority, initial_status
 from gangline.local.apiserver.negotiation import read_json
-from gangline.local.apiserver.registry import Json, Kind, Registry
-from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.registry import Json, ServedKind, Registry
+from gangline.local.apiserver.store import ObjectStore
 
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 NODE_PORTS = range(30000, 32768)
 PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
-class Admission:
+class BuiltinAdmission:
     """The built-in admission rules over the objects of a store."""
 
-    def __init__(self, store: Store, registry: Registry, service_cidr: str) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry, service_cidr: str) -> None:
         self._store = store
         self._registry = registry
         self._services = ipaddress.ip_network(service_cidr)
         self._next_address = 0
 
-    def check_namespace(self, kind: Kind, name: str, namespace: str) -> None:
+    def check_namespace(self, kind: ServedKind, name: str, namespace: str) -> None:
         """Refuse a new object in a namespace that does not exist or is terminating.
 
         Raises:
             StatusError: 404 or 403.
         """
-        record = self._store.topic("namespaces.").latest(namespace)
+        record = self._store.cache("namespaces.").latest(namespace)
         if record is None:
             raise not_found("namespaces", "", namespace)
         if record.fields.get("status.phase") == "Terminating":
             raise _terminating(kind, name, namespace)
 
-    def admit_creation(self, kind: Kind, obj: Json) -> None:
+    def admit_creation(self, kind: ServedKind, obj: Json) -> None:
         """Complete a new object in place, after its defaults are set and before it is validated.
 
         Raises:
@@ -58,17 +58,17 @@ class Admission:
             return
         if kind.plural == "customresourcedefinitions":
             obj.pop("status", None)
-            check_definition(obj)
-            complete(self._registry, obj, obj["metadata"]["creationTimestamp"])
+            check_crd(obj)
+            complete_definition(self._registry, obj, obj["metadata"]["creationTimestamp"])
             return
         if not kind.group and kind.kind == "Pod":
-            self._check_account(obj)
-            self._give_priority(obj)
+            self._check_service_account(obj)
+            self._assign_priority(obj)
         elif not kind.group and kind.kind == "Service":
-            self._give_address(obj)
-            self._give_ports(obj)
+            self._allocate_cluster_ip(obj)
+            self._allocate_node_ports(obj)
         elif not kind.group and kind.kind == "PersistentVolumeClaim":
-            self._give_class(obj)
+            self._assign_storage_class(obj)
         if kind.resets_status:
             status = initial_status(kind.group, kind.kind, obj)
             if status is None:
@@ -76,21 +76,21 @@ class Admission:
             else:
                 obj["status"] = status
 
-    def admit_update(self, kind: Kind, old: Json, new: Json) -> None:
+    def admit_update(self, kind: ServedKind, old: Json, new: Json) -> None:
         """Complete an update in place: a service keeps its cluster IP and may get node ports."""
         if kind.plural == "customresourcedefinitions":
-            check_definition(new)
-            complete(self._registry, new, timestamp(datetime.now(UTC)))
+            check_crd(new)
+            complete_definition(self._registry, new, format_timestamp(datetime.now(UTC)))
         if kind.group or kind.kind != "Service":
             return
         spec, former = new.get("spec", {}), old.get("spec", {})
         if spec.get("type") != "ExternalName" and former.get("clusterIP"):
             spec.setdefault("clusterIP", former["clusterIP"])
             spec.setdefault("clusterIPs", [spec["clusterIP"]])
-        self._give_address(new)
-        self._give_ports(new)
+        self._allocate_cluster_ip(new)
+        self._allocate_node_ports(new)
 
-    def admit_deletion(self, kind: Kind, name: str) -> None:
+    def admit_deletion(self, kind: ServedKind, name: str) -> None:
         """Refuse the deletion of objects that the cluster requires.
 
         Raises:
@@ -100,21 +100,21 @@ class Admission:
             message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
             raise forbidden(message, "namespaces", "", name)
 
-    def _check_account(self, pod: Json) -> None:
+    def _check_service_account(self, pod: Json) -> None:
         """Refuse a pod whose service account does not exist; ``default`` is created soon after."""
         spec, meta = pod.get("spec"), pod["metadata"]
         account = spec.get("serviceAccountName") if isinstance(spec, dict) else None
         if not isinstance(account, str) or account == "default":
             return
-        if self._store.topic("serviceaccounts.").latest(f"{meta['namespace']}/{account}") is None:
+        if self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}") is None:
             raise forbidden(
                 f'pods "{meta["name"]}" is forbidden: error looking up service account '
                 f'{meta["namespace"]}/{account}: serviceaccount "{account}" not found',
                 "pods", "", meta["name"],
             )  # fmt: skip
 
-    def _give_priority(self, pod: Json) -> None:
-        cache = self._store.topic("priorityclasses.scheduling.k8s.io")
+    def _assign_priority(self, pod: Json) -> None:
+        cache = self._store.cache("priorityclasses.scheduling.k8s.io")
         known = {key: read_json(record.body) for key, record in cache.records.items()}
         default = next((c for c in known.values() if c.get("globalDefault")), None)
         spec = pod.get("spec")
@@ -128,27 +128,31 @@ class Admission:
                 "pods", "", name,
             )  # fmt: skip
 
-    def _give_class(self, claim: Json) -> None:
+    def _assign_storage_class(self, claim: Json) -> None:
         """Set the default storage class of a claim that names none."""
         spec = claim.get("spec")
         if not isinstance(spec, dict) or spec.get("storageClassName") is not None:
             return
-        records = self._store.topic("storageclasses.storage.k8s.io").records
+        records = self._store.cache("storageclasses.storage.k8s.io").records
         classes = [read_json(record.body)["metadata"] for record in records.values()]
-        defaults = [m for m in classes if (m.get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
+        defaults = [
+            m
+            for m in classes
+            if (m.get("annotations") or {}).get(DEFAULT_CLASS_ANNOTATION) == "true"
+        ]
         if defaults:
             # API rule: the newest default class applies; equal times are ordered by name.
             defaults.sort(key=lambda meta: str(meta["name"]))
             newest = max(defaults, key=lambda meta: str(meta["creationTimestamp"]))
             spec["storageClassName"] = newest["name"]
 
-    def _give_address(self, service: Json) -> None:
+    def _allocate_cluster_ip(self, service: Json) -> None:
         spec = service.get("spec")
         if not isinstance(spec, dict) or spec.get("type") == "ExternalName":
             return
         given = spec.get("clusterIP") or ""
         if given != "None":
-            taken = dict(self._taken_addresses())
+            taken = dict(self._allocated_addresses())
             owner = taken.get(given, "")
             mine = f"{service['metadata'].get('namespace')}/{service['metadata'].get('name')}"
             if given and owner in ("", mine):
@@ -176,8 +180,8 @@ class Admission:
         cause = StatusCause("FieldValueInvalid", message, "spec.clusterIPs")
         raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
 
-    def _taken_addresses(self) -> Iterator[tuple[str, str]]:
-        cache = self._store.topic("services.")
+    def _allocated_addresses(self) -> Iterator[tuple[str, str]]:
+        cache = self._store.cache("services.")
         for key in {*cache.records, *cache.staged}:
             record = cache.latest(key)
             if record is not None:
@@ -192,20 +196,20 @@ class Admission:
             address = str(self._services[self._next_address + 1])
             if address not in taken:
                 return address
-        raise refusal(500, "InternalError", f"no free address in {self._services}")
+        raise status_error(500, "InternalError", f"no free address in {self._services}")
 
-    def _give_ports(self, service: Json) -> None:
+    def _allocate_node_ports(self, service: Json) -> None:
         spec = service.get("spec")
         if not isinstance(spec, dict) or spec.get("type") not in ("NodePort", "LoadBalancer"):
             return
-        taken = self._taken_ports()
+        taken = self._allocated_ports()
         for port in spec.get("ports") or []:
             if isinstance(port, dict) and not port.get("nodePort"):
                 port["nodePort"] = next(n for n in NODE_PORTS if n not in taken)
                 taken.add(port["nodePort"])
 
-    def _taken_ports(self) -> set[Any]:
-        cache = self._store.topic("services.")
+    def _allocated_ports(self) -> set[Any]:
+        cache = self._store.cache("services.")
         services = (cache.latest(key) for key in {*cache.records, *cache.staged})
         kinds = ("NodePort", "LoadBalancer")
         found = [s for s in services if s is not None and s.fields.get("spec.type") in kinds]
@@ -216,19 +220,19 @@ class Admission:
         }
 
 
-def check_definition(definition: Json) -> None:
+def check_crd(definition: Json) -> None:
     """Refuse an invalid CustomResourceDefinition.
 
     Raises:
         StatusError: 422 with all errors.
     """
-    causes = definition_causes(definition)
+    causes = crd_causes(definition)
     if causes:
         name = str(definition["metadata"].get("name", ""))
         raise invalid("apiextensions.k8s.io", "CustomResourceDefinition", name, causes)
 
 
-def _terminating(kind: Kind, name: str, namespace: str) -> StatusError:
+def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
     shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
     message = (
         f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '

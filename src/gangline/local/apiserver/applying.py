@@ -4,20 +4,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.meta import StatusDetails
-from gangline.local.apiserver.errors import bad_request, invalid, refusal
-from gangline.local.apiserver.machinery.apply import ApplyConflict, ApplyError, apply
-from gangline.local.apiserver.machinery.core_defaults import normalize
+from gangline.local.apiserver.errors import bad_request, invalid, status_error
+from gangline.local.apiserver.machinery.apply import ApplyConflict, ApplyError, server_side_apply
+from gangline.local.apiserver.machinery.core_defaults import normalize_builtin
 from gangline.local.apiserver.machinery.field_errors import required
-from gangline.local.apiserver.machinery.schemas import copied
+from gangline.local.apiserver.machinery.schemas import copy_json
 from gangline.local.apiserver.negotiation import read_json, read_yaml
-from gangline.local.apiserver.objects import check_fields
+from gangline.local.apiserver.objects import prune_unknown_fields
 from gangline.local.apiserver.registry import Json
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.request import ApiRequest
 
 APPLY_PATCHES = ("application/apply-patch+yaml",)
 
 
-def read_apply(request: Call) -> Json:
+def read_apply_patch(request: ApiRequest) -> Json:
     """Parse and check an applied configuration.
 
     Raises:
@@ -41,36 +41,36 @@ def read_apply(request: Call) -> Json:
     return applied
 
 
-def applied_to(request: Call, live: Json | None, applied: Json) -> Json:
+def apply_configuration(request: ApiRequest, live: Json | None, applied: Json) -> Json:
     """Return the object with the configuration applied. ``live`` is None for a new object.
 
     Raises:
         StatusError: 409, other managers own fields that would change.
     """
     kind = request.kind
-    given: Json = copied(applied)
+    given: Json = copy_json(applied)
     revision = given["metadata"].pop("resourceVersion", None)
     if request.subresource == "status":
         given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
     elif kind.resets_status:
         given.pop("status", None)
     # Unknown and null fields are not owned, so they are removed before ownership is computed.
-    check_fields(request, given)
+    prune_unknown_fields(request, given)
     if not kind.custom:
-        normalize(kind.group, kind.kind, given)
+        normalize_builtin(kind.group, kind.kind, given)
     try:
-        merged = apply(
+        merged = server_side_apply(
             live,
             given,
             kind.schema.schema,
             manager=request.params["fieldManager"],
             now=datetime.now(UTC),
-            force=request.flag("force"),
+            force=request.bool_param("force"),
             subresource=request.subresource,
         )
     except ApplyConflict as error:
         details = StatusDetails(causes=error.causes)
-        raise refusal(409, "Conflict", error.message, details) from None
+        raise status_error(409, "Conflict", error.message, details) from None
     except ApplyError as error:
         raise bad_request(error.message) from None
     if revision:

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 from gangline.local.apiserver.errors import StatusError
-from gangline.local.apiserver.registry import Json, Kind, Registry
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.writing import Writer
+from gangline.local.apiserver.registry import Json, ServedKind, Registry
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.writing import WritePath
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 RBAC = "rbac.authorization.k8s.io"
-EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-EVERY_PAGE = {"nonResourceURLs": ["*"], "verbs": ["*"]}
-EDITED = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-VIEWED = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
-REVIEWS = [
+ALL_RESOURCES_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+ALL_PATHS_RULE = {"nonResourceURLs": ["*"], "verbs": ["*"]}
+EDIT_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+VIEW_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
+SELF_REVIEW_RULES = [
     {
         "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
         "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"],
@@ -22,20 +22,20 @@ REVIEWS = [
 ]
 
 
-def _named(kind: str, api_version: str, name: str, **more: object) -> Json:
+def _make_object(kind: str, api_version: str, name: str, **more: object) -> Json:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **more}
 
 
 def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]:
     """Yield group, plural and object, in the order of creation."""
     for name in NAMESPACES:
-        yield "", "namespaces", _named("Namespace", "v1", name)
+        yield "", "namespaces", _make_object("Namespace", "v1", name)
     for name in NAMESPACES:
-        account = _named("ServiceAccount", "v1", "default")
+        account = _make_object("ServiceAccount", "v1", "default")
         account["metadata"]["namespace"] = name
         yield "", "serviceaccounts", account
     labels = {"component": "apiserver", "provider": "kubernetes"}
-    service = _named(
+    service = _make_object(
         "Service", "v1", "kubernetes",
         spec={
             "type": "ClusterIP",
@@ -53,33 +53,33 @@ def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]
         yield (
             "scheduling.k8s.io",
             "priorityclasses",
-            _named("PriorityClass", api_version, class_name, value=value),
+            _make_object("PriorityClass", api_version, class_name, value=value),
         )
     yield from _roles()
 
 
 def _roles() -> Iterator[tuple[str, str, Json]]:
     rules: dict[str, list[Json]] = {
-        "cluster-admin": [*EVERYTHING, EVERY_PAGE],
-        "admin": EDITED,
-        "edit": EDITED,
-        "view": VIEWED,
-        "system:basic-user": REVIEWS,
+        "cluster-admin": [*ALL_RESOURCES_RULES, ALL_PATHS_RULE],
+        "admin": EDIT_RULES,
+        "edit": EDIT_RULES,
+        "view": VIEW_RULES,
+        "system:basic-user": SELF_REVIEW_RULES,
     }
     for name, listed in rules.items():
-        yield RBAC, "clusterroles", _named("ClusterRole", f"{RBAC}/v1", name, rules=listed)
+        yield RBAC, "clusterroles", _make_object("ClusterRole", f"{RBAC}/v1", name, rules=listed)
     for role, group in (
         ("cluster-admin", "system:masters"),
         ("system:basic-user", "system:authenticated"),
     ):
-        binding = _named("ClusterRoleBinding", f"{RBAC}/v1", role)
+        binding = _make_object("ClusterRoleBinding", f"{RBAC}/v1", role)
         binding["roleRef"] = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
         binding["subjects"] = [{"apiGroup": RBAC, "kind": "Group", "name": group}]
         yield RBAC, "clusterrolebindings", binding
 
 
-async def populate(
-    registry: Registry, writer: Writer, service_address: str, served: tuple[str, int]
+async def create_initial_objects(
+    registry: Registry, writer: WritePath, service_address: str, served: tuple[str, int]
 ) -> None:
     """Create missing initial objects. Existing ones keep the changes of their users.
 
@@ -91,7 +91,7 @@ async def populate(
         if kind is None:
             continue
         namespace = obj["metadata"].get("namespace")
-        request = Call(kind, "create", namespace, obj["metadata"]["name"], "", {})
+        request = ApiRequest(kind, "create", namespace, obj["metadata"]["name"], "", {})
         try:
             await writer.create(request, obj)
         except StatusError as error:
@@ -99,10 +99,10 @@ async def populate(
                 raise
     endpoints = registry.by_plural("", "endpoints")
     if endpoints is not None:
-        await _publish(writer, endpoints, served)
+        await _publish_endpoints(writer, endpoints, served)
 
 
-async def _publish(writer: Writer, kind: Kind, served: tuple[str, int]) -> None:
+async def _publish_endpoints(writer: WritePath, kind: ServedKind, served: tuple[str, int]) -> None:
     host, port = served
     subsets = [
         {
@@ -110,7 +110,7 @@ async def _publish(writer: Writer, kind: Kind, served: tuple[str, int]) -> None:
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         }
     ]
-    request = Call(kind, "update", "default", "kubernetes", "", {})
+    request = ApiRequest(kind, "update", "default", "kubernetes", "", {})
     try:
         await writer.update(
             request, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
@@ -118,6 +118,6 @@ async def _publish(writer: Writer, kind: Kind, served: tuple[str, int]) -> None:
     except StatusError as error:
         if error.status.reason != "NotFound":
             raise
-        obj = _named("Endpoints", "v1", "kubernetes", subsets=subsets)
-        request = Call(kind, "create", "default", "kubernetes", "", {})
+        obj = _make_object("Endpoints", "v1", "kubernetes", subsets=subsets)
+        request = ApiRequest(kind, "create", "default", "kubernetes", "", {})
         await writer.create(request, obj)

@@ -4,57 +4,57 @@ import asyncio
 import logging
 from typing import Any
 
-from gangline.local.apiserver.crds import CLEANUP, TOPIC, kinds_of
+from gangline.local.apiserver.crds import CLEANUP_FINALIZER, CRD_STORAGE_NAME, served_kinds
 from gangline.local.apiserver.errors import StatusError
-from gangline.local.apiserver.history import Event
+from gangline.local.apiserver.history import CacheEvent
 from gangline.local.apiserver.negotiation import read_json
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.removal import Removal
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.writing import Writer
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.removal import DeletionRequest
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.writing import WritePath
 
 log = logging.getLogger(__name__)
 
 
-class Cleanup:
+class CrdFinalizer:
     """Deletes the objects of definitions that are being deleted."""
 
-    def __init__(self, store: Store, writer: Writer, definitions: Kind) -> None:
+    def __init__(self, store: ObjectStore, writer: WritePath, definitions: ServedKind) -> None:
         self._store = store
         self._writer = writer
         self._definitions = definitions
         self._running: dict[str, asyncio.Task[None]] = {}
-        store.on_change(TOPIC, self._changed)
+        store.add_listener(CRD_STORAGE_NAME, self._on_change)
 
     def start(self) -> None:
         """Resume cleanups that an earlier server started."""
-        for record in self._store.topic(TOPIC).records.values():
-            self._begin(read_json(record.body))
+        for record in self._store.cache(CRD_STORAGE_NAME).records.values():
+            self._start_cleanup(read_json(record.body))
 
     def stop(self) -> None:
         """Cancel running cleanups. The next start resumes them."""
         for task in self._running.values():
             task.cancel()
 
-    def _changed(self, event: Event) -> None:
-        self._begin(read_json(event.record.body))
+    def _on_change(self, event: CacheEvent) -> None:
+        self._start_cleanup(read_json(event.record.body))
 
-    def _begin(self, definition: Json) -> None:
+    def _start_cleanup(self, definition: Json) -> None:
         meta: Any = definition["metadata"]
         name = meta["name"]
-        if "deletionTimestamp" not in meta or CLEANUP not in meta.get("finalizers", []):
+        if "deletionTimestamp" not in meta or CLEANUP_FINALIZER not in meta.get("finalizers", []):
             return
         if name not in self._running:
-            task = asyncio.get_running_loop().create_task(self._clean(name, definition))
+            task = asyncio.get_running_loop().create_task(self._finalize(name, definition))
             self._running[name] = task
             task.add_done_callback(lambda _: self._running.pop(name, None))
 
-    async def _clean(self, name: str, definition: Json) -> None:
-        kinds = kinds_of(definition)
+    async def _finalize(self, name: str, definition: Json) -> None:
+        kinds = served_kinds(definition)
         if kinds:
-            await self._empty(kinds[0])
-        request = Call(self._definitions, "update", None, name, "", {})
+            await self._delete_objects(kinds[0])
+        request = ApiRequest(self._definitions, "update", None, name, "", {})
         try:
             await self._writer.update(request, _without_finalizer)
         except StatusError as error:
@@ -62,10 +62,10 @@ class Cleanup:
                 "cleanup finalizer cannot be removed", extra={"crd": name, "why": str(error)}
             )
 
-    async def _empty(self, kind: Kind) -> None:
-        cache = self._store.topic(kind.topic)
+    async def _delete_objects(self, kind: ServedKind) -> None:
+        cache = self._store.cache(kind.storage_name)
         changed = asyncio.Event()
-        self._store.on_change(kind.topic, lambda event: changed.set())
+        self._store.add_listener(kind.storage_name, lambda event: changed.set())
         while cache.records:
             changed.clear()
             for key in list(cache.records):
@@ -73,11 +73,11 @@ class Cleanup:
             if cache.records:  # some objects have finalizers
                 await changed.wait()
 
-    async def _delete(self, kind: Kind, key: str) -> None:
+    async def _delete(self, kind: ServedKind, key: str) -> None:
         namespace, _, name = key.rpartition("/")
-        request = Call(kind, "delete", namespace or None, name, "", {})
+        request = ApiRequest(kind, "delete", namespace or None, name, "", {})
         try:
-            await self._writer.delete(request, Removal())
+            await self._writer.delete(request, DeletionRequest())
         except StatusError as error:
             if error.status.code != 404:
                 log.warning("object cannot be deleted", extra={"key": key, "why": str(error)})
@@ -85,5 +85,5 @@ class Cleanup:
 
 def _without_finalizer(definition: Json) -> Json:
     meta = dict(definition["metadata"])
-    meta["finalizers"] = [name for name in meta.get("finalizers", []) if name != CLEANUP]
+    meta["finalizers"] = [name for name in meta.get("finalizers", []) if name != CLEANUP_FINALIZER]
     return {**definition, "metadata": meta}

@@ -18,8 +18,8 @@ Causes = Iterator[StatusCause]
 SCOPES = ("Namespaced", "Cluster")
 TYPES = ("object", "array", "string", "integer", "number", "boolean")
 COLUMN_TYPES = ("string", "integer", "number", "boolean", "date")
-VERSION = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
-DEEPEST = 100
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+MAX_SCHEMA_DEPTH = 100
 
 
 def _is_number(value: object) -> bool:
@@ -30,7 +30,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_text(value: object) -> bool:
+def _is_string(value: object) -> bool:
     return isinstance(value, str)
 
 
@@ -38,7 +38,7 @@ def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_texts(value: object) -> bool:
+def _is_strings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -50,19 +50,19 @@ KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
     ),
     **dict.fromkeys(
         ("type", "format", "pattern", "description", "title", "x-kubernetes-list-type",
-         "x-kubernetes-map-type"), (_is_text, "string"),
+         "x-kubernetes-map-type"), (_is_string, "string"),
     ),
     **dict.fromkeys(
         ("nullable", "uniqueItems", "exclusiveMaximum", "exclusiveMinimum",
          "x-kubernetes-int-or-string", "x-kubernetes-embedded-resource",
          "x-kubernetes-preserve-unknown-fields"), (_is_bool, "boolean"),
     ),
-    **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), (_is_texts, "list of strings")),
+    **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), (_is_strings, "list of strings")),
     "enum": (lambda value: isinstance(value, list), "list"),
 }  # fmt: skip
 
 
-def definition_causes(definition: Json) -> list[StatusCause]:
+def crd_causes(definition: Json) -> list[StatusCause]:
     spec = definition.get("spec")
     if not isinstance(spec, dict):
         return [field_errors.required("spec")]
@@ -94,12 +94,12 @@ def _identity(definition: Json, spec: Json, names: Json) -> Causes:
         yield field_errors.unsupported("spec.scope", spec["scope"], SCOPES)
     for name in ("plural", "singular"):
         value = names.get(name)
-        if value is not None and (not isinstance(value, str) or not VERSION.fullmatch(value)):
+        if value is not None and (not isinstance(value, str) or not DNS_LABEL.fullmatch(value)):
             yield field_errors.invalid(
                 f"spec.names.{name}", value, "must be a lower-case DNS label"
             )
     for name in ("shortNames", "categories"):
-        if names.get(name) is not None and not _is_texts(names[name]):
+        if names.get(name) is not None and not _is_strings(names[name]):
             yield field_errors.invalid(
                 f"spec.names.{name}", names[name], "must be a list of strings"
             )
@@ -119,7 +119,7 @@ def _versions(spec: Json) -> Causes:
             continue
         stored += bool(version.get("storage"))
         name = version.get("name")
-        if not isinstance(name, str) or not VERSION.fullmatch(name):
+        if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
             yield field_errors.invalid(f"{path}.name", name, "must be a lower-case DNS label")
         elif name in seen:
             yield field_errors.duplicate(f"{path}.name", name)
@@ -188,8 +188,10 @@ def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
     if not isinstance(schema, dict):
         yield field_errors.invalid(path, schema, "must be a schema, which is an object")
         return
-    if depth > DEEPEST:
-        yield field_errors.invalid(path, "…", f"must not be nested more than {DEEPEST} deep")
+    if depth > MAX_SCHEMA_DEPTH:
+        yield field_errors.invalid(
+            path, "…", f"must not be nested more than {MAX_SCHEMA_DEPTH} deep"
+        )
         return
     for keyword, value in schema.items():
         rule = KEYWORDS.get(keyword)

@@ -7,33 +7,33 @@ until then a finalizer blocks the deletion.
 
 from typing import Any
 
-from gangline.local.apiserver.history import DELETED, Event
+from gangline.local.apiserver.history import DELETED, CacheEvent
 from gangline.local.apiserver.negotiation import read_json
-from gangline.local.apiserver.registry import PRESERVE, Json, Kind, Registry
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.watching import Broadcasts
+from gangline.local.apiserver.registry import ANY_OBJECT_SCHEMA, Json, ServedKind, Registry
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.watching import WatchBroadcasters
 
-TOPIC = "customresourcedefinitions.apiextensions.k8s.io"
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+CRD_STORAGE_NAME = "customresourcedefinitions.apiextensions.k8s.io"
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
-def kinds_of(definition: Json) -> list[Kind]:
+def served_kinds(definition: Json) -> list[ServedKind]:
     """Return the served kinds of a definition, preferred version first."""
     spec = definition["spec"]
     served = [version for version in spec.get("versions", []) if version.get("served")]
     stored = next((v["name"] for v in spec["versions"] if v.get("storage")), "")
-    return [_kind(spec, version, stored) for version in sorted(served, key=_preference)]
+    return [_kind(spec, version, stored) for version in sorted(served, key=_version_order)]
 
 
-def _kind(spec: Json, version: Json, stored: str) -> Kind:
+def _kind(spec: Json, version: Json, stored: str) -> ServedKind:
     names = spec["names"]
     subresources: Json = version.get("subresources") or {}
-    schema = (version.get("schema") or {}).get("openAPIV3Schema") or PRESERVE
+    schema = (version.get("schema") or {}).get("openAPIV3Schema") or ANY_OBJECT_SCHEMA
     if spec.get("preserveUnknownFields"):
         schema = {**schema, "x-kubernetes-preserve-unknown-fields": True}
     columns = version.get("additionalPrinterColumns")
     fields = version.get("selectableFields") or []
-    return Kind(
+    return ServedKind(
         group=spec["group"],
         version=version["name"],
         kind=names["kind"],
@@ -55,7 +55,7 @@ def _kind(spec: Json, version: Json, stored: str) -> Kind:
     )
 
 
-def _preference(version: Json) -> tuple[int, int, int, str]:
+def _version_order(version: Json) -> tuple[int, int, int, str]:
     """Sort key of versions: v2 before v1 before v1beta1 before v1alpha1 before other names."""
     name: str = version["name"]
     number, stage, step = _version_parts(name)
@@ -75,27 +75,27 @@ def _version_parts(name: str) -> tuple[int, int, int]:
     return 0, -1, 0
 
 
-class Definitions:
+class CrdRegistrar:
     """Keeps the registry consistent with the stored definitions."""
 
-    def __init__(self, registry: Registry, broadcasts: Broadcasts) -> None:
+    def __init__(self, registry: Registry, broadcasts: WatchBroadcasters) -> None:
         self._registry = registry
         self._broadcasts = broadcasts
 
-    def load(self, store: Store) -> None:
-        for record in store.topic(TOPIC).records.values():
+    def load(self, store: ObjectStore) -> None:
+        for record in store.cache(CRD_STORAGE_NAME).records.values():
             definition = read_json(record.body)
             if is_established(definition):
-                self._registry.add(kinds_of(definition))
+                self._registry.add(served_kinds(definition))
 
-    def changed(self, event: Event) -> None:
+    def on_change(self, event: CacheEvent) -> None:
         definition: Any = read_json(event.record.body)
         spec = definition["spec"]
         self._registry.remove(spec["group"], spec["names"]["plural"])
         if event.type != DELETED and is_established(definition):
-            self._registry.add(kinds_of(definition))
+            self._registry.add(served_kinds(definition))
         else:
-            self._broadcasts.end_topic(f"{spec['names']['plural']}.{spec['group']}")
+            self._broadcasts.end_resource(f"{spec['names']['plural']}.{spec['group']}")
 
 
 def is_established(definition: Json) -> bool:
@@ -103,14 +103,14 @@ def is_established(definition: Json) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
-def complete(registry: Registry, definition: Json, at: str) -> None:
+def complete_definition(registry: Registry, definition: Json, at: str) -> None:
     """Set the names and the status of a definition in place. ``at`` is the time of transitions."""
     spec = definition["spec"]
     names = spec["names"]
     names.setdefault("singular", names["kind"].lower())
     names.setdefault("listKind", f"{names['kind']}List")
     spec.setdefault("conversion", {"strategy": "None"})
-    problem = _taken(registry, spec)
+    problem = _name_conflict(registry, spec)
     status = definition.setdefault("status", {})
     former = {condition["type"]: condition for condition in status.get("conditions") or []}
     accepted = ("True", "NoConflicts", "no conflicts found")
@@ -126,8 +126,8 @@ def complete(registry: Registry, definition: Json, at: str) -> None:
     stored = [version["name"] for version in spec.get("versions", []) if version.get("storage")]
     status["storedVersions"] = sorted({*(status.get("storedVersions") or ()), *stored})
     meta = definition["metadata"]
-    if "deletionTimestamp" not in meta and CLEANUP not in meta.get("finalizers", []):
-        meta["finalizers"] = [*meta.get("finalizers", []), CLEANUP]
+    if "deletionTimestamp" not in meta and CLEANUP_FINALIZER not in meta.get("finalizers", []):
+        meta["finalizers"] = [*meta.get("finalizers", []), CLEANUP_FINALIZER]
 
 
 def _condition(
@@ -144,7 +144,7 @@ def _condition(
     }
 
 
-def _taken(registry: Registry, spec: Json) -> str:
+def _name_conflict(registry: Registry, spec: Json) -> str:
     names = spec["names"]
     for kind in registry:
         if kind.group != spec["group"] or kind.plural == names["plural"]:

@@ -34,7 +34,7 @@ class DatabaseError(Exception):
     """The state file cannot be used. The message contains the reason and a remedy."""
 
 
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """One change of one object."""
 
     rv: int
@@ -44,12 +44,12 @@ class Row(NamedTuple):
     body: bytes
 
 
-class Database:
+class StateDatabase:
     """The open state file."""
 
     def __init__(self, path: Path, *, synchronous: str = "NORMAL") -> None:
         self.path = path
-        self.waits_for_disk = synchronous == "FULL"
+        self.syncs_to_disk = synchronous == "FULL"
         self._logged = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class Database:
         connection.executescript(SCHEMA)
         return connection
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[LogRow]:
         """Yield all rows, oldest first.
 
         Raises:
@@ -83,7 +83,7 @@ class Database:
                 "SELECT rv, topic, key, type, body FROM log ORDER BY rv"
             )
             for row in cursor:
-                yield Row(*row)
+                yield LogRow(*row)
         except sqlite3.Error as error:
             raise DatabaseError(self._explain(error)) from error
 
@@ -92,7 +92,7 @@ class Database:
         found = self._connection.execute("SELECT value FROM mark WHERE name='horizon'").fetchone()
         return int(found[0]) if found else 0
 
-    def commit(self, rows: Sequence[Row], dropped: Sequence[int], horizon: int) -> None:
+    def commit(self, rows: Sequence[LogRow], dropped: Sequence[int], horizon: int) -> None:
         """Append ``rows`` and delete the ``dropped`` revisions in one transaction.
 
         Raises:

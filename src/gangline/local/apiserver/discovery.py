@@ -3,10 +3,10 @@
 from typing import Any
 
 from gangline.local.apiserver.errors import unknown_path
-from gangline.local.apiserver.registry import SUBRESOURCES, Json, Kind, Registry
+from gangline.local.apiserver.registry import SUBRESOURCES, Json, ServedKind, Registry
 
 
-def core_versions(address: str) -> Json:
+def core_api_versions(address: str) -> Json:
     """Return the response for ``/api``."""
     return {
         "kind": "APIVersions",
@@ -15,26 +15,26 @@ def core_versions(address: str) -> Json:
     }
 
 
-def groups(registry: Registry) -> Json:
+def api_group_list(registry: Registry) -> Json:
     """Return the response for ``/apis``."""
-    found = [group_json(name, versions) for name, versions in registry.groups().items() if name]
+    found = [describe_group(name, versions) for name, versions in registry.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
-def group(registry: Registry, name: str) -> Json:
+def api_group(registry: Registry, name: str) -> Json:
     """Return the response for ``/apis/GROUP``."""
     versions = registry.groups().get(name)
     if not name or versions is None:
         raise unknown_path()
-    return {"kind": "APIGroup", "apiVersion": "v1", **group_json(name, versions)}
+    return {"kind": "APIGroup", "apiVersion": "v1", **describe_group(name, versions)}
 
 
-def group_json(name: str, versions: list[str]) -> Json:
+def describe_group(name: str, versions: list[str]) -> Json:
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
 
-def resources(registry: Registry, group_name: str, version: str) -> Json:
+def api_resource_list(registry: Registry, group_name: str, version: str) -> Json:
     """Return the response for ``/api/v1`` and ``/apis/GROUP/VERSION``."""
     kinds = [kind for kind in registry if (kind.group, kind.version) == (group_name, version)]
     if not kinds:
@@ -51,7 +51,7 @@ def resources(registry: Registry, group_name: str, version: str) -> Json:
     }
 
 
-def _resource(kind: Kind) -> Json:
+def _resource(kind: ServedKind) -> Json:
     found: Json = {
         "name": kind.plural,
         "singularName": kind.singular_name,
@@ -66,7 +66,7 @@ def _resource(kind: Kind) -> Json:
     return found
 
 
-def _subresource(kind: Kind, name: str) -> Json:
+def _subresource(kind: ServedKind, name: str) -> Json:
     group_name, version, kind_name, verbs = SUBRESOURCES[name]
     found: Json = {
         "name": f"{kind.plural}/{name}",
@@ -80,7 +80,7 @@ def _subresource(kind: Kind, name: str) -> Json:
     return found
 
 
-def aggregated(registry: Registry, core: bool, version: str) -> Json:
+def aggregated_discovery(registry: Registry, core: bool, version: str) -> Json:
     """Return the response for ``/api`` or ``/apis`` with all resources in one document."""
     items = [
         {
@@ -104,7 +104,7 @@ def _aggregated_version(registry: Registry, group_name: str, version: str) -> Js
     return {"version": version, "resources": listed, "freshness": "Current"}
 
 
-def _aggregated_resource(kind: Kind) -> Json:
+def _aggregated_resource(kind: ServedKind) -> Json:
     found: Json = {
         "resource": kind.plural,
         "responseKind": _response_kind(kind.group, kind.version, kind.kind),
@@ -121,7 +121,7 @@ def _aggregated_resource(kind: Kind) -> Json:
     return found
 
 
-def _aggregated_subresource(kind: Kind, name: str) -> Json:
+def _aggregated_subresource(kind: ServedKind, name: str) -> Json:
     group_name, version, kind_name, verbs = SUBRESOURCES[name]
     shown = (group_name, version) if version else (kind.group, kind.version)
     return {

@@ -11,9 +11,9 @@ from gangline.local.apiserver.machinery.openapi import (
     openapi_v3_index,
 )
 from gangline.local.apiserver.machinery.openapi_protobuf import openapi_v2_protobuf
-from gangline.local.apiserver.negotiation import JSON, encode
+from gangline.local.apiserver.negotiation import JSON, encode_json
 from gangline.local.apiserver.registry import Json, Registry
-from gangline.local.apiserver.rest import Answer
+from gangline.local.apiserver.rest import ApiResponse
 
 PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 PROTOBUF_OFFERS = (
@@ -23,16 +23,16 @@ PROTOBUF_OFFERS = (
 )
 
 
-class Documents:
+class OpenAPICache:
     """Builds and caches the documents under ``/openapi``."""
 
     def __init__(self, registry: Registry, version: str) -> None:
         self._registry = registry
         self._version = version
         self._generation = -1
-        self._made: dict[str, Answer] = {}
+        self._documents: dict[str, ApiResponse] = {}
 
-    async def page(self, parts: list[str], accept: str) -> Answer:
+    async def get_document(self, parts: list[str], accept: str) -> ApiResponse:
         """Return the document of a path, given as its parts.
 
         Raises:
@@ -41,27 +41,27 @@ class Documents:
         match parts:
             case ["openapi", "v2"]:
                 if any(offer in accept for offer in PROTOBUF_OFFERS):
-                    return await self._once("v2 protobuf", self._v2_protobuf)
-                return await self._once("v2", self._v2)
+                    return await self._cached("v2 protobuf", self._v2_protobuf)
+                return await self._cached("v2", self._v2)
             case ["openapi", "v3"]:
-                return await self._once("v3", lambda: _json(openapi_v3_index(self._entries())))
+                return await self._cached("v3", lambda: _json(openapi_v3_index(self._entries())))
             case ["openapi", "v3", "api", version]:
-                return await self._once(f"v3 {version}", lambda: self._v3("", version))
+                return await self._cached(f"v3 {version}", lambda: self._v3("", version))
             case ["openapi", "v3", "apis", group, version]:
-                return await self._once(f"v3 {group} {version}", lambda: self._v3(group, version))
+                return await self._cached(f"v3 {group} {version}", lambda: self._v3(group, version))
         raise unknown_path()
 
-    async def _once(self, name: str, make: Callable[[], Answer]) -> Answer:
+    async def _cached(self, name: str, make: Callable[[], ApiResponse]) -> ApiResponse:
         generation = self._registry.generation
         if generation != self._generation:
-            self._made, self._generation = {}, generation
-        if name not in self._made:
+            self._documents, self._generation = {}, generation
+        if name not in self._documents:
             # The documents are large: a thread builds them while other requests continue.
             made = await asyncio.to_thread(make)
             if self._registry.generation == generation:
-                self._made[name] = made
+                self._documents[name] = made
             return made
-        return self._made[name]
+        return self._documents[name]
 
     def _entries(self) -> list[OpenAPIEntry]:
         return [
@@ -75,18 +75,18 @@ class Documents:
     def _document(self) -> Json:
         return openapi_v2(self._entries(), title="Gangline", version=self._version)
 
-    def _v2(self) -> Answer:
+    def _v2(self) -> ApiResponse:
         return _json(self._document())
 
-    def _v2_protobuf(self) -> Answer:
-        return Answer(openapi_v2_protobuf(self._document()), media=PROTOBUF)
+    def _v2_protobuf(self) -> ApiResponse:
+        return ApiResponse(openapi_v2_protobuf(self._document()), media=PROTOBUF)
 
-    def _v3(self, group: str, version: str) -> Answer:
+    def _v3(self, group: str, version: str) -> ApiResponse:
         found = openapi_v3(self._entries(), group, version)
         if found is None:
             raise unknown_path()
         return _json(found)
 
 
-def _json(document: Json) -> Answer:
-    return Answer(encode(document), media=JSON)
+def _json(document: Json) -> ApiResponse:
+    return ApiResponse(encode_json(document), media=JSON)

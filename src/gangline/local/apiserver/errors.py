@@ -19,7 +19,7 @@ class StatusError(Exception):
         self.headers = headers or {}
 
 
-def refusal(
+def status_error(
     code: int,
     reason: str,
     message: str,
@@ -44,24 +44,24 @@ def refusal(
     )
 
 
-def qualified(plural: str, group: str) -> str:
+def qualified_resource(plural: str, group: str) -> str:
     """Return a resource name as in messages: ``jobs.batch``, or ``pods`` for the core group."""
     return f"{plural}.{group}" if group else plural
 
 
 def not_found(plural: str, group: str, name: str) -> StatusError:
     """404 for an object that does not exist."""
-    return refusal(
+    return status_error(
         404,
         "NotFound",
-        f'{qualified(plural, group)} "{name}" not found',
+        f'{qualified_resource(plural, group)} "{name}" not found',
         StatusDetails(name=name, group=group, kind=plural),
     )
 
 
 def unknown_path() -> StatusError:
     """404 for a path that is not served."""
-    return refusal(
+    return status_error(
         404,
         "NotFound",
         "the server could not find the requested resource",
@@ -71,27 +71,27 @@ def unknown_path() -> StatusError:
 
 def already_exists(plural: str, group: str, name: str) -> StatusError:
     """409 for a creation with an existing name."""
-    return refusal(
+    return status_error(
         409,
         "AlreadyExists",
-        f'{qualified(plural, group)} "{name}" already exists',
+        f'{qualified_resource(plural, group)} "{name}" already exists',
         StatusDetails(name=name, group=group, kind=plural),
     )
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
     """409 for a write based on an older state, or on another object with the same name."""
-    return refusal(
+    return status_error(
         409,
         "Conflict",
-        f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}',
+        f'Operation cannot be fulfilled on {qualified_resource(plural, group)} "{name}": {why}',
         StatusDetails(name=name, group=group, kind=plural),
     )
 
 
 def bad_request(message: str) -> StatusError:
     """400 for a request that cannot be parsed."""
-    return refusal(400, "BadRequest", message)
+    return status_error(400, "BadRequest", message)
 
 
 def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> StatusError:
@@ -99,32 +99,34 @@ def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> 
     found = list(causes)
     texts = [f"{cause.field}: {cause.message}" for cause in found]
     summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    return refusal(
+    return status_error(
         422,
         "Invalid",
-        f'{qualified(kind, group)} "{name}" is invalid: {summary}',
+        f'{qualified_resource(kind, group)} "{name}" is invalid: {summary}',
         StatusDetails(name=name, group=group, kind=kind, causes=found),
     )
 
 
 def forbidden(message: str, plural: str = "", group: str = "", name: str = "") -> StatusError:
     """403 for a request that its user, or a rule of the cluster, does not permit."""
-    return refusal(403, "Forbidden", message, StatusDetails(name=name, group=group, kind=plural))
+    return status_error(
+        403, "Forbidden", message, StatusDetails(name=name, group=group, kind=plural)
+    )
 
 
 def unauthorized() -> StatusError:
     """401 for a request without valid credentials."""
-    return refusal(401, "Unauthorized", "Unauthorized")
+    return status_error(401, "Unauthorized", "Unauthorized")
 
 
 def expired(message: str, *, continue_token: str = "") -> StatusError:
     """410 for a revision that is no longer available."""
-    return refusal(410, "Expired", message, continue_token=continue_token)
+    return status_error(410, "Expired", message, continue_token=continue_token)
 
 
 def method_not_allowed(method: str) -> StatusError:
     """405 for a verb that the resource does not support."""
-    return refusal(
+    return status_error(
         405,
         "MethodNotAllowed",
         f"the server does not allow this method ({method}) on the requested resource",
@@ -134,7 +136,7 @@ def method_not_allowed(method: str) -> StatusError:
 def not_acceptable(offers: Iterable[str]) -> StatusError:
     """406 if the client accepts none of the offered media types."""
     listed = ", ".join(offers)
-    return refusal(
+    return status_error(
         406,
         "NotAcceptable",
         f"only the following media types are accepted: {listed}",
@@ -144,7 +146,7 @@ def not_acceptable(offers: Iterable[str]) -> StatusError:
 def unsupported_media(given: str, accepted: Iterable[str]) -> StatusError:
     """415 for a body with an unsupported media type."""
     listed = ", ".join(accepted)
-    return refusal(
+    return status_error(
         415,
         "UnsupportedMediaType",
         f"the body of the request was in an unknown format ({given or 'none named'}) - "
@@ -154,14 +156,14 @@ def unsupported_media(given: str, accepted: Iterable[str]) -> StatusError:
 
 def too_large(limit: int) -> StatusError:
     """413 for a body above the limit in bytes."""
-    return refusal(
+    return status_error(
         413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit} bytes"
     )
 
 
 def too_many(message: str, causes: list[StatusCause], retry_after: int = 0) -> StatusError:
     """429 for a valid request that is not permitted now, such as an eviction against a budget."""
-    return refusal(
+    return status_error(
         429,
         "TooManyRequests",
         message,
@@ -171,21 +173,21 @@ def too_many(message: str, causes: list[StatusCause], retry_after: int = 0) -> S
 
 def timed_out(message: str, causes: list[StatusCause] | None = None) -> StatusError:
     """504 for a request whose result was not ready in time."""
-    return refusal(
+    return status_error(
         504, "Timeout", message, StatusDetails(causes=causes or [], retry_after_seconds=1)
     )
 
 
 def unavailable(message: str) -> StatusError:
     """503 if the response depends on something unavailable (a kubelet, a stopping server)."""
-    return refusal(503, "ServiceUnavailable", message)
+    return status_error(503, "ServiceUnavailable", message)
 
 
 def internal(message: str) -> StatusError:
     """500 for an error that the client did not cause."""
-    return refusal(500, "InternalError", f"Internal error occurred: {message}")
+    return status_error(500, "InternalError", f"Internal error occurred: {message}")
 
 
-def reason_of(code: int) -> str:
+def reason_for_code(code: int) -> str:
     """Return the usual reason of an HTTP code."""
     return HTTPStatus(code).phrase.replace(" ", "")

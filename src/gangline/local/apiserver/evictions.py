@@ -6,46 +6,46 @@ from typing import Any
 import msgspec
 
 from gangline.api.meta import LabelSelector, StatusCause
-from gangline.api.selectors import SelectorError, from_object
+from gangline.api.selectors import SelectorError, selector_from_object
 from gangline.local.apiserver.errors import internal, not_found, too_many
-from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.lifecycle import format_timestamp
 from gangline.local.apiserver.negotiation import read_json
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.removal import Removal
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.writing import Writer
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.removal import DeletionRequest
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.writing import WritePath
 
-BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
-UNDISTURBED = ("Pending", "Succeeded", "Failed")
+BUDGETS = ServedKind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+UNPROTECTED_PHASES = ("Pending", "Succeeded", "Failed")
 """Phases in which a pod is not available, so that no budget protects it."""
 
 
-class Evictions:
+class EvictionHandler:
     """Evicts pods."""
 
-    def __init__(self, store: Store, writer: Writer) -> None:
+    def __init__(self, store: ObjectStore, writer: WritePath) -> None:
         self._store = store
         self._writer = writer
 
-    async def evict(self, request: Call, removal: Removal) -> None:
+    async def evict(self, request: ApiRequest, removal: DeletionRequest) -> None:
         """Delete a pod if its budget allows a disruption.
 
         Raises:
             StatusError: 429, the budget does not allow it now; 404, the pod does not exist.
         """
-        record = self._store.topic("pods.").latest(request.key)
+        record = self._store.cache("pods.").latest(request.key)
         if record is None:
             raise not_found("pods", "", request.name)
         pod = read_json(record.body)
         going = "deletionTimestamp" in pod["metadata"]
-        if not going and pod.get("status", {}).get("phase") not in UNDISTURBED:
-            await self._take_from_budget(request, pod, removal.dry_run)
+        if not going and pod.get("status", {}).get("phase") not in UNPROTECTED_PHASES:
+            await self._charge_budget(request, pod, removal.dry_run)
         if not removal.dry_run and not going:
-            await self._writer.update(request, with_disruption_condition)
+            await self._writer.update(request, add_disruption_condition)
         await self._writer.delete(request, removal)
 
-    async def _take_from_budget(self, request: Call, pod: Json, dry_run: bool) -> None:
+    async def _charge_budget(self, request: ApiRequest, pod: Json, dry_run: bool) -> None:
         budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})
         if len(budgets) > 1:
             raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
@@ -55,23 +55,27 @@ class Evictions:
             if dry_run:
                 return
             name = budget["metadata"]["name"]
-            taking = Call(BUDGETS, "update", request.namespace, name, "status", {}, request.user)
-            taking.agent = request.agent
-            await self._writer.update(taking, lambda found: disrupted(found, request.name))
+            taking = ApiRequest(
+                BUDGETS, "update", request.namespace, name, "status", {}, request.user
+            )
+            taking.user_agent = request.user_agent
+            await self._writer.update(taking, lambda found: count_disruption(found, request.name))
 
     def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
-        cache = self._store.topic(BUDGETS.topic)
+        cache = self._store.cache(BUDGETS.storage_name)
         found = [cache.latest(key) for key in cache.keys(namespace)]
         budgets = (read_json(record.body) for record in found if record is not None)
-        return [budget for budget in budgets if selects(budget["spec"].get("selector"), labels)]
+        return [
+            budget for budget in budgets if budget_selects(budget["spec"].get("selector"), labels)
+        ]
 
 
-def selects(selector: Any, labels: dict[str, str]) -> bool:
+def budget_selects(selector: Any, labels: dict[str, str]) -> bool:
     """Return True if a budget's selector matches. A missing selector matches no pod."""
     if selector is None:
         return False
     try:
-        return from_object(msgspec.convert(selector, LabelSelector)).matches(labels)
+        return selector_from_object(msgspec.convert(selector, LabelSelector)).matches(labels)
     except (SelectorError, msgspec.ValidationError):
         return False
 
@@ -102,7 +106,7 @@ def check_budget(budget: Json) -> None:
         )
 
 
-def disrupted(budget: Json, pod: str) -> Json:
+def count_disruption(budget: Json, pod: str) -> Json:
     """Return the budget after the eviction of one of its pods.
 
     Raises:
@@ -111,12 +115,12 @@ def disrupted(budget: Json, pod: str) -> Json:
     check_budget(budget)
     status = dict(budget.get("status") or {})
     status["disruptionsAllowed"] = status.get("disruptionsAllowed", 0) - 1
-    at = timestamp(datetime.now(UTC))
+    at = format_timestamp(datetime.now(UTC))
     status["disruptedPods"] = {**(status.get("disruptedPods") or {}), pod: at}
     return {**budget, "metadata": dict(budget["metadata"]), "status": status}
 
 
-def with_disruption_condition(pod: Json) -> Json:
+def add_disruption_condition(pod: Json) -> Json:
     status = dict(pod.get("status") or {})
     others = [c for c in status.get("conditions", []) if c.get("type") != "DisruptionTarget"]
     condition = {
@@ -125,7 +129,7 @@ def with_disruption_condition(pod: Json) -> Json:
         "reason": "EvictionByEvictionAPI",
         "message": "Eviction API: evicting",
         "lastProbeTime": None,
-        "lastTransitionTime": timestamp(datetime.now(UTC)),
+        "lastTransitionTime": format_timestamp(datetime.now(UTC)),
     }
     status["conditions"] = [*others, condition]
     return {**pod, "metadata": dict(pod["metadata"]), "status": status}

@@ -8,7 +8,7 @@ from aiohttp import web
 HIGH_WATER = 1 << 20
 
 
-class TakenOver(asyncio.Protocol):
+class HijackedConnection(asyncio.Protocol):
     """A connection after its upgrade. The HTTP server is notified only of its end."""
 
     def __init__(self, request: web.BaseRequest, received: Callable[[bytes], None]) -> None:
@@ -17,12 +17,12 @@ class TakenOver(asyncio.Protocol):
         self.closed = asyncio.Event()
         self._received = received
         self._transport = request.transport
-        self._former = request.protocol
+        self._http_protocol = request.protocol
         self._writable = asyncio.Event()
         self._writable.set()
         self._reading = True
 
-    def begin(self, headers: Mapping[str, str]) -> None:
+    def switch_protocol(self, headers: Mapping[str, str]) -> None:
         """Switch the protocol, then send 101: the client may send data once it has that."""
         self._transport.set_protocol(self)
         lines = ["HTTP/1.1 101 Switching Protocols"]
@@ -37,7 +37,7 @@ class TakenOver(asyncio.Protocol):
         """Wait until the client has read most of the sent data."""
         await self._writable.wait()
 
-    def limit(self, unread: int) -> None:
+    def limit_reading(self, unread: int) -> None:
         """Pause reading while too many received bytes are unprocessed."""
         readable = unread < HIGH_WATER
         if readable != self._reading and not self._transport.is_closing():
@@ -66,4 +66,4 @@ class TakenOver(asyncio.Protocol):
         """asyncio: the connection was closed."""
         self._writable.set()
         self.closed.set()
-        self._former.connection_lost(exc)
+        self._http_protocol.connection_lost(exc)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 
 
-class Record:
+class ObjectRevision:
     """One state of one object: its encoded JSON, and the values that selectors match."""
 
     __slots__ = ("body", "fields", "key", "labels", "rv")
@@ -26,20 +26,20 @@ class Record:
         self.fields = fields
 
 
-class Event:
+class CacheEvent:
     """One change: the state after it (the last state, for a deletion) and the state before it."""
 
-    __slots__ = ("at", "before", "forms", "record", "type")
+    __slots__ = ("at", "before", "encoded_forms", "record", "type")
 
-    def __init__(self, type_: str, record: Record, before: Record | None) -> None:
+    def __init__(self, type_: str, record: ObjectRevision, before: ObjectRevision | None) -> None:
         self.type = type_
         self.record = record
         self.before = before
         self.at = time.monotonic()
-        self.forms: dict[object, bytes] | None = None
+        self.encoded_forms: dict[object, bytes] | None = None
 
 
-class Topic:
+class WatchCache:
     """All objects of one kind, their history, and the uncommitted writes.
 
     ``events[i]`` has the sequence number ``base + i``. The cursor of a watcher is such a number, so
@@ -49,20 +49,20 @@ class Topic:
     def __init__(self, name: str, horizon: int) -> None:
         self.name = name
         self.horizon = horizon
-        self.records: dict[str, Record] = {}
-        self.staged: dict[str, Record | None] = {}
-        self.in_flight: dict[str, asyncio.Future[Record]] = {}
-        self.events: list[Event] = []
+        self.records: dict[str, ObjectRevision] = {}
+        self.staged: dict[str, ObjectRevision | None] = {}
+        self.in_flight: dict[str, asyncio.Future[ObjectRevision]] = {}
+        self.events: list[CacheEvent] = []
         self.base = 0
         self.history_bytes = 0
-        self.woken: Callable[[], None] | None = None
+        self.on_publish: Callable[[], None] | None = None
         self._keys: list[str] | None = []
 
     @property
     def end(self) -> int:
         return self.base + len(self.events)
 
-    def latest(self, key: str) -> Record | None:
+    def latest(self, key: str) -> ObjectRevision | None:
         """Return the newest state of ``key``, committed or not. Writes are based on it."""
         if key in self.staged:
             return self.staged[key]
@@ -77,7 +77,7 @@ class Topic:
         low = bisect_left(self._keys, f"{namespace}/")
         return self._keys[low : bisect_left(self._keys, f"{namespace}0")]
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: CacheEvent) -> None:
         key = event.record.key
         if event.type == DELETED:
             self.records.pop(key, None)
@@ -88,17 +88,17 @@ class Topic:
             self.records[key] = event.record
         self.events.append(event)
         self.history_bytes += len(event.record.body)
-        if self.woken is not None:
-            self.woken()
+        if self.on_publish is not None:
+            self.on_publish()
 
-    def position(self, rv: int) -> int:
+    def position_after(self, rv: int) -> int:
         """Return the sequence number of the first event newer than ``rv``."""
         return self.base + bisect_right(self.events, rv, key=lambda event: event.record.rv)
 
-    def state_at(self, rv: int, namespace: str | None = None) -> list[Record]:
+    def state_at(self, rv: int, namespace: str | None = None) -> list[ObjectRevision]:
         """Return the objects at revision ``rv``, which must not be older than the history."""
-        then: dict[str, Record | None] = {}
-        for event in self.events[self.position(rv) - self.base :]:
+        then: dict[str, ObjectRevision | None] = {}
+        for event in self.events[self.position_after(rv) - self.base :]:
             key = event.record.key
             if namespace is None or key.startswith(f"{namespace}/"):
                 then.setdefault(key, event.before)

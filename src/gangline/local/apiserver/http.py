@@ -22,53 +22,59 @@ from gangline.local.apiserver.errors import (
     bad_request,
     internal,
     method_not_allowed,
-    refusal,
+    status_error,
     too_large,
     unauthorized,
 )
-from gangline.local.apiserver.metrics import Metrics
-from gangline.local.apiserver.negotiation import JSON, encode
+from gangline.local.apiserver.metrics import ApiServerMetrics
+from gangline.local.apiserver.negotiation import JSON, encode_json
 from gangline.local.apiserver.registry import Registry
-from gangline.local.apiserver.request import ANONYMOUS, Call, User, resolve, split
-from gangline.local.apiserver.rest import Answer
-from gangline.local.apiserver.watching import status_json
+from gangline.local.apiserver.request import (
+    ANONYMOUS,
+    ApiRequest,
+    RequestUser,
+    resolve_request,
+    split_target,
+)
+from gangline.local.apiserver.rest import ApiResponse
+from gangline.local.apiserver.watching import status_to_json
 
 log = logging.getLogger(__name__)
 
-LARGEST_BODY = 3 << 20
-LONGEST_LINE = 32768
-COMPRESSED_FROM = 128 << 10
-LONGEST_WARNING, LONGEST_WARNINGS = 1024, 4096
+MAX_BODY_BYTES = 3 << 20
+MAX_LINE_BYTES = 32768
+GZIP_MIN_BYTES = 128 << 10
+MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
-OPEN_PATHS = ("/healthz", "/livez", "/readyz")
+ANONYMOUS_PATHS = ("/healthz", "/livez", "/readyz")
 """Paths that need no authentication."""
 
-Page = Callable[[User, str, str], Awaitable[Answer]]
-Handler = Callable[[Call], Awaitable[Answer]]
-Exchange = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
+NonResourceFunction = Callable[[RequestUser, str, str], Awaitable[ApiResponse]]
+RequestFunction = Callable[[ApiRequest], Awaitable[ApiResponse]]
+StreamFunction = Callable[[web.BaseRequest, ApiRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(slots=True)
-class Handlers:
+class ApiHandlers:
     """The handlers of requests. Mapping keys are ``watch``, a subresource, or ``PLURAL.GROUP``."""
 
-    page: Page
-    objects: Handler
-    special: Mapping[str, Handler]
-    exchanges: Mapping[str, Exchange]
-    authorize: Callable[[Call], None]
-    impersonate: Callable[[User, str, list[str]], User]
+    non_resource: NonResourceFunction
+    objects: RequestFunction
+    special: Mapping[str, RequestFunction]
+    streams: Mapping[str, StreamFunction]
+    authorize: Callable[[ApiRequest], None]
+    impersonate: Callable[[RequestUser, str, list[str]], RequestUser]
 
 
-class Api:
+class ApiHandler:
     """The handler of all requests."""
 
     def __init__(
         self,
         registry: Registry,
         authenticator: Authenticator,
-        handlers: Handlers,
-        metrics: Metrics,
+        handlers: ApiHandlers,
+        metrics: ApiServerMetrics,
     ) -> None:
         self._registry = registry
         self._authenticator = authenticator
@@ -78,62 +84,64 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. Exceptions become Status objects."""
         started = time.perf_counter()
-        api_request: Call | None = None
+        api_request: ApiRequest | None = None
         response: web.StreamResponse
         try:
-            path, options = split(request.raw_path)
+            path, options = split_target(request.raw_path)
             user = self._user(request, path)
-            if is_page(path):
-                answer = await self._handlers.page(user, path, request.headers.get("Accept", ""))
-                response = await respond(request, answer)
+            if is_non_resource_path(path):
+                answer = await self._handlers.non_resource(
+                    user, path, request.headers.get("Accept", "")
+                )
+                response = await make_response(request, answer)
             else:
-                api_request = resolve(self._registry, request.method, path, options)
-                response = await self._answer(request, api_request, user)
+                api_request = resolve_request(self._registry, request.method, path, options)
+                response = await self._handle_resource(request, api_request, user)
         except StatusError as error:
-            response = refused(error)
+            response = error_response(error)
         except web.HTTPRequestEntityTooLarge:
-            response = refused(too_large(LARGEST_BODY))
+            response = error_response(too_large(MAX_BODY_BYTES))
         except web.RequestPayloadError as error:
-            response = refused(bad_request(f"the body of the request is invalid: {error}"))
+            response = error_response(bad_request(f"the body of the request is invalid: {error}"))
         except ConnectionError:
             raise  # the client disconnected
         except Exception as error:  # one failed request must not stop the server
             log.exception("request failed", extra={"path": request.raw_path})
-            response = refused(internal(f"{type(error).__name__}: {error}"))
+            response = error_response(internal(f"{type(error).__name__}: {error}"))
         if api_request is not None and api_request.warnings:
-            warn(response, api_request.warnings)
-        self._metrics.request(api_request, response.status, time.perf_counter() - started)
+            add_warnings(response, api_request.warnings)
+        self._metrics.observe_request(api_request, response.status, time.perf_counter() - started)
         return response
 
-    async def _answer(
-        self, request: web.BaseRequest, api_request: Call, user: User
+    async def _handle_resource(
+        self, request: web.BaseRequest, api_request: ApiRequest, user: RequestUser
     ) -> web.StreamResponse:
         headers = request.headers
         api_request.user = user
         api_request.accept = headers.get("Accept", "")
-        api_request.agent = headers.get("User-Agent", "")
+        api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
         self._handlers.authorize(api_request)
         name = (
             api_request.verb
             if api_request.verb == "watch"
-            else api_request.subresource or api_request.kind.topic
+            else api_request.subresource or api_request.kind.storage_name
         )
-        exchange = self._handlers.exchanges.get(name)
+        exchange = self._handlers.streams.get(name)
         if exchange is not None:
             return await exchange(request, api_request)
         if request.body_exists:
             api_request.body = await request.read()
         handler = self._handlers.special.get(name, self._handlers.objects)
         answer = await handler(api_request)
-        return await respond(request, answer)
+        return await make_response(request, answer)
 
-    def _user(self, request: web.BaseRequest, path: str) -> User:
+    def _user(self, request: web.BaseRequest, path: str) -> RequestUser:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport else None
         headers = request.headers
-        user = self._authenticator.user(headers.get("Authorization", ""), certificate)
-        if user is None or (user is ANONYMOUS and path.rstrip("/") not in OPEN_PATHS):
+        user = self._authenticator.authenticate(headers.get("Authorization", ""), certificate)
+        if user is None or (user is ANONYMOUS and path.rstrip("/") not in ANONYMOUS_PATHS):
             raise unauthorized()
         if "Impersonate-User" in headers:
             groups = headers.getall("Impersonate-Group", [])
@@ -141,43 +149,43 @@ class Api:
         return user
 
 
-def is_page(path: str) -> bool:
+def is_non_resource_path(path: str) -> bool:
     """Return True if the path does not name objects."""
     if path.startswith("/api/"):
         return path.rstrip("/").count("/") < 3
     return not path.startswith("/apis/") or path.rstrip("/").count("/") < 4
 
 
-async def respond(request: web.BaseRequest, answer: Answer) -> web.Response:
+async def make_response(request: web.BaseRequest, answer: ApiResponse) -> web.Response:
     """Return the HTTP response; large bodies are compressed if the client accepts gzip."""
     headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
     body = answer.body
-    if len(body) > COMPRESSED_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+    if len(body) > GZIP_MIN_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
         body = await asyncio.to_thread(gzip.compress, body, 1)
         headers["Content-Encoding"] = "gzip"
     return web.Response(body=body, status=answer.code, headers=headers)
 
 
-def refused(error: StatusError) -> web.Response:
+def error_response(error: StatusError) -> web.Response:
     headers = {"Content-Type": JSON, **error.headers}
     return web.Response(
-        body=encode(status_json(error.status)), status=error.status.code, headers=headers
+        body=encode_json(status_to_json(error.status)), status=error.status.code, headers=headers
     )
 
 
-def warn(response: web.StreamResponse, warnings: list[str]) -> None:
+def add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
     """Add warnings to the headers of a response. Warnings above the header limit are dropped."""
-    left = LONGEST_WARNINGS
+    left = MAX_WARNINGS_CHARS
     for warning in dict.fromkeys(warnings):
         text = "".join(letter if letter.isprintable() else " " for letter in warning)
-        text = text[: min(left, LONGEST_WARNING)]
+        text = text[: min(left, MAX_WARNING_CHARS)]
         left -= len(text)
         if text:
             quoted = text.replace("\\", "\\\\").replace('"', '\\"')
             response.headers.add("Warning", f'299 - "{quoted}"')
 
 
-class Protocol(web.RequestHandler):
+class HttpProtocol(web.RequestHandler):
     """HTTP, where malformed requests also get a Status object."""
 
     __slots__ = ()
@@ -193,8 +201,8 @@ class Protocol(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("the response has already started")
         if isinstance(exc, LineTooLong):
-            text = f"the request line and each header must not exceed {LONGEST_LINE} bytes"
-            error = refusal(431, "RequestHeaderFieldsTooLarge", text)
+            text = f"the request line and each header must not exceed {MAX_LINE_BYTES} bytes"
+            error = status_error(431, "RequestHeaderFieldsTooLarge", text)
         elif isinstance(exc, BadHttpMethod):
             error = method_not_allowed("that of the request")
         elif status < 500:
@@ -202,13 +210,13 @@ class Protocol(web.RequestHandler):
         else:
             log.error("request failed", exc_info=exc)
             error = internal("the request could not be handled")
-        response = refused(error)
+        response = error_response(error)
         response.force_close()
         return response
 
 
-class Server(web.Server):
-    """Creates ``Protocol`` for each connection until shutdown."""
+class ApiHttpServer(web.Server):
+    """Creates ``HttpProtocol`` for each connection until shutdown."""
 
     _ends = False
 
@@ -223,17 +231,17 @@ class Server(web.Server):
         if self._ends:
             transport.abort()
 
-    def __call__(self) -> Protocol:
+    def __call__(self) -> HttpProtocol:
         """Return the handler of a new connection."""
-        return Protocol(self, loop=self._loop, **self._kwargs)
+        return HttpProtocol(self, loop=self._loop, **self._kwargs)
 
 
-def make_server(api: Api) -> web.Server:
+def make_http_server(api: ApiHandler) -> web.Server:
     """Return the aiohttp server of an API. A handler is cancelled when its client disconnects."""
     loop = asyncio.get_running_loop()
 
-    factory = partial(web.BaseRequest, loop=loop, client_max_size=LARGEST_BODY)
-    return Server(
+    factory = partial(web.BaseRequest, loop=loop, client_max_size=MAX_BODY_BYTES)
+    return ApiHttpServer(
         api.handle, request_factory=factory, handler_cancellation=True, access_log=None,
-        keepalive_timeout=300.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
+        keepalive_timeout=300.0, max_line_size=MAX_LINE_BYTES, max_field_size=MAX_LINE_BYTES,
     )  # fmt: skip

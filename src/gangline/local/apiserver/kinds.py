@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from gangline.api.autoscaling import HorizontalPodAutoscalerV1
-from gangline.api.resources import BUILT_IN
-from gangline.api.schema import for_type
-from gangline.local.apiserver.registry import Json, Kind
+from gangline.api.resources import BUILT_IN_RESOURCES
+from gangline.api.schema import openapi_schema
+from gangline.local.apiserver.registry import Json, ServedKind
 
 POD_FIELDS = (
     "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
@@ -31,22 +31,24 @@ WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
     version_kind = (group, version, kind)
-    found = next((r for r in BUILT_IN if (r.group, r.version, r.kind) == version_kind), None)
+    found = next(
+        (r for r in BUILT_IN_RESOURCES if (r.group, r.version, r.kind) == version_kind), None
+    )
     type_: Any = found.type if found else OTHER_VERSIONS.get(version_kind)
-    return partial(for_type, type_) if type_ else None
+    return partial(openapi_schema, type_) if type_ else None
 
 
-def _kind(group: str, kind: str, plural: str, **more: object) -> Kind:
+def _kind(group: str, kind: str, plural: str, **more: object) -> ServedKind:
     group_name, _, version = group.rpartition("/")
     schema = _schema(group_name, version, kind)
-    return Kind(group_name, version, kind, plural, schema_source=schema, **more)  # type: ignore[arg-type]
+    return ServedKind(group_name, version, kind, plural, schema_source=schema, **more)  # type: ignore[arg-type]
 
 
-def _cluster(group: str, kind: str, plural: str, **more: object) -> Kind:
+def _cluster(group: str, kind: str, plural: str, **more: object) -> ServedKind:
     return _kind(group, kind, plural, namespaced=False, **more)
 
 
-def acted_on() -> list[Kind]:
+def active_kinds() -> list[ServedKind]:
     """Return the kinds that some component of the cluster acts on."""
     every = ("all",)
     workload = {
@@ -107,10 +109,10 @@ def acted_on() -> list[Kind]:
     ]  # fmt: skip
 
 
-def stored_only() -> list[Kind]:
+def stored_only_kinds() -> list[ServedKind]:
     """Return the kinds that are stored without effect."""
 
-    def stored(group: str, kind: str, plural: str, **more: object) -> Kind:
+    def stored(group: str, kind: str, plural: str, **more: object) -> ServedKind:
         note = f"{kind} objects are stored by this cluster, but nothing acts on them"
         return _kind(group, kind, plural, note=note, **more)
 
@@ -140,6 +142,6 @@ def stored_only() -> list[Kind]:
     ]  # fmt: skip
 
 
-def built_in() -> list[Kind]:
+def all_builtin_kinds() -> list[ServedKind]:
     """Return all kinds that exist without a CustomResourceDefinition."""
-    return acted_on() + stored_only()
+    return active_kinds() + stored_only_kinds()

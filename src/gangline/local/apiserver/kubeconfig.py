@@ -5,11 +5,11 @@ from pathlib import Path
 
 import yaml
 
-from gangline.local.apiserver.pki import Certificates, write_private
+from gangline.local.apiserver.pki import ServerCertificates, write_private
 from gangline.local.apiserver.registry import Json
 
 
-def content(context: str, url: str, certificates: Certificates, token: str) -> Json:
+def make_kubeconfig(context: str, url: str, certificates: ServerCertificates, token: str) -> Json:
     """Return a self-contained kubeconfig for the administrator."""
     authority = _inline(certificates.authority.certificate)
     cluster = {"server": url, "certificate-authority-data": authority}
@@ -30,7 +30,7 @@ def content(context: str, url: str, certificates: Certificates, token: str) -> J
     }
 
 
-def write(path: Path, config: Json) -> None:
+def write_kubeconfig(path: Path, config: Json) -> None:
     """Write a kubeconfig that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, yaml.safe_dump(config, sort_keys=False).encode())

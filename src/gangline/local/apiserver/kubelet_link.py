@@ -9,14 +9,14 @@ import aiohttp
 from gangline.local.apiserver.errors import bad_request, not_found, unavailable
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.registry import Json
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.store import ObjectStore
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
 
 
-class Target(NamedTuple):
+class KubeletTarget(NamedTuple):
     """A container, and the address of the kubelet that runs it."""
 
     base: str
@@ -32,10 +32,10 @@ class Target(NamedTuple):
         return f"{self.base}/{'/'.join(parts)}"
 
 
-class KubeletLink:
+class KubeletProxyClient:
     """Finds the kubelet of a pod and holds the HTTP session to kubelets."""
 
-    def __init__(self, store: Store, token: str) -> None:
+    def __init__(self, store: ObjectStore, token: str) -> None:
         self._store = store
         self._token = token
         self._session: aiohttp.ClientSession | None = None
@@ -54,13 +54,15 @@ class KubeletLink:
         if self._session is not None:
             await self._session.close()
 
-    def target(self, request: Call, container: str = "", *, any_container: bool = False) -> Target:
+    def find_target(
+        self, request: ApiRequest, container: str = "", *, any_container: bool = False
+    ) -> KubeletTarget:
         """Return the container of a request, or only its pod with ``any_container``.
 
         Raises:
             StatusError: there is no such pod or container, or the pod has no node.
         """
-        record = self._store.topic("pods.").records.get(request.key)
+        record = self._store.cache("pods.").records.get(request.key)
         if record is None:
             raise not_found("pods", "", request.name)
         pod = read_json(record.body)
@@ -68,25 +70,27 @@ class KubeletLink:
         node = pod["spec"].get("nodeName")
         if not node:
             raise bad_request(f"pod {request.name} does not have a host assigned")
-        return Target(self.address(node), request.namespace or "", request.name, chosen)
+        return KubeletTarget(
+            self.kubelet_address(node), request.namespace or "", request.name, chosen
+        )
 
-    def any_address(self) -> str:
+    def any_kubelet_address(self) -> str:
         """Return the address of any kubelet. All kubelets share one server.
 
         Raises:
             StatusError: there is no node.
         """
-        for node in sorted(self._store.topic("nodes.").records):
-            return self.address(node)
+        for node in sorted(self._store.cache("nodes.").records):
+            return self.kubelet_address(node)
         raise unavailable("there is no node that could have the log")
 
-    def address(self, node: str) -> str:
+    def kubelet_address(self, node: str) -> str:
         """Return the address of the kubelet of a node.
 
         Raises:
             StatusError: the node does not exist, or has not published its kubelet's address.
         """
-        record = self._store.topic("nodes.").records.get(node)
+        record = self._store.cache("nodes.").records.get(node)
         if record is None:
             raise not_found("nodes", "", node)
         status: Json = read_json(record.body).get("status") or {}
@@ -100,7 +104,7 @@ class KubeletLink:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def choose_container(pod: Json, wanted: str) -> str:
+def choose_container(pod: Json, requested: str) -> str:
     """Return the requested container, else the default one, else the only one.
 
     Raises:
@@ -109,10 +113,10 @@ def choose_container(pod: Json, wanted: str) -> str:
     spec, meta = pod["spec"], pod["metadata"]
     every = [*spec.get("initContainers", []), *spec["containers"]]
     names = [container["name"] for container in every]
-    if wanted:
-        if wanted not in names:
-            raise bad_request(f"container {wanted} is not valid for pod {meta['name']}")
-        return wanted
+    if requested:
+        if requested not in names:
+            raise bad_request(f"container {requested} is not valid for pod {meta['name']}")
+        return requested
     default = (meta.get("annotations") or {}).get(DEFAULT_CONTAINER)
     if default in names:
         return str(default)

@@ -9,52 +9,52 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.registry import Json, ServedKind
 
 SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 SUFFIX_LENGTH: Final = 5
-LONGEST_GENERATED: Final = 63
+MAX_GENERATED_NAME: Final = 63
 FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
 DEFAULT_GRACE_S: Final = 30
-OWNED_BY_SERVER: Final = (
+SYSTEM_METADATA_FIELDS: Final = (
     "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
     "namespace", "name", "generateName",
 )  # fmt: skip
 
 
-def timestamp(now: datetime) -> str:
+def format_timestamp(now: datetime) -> str:
     """Return a time in the notation of Kubernetes: UTC, in seconds."""
     return now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
-def generated_name(prefix: str) -> str:
-    base = prefix[: LONGEST_GENERATED - SUFFIX_LENGTH]
+def generate_name(prefix: str) -> str:
+    base = prefix[: MAX_GENERATED_NAME - SUFFIX_LENGTH]
     return base + "".join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))
 
 
-def stamp_creation(kind: Kind, meta: Json, now: datetime) -> None:
+def set_creation_metadata(kind: ServedKind, meta: Json, now: datetime) -> None:
     for name in ("resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"):
         meta.pop(name, None)
     meta["uid"] = str(uuid.uuid4())
-    meta["creationTimestamp"] = timestamp(now)
+    meta["creationTimestamp"] = format_timestamp(now)
     meta.pop("generation", None)
     if kind.counts_generations:
         meta["generation"] = 1
 
 
-def carry_over(old: Json, new: Json) -> None:
+def preserve_system_metadata(old: Json, new: Json) -> None:
     """Restore the metadata that clients must not change, in place."""
     old_meta, new_meta = old["metadata"], new["metadata"]
     new_meta.pop("selfLink", None)
-    for name in OWNED_BY_SERVER:
+    for name in SYSTEM_METADATA_FIELDS:
         if name in old_meta:
             new_meta[name] = old_meta[name]
         else:
             new_meta.pop(name, None)
 
 
-def restrict_to_main(kind: Kind, old: Json, new: Json) -> None:
+def restrict_to_main(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes that an update of the main resource must not make: those to the status."""
     if kind.resets_status:
         _restore(old, new, "status")
@@ -62,12 +62,12 @@ def restrict_to_main(kind: Kind, old: Json, new: Json) -> None:
         _restore(old, new, "spec")
 
 
-def restrict_to_finalize(kind: Kind, old: Json, new: Json) -> None:
+def restrict_to_finalize(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes to the status, which the finalize subresource must not make."""
     _restore(old, new, "status")
 
 
-def restrict_to_status(kind: Kind, old: Json, new: Json) -> None:
+def restrict_to_status(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes that the status subresource must not make: those to anything but the status."""
     for name in {*old, *new} - {"status", "metadata", "apiVersion", "kind"}:
         _restore(old, new, name)
@@ -88,22 +88,22 @@ def _restore(old: Json, new: Json, name: str) -> None:
         new.pop(name, None)
 
 
-def count_generation(kind: Kind, old: Json, new: Json) -> None:
+def increment_generation(kind: ServedKind, old: Json, new: Json) -> None:
     """Increment the generation in place if the desired state changed."""
     if not kind.counts_generations:
         return
-    if _wanted(kind, old) != _wanted(kind, new):
+    if _desired_state(kind, old) != _desired_state(kind, new):
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
 
-def _wanted(kind: Kind, obj: Json) -> Any:
+def _desired_state(kind: ServedKind, obj: Json) -> Any:
     left_out = {"metadata", "status"} if kind.resets_status else {"metadata"}
     if not kind.custom:
         return obj.get("spec", obj.get("webhooks"))
     return {name: value for name, value in obj.items() if name not in left_out}
 
 
-def unchanged(old: Json, new: Json) -> bool:
+def is_unchanged(old: Json, new: Json) -> bool:
     """Return True if an update changes nothing but the resource version."""
     if old.keys() != new.keys():
         return False
@@ -116,11 +116,11 @@ def _without_revision(meta: Json) -> Json:
     return {name: value for name, value in meta.items() if name != "resourceVersion"}
 
 
-def is_going(obj: Json) -> bool:
+def is_deleting(obj: Json) -> bool:
     return "deletionTimestamp" in obj["metadata"]
 
 
-def may_vanish(obj: Json) -> bool:
+def can_be_removed(obj: Json) -> bool:
     """Return True if no finalizer and no grace period delay the removal of a deleted object."""
     meta = obj["metadata"]
     spec = obj.get("spec")

@@ -5,44 +5,48 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp import web
 
-from gangline.local.apiserver.errors import bad_request, reason_of, refusal, unavailable
-from gangline.local.apiserver.kubelet_link import KubeletLink
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.errors import bad_request, reason_for_code, status_error, unavailable
+from gangline.local.apiserver.kubelet_link import KubeletProxyClient
+from gangline.local.apiserver.request import ApiRequest
 
-PASSED_ON = (
+FORWARDED_OPTIONS = (
     "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
 )  # fmt: skip
-NUMBERS = ("tailLines", "sinceSeconds", "limitBytes")
+INTEGER_OPTIONS = ("tailLines", "sinceSeconds", "limitBytes")
 CHUNK = 1 << 16
-KEPT_FOR = "keptFor"
+ARCHIVE_OWNER_OPTION = "keptFor"
 """Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
 ALL_PODS = "-"
 """Pod name that, with ``keptFor``, requests the list of archived pods, one JSON line for each."""
 
 
-class Logs:
+class LogHandler:
     """Handles requests for logs."""
 
-    def __init__(self, link: KubeletLink) -> None:
+    def __init__(self, link: KubeletProxyClient) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
         """Stream the requested log.
 
         Raises:
             StatusError: the log does not exist, or its kubelet is unreachable.
         """
-        check_options(api_request)
+        check_log_options(api_request)
         options = {
-            name: api_request.params[name] for name in PASSED_ON if api_request.params.get(name)
+            name: api_request.params[name]
+            for name in FORWARDED_OPTIONS
+            if api_request.params.get(name)
         }
-        if owner := api_request.params.get(KEPT_FOR):
+        if owner := api_request.params.get(ARCHIVE_OWNER_OPTION):
             path = f"keptLogs/{quote(api_request.namespace or '')}/{quote(owner)}"
-            url = f"{self._link.any_address()}/{path}"
+            url = f"{self._link.any_kubelet_address()}/{path}"
             options |= {"container": api_request.params.get("container", "")}
             options |= {"pod": api_request.name} if api_request.name != ALL_PODS else {}
         else:
-            url = self._link.target(api_request, api_request.params.get("container", "")).url(
+            url = self._link.find_target(api_request, api_request.params.get("container", "")).url(
                 "containerLogs"
             )
         try:
@@ -54,11 +58,11 @@ class Logs:
         async with source:
             if source.status >= 400:
                 text = (await source.text()).strip()
-                raise refusal(source.status, reason_of(source.status), text)
-            return await _pass_on(request, source)
+                raise status_error(source.status, reason_for_code(source.status), text)
+            return await _forward(request, source)
 
 
-async def _pass_on(request: web.BaseRequest, source: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _forward(request: web.BaseRequest, source: aiohttp.ClientResponse) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
     try:
@@ -71,14 +75,14 @@ async def _pass_on(request: web.BaseRequest, source: aiohttp.ClientResponse) -> 
     return response
 
 
-def check_options(api_request: Call) -> None:
+def check_log_options(api_request: ApiRequest) -> None:
     """Refuse invalid or contradictory options.
 
     Raises:
         StatusError: 400.
     """
-    for name in NUMBERS:
-        number = api_request.number(name)
+    for name in INTEGER_OPTIONS:
+        number = api_request.int_param(name)
         if number is not None and number < (name != "tailLines"):
             least = int(name != "tailLines")
             raise bad_request(f"{name}: Invalid value: {number}: must be at least {least}")

@@ -2,12 +2,12 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.request import ApiRequest
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
-class Metrics:
+class ApiServerMetrics:
     """The metrics of one server."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Metrics:
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
-    def request(self, request: Call | None, code: int, seconds: float) -> None:
+    def observe_request(self, request: ApiRequest | None, code: int, seconds: float) -> None:
         verb, resource = (request.verb, request.kind.plural) if request else ("page", "")
         key = (verb, resource, code)
         counter = self._counters.get(key)
@@ -39,5 +39,5 @@ class Metrics:
         if verb != "watch":
             self._timers[verb].observe(seconds)
 
-    def text(self) -> bytes:
+    def exposition(self) -> bytes:
         return generate_latest(self._registry)

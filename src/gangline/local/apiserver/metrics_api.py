@@ -8,41 +8,41 @@ import aiohttp
 
 from gangline.local.apiserver import rendering
 from gangline.local.apiserver.errors import StatusError, not_found
-from gangline.local.apiserver.history import Record
-from gangline.local.apiserver.kubelet_link import KubeletLink
-from gangline.local.apiserver.lifecycle import timestamp
-from gangline.local.apiserver.negotiation import encode, read_json
-from gangline.local.apiserver.reading import Page
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.rest import Answer
-from gangline.local.apiserver.selection import selection
-from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.history import ObjectRevision
+from gangline.local.apiserver.kubelet_link import KubeletProxyClient
+from gangline.local.apiserver.lifecycle import format_timestamp
+from gangline.local.apiserver.negotiation import encode_json, read_json
+from gangline.local.apiserver.reading import ListPage
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.rest import ApiResponse
+from gangline.local.apiserver.selection import compile_selection
+from gangline.local.apiserver.store import ObjectStore
 
 GROUP, VERSION = "metrics.k8s.io", "v1beta1"
-WINDOW_S = 1.1
+RATE_WINDOW_S = 1.1
 """A kubelet computes rates between two requests, so the first sample of a kubelet takes two."""
-PATIENCE = aiohttp.ClientTimeout(total=5.0)
+KUBELET_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
-def kinds() -> list[Kind]:
+def metrics_kinds() -> list[ServedKind]:
     """Return the kinds of metrics.k8s.io. Their objects are not stored."""
     verbs = ("get", "list")
     return [
-        Kind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
-        Kind(GROUP, VERSION, "PodMetrics", "pods", verbs=verbs),
+        ServedKind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
+        ServedKind(GROUP, VERSION, "PodMetrics", "pods", verbs=verbs),
     ]
 
 
 class MetricsApi:
     """Handles requests for metrics.k8s.io."""
 
-    def __init__(self, store: Store, link: KubeletLink) -> None:
+    def __init__(self, store: ObjectStore, link: KubeletProxyClient) -> None:
         self._store = store
         self._link = link
-        self._asked_before: set[str] = set()
+        self._sampled_before: set[str] = set()
 
-    async def nodes(self, request: Call) -> Answer:
+    async def nodes(self, request: ApiRequest) -> ApiResponse:
         """Return the usage of nodes."""
         summaries = await self._summaries()
         used = {
@@ -56,9 +56,9 @@ class MetricsApi:
             for record in self._records("nodes.", request)
             if record.key in used
         ]
-        return self._answer(request, found)
+        return self._render(request, found)
 
-    async def pods(self, request: Call) -> Answer:
+    async def pods(self, request: ApiRequest) -> ApiResponse:
         """Return the usage of pods, by container."""
         summaries = await self._summaries()
         used = {
@@ -71,49 +71,49 @@ class MetricsApi:
             for record in self._records("pods.", request)
             if used.get(record.key)
         ]
-        return self._answer(request, found)
+        return self._render(request, found)
 
-    def _records(self, topic_name: str, request: Call) -> list[Record]:
-        cache, chosen = self._store.topic(topic_name), selection(request)
+    def _records(self, topic_name: str, request: ApiRequest) -> list[ObjectRevision]:
+        cache, chosen = self._store.cache(topic_name), compile_selection(request)
         records = [cache.records[key] for key in cache.keys(request.namespace)]
         return [record for record in records if chosen.matches(record)]
 
     async def _summaries(self) -> list[Json]:
         addresses: set[str] = set()
-        for name in self._store.topic("nodes.").records:
+        for name in self._store.cache("nodes.").records:
             try:
-                addresses.add(self._link.address(name))
+                addresses.add(self._link.kubelet_address(name))
             except StatusError:
                 continue  # a node with an unreachable kubelet has no metrics
-        if addresses - self._asked_before:
+        if addresses - self._sampled_before:
             await asyncio.gather(*map(self._summary, addresses))
-            self._asked_before |= addresses
-            await asyncio.sleep(WINDOW_S)
+            self._sampled_before |= addresses
+            await asyncio.sleep(RATE_WINDOW_S)
         return await asyncio.gather(*map(self._summary, sorted(addresses)))
 
     async def _summary(self, address: str) -> Json:
         try:
             async with self._link.session.get(
-                f"{address}/stats/summary", timeout=PATIENCE
+                f"{address}/stats/summary", timeout=KUBELET_TIMEOUT
             ) as answer:
                 found: Any = read_json(await answer.read()) if answer.status == 200 else {}
         except (aiohttp.ClientError, TimeoutError):
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _answer(self, request: Call, found: list[tuple[Record, Json]]) -> Answer:
+    def _render(self, request: ApiRequest, found: list[tuple[ObjectRevision, Json]]) -> ApiResponse:
         objects = [_measurement(request.kind, record, measured) for record, measured in found]
         if request.name:
             if not objects:
                 raise not_found(request.kind.plural, GROUP, request.name)
-            return Answer(*rendering.object_answer(request, encode(objects[0])))
-        records = [Record("", 0, encode(obj), {}, {}) for obj in objects]
-        return Answer(*rendering.list_answer(request, Page(records, self._store.revision)))
+            return ApiResponse(*rendering.render_object(request, encode_json(objects[0])))
+        records = [ObjectRevision("", 0, encode_json(obj), {}, {}) for obj in objects]
+        return ApiResponse(*rendering.render_list(request, ListPage(records, self._store.revision)))
 
 
-def _measurement(kind: Kind, record: Record, measured: Json) -> Json:
+def _measurement(kind: ServedKind, record: ObjectRevision, measured: Json) -> Json:
     namespace, _, name = record.key.rpartition("/")
-    now = timestamp(datetime.now(UTC))
+    now = format_timestamp(datetime.now(UTC))
     meta: Json = {"name": name, "creationTimestamp": now}
     if namespace:
         meta["namespace"] = namespace

@@ -8,33 +8,33 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from gangline.api.yamltext import BadYaml, survey
+from gangline.api.yamltext import InvalidYamlError, check_yaml_size
 from gangline.local.apiserver.errors import bad_request, not_acceptable, unsupported_media
 from gangline.local.apiserver.protobuf import MEDIA, read_protobuf
 from gangline.local.apiserver.registry import Json
 
 JSON, YAML = "application/json", "application/yaml"
-WRITTEN = (JSON, YAML)
-READ = (JSON, YAML)
+WRITABLE_TYPES = (JSON, YAML)
+READABLE_TYPES = (JSON, YAML)
 
-encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Form(NamedTuple):
+class ResponseFormat(NamedTuple):
     """The format of a response."""
 
     media: str = JSON
-    shape: str = ""
+    as_kind: str = ""
     """``Table``, ``PartialObjectMetadata`` or similar; empty for the object itself."""
     group: str = ""
     version: str = ""
 
 
 @lru_cache(maxsize=512)
-def offers(accept: str) -> tuple[Form, ...]:
+def parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
     """Return the formats of an ``Accept`` header that the server can write, best first."""
-    found: list[tuple[float, int, Form]] = []
+    found: list[tuple[float, int, ResponseFormat]] = []
     for position, clause in enumerate(accept.split(",")):
         media, *options = (part.strip() for part in clause.split(";"))
         values = dict(option.split("=", 1) for option in options if "=" in option)
@@ -42,8 +42,10 @@ def offers(accept: str) -> tuple[Form, ...]:
             media = JSON
         elif media in ("text/yaml", "application/x-yaml"):
             media = YAML
-        if media in WRITTEN:
-            form = Form(media, values.get("as", ""), values.get("g", ""), values.get("v", ""))
+        if media in WRITABLE_TYPES:
+            form = ResponseFormat(
+                media, values.get("as", ""), values.get("g", ""), values.get("v", "")
+            )
             found.append((-_quality(values.get("q", "1")), position, form))
     return tuple(form for _, _, form in sorted(found))
 
@@ -55,16 +57,16 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-def choose(accept: str, shapes: tuple[str, ...] = ()) -> Form:
-    """Return the client's preferred format among the object itself and ``shapes``.
+def choose_format(accept: str, kinds: tuple[str, ...] = ()) -> ResponseFormat:
+    """Return the client's preferred format among the object itself and ``kinds``.
 
     Raises:
         StatusError: 406, the client accepts no format that the server can write.
     """
-    for form in offers(accept or JSON):
-        if not form.shape or form.shape in shapes:
+    for form in parse_accept(accept or JSON):
+        if not form.as_kind or form.as_kind in kinds:
             return form
-    raise not_acceptable(WRITTEN)
+    raise not_acceptable(WRITABLE_TYPES)
 
 
 def read_body(body: bytes, content_type: str) -> Any:
@@ -79,8 +81,8 @@ def read_body(body: bytes, content_type: str) -> Any:
     if media.endswith("yaml"):
         return read_yaml(body)
     if media == MEDIA:
-        return read_protobuf(body, READ)
-    raise unsupported_media(content_type, READ)
+        return read_protobuf(body, READABLE_TYPES)
+    raise unsupported_media(content_type, READABLE_TYPES)
 
 
 def read_json(body: bytes) -> Any:
@@ -94,9 +96,9 @@ def read_json(body: bytes) -> Any:
 def read_yaml(body: bytes) -> Any:
     """Decode YAML with the types of JSON. Dates stay text."""
     try:
-        survey(body)  # aliases may expand beyond the available memory
+        check_yaml_size(body)  # aliases may expand beyond the available memory
         loaded = yaml.load(body, Loader=_JsonLikeLoader)
-    except (BadYaml, yaml.YAMLError, RecursionError, ValueError) as error:
+    except (InvalidYamlError, yaml.YAMLError, RecursionError, ValueError) as error:
         raise bad_request(f"the body of the request is not valid YAML: {error}") from None
     return _as_json(loaded)
 
@@ -132,7 +134,7 @@ _JsonLikeLoader.yaml_implicit_resolvers = {
 }
 
 
-def mapping(value: object, what: str) -> Json:
+def expect_object(value: object, what: str) -> Json:
     """Return an object within a body; None counts as an empty one.
 
     Raises:
@@ -145,7 +147,7 @@ def mapping(value: object, what: str) -> Json:
     return value
 
 
-def text(value: object, what: str) -> str:
+def expect_string(value: object, what: str) -> str:
     """Return a string within a body; None counts as an empty one.
 
     Raises:
@@ -158,7 +160,7 @@ def text(value: object, what: str) -> str:
     return value
 
 
-def texts(value: object, what: str) -> list[str]:
+def expect_strings(value: object, what: str) -> list[str]:
     """Return a list of strings within a body; None counts as an empty one.
 
     Raises:
@@ -171,7 +173,7 @@ def texts(value: object, what: str) -> list[str]:
     return value
 
 
-def duplicate_fields(body: bytes) -> list[str]:
+def find_duplicate_fields(body: bytes) -> list[str]:
     """Return the names of fields that occur twice in one object of a JSON body."""
     found: list[str] = []
 

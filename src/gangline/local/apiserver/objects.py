@@ -10,30 +10,30 @@ from typing import Any
 
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.errors import bad_request, invalid, too_large
-from gangline.local.apiserver.lifecycle import generated_name
-from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.local.apiserver.lifecycle import generate_name
+from gangline.local.apiserver.machinery.core_defaults import apply_builtin_defaults
 from gangline.local.apiserver.machinery.core_validation import validate_create, validate_update
 from gangline.local.apiserver.machinery.ownership import (
-    manager_of,
+    manager_name,
     track_update,
-    worth_tracking,
+    should_track,
 )
-from gangline.local.apiserver.negotiation import duplicate_fields, encode
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.negotiation import find_duplicate_fields, encode_json
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.request import ApiRequest
 
-LARGEST_OBJECT = 1536 * 1024
+MAX_OBJECT_BYTES = 1536 * 1024
 """Maximum size of an encoded object in bytes, equal to the limit of etcd."""
-CHECKED_FROM = LARGEST_OBJECT // 4
+SIZE_CHECK_FROM_BYTES = MAX_OBJECT_BYTES // 4
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
-MOST_WARNINGS = 20
-LEFT_OUT_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
+MAX_WARNINGS = 20
+OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
 """Empty and absent mean the same for these fields. Only absent is stored, so that tools that
 compare objects see no difference.
 """
 
 
-def check_identity(request: Call, obj: Any) -> Json:
+def check_identity(request: ApiRequest, obj: Any) -> Json:
     """Check kind, name and namespace of a body and return its metadata.
 
     Raises:
@@ -52,7 +52,7 @@ def check_identity(request: Call, obj: Any) -> Json:
     meta = obj.setdefault("metadata", {})
     if not isinstance(meta, dict):
         raise bad_request("metadata must be an object")
-    for name in LEFT_OUT_WHEN_EMPTY:
+    for name in OMITTED_WHEN_EMPTY:
         if meta.get(name, name) in ({}, [], None):
             del meta[name]
     _check_namespace(request, meta)
@@ -64,7 +64,7 @@ def check_identity(request: Call, obj: Any) -> Json:
     return meta
 
 
-def _check_namespace(request: Call, meta: Json) -> None:
+def _check_namespace(request: ApiRequest, meta: Json) -> None:
     if not request.kind.namespaced:
         meta.pop("namespace", None)
     elif meta.get("namespace") in (None, "", request.namespace):
@@ -75,7 +75,7 @@ def _check_namespace(request: Call, meta: Json) -> None:
         )
 
 
-def name_new(request: Call, meta: Json) -> None:
+def assign_name(request: ApiRequest, meta: Json) -> None:
     """Set the name of a new object in ``meta`` and in ``request``.
 
     Raises:
@@ -85,7 +85,7 @@ def name_new(request: Call, meta: Json) -> None:
         raise bad_request("resourceVersion should not be set on objects to be created")
     name, prefix = meta.get("name"), meta.get("generateName")
     if not name and isinstance(prefix, str) and prefix:
-        name = meta["name"] = generated_name(prefix)
+        name = meta["name"] = generate_name(prefix)
     if not name or not isinstance(name, str):
         cause = StatusCause(
             "FieldValueRequired", "Required value: name or generateName is required",
@@ -95,7 +95,7 @@ def name_new(request: Call, meta: Json) -> None:
     request.name = name
 
 
-def check_fields(request: Call, obj: Json) -> None:
+def prune_unknown_fields(request: ApiRequest, obj: Json) -> None:
     """Remove unknown fields in place; warn or refuse as the client requested.
 
     Raises:
@@ -109,26 +109,26 @@ def check_fields(request: Call, obj: Json) -> None:
         return
     found = [f'unknown field "{path}"' for path in unknown]
     if mode == "Strict" and request.content_type.startswith("application/json"):
-        found += [f'duplicate field "{name}"' for name in duplicate_fields(request.body)]
+        found += [f'duplicate field "{name}"' for name in find_duplicate_fields(request.body)]
     if found and mode == "Strict":
         kind = request.kind
         raise bad_request(
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
             f"strict decoding error: {', '.join(found)}"
         )
-    request.warnings += found[:MOST_WARNINGS]
+    request.warnings += found[:MAX_WARNINGS]
 
 
-def set_defaults(kind: Kind, obj: Json) -> None:
+def apply_defaults(kind: ServedKind, obj: Json) -> None:
     """Set the defaults of an object in place."""
     if kind.custom:
         kind.schema.apply_defaults(obj)
     else:
-        apply_core_defaults(kind.group, kind.kind, obj)
+        apply_builtin_defaults(kind.group, kind.kind, obj)
 
 
 @contextmanager
-def types_checked(kind: Kind, obj: Json) -> Iterator[None]:
+def report_type_errors(kind: ServedKind, obj: Json) -> Iterator[None]:
     """Convert an exception caused by a value of the wrong type into a field error.
 
     Checking all types first would slow down every valid object. The schema is evaluated only after
@@ -151,7 +151,7 @@ def _name(obj: Json) -> str:
     return str(meta.get("name", "")) if isinstance(meta, dict) else ""
 
 
-def validate_new(kind: Kind, obj: Json) -> None:
+def validate_creation(kind: ServedKind, obj: Json) -> None:
     """Refuse an invalid new object with all its errors.
 
     Raises:
@@ -164,7 +164,7 @@ def validate_new(kind: Kind, obj: Json) -> None:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
 
-def validate_changed(request: Call, old: Json, new: Json) -> None:
+def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
     """Refuse an invalid change with all its errors.
 
     Raises:
@@ -179,7 +179,7 @@ def validate_changed(request: Call, old: Json, new: Json) -> None:
         raise invalid(kind.group, kind.kind, request.name, causes)
 
 
-def refuse_unconditional(request: Call) -> None:
+def reject_unconditional(request: ApiRequest) -> None:
     """Refuse an update of a custom object without a resource version.
 
     Raises:
@@ -193,7 +193,7 @@ def refuse_unconditional(request: Call) -> None:
     raise invalid(request.kind.group, request.kind.kind, request.name, [cause])
 
 
-def check_size(request: Call, obj: Json, *, may_have_grown: bool = False) -> None:
+def check_size(request: ApiRequest, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
 
     Encoding takes time, so it is skipped for small requests unless a webhook may have added to
@@ -202,21 +202,23 @@ def check_size(request: Call, obj: Json, *, may_have_grown: bool = False) -> Non
     Raises:
         StatusError: 413.
     """
-    if (may_have_grown or len(request.body) > CHECKED_FROM) and len(encode(obj)) > LARGEST_OBJECT:
-        raise too_large(LARGEST_OBJECT)
+    if (may_have_grown or len(request.body) > SIZE_CHECK_FROM_BYTES) and len(
+        encode_json(obj)
+    ) > MAX_OBJECT_BYTES:
+        raise too_large(MAX_OBJECT_BYTES)
 
 
-def track(request: Call, old: Json | None, new: Json, at: datetime) -> None:
+def track_managed_fields(request: ApiRequest, old: Json | None, new: Json, at: datetime) -> None:
     """Record in place which fields the client has set."""
-    manager = manager_of(request.agent, request.params.get("fieldManager", ""))
-    if worth_tracking(old, manager):
+    manager = manager_name(request.user_agent, request.params.get("fieldManager", ""))
+    if should_track(old, manager):
         schema = request.kind.schema.schema
         track_update(old, new, schema, manager=manager, now=at, subresource=request.subresource)
     elif old is not None:
-        _keep(old["metadata"], new["metadata"], "managedFields")
+        _restore(old["metadata"], new["metadata"], "managedFields")
 
 
-def _keep(old: Json, new: Json, name: str) -> None:
+def _restore(old: Json, new: Json, name: str) -> None:
     if name in old:
         new[name] = old[name]
     else:

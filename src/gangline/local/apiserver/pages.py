@@ -4,19 +4,19 @@ import platform
 from collections.abc import Callable
 
 from gangline.local.apiserver import discovery
-from gangline.local.apiserver.documents import Documents
+from gangline.local.apiserver.documents import OpenAPICache
 from gangline.local.apiserver.errors import unknown_path
-from gangline.local.apiserver.metrics import Metrics
-from gangline.local.apiserver.negotiation import JSON, choose, encode
+from gangline.local.apiserver.metrics import ApiServerMetrics
+from gangline.local.apiserver.negotiation import JSON, choose_format, encode_json
 from gangline.local.apiserver.registry import Json, Registry
-from gangline.local.apiserver.request import User
-from gangline.local.apiserver.rest import Answer
+from gangline.local.apiserver.request import RequestUser
+from gangline.local.apiserver.rest import ApiResponse
 
 VERSION = "v1.31.0+gangline"
 AGGREGATED = "APIGroupDiscoveryList"
 
 
-def version() -> Json:
+def version_info() -> Json:
     """Return the response for ``/version``."""
     major, minor = VERSION.removeprefix("v").split(".")[:2]
     return {
@@ -36,16 +36,18 @@ def _architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-class Pages:
+class NonResourceEndpoints:
     """Handles requests for non-resource paths."""
 
-    def __init__(self, registry: Registry, metrics: Metrics, address: Callable[[], str]) -> None:
-        self._documents = Documents(registry, VERSION)
+    def __init__(
+        self, registry: Registry, metrics: ApiServerMetrics, address: Callable[[], str]
+    ) -> None:
+        self._documents = OpenAPICache(registry, VERSION)
         self._registry = registry
         self._metrics = metrics
         self._address = address
 
-    async def page(self, user: User, path: str, accept: str) -> Answer:
+    async def get(self, user: RequestUser, path: str, accept: str) -> ApiResponse:
         """Return the response for a path.
 
         Raises:
@@ -54,34 +56,34 @@ class Pages:
         parts = [part for part in path.split("/") if part]
         match parts:
             case ["healthz" | "livez" | "readyz", *_]:
-                return Answer(b"ok", media="text/plain; charset=utf-8")
+                return ApiResponse(b"ok", media="text/plain; charset=utf-8")
             case ["metrics"]:
-                return Answer(self._metrics.text(), media="text/plain; version=0.0.4")
+                return ApiResponse(self._metrics.exposition(), media="text/plain; version=0.0.4")
             case ["version"]:
-                return _json(version())
+                return _json(version_info())
             case ["api"] | ["apis"]:
-                return self._root(parts[0] == "api", accept)
+                return self._discovery_root(parts[0] == "api", accept)
             case ["api", version_name]:
-                return _json(discovery.resources(self._registry, "", version_name))
+                return _json(discovery.api_resource_list(self._registry, "", version_name))
             case ["apis", name]:
-                return _json(discovery.group(self._registry, name))
+                return _json(discovery.api_group(self._registry, name))
             case ["apis", name, version_name]:
-                return _json(discovery.resources(self._registry, name, version_name))
+                return _json(discovery.api_resource_list(self._registry, name, version_name))
             case ["openapi", *_]:
-                return await self._documents.page(parts, accept)
+                return await self._documents.get_document(parts, accept)
             case []:
                 return _json({"paths": self._paths()})
         raise unknown_path()
 
-    def _root(self, core: bool, accept: str) -> Answer:
-        form = choose(accept, (AGGREGATED,))
-        if form.shape == AGGREGATED and form.version in ("v2", "v2beta1"):
+    def _discovery_root(self, core: bool, accept: str) -> ApiResponse:
+        form = choose_format(accept, (AGGREGATED,))
+        if form.as_kind == AGGREGATED and form.version in ("v2", "v2beta1"):
             media = f"{JSON};g=apidiscovery.k8s.io;v={form.version};as={AGGREGATED}"
-            found = discovery.aggregated(self._registry, core, form.version)
-            return Answer(encode(found), media=media)
+            found = discovery.aggregated_discovery(self._registry, core, form.version)
+            return ApiResponse(encode_json(found), media=media)
         if core:
-            return _json(discovery.core_versions(self._address()))
-        return _json(discovery.groups(self._registry))
+            return _json(discovery.core_api_versions(self._address()))
+        return _json(discovery.api_group_list(self._registry))
 
     def _paths(self) -> list[str]:
         versions = (
@@ -94,5 +96,5 @@ class Pages:
         return sorted({*versions, *own})
 
 
-def _json(obj: Json) -> Answer:
-    return Answer(encode(obj))
+def _json(obj: Json) -> ApiResponse:
+    return ApiResponse(encode_json(obj))

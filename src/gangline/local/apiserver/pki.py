@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LIFETIME = datetime.timedelta(days=3650)
-RENEWED_BEFORE = datetime.timedelta(days=30)
+RENEW_BEFORE_EXPIRY = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(hours=1)
 ADMIN_GROUP = "system:masters"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyPair:
+class KeyPairFiles:
     """Paths of a certificate and its key."""
 
     certificate: Path
@@ -35,19 +35,19 @@ class KeyPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificates:
+class ServerCertificates:
     """The certificates of the authority, the server and the administrator."""
 
-    authority: KeyPair
-    server: KeyPair
-    admin: KeyPair
+    authority: KeyPairFiles
+    server: KeyPairFiles
+    admin: KeyPairFiles
 
 
 class CertificateError(Exception):
     """A file of the authority cannot be used. The message contains the folder and a remedy."""
 
 
-def prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
+def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     """Create missing or outdated certificates in ``folder`` and return all paths.
 
     Raises:
@@ -63,18 +63,18 @@ def prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
         ) from error
 
 
-def _prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
+def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     pairs = {
-        name: KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
+        name: KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
         for name in ("ca", "server", "admin")
     }
-    found = Certificates(pairs["ca"], pairs["server"], pairs["admin"])
+    found = ServerCertificates(pairs["ca"], pairs["server"], pairs["admin"])
     if not found.authority.exists:
         _make_authority(found.authority)
-    if not _serves(found.server, hosts):
+    if not _covers_hosts(found.server, hosts):
         _issue(found.authority, found.server, _name("gangline-apiserver"), _server_options(hosts))
-    if not _lasts(found.admin):
+    if not _is_valid(found.admin):
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
         _issue(found.authority, found.admin, _name("gangline-admin", ADMIN_GROUP), [usage])
     return found
@@ -101,22 +101,24 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _lasts(pair: KeyPair) -> bool:
+def _is_valid(pair: KeyPairFiles) -> bool:
     if not pair.exists:
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
-    return certificate.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + RENEWED_BEFORE
+    return (
+        certificate.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + RENEW_BEFORE_EXPIRY
+    )
 
 
-def _serves(pair: KeyPair, hosts: Sequence[str]) -> bool:
-    if not _lasts(pair):
+def _covers_hosts(pair: KeyPairFiles, hosts: Sequence[str]) -> bool:
+    if not _is_valid(pair):
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {_general_name(host) for host in hosts} <= set(names)
 
 
-def _make_authority(pair: KeyPair) -> None:
+def _make_authority(pair: KeyPairFiles) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("gangline-ca")
     usage = x509.KeyUsage(
@@ -134,7 +136,10 @@ def _make_authority(pair: KeyPair) -> None:
 
 
 def _issue(
-    authority: KeyPair, pair: KeyPair, name: x509.Name, options: Sequence[x509.ExtensionType]
+    authority: KeyPairFiles,
+    pair: KeyPairFiles,
+    name: x509.Name,
+    options: Sequence[x509.ExtensionType],
 ) -> None:
     signer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
     signing_key = serialization.load_pem_private_key(authority.key.read_bytes(), password=None)
@@ -167,7 +172,9 @@ def _builder(
     )
 
 
-def _write(pair: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+def _write(
+    pair: KeyPairFiles, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
+) -> None:
     secret = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -13,45 +13,49 @@ import aiohttp
 from aiohttp import WSMsgType, web
 
 from gangline.local.apiserver.errors import StatusError, bad_request
-from gangline.local.apiserver.hijack import TakenOver
-from gangline.local.apiserver.kubelet_link import KubeletLink
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.spdy import Session, SpdyError, Stream
+from gangline.local.apiserver.hijack import HijackedConnection
+from gangline.local.apiserver.kubelet_link import KubeletProxyClient
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.spdy import SpdySession, SpdyError, SpdyStream
 from gangline.local.apiserver.spdy_streams import check_upgrade
 from gangline.local.apiserver.streams import (
     CHANNELS,
-    CLOSED,
-    LARGEST_MESSAGE,
+    CLOSED_TYPES,
+    MAX_MESSAGE_BYTES,
     is_websocket,
-    open_kubelet,
+    open_kubelet_websocket,
 )
 
 PROTOCOL = "portforward.k8s.io"
-TUNNEL = "SPDY/3.1+portforward.k8s.io"
+TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 DATA, ERROR = 0, 1
 
 
-class PortForward:
+class PortForwardHandler:
     """Handles port-forward requests."""
 
-    def __init__(self, link: KubeletLink) -> None:
+    def __init__(self, link: KubeletProxyClient) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
         """Forward connections until the client disconnects.
 
         Raises:
             StatusError: the request is refused before the protocol is switched.
         """
-        forwarder = Forwarder(self._link, self._link.target(api_request, any_container=True).url(
+        forwarder = PortForwarder(self._link, self._link.find_target(api_request, any_container=True).url(
             "portForward", with_container=False
         ))  # fmt: skip
         if not is_websocket(request):
             return await _over_spdy(request, forwarder)
-        socket = web.WebSocketResponse(protocols=(TUNNEL, *CHANNELS), max_msg_size=LARGEST_MESSAGE)
+        socket = web.WebSocketResponse(
+            protocols=(TUNNEL_PROTOCOL, *CHANNELS), max_msg_size=MAX_MESSAGE_BYTES
+        )
         ports = _ports(api_request)
         await socket.prepare(request)
-        if socket.ws_protocol == TUNNEL:
+        if socket.ws_protocol == TUNNEL_PROTOCOL:
             await _over_tunnel(socket, forwarder)
         else:
             await _over_channels(socket, forwarder, ports)
@@ -59,10 +63,10 @@ class PortForward:
         return socket
 
 
-class Forwarder:
+class PortForwarder:
     """Connects the streams of a client to ports of a pod."""
 
-    def __init__(self, link: KubeletLink, url: str) -> None:
+    def __init__(self, link: KubeletProxyClient, url: str) -> None:
         self._link = link
         self._url = url
 
@@ -72,21 +76,23 @@ class Forwarder:
         Raises:
             StatusError: the kubelet is unreachable, or does not know the pod.
         """
-        return await open_kubelet(self._link, self._url, [("port", port)])
+        return await open_kubelet_websocket(self._link, self._url, [("port", port)])
 
-    async def serve(self, data: Stream, error: Stream) -> None:
+    async def serve(self, data: SpdyStream, error: SpdyStream) -> None:
         try:
             kubelet = await self.open(data.headers.get("port", ""))
         except StatusError as refused:
             error.write(str(refused).encode())
         else:
             async with kubelet:
-                await _splice(kubelet, data, error)
+                await _bridge(kubelet, data, error)
         data.close()
         error.close()
 
 
-async def _splice(kubelet: aiohttp.ClientWebSocketResponse, data: Stream, error: Stream) -> None:
+async def _bridge(
+    kubelet: aiohttp.ClientWebSocketResponse, data: SpdyStream, error: SpdyStream
+) -> None:
     async def inward() -> None:
         with contextlib.suppress(ConnectionError):
             while content := await data.read():
@@ -94,22 +100,22 @@ async def _splice(kubelet: aiohttp.ClientWebSocketResponse, data: Stream, error:
 
     sending = asyncio.create_task(inward())
     async for message in kubelet:
-        if message.type in CLOSED:
+        if message.type in CLOSED_TYPES:
             break
         (error if message.data[0] == ERROR else data).write(message.data[1:])
     sending.cancel()
     await asyncio.wait([sending])
 
 
-class _Pairs:
+class _StreamPairs:
     """Combines the data and error streams of each forwarded connection."""
 
-    def __init__(self, forwarder: Forwarder, group: asyncio.TaskGroup) -> None:
+    def __init__(self, forwarder: PortForwarder, group: asyncio.TaskGroup) -> None:
         self._forwarder = forwarder
         self._group = group
-        self._waiting: dict[str, dict[str, Stream]] = {}
+        self._waiting: dict[str, dict[str, SpdyStream]] = {}
 
-    def opened(self, stream: Stream) -> None:
+    def on_stream(self, stream: SpdyStream) -> None:
         identity = stream.headers.get("requestid") or stream.headers.get("port", "")
         pair = self._waiting.setdefault(identity, {})
         pair[stream.headers.get("streamtype", "")] = stream
@@ -118,7 +124,7 @@ class _Pairs:
             self._group.create_task(self._forwarder.serve(pair["data"], pair["error"]))
 
 
-async def _over_spdy(request: web.BaseRequest, forwarder: Forwarder) -> web.StreamResponse:
+async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.StreamResponse:
     check_upgrade(request)
     if PROTOCOL not in request.headers.getall("X-Stream-Protocol-Version", []):
         raise bad_request(f"the stream protocol of port-forward is {PROTOCOL}")
@@ -129,10 +135,12 @@ async def _over_spdy(request: web.BaseRequest, forwarder: Forwarder) -> web.Stre
         except SpdyError:
             taken.close()
 
-    taken = TakenOver(request, received)
+    taken = HijackedConnection(request, received)
     async with asyncio.TaskGroup() as group:
-        session = Session(taken.write, _Pairs(forwarder, group).opened, taken.limit)
-        taken.begin({
+        session = SpdySession(
+            taken.write, _StreamPairs(forwarder, group).on_stream, taken.limit_reading
+        )
+        taken.switch_protocol({
             "Connection": "Upgrade",
             "Upgrade": "SPDY/3.1",
             "X-Stream-Protocol-Version": PROTOCOL,
@@ -140,21 +148,21 @@ async def _over_spdy(request: web.BaseRequest, forwarder: Forwarder) -> web.Stre
         try:
             await taken.closed.wait()
         finally:
-            session.end()
+            session.end_streams()
             taken.close()
     return web.Response()
 
 
-async def _over_tunnel(socket: web.WebSocketResponse, forwarder: Forwarder) -> None:
+async def _over_tunnel(socket: web.WebSocketResponse, forwarder: PortForwarder) -> None:
     outgoing: asyncio.Queue[bytes] = asyncio.Queue()
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(_write(outgoing, socket.send_bytes))
-        session = Session(outgoing.put_nowait, _Pairs(forwarder, group).opened)
+        session = SpdySession(outgoing.put_nowait, _StreamPairs(forwarder, group).on_stream)
         with contextlib.suppress(SpdyError):
             async for message in socket:
                 if message.type is WSMsgType.BINARY:
                     session.feed(message.data)
-        session.end()
+        session.end_streams()
         writing.cancel()
 
 
@@ -166,8 +174,10 @@ async def _write(outgoing: asyncio.Queue[bytes], send: Callable[[bytes], object]
                 await sent
 
 
-def _ports(api_request: Call) -> list[str]:
-    listed = ",".join(api_request.repeated.get("ports", []) + api_request.repeated.get("port", []))
+def _ports(api_request: ApiRequest) -> list[str]:
+    listed = ",".join(
+        api_request.all_params.get("ports", []) + api_request.all_params.get("port", [])
+    )
     ports = [port.strip() for port in listed.split(",") if port.strip()]
     for port in ports:
         if not port.isdecimal() or not 0 < int(port) < 65536:
@@ -176,7 +186,7 @@ def _ports(api_request: Call) -> list[str]:
 
 
 async def _over_channels(
-    socket: web.WebSocketResponse, forwarder: Forwarder, ports: list[str]
+    socket: web.WebSocketResponse, forwarder: PortForwarder, ports: list[str]
 ) -> None:
     """Forward ports over two channels each. A channel starts with its port, as two bytes."""
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
@@ -188,7 +198,7 @@ async def _over_channels(
             kubelet = await forwarder.open(port)
             stack.push_async_callback(kubelet.close)
             kubelets.append(kubelet)
-            group.create_task(_outward(kubelet, socket, 2 * index))
+            group.create_task(_forward_output(kubelet, socket, 2 * index))
         with contextlib.suppress(ConnectionError):
             async for message in socket:
                 if message.type is WSMsgType.BINARY and message.data[0] // 2 < len(kubelets):
@@ -197,12 +207,12 @@ async def _over_channels(
             await kubelet.close()
 
 
-async def _outward(
+async def _forward_output(
     kubelet: aiohttp.ClientWebSocketResponse, socket: web.WebSocketResponse, channel: int
 ) -> None:
     with contextlib.suppress(ConnectionError):
         async for message in kubelet:
-            if message.type in CLOSED:
+            if message.type in CLOSED_TYPES:
                 break
             target = channel + (message.data[0] == ERROR)
             await socket.send_bytes(bytes([target]) + message.data[1:])

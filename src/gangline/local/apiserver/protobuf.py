@@ -7,8 +7,8 @@ from gangline.local.apiserver.errors import bad_request, unsupported_media
 from gangline.local.apiserver.machinery.protobuf_bodies import (
     MEDIA,
     ProtobufError,
-    UnknownKind,
-    decode_body,
+    UnknownProtobufKind,
+    decode_protobuf,
 )
 from gangline.local.apiserver.registry import Json
 
@@ -22,8 +22,8 @@ def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
         StatusError: 415 for unknown kinds, 400 for bytes that are not a message.
     """
     try:
-        return decode_body(body)
-    except UnknownKind:
+        return decode_protobuf(body)
+    except UnknownProtobufKind:
         raise unsupported_media(MEDIA, accepted) from None
     except ProtobufError as error:
         raise bad_request(f"the body of the request is not valid protobuf: {error}") from None

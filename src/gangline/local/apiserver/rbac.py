@@ -12,15 +12,15 @@ from gangline.local.apiserver.errors import forbidden
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.pki import ADMIN_GROUP
 from gangline.local.apiserver.registry import Json
-from gangline.local.apiserver.request import Call, User
-from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.request import ApiRequest, RequestUser
+from gangline.local.apiserver.store import ObjectStore
 
 GROUP = "rbac.authorization.k8s.io"
-READ_BY_ALL = ("/healthz", "/livez", "/readyz", "/version", "/api", "/apis", "/openapi", "/")
+PUBLIC_PATHS = ("/healthz", "/livez", "/readyz", "/version", "/api", "/apis", "/openapi", "/")
 OWN_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews")
 
 
-class Deed(NamedTuple):
+class AccessAttributes(NamedTuple):
     """An action of a user that is authorized or not."""
 
     verb: str
@@ -40,10 +40,10 @@ class Deed(NamedTuple):
 class Authorizer:
     """Decides whether a user may perform an action."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    def check(self, request: Call) -> None:
+    def authorize(self, request: ApiRequest) -> None:
         """Refuse a request that its user is not authorized to make.
 
         Raises:
@@ -52,7 +52,7 @@ class Authorizer:
         user, kind = request.user, request.kind
         if ADMIN_GROUP in user.groups or kind.plural in OWN_REVIEWS:
             return
-        deed = Deed(
+        deed = AccessAttributes(
             request.verb,
             kind.group,
             kind.plural,
@@ -60,7 +60,7 @@ class Authorizer:
             request.namespace or "",
             request.name,
         )
-        if self.reason(user, deed):
+        if self.allowed_reason(user, deed):
             return
         shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
         named = f'{shown} "{request.name}"' if request.name else shown
@@ -77,16 +77,16 @@ class Authorizer:
             request.name,
         )
 
-    def impersonated(self, user: User, name: str, groups: list[str]) -> User:
+    def impersonate(self, user: RequestUser, name: str, groups: list[str]) -> RequestUser:
         """Return the user that ``user`` impersonates.
 
         Raises:
             StatusError: 403, ``user`` may not impersonate this user or group.
         """
-        required = [Deed("impersonate", "", "users", name=name)]
-        required += [Deed("impersonate", "", "groups", name=group) for group in groups]
+        required = [AccessAttributes("impersonate", "", "users", name=name)]
+        required += [AccessAttributes("impersonate", "", "groups", name=group) for group in groups]
         for deed in required:
-            if not self.reason(user, deed):
+            if not self.allowed_reason(user, deed):
                 raise forbidden(
                     f'{deed.resource} "{deed.name}" is forbidden: User "{user.name}" cannot '
                     f'impersonate resource "{deed.resource}" in API group "" at the cluster scope',
@@ -94,20 +94,20 @@ class Authorizer:
                     "",
                     deed.name,
                 )
-        return User(name, (*groups, AUTHENTICATED))
+        return RequestUser(name, (*groups, AUTHENTICATED))
 
-    def reason(self, user: User, deed: Deed) -> str:
+    def allowed_reason(self, user: RequestUser, attributes: AccessAttributes) -> str:
         """Return why an action is allowed; empty if no rule allows it."""
         if ADMIN_GROUP in user.groups:
             return f"RBAC: allowed by membership in {ADMIN_GROUP}"
-        if deed.path and _is_open(deed, user):
+        if attributes.path and _is_public(attributes, user):
             return "RBAC: allowed for all authenticated users"
-        for rule, origin in self.rules(user, deed.namespace):
-            if allows(rule, deed):
+        for rule, origin in self.rules_for(user, attributes.namespace):
+            if rule_allows(rule, attributes):
                 return f"RBAC: allowed by {origin}"
         return ""
 
-    def rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
+    def rules_for(self, user: RequestUser, namespace: str) -> Iterator[tuple[Json, str]]:
         """Yield the rules of a user with their origin, for a namespace or (empty) cluster-wide."""
         for binding in self._bindings("clusterrolebindings", ""):
             yield from self._rules_of(binding, user, "ClusterRoleBinding")
@@ -116,12 +116,12 @@ class Authorizer:
                 yield from self._rules_of(binding, user, "RoleBinding")
 
     def _bindings(self, plural: str, namespace: str) -> Iterator[Json]:
-        cache = self._store.topic(f"{plural}.{GROUP}")
+        cache = self._store.cache(f"{plural}.{GROUP}")
         for key in cache.keys(namespace or None):
             yield read_json(cache.records[key].body)
 
-    def _rules_of(self, binding: Json, user: User, kind: str) -> Iterator[tuple[Json, str]]:
-        if not any(is_meant(subject, user) for subject in binding.get("subjects") or ()):
+    def _rules_of(self, binding: Json, user: RequestUser, kind: str) -> Iterator[tuple[Json, str]]:
+        if not any(subject_matches(subject, user) for subject in binding.get("subjects") or ()):
             return
         meta, role = binding["metadata"], binding["roleRef"]
         record = self._role(role, meta.get("namespace", ""))
@@ -131,19 +131,23 @@ class Authorizer:
     def _role(self, role: Json, namespace: str) -> Json:
         own = role["kind"] == "Role"
         key = f"{namespace}/{role['name']}" if own else role["name"]
-        cache = self._store.topic(f"{'roles' if own else 'clusterroles'}.{GROUP}")
+        cache = self._store.cache(f"{'roles' if own else 'clusterroles'}.{GROUP}")
         record = cache.records.get(key)
         found: Json = read_json(record.body) if record else {}
         return found
 
 
-def _is_open(deed: Deed, user: User) -> bool:
+def _is_public(attributes: AccessAttributes, user: RequestUser) -> bool:
     known = AUTHENTICATED in user.groups
-    inside = any(deed.path == p or deed.path.startswith(f"{p}/") for p in READ_BY_ALL if p != "/")
-    return known and deed.verb in ("get", "head") and (inside or deed.path == "/")
+    inside = any(
+        attributes.path == p or attributes.path.startswith(f"{p}/")
+        for p in PUBLIC_PATHS
+        if p != "/"
+    )
+    return known and attributes.verb in ("get", "head") and (inside or attributes.path == "/")
 
 
-def is_meant(subject: Json, user: User) -> bool:
+def subject_matches(subject: Json, user: RequestUser) -> bool:
     match subject.get("kind"):
         case "User":
             return bool(subject.get("name") == user.name)
@@ -155,21 +159,27 @@ def is_meant(subject: Json, user: User) -> bool:
     return False
 
 
-def allows(rule: Json, deed: Deed) -> bool:
-    if not _has(rule.get("verbs"), deed.verb):
+def rule_allows(rule: Json, attributes: AccessAttributes) -> bool:
+    if not _contains(rule.get("verbs"), attributes.verb):
         return False
-    if deed.path:
-        return any(_path_matches(path, deed.path) for path in rule.get("nonResourceURLs") or ())
+    if attributes.path:
+        return any(
+            _path_matches(path, attributes.path) for path in rule.get("nonResourceURLs") or ()
+        )
     resources = rule.get("resources") or ()
-    named = _has(resources, deed.full_resource) or (
-        bool(deed.subresource) and f"*/{deed.subresource}" in resources
+    named = _contains(resources, attributes.full_resource) or (
+        bool(attributes.subresource) and f"*/{attributes.subresource}" in resources
     )
     names = rule.get("resourceNames") or ()
-    return named and _has(rule.get("apiGroups"), deed.group) and (not names or deed.name in names)
+    return (
+        named
+        and _contains(rule.get("apiGroups"), attributes.group)
+        and (not names or attributes.name in names)
+    )
 
 
-def _has(listed: Collection[str] | None, wanted: str) -> bool:
-    return listed is not None and ("*" in listed or wanted in listed)
+def _contains(listed: Collection[str] | None, value: str) -> bool:
+    return listed is not None and ("*" in listed or value in listed)
 
 
 def _path_matches(pattern: str, path: str) -> bool:

@@ -7,14 +7,14 @@ import msgspec
 
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.errors import bad_request, expired, not_found, timed_out
-from gangline.local.apiserver.history import Record, Topic
-from gangline.local.apiserver.negotiation import encode
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.selection import Selection, selection
-from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.history import ObjectRevision, WatchCache
+from gangline.local.apiserver.negotiation import encode_json
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.selection import SelectionPredicate, compile_selection
+from gangline.local.apiserver.store import ObjectStore
 
 
-class Token(msgspec.Struct, rename="camel"):
+class ContinueToken(msgspec.Struct, rename="camel"):
     """The continue token of a list: the last key, and the revision (-1 for the newest)."""
 
     v: str = "meta.k8s.io/v1"
@@ -22,48 +22,48 @@ class Token(msgspec.Struct, rename="camel"):
     start: str = ""
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     """One page of a list, or the complete list."""
 
-    records: list[Record]
+    records: list[ObjectRevision]
     revision: int
-    next: str = ""
+    continue_token: str = ""
     remaining: int | None = None
 
 
-def read_one(store: Store, request: Call) -> Record:
+def read_object(store: ObjectStore, request: ApiRequest) -> ObjectRevision:
     """Return the object that a request names.
 
     Raises:
         StatusError: 404, there is none.
     """
-    record = store.topic(request.kind.topic).records.get(request.key)
+    record = store.cache(request.kind.storage_name).records.get(request.key)
     if record is None:
         raise not_found(request.kind.plural, request.kind.group, request.name)
-    check_not_ahead(store, request.params.get("resourceVersion", ""))
+    check_revision_reached(store, request.params.get("resourceVersion", ""))
     return record
 
 
-def read_page(store: Store, request: Call) -> Page:
-    chosen = selection(request)
-    limit = request.number("limit") or 0
-    cache = store.topic(request.kind.topic)
+def read_list(store: ObjectStore, request: ApiRequest) -> ListPage:
+    chosen = compile_selection(request)
+    limit = request.int_param("limit") or 0
+    cache = store.cache(request.kind.storage_name)
     token = request.params.get("continue", "")
     after = ""
     if token:
-        revision, after = _read_token(token)
+        revision, after = _decode_continue_token(token)
         if revision > 0:
-            _check_held(cache, revision, after, store.revision)
+            _check_available(cache, revision, after, store.revision)
     else:
-        revision = _asked_revision(store, cache, request)
+        revision = _requested_revision(store, cache, request)
     revision = store.revision if revision <= 0 else revision
     records = _records(cache, revision, store.revision, request.namespace, chosen)
-    return _cut(records, revision, limit, after, chosen)
+    return _paginate(records, revision, limit, after, chosen)
 
 
 def _records(
-    cache: Topic, revision: int, newest: int, namespace: str | None, chosen: Selection
-) -> list[Record]:
+    cache: WatchCache, revision: int, newest: int, namespace: str | None, chosen: SelectionPredicate
+) -> list[ObjectRevision]:
     if chosen.key is not None:
         at = cache.records.get(chosen.key) if revision == newest else None
         found = [at] if at else []
@@ -73,37 +73,43 @@ def _records(
         found = cache.state_at(revision, namespace)
     else:
         found = [cache.records[key] for key in cache.keys(namespace)]
-    if chosen.everything:
+    if chosen.matches_all:
         return found
     return [record for record in found if chosen.matches(record)]
 
 
-def _cut(records: list[Record], revision: int, limit: int, after: str, chosen: Selection) -> Page:
+def _paginate(
+    records: list[ObjectRevision], revision: int, limit: int, after: str, chosen: SelectionPredicate
+) -> ListPage:
     if after:
         records = [record for record in records if record.key > after]
     if not limit or len(records) <= limit:
-        return Page(records, revision)
+        return ListPage(records, revision)
     shown = records[:limit]
-    token = write_token(revision, shown[-1].key)
-    left = len(records) - limit if chosen.everything else None
-    return Page(shown, revision, token, left)
+    token = encode_continue_token(revision, shown[-1].key)
+    left = len(records) - limit if chosen.matches_all else None
+    return ListPage(shown, revision, token, left)
 
 
-def write_token(revision: int, after: str) -> str:
+def encode_continue_token(revision: int, after: str) -> str:
     """Return the continue token that the client sends for the next page."""
-    return base64.urlsafe_b64encode(encode(Token(rv=revision, start=after))).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(encode_json(ContinueToken(rv=revision, start=after)))
+        .decode()
+        .rstrip("=")
+    )
 
 
-def _read_token(text: str) -> tuple[int, str]:
+def _decode_continue_token(text: str) -> tuple[int, str]:
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        token = msgspec.json.decode(raw, type=Token)
+        token = msgspec.json.decode(raw, type=ContinueToken)
     except (ValueError, msgspec.DecodeError):
         raise bad_request("continue key is not valid: this server did not make it") from None
     return token.rv, token.start
 
 
-def _check_held(cache: Topic, revision: int, after: str, newest: int) -> None:
+def _check_available(cache: WatchCache, revision: int, after: str, newest: int) -> None:
     if revision > newest:
         raise bad_request("continue key is not valid: its revision does not exist yet")
     if revision < cache.horizon:
@@ -111,18 +117,18 @@ def _check_held(cache: Topic, revision: int, after: str, newest: int) -> None:
             "The provided continue parameter is too old to display a consistent list result. "
             "You can start a new list without the continue parameter, or use the continue token "
             "in this response to retrieve the remainder of the results.",
-            continue_token=write_token(-1, after),
+            continue_token=encode_continue_token(-1, after),
         )
 
 
-def _asked_revision(store: Store, cache: Topic, request: Call) -> int:
+def _requested_revision(store: ObjectStore, cache: WatchCache, request: ApiRequest) -> int:
     text = request.params.get("resourceVersion", "")
     match = request.params.get("resourceVersionMatch", "")
     if match and match not in ("Exact", "NotOlderThan"):
         raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
     if match and not text:
         raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
-    asked = check_not_ahead(store, text)
+    asked = check_revision_reached(store, text)
     if match != "Exact":
         return 0
     if asked == 0:
@@ -141,7 +147,7 @@ def parse_revision(text: str) -> int:
     return int(text)
 
 
-def check_not_ahead(store: Store, text: str) -> int:
+def check_revision_reached(store: ObjectStore, text: str) -> int:
     """Refuse a revision that this server has not reached: it belongs to another server."""
     asked = parse_revision(text)
     if asked > store.revision:

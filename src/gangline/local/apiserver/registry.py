@@ -29,11 +29,11 @@ SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "finalize": ("", "", "", ("update",)),
     "status": ("", "", "", ("get", "patch", "update")),
 }
-PRESERVE: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+ANY_OBJECT_SCHEMA: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 @dataclass(frozen=True)
-class Kind:
+class ServedKind:
     """One kind in one version, as it is served."""
 
     group: str
@@ -69,9 +69,9 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @cached_property
-    def topic(self) -> str:
+    def storage_name(self) -> str:
         """The name of the kind's objects in the store: ``PLURAL.GROUP``."""
-        return TOPIC_ALIASES.get((self.group, self.plural), f"{self.plural}.{self.group}")
+        return STORAGE_NAME_ALIASES.get((self.group, self.plural), f"{self.plural}.{self.group}")
 
     @property
     def list_kind_name(self) -> str:
@@ -84,7 +84,7 @@ class Kind:
     @property
     def plain_schema(self) -> Json:
         """The schema for OpenAPI documents; one that accepts every object if none is known."""
-        return self.schema_source() if self.schema_source else PRESERVE
+        return self.schema_source() if self.schema_source else ANY_OBJECT_SCHEMA
 
     @cached_property
     def schema(self) -> StructuralSchema:
@@ -96,21 +96,21 @@ class Kind:
             (label, tuple(FIELD_PATHS.get(label, label).split("."))) for label in self.selectable
         )
 
-    def fields(self, obj: Json) -> dict[str, str]:
+    def selectable_fields(self, obj: Json) -> dict[str, str]:
         return {
-            label: read_path(obj, path) or WHEN_ABSENT.get(label, "")
+            label: read_field(obj, path) or FIELD_DEFAULTS.get(label, "")
             for label, path in self.selectable_paths
         }
 
 
-WHEN_ABSENT = {"spec.unschedulable": "false", "spec.hostNetwork": "false"}
+FIELD_DEFAULTS = {"spec.unschedulable": "false", "spec.hostNetwork": "false"}
 """Values of absent fields for field selectors."""
 FIELD_PATHS = {"source": "source.component"}
 """Paths of selectable fields whose label is not their path."""
-TOPIC_ALIASES = {("events.k8s.io", "events"): "events."}
+STORAGE_NAME_ALIASES = {("events.k8s.io", "events"): "events."}
 
 
-def read_path(obj: Json, path: tuple[str, ...]) -> str:
+def read_field(obj: Json, path: tuple[str, ...]) -> str:
     """Return a field as text, as field selectors compare it; empty if it is absent."""
     found: Any = obj
     for part in path:
@@ -126,11 +126,11 @@ def read_path(obj: Json, path: tuple[str, ...]) -> str:
 class Registry:
     """The served kinds by path. Those of custom resources change at run time."""
 
-    _kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
+    _kinds: dict[tuple[str, str, str], ServedKind] = field(default_factory=dict)
     generation: int = 0
     """Incremented with each change, so that derived documents can be invalidated."""
 
-    def add(self, kinds: Iterable[Kind]) -> None:
+    def add(self, kinds: Iterable[ServedKind]) -> None:
         """Serve these kinds, replacing former ones with equal paths."""
         for kind in kinds:
             self._kinds[kind.group, kind.version, kind.plural] = kind
@@ -142,15 +142,15 @@ class Registry:
             del self._kinds[key]
         self.generation += 1
 
-    def find(self, group: str, version: str, plural: str) -> Kind | None:
+    def find(self, group: str, version: str, plural: str) -> ServedKind | None:
         return self._kinds.get((group, version, plural))
 
-    def by_plural(self, group: str, plural: str) -> Kind | None:
+    def by_plural(self, group: str, plural: str) -> ServedKind | None:
         """Return the first served version of a resource."""
         found = (k for k in self._kinds.values() if (k.group, k.plural) == (group, plural))
         return next(found, None)
 
-    def __iter__(self) -> Iterator[Kind]:
+    def __iter__(self) -> Iterator[ServedKind]:
         return iter(self._kinds.values())
 
     def groups(self) -> dict[str, list[str]]:

@@ -9,19 +9,19 @@ from gangline.local.apiserver.lifecycle import (
     DEFAULT_GRACE_S,
     FOREGROUND,
     ORPHAN,
-    may_vanish,
-    timestamp,
+    can_be_removed,
+    format_timestamp,
 )
-from gangline.local.apiserver.negotiation import mapping, text
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.negotiation import expect_object, expect_string
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.request import ApiRequest
 
 POLICIES = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}
-FINISHED = ("Succeeded", "Failed")
+FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
+class DeletionRequest:
     """Options of a deletion request."""
 
     grace_s: int | None = None
@@ -30,7 +30,7 @@ class Removal:
     revision: str = ""
     dry_run: bool = False
 
-    def options(self) -> Json:
+    def to_delete_options(self) -> Json:
         """Return the given options as DeleteOptions."""
         given = {"uid": self.uid, "resourceVersion": self.revision}
         preconditions = {name: value for name, value in given.items() if value}
@@ -42,23 +42,23 @@ class Removal:
         return options | ({"preconditions": preconditions} if preconditions else {})
 
 
-def read_removal(request: Call, options: Any) -> Removal:
+def read_deletion_request(request: ApiRequest, options: Any) -> DeletionRequest:
     """Parse DeleteOptions from the body, or else from the query.
 
     Raises:
         StatusError: 400, the options are invalid.
     """
-    given: Json = {"kind": "DeleteOptions", **mapping(options, "DeleteOptions")}
+    given: Json = {"kind": "DeleteOptions", **expect_object(options, "DeleteOptions")}
     if given["kind"] != "DeleteOptions":
         raise bad_request(f"the body of a deletion must be DeleteOptions, not {given['kind']!r}")
     grace = given.get("gracePeriodSeconds")
-    grace = request.number("gracePeriodSeconds") if grace is None else grace
-    policy = text(given.get("propagationPolicy"), "propagationPolicy") or request.params.get(
-        "propagationPolicy", ""
-    )
+    grace = request.int_param("gracePeriodSeconds") if grace is None else grace
+    policy = expect_string(
+        given.get("propagationPolicy"), "propagationPolicy"
+    ) or request.params.get("propagationPolicy", "")
     orphan = given.get("orphanDependents")
     if orphan is None and request.params.get("orphanDependents"):
-        orphan = request.flag("orphanDependents")
+        orphan = request.bool_param("orphanDependents")
     if not policy and orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy and policy not in POLICIES:
@@ -66,23 +66,23 @@ def read_removal(request: Call, options: Any) -> Removal:
         raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {known}")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
         raise bad_request("gracePeriodSeconds must be a number")
-    expected = mapping(given.get("preconditions"), "preconditions")
-    uid = text(expected.get("uid"), "preconditions.uid")
-    revision = text(expected.get("resourceVersion"), "preconditions.resourceVersion")
+    expected = expect_object(given.get("preconditions"), "preconditions")
+    uid = expect_string(expected.get("uid"), "preconditions.uid")
+    revision = expect_string(expected.get("resourceVersion"), "preconditions.resourceVersion")
     dry_run = request.dry_run or given.get("dryRun") == ["All"]
     # API rule: a negative grace period means one second.
     grace = 1 if grace is not None and grace < 0 else grace
-    return Removal(grace, policy, uid, revision, dry_run)
+    return DeletionRequest(grace, policy, uid, revision, dry_run)
 
 
-def remove(kind: Kind, obj: Json, removal: Removal, now: datetime) -> bool:
+def apply_deletion(kind: ServedKind, obj: Json, deletion: DeletionRequest, now: datetime) -> bool:
     """Apply a deletion to ``obj`` in place. Returns True if it is to be removed immediately."""
     meta = obj["metadata"]
-    _set_finalizers(meta, removal.policy)
+    _set_finalizers(meta, deletion.policy)
     if kind.kind == "Namespace" and not kind.group:
         obj.setdefault("status", {})["phase"] = "Terminating"
-    _set_grace(meta, _grace(kind, obj, removal.grace_s), now)
-    return may_vanish(obj)
+    _set_grace(meta, _grace(kind, obj, deletion.grace_s), now)
+    return can_be_removed(obj)
 
 
 def _set_finalizers(meta: Json, policy: str) -> None:
@@ -97,12 +97,12 @@ def _set_finalizers(meta: Json, policy: str) -> None:
         meta.pop("finalizers", None)
 
 
-def _grace(kind: Kind, obj: Json, asked: int | None) -> int:
+def _grace(kind: ServedKind, obj: Json, asked: int | None) -> int:
     """Return the grace period in seconds. Only pods that may be running have one."""
     if kind.kind != "Pod" or kind.group:
         return 0
     spec, status = obj.get("spec", {}), obj.get("status", {})
-    if not spec.get("nodeName") or status.get("phase") in FINISHED:
+    if not spec.get("nodeName") or status.get("phase") in FINISHED_PHASES:
         return 0
     usual = spec.get("terminationGracePeriodSeconds")
     grace = usual if asked is None else asked
@@ -116,9 +116,11 @@ def _set_grace(meta: Json, grace_s: int, now: datetime) -> None:
         if grace_s >= former:
             return
         began = datetime.fromisoformat(meta["deletionTimestamp"]) - timedelta(seconds=former)
-        meta["deletionTimestamp"] = timestamp(began.astimezone(UTC) + timedelta(seconds=grace_s))
+        meta["deletionTimestamp"] = format_timestamp(
+            began.astimezone(UTC) + timedelta(seconds=grace_s)
+        )
     else:
-        meta["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace_s))
+        meta["deletionTimestamp"] = format_timestamp(now + timedelta(seconds=grace_s))
         if "generation" in meta:
             meta["generation"] += 1
     meta["deletionGracePeriodSeconds"] = grace_s

@@ -6,46 +6,46 @@ from typing import Any
 
 from gangline.local.apiserver import conversion
 from gangline.local.apiserver.machinery.table import (
-    partial_object,
-    partial_object_list,
-    printer_for,
+    partial_object_metadata,
+    partial_object_metadata_list,
+    find_printer,
     render_table,
 )
 from gangline.local.apiserver.negotiation import (
     JSON,
     YAML,
-    Form,
-    choose,
-    encode,
+    ResponseFormat,
+    choose_format,
+    encode_json,
     read_json,
     write_yaml,
 )
-from gangline.local.apiserver.reading import Page
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.reading import ListPage
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.request import ApiRequest
 
 Rendered = tuple[bytes, int, str]
 
-TABLE, PARTIAL, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
+TABLE, PARTIAL_OBJECT, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
 
 
-def object_answer(request: Call, body: bytes, code: int = 200) -> Rendered:
-    form = choose(request.accept, (TABLE, PARTIAL))
-    shape = shaper(request, form)
+def render_object(request: ApiRequest, body: bytes, code: int = 200) -> Rendered:
+    form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
+    shape = make_renderer(request, form)
     return _media(shape(body) if shape else body, code, form)
 
 
-def list_answer(request: Call, page: Page) -> Rendered:
-    form = choose(request.accept, (TABLE, PARTIAL_LIST))
+def render_list(request: ApiRequest, page: ListPage) -> Rendered:
+    form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
     meta: Json = {"resourceVersion": str(page.revision)}
-    if page.next:
-        meta["continue"] = page.next
+    if page.continue_token:
+        meta["continue"] = page.continue_token
     if page.remaining is not None:
         meta["remainingItemCount"] = page.remaining
     bodies = [record.body for record in page.records]
-    if form.shape:
+    if form.as_kind:
         return _media(_shaped_list(request, form, bodies, meta), 200, form)
-    convert = conversion.shaper(request.kind)
+    convert = conversion.make_converter(request.kind)
     if convert is not None:
         bodies = [convert(body) for body in bodies]
     head: Json = {
@@ -53,20 +53,22 @@ def list_answer(request: Call, page: Page) -> Rendered:
         "apiVersion": request.kind.api_version,
         "metadata": meta,
     }
-    return _media(encode(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}", 200, form)
+    return _media(encode_json(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}", 200, form)
 
 
-def _shaped_list(request: Call, form: Form, bodies: list[bytes], meta: Json) -> bytes:
+def _shaped_list(
+    request: ApiRequest, form: ResponseFormat, bodies: list[bytes], meta: Json
+) -> bytes:
     objects = [conversion.from_stored(request.kind, read_json(body)) for body in bodies]
-    if form.shape == TABLE:
-        return encode(_table(request, objects, meta))
-    parts = partial_object_list({"metadata": meta, "items": objects})
-    return encode(parts)
+    if form.as_kind == TABLE:
+        return encode_json(_table(request, objects, meta))
+    parts = partial_object_metadata_list({"metadata": meta, "items": objects})
+    return encode_json(parts)
 
 
-def _table(request: Call, objects: list[Json], meta: Json | None = None) -> Json:
+def _table(request: ApiRequest, objects: list[Json], meta: Json | None = None) -> Json:
     return render_table(
-        printer_for(request.kind.group, request.kind.kind, request.kind.columns),
+        find_printer(request.kind.group, request.kind.kind, request.kind.columns),
         objects,
         now=datetime.now(UTC),
         include_object=request.params.get("includeObject") or "Metadata",
@@ -74,36 +76,36 @@ def _table(request: Call, objects: list[Json], meta: Json | None = None) -> Json
     )
 
 
-def shaper(request: Call, form: Form) -> Callable[[bytes], bytes] | None:
+def make_renderer(request: ApiRequest, form: ResponseFormat) -> Callable[[bytes], bytes] | None:
     """Return the function that converts a stored object to a format, or None if it is stored so."""
-    convert = conversion.shaper(request.kind)
-    if form.shape == TABLE:
-        return lambda body: encode(_single_table(request, body))
-    if form.shape == PARTIAL:
-        return lambda body: encode(
-            partial_object(conversion.from_stored(request.kind, read_json(body)))
+    convert = conversion.make_converter(request.kind)
+    if form.as_kind == TABLE:
+        return lambda body: encode_json(_single_table(request, body))
+    if form.as_kind == PARTIAL_OBJECT:
+        return lambda body: encode_json(
+            partial_object_metadata(conversion.from_stored(request.kind, read_json(body)))
         )
     return convert
 
 
-def _single_table(request: Call, body: bytes) -> Json:
+def _single_table(request: ApiRequest, body: bytes) -> Json:
     obj: Json = conversion.from_stored(request.kind, read_json(body))
     return _table(request, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
 
 
-def _media(body: bytes, code: int, form: Form) -> Rendered:
+def _media(body: bytes, code: int, form: ResponseFormat) -> Rendered:
     if form.media == YAML:
         return write_yaml(read_json(body)), code, YAML
     return body, code, JSON
 
 
-def deleted(kind: Kind, body: bytes) -> bytes:
+def deletion_status(kind: ServedKind, body: bytes) -> bytes:
     """Return the response to a deletion that removed the object."""
     meta: Any = read_json(body)["metadata"]
     details = {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]}
     if kind.group:
         details["group"] = kind.group
-    return encode(
+    return encode_json(
         {
             "kind": "Status",
             "apiVersion": "v1",

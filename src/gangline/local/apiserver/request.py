@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
 from gangline.local.apiserver.errors import bad_request, method_not_allowed, unknown_path
-from gangline.local.apiserver.registry import SUBRESOURCES, Kind, Registry
+from gangline.local.apiserver.registry import SUBRESOURCES, ServedKind, Registry
 
 VERBS = {
     ("GET", True): "get",
@@ -26,7 +26,7 @@ VERBS = {
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class RequestUser:
     """The authenticated user of a request."""
 
     name: str
@@ -34,25 +34,25 @@ class User:
     uid: str = ""
 
 
-ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
 
 
 @dataclass(slots=True)
-class Call:
+class ApiRequest:
     """One request for objects of one kind."""
 
-    kind: Kind
+    kind: ServedKind
     verb: str
     namespace: str | None
     name: str
     subresource: str
     params: Mapping[str, str]
-    user: User = ANONYMOUS
-    agent: str = ""
+    user: RequestUser = ANONYMOUS
+    user_agent: str = ""
     accept: str = ""
     content_type: str = ""
     body: bytes = b""
-    repeated: Mapping[str, list[str]] = field(default_factory=dict)
+    all_params: Mapping[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -68,10 +68,10 @@ class Call:
             raise bad_request(f'invalid dryRun {value!r}: the only supported value is "All"')
         return value == "All"
 
-    def flag(self, name: str) -> bool:
+    def bool_param(self, name: str) -> bool:
         return self.params.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
 
-    def number(self, name: str) -> int | None:
+    def int_param(self, name: str) -> int | None:
         """Return an integer option of the query, or None if it is absent."""
         text = self.params.get(name, "")
         if not text:
@@ -82,7 +82,7 @@ class Call:
             raise bad_request(f"the option {name} must be a number, not {text!r}") from None
 
 
-def split(raw_path: str) -> tuple[str, dict[str, list[str]]]:
+def split_target(raw_path: str) -> tuple[str, dict[str, list[str]]]:
     """Return the path and the options of a request target."""
     path, _, query = raw_path.partition("?")
     options: dict[str, list[str]] = {}
@@ -92,7 +92,9 @@ def split(raw_path: str) -> tuple[str, dict[str, list[str]]]:
     return unquote(path) if "%" in path else path, options
 
 
-def resolve(registry: Registry, method: str, path: str, options: dict[str, list[str]]) -> Call:
+def resolve_request(
+    registry: Registry, method: str, path: str, options: dict[str, list[str]]
+) -> ApiRequest:
     """Parse the kind, verb and object of a request.
 
     Raises:
@@ -119,7 +121,7 @@ def resolve(registry: Registry, method: str, path: str, options: dict[str, list[
     verb = _verb(method, kind, (name, subresource), params, watched)
     if kind.namespaced and namespace is None and verb not in ("list", "watch"):
         raise unknown_path() if name else method_not_allowed(method)
-    return Call(kind, verb, namespace, name, subresource, params, repeated=options)
+    return ApiRequest(kind, verb, namespace, name, subresource, params, all_params=options)
 
 
 def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
@@ -135,7 +137,7 @@ def _is_namespace_subresource(group: str, rest: list[str]) -> bool:
 
 
 def _verb(
-    method: str, kind: Kind, named: tuple[str, str], params: dict[str, str], watched: bool
+    method: str, kind: ServedKind, named: tuple[str, str], params: dict[str, str], watched: bool
 ) -> str:
     name, subresource = named
     verb = VERBS.get((method, bool(name)), "")

@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 
 from gangline.api.meta import StatusCause, StatusDetails
 from gangline.local.apiserver import rendering
-from gangline.local.apiserver.applying import APPLY_PATCHES, applied_to, read_apply
-from gangline.local.apiserver.errors import StatusError, refusal, unsupported_media
+from gangline.local.apiserver.applying import APPLY_PATCHES, apply_configuration, read_apply_patch
+from gangline.local.apiserver.errors import StatusError, status_error, unsupported_media
 from gangline.local.apiserver.machinery.patches import PatchError, json_patch, merge_patch
 from gangline.local.apiserver.machinery.strategic import strategic_merge_patch
 from gangline.local.apiserver.negotiation import read_body, read_json
-from gangline.local.apiserver.reading import read_one, read_page
+from gangline.local.apiserver.reading import read_object, read_list
 from gangline.local.apiserver.registry import Json
-from gangline.local.apiserver.removal import read_removal
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.writing import Writer, Written
+from gangline.local.apiserver.removal import read_deletion_request
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.writing import WritePath, WriteResult
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -24,7 +24,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     """The response to a request."""
 
     body: bytes
@@ -32,13 +32,13 @@ class Answer(NamedTuple):
     media: str = "application/json"
 
 
-class Rest:
+class ResourceHandler:
     """Creates, reads, updates, patches and deletes objects of any kind."""
 
-    def __init__(self, store: Store, writer: Writer) -> None:
+    def __init__(self, store: ObjectStore, writer: WritePath) -> None:
         self._store = store
         self._writer = writer
-        self._verbs: dict[str, Callable[[Call], Awaitable[Answer]]] = {
+        self._verbs: dict[str, Callable[[ApiRequest], Awaitable[ApiResponse]]] = {
             "get": self._get,
             "list": self._list,
             "create": self._create,
@@ -48,7 +48,7 @@ class Rest:
             "deletecollection": self._delete_collection,
         }
 
-    async def answer(self, request: Call) -> Answer:
+    async def handle(self, request: ApiRequest) -> ApiResponse:
         """Execute a request on an object or a collection.
 
         Raises:
@@ -56,28 +56,28 @@ class Rest:
         """
         return await self._verbs[request.verb](request)
 
-    async def _get(self, request: Call) -> Answer:
-        return self._object(request, read_one(self._store, request).body)
+    async def _get(self, request: ApiRequest) -> ApiResponse:
+        return self._object(request, read_object(self._store, request).body)
 
-    async def _list(self, request: Call) -> Answer:
-        page = read_page(self._store, request)
-        return Answer(*rendering.list_answer(request, page))
+    async def _list(self, request: ApiRequest) -> ApiResponse:
+        page = read_list(self._store, request)
+        return ApiResponse(*rendering.render_list(request, page))
 
-    async def _create(self, request: Call) -> Answer:
+    async def _create(self, request: ApiRequest) -> ApiResponse:
         written = await self._writer.create(request, read_body(request.body, request.content_type))
         return self._object(request, written.body, 201)
 
-    async def _update(self, request: Call) -> Answer:
-        written = await self._writer.update(request, self.change(request))
+    async def _update(self, request: ApiRequest) -> ApiResponse:
+        written = await self._writer.update(request, self.make_change(request))
         return self._object(request, written.body)
 
-    async def _patch(self, request: Call) -> Answer:
-        if _media(request) in APPLY_PATCHES:
+    async def _patch(self, request: ApiRequest) -> ApiResponse:
+        if _media_type(request) in APPLY_PATCHES:
             return await self._apply(request)
-        written = await self._writer.update(request, self.change(request))
+        written = await self._writer.update(request, self.make_change(request))
         return self._object(request, written.body)
 
-    def change(self, request: Call) -> Callable[[Json], Json]:
+    def make_change(self, request: ApiRequest) -> Callable[[Json], Json]:
         """Return the function that a PUT or PATCH applies to the current object.
 
         Raises:
@@ -86,38 +86,40 @@ class Rest:
         if request.verb == "update":
             given: Json = read_body(request.body, request.content_type)
             return lambda _: given
-        return patcher(request, request.kind.schema.schema)
+        return make_patcher(request, request.kind.schema.schema)
 
-    async def _apply(self, request: Call) -> Answer:
-        applied = read_apply(request)
+    async def _apply(self, request: ApiRequest) -> ApiResponse:
+        applied = read_apply_patch(request)
         try:
             written = await self._writer.update(
-                request, lambda live: applied_to(request, live, applied), owner_tracked=True
+                request,
+                lambda live: apply_configuration(request, live, applied),
+                owner_tracked=True,
             )
         except StatusError as error:
             # Apply creates a missing object; a subresource requires its object.
             if error.status.reason != "NotFound" or request.subresource:
                 raise
-            obj = applied_to(request, None, applied)
+            obj = apply_configuration(request, None, applied)
             written = await self._writer.create(request, obj, owner_tracked=True)
         return self._object(request, written.body, 201 if written.created else 200)
 
-    async def _delete(self, request: Call) -> Answer:
+    async def _delete(self, request: ApiRequest) -> ApiResponse:
         options = read_body(request.body, request.content_type) if request.body else None
-        written = await self._writer.delete(request, read_removal(request, options))
+        written = await self._writer.delete(request, read_deletion_request(request, options))
         if written.removed and request.kind.kind != "Pod":
-            return Answer(rendering.deleted(request.kind, written.body))
+            return ApiResponse(rendering.deletion_status(request.kind, written.body))
         return self._object(request, written.body)
 
-    async def _delete_collection(self, request: Call) -> Answer:
+    async def _delete_collection(self, request: ApiRequest) -> ApiResponse:
         options = read_body(request.body, request.content_type) if request.body else None
-        removal = read_removal(request, options)
-        page = read_page(self._store, request)
-        singles = [_single(request, record.key) for record in page.records]
+        removal = read_deletion_request(request, options)
+        page = read_list(self._store, request)
+        singles = [_delete_request(request, record.key) for record in page.records]
         await asyncio.gather(*(self._delete_quietly(single, removal) for single in singles))
-        return Answer(*rendering.list_answer(request, page))
+        return ApiResponse(*rendering.render_list(request, page))
 
-    async def _delete_quietly(self, request: Call, removal: Any) -> Written | None:
+    async def _delete_quietly(self, request: ApiRequest, removal: Any) -> WriteResult | None:
         try:
             return await self._writer.delete(request, removal)
         except StatusError as error:
@@ -125,30 +127,30 @@ class Rest:
                 return None
             raise
 
-    def _object(self, request: Call, body: bytes, code: int = 200) -> Answer:
-        return Answer(*rendering.object_answer(request, body, code))
+    def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
+        return ApiResponse(*rendering.render_object(request, body, code))
 
 
-def _single(request: Call, key: str) -> Call:
+def _delete_request(request: ApiRequest, key: str) -> ApiRequest:
     namespace, _, name = key.rpartition("/")
-    return Call(
+    return ApiRequest(
         request.kind, "delete", namespace or None, name, "", request.params, request.user,
-        request.agent,
+        request.user_agent,
         warnings=request.warnings,
     )  # fmt: skip
 
 
-def _media(request: Call) -> str:
+def _media_type(request: ApiRequest) -> str:
     return request.content_type.split(";")[0].strip().lower()
 
 
-def patcher(request: Call, schema: Json) -> Callable[[Json], Json]:
+def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
     """Return the function that a PATCH applies to the current object.
 
     Raises:
         StatusError: the patch is invalid, or its media type is not supported.
     """
-    media = _media(request)
+    media = _media_type(request)
     custom = request.kind.custom
     if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
         taken = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
@@ -166,6 +168,6 @@ def patcher(request: Call, schema: Json) -> Callable[[Json], Json]:
             # Old kubectl shows only the causes of an Invalid response.
             cause = StatusCause("UnexpectedServerResponse", error.message)
             details = StatusDetails(causes=[cause])
-            raise refusal(error.code, error.reason, error.message, details) from None
+            raise status_error(error.code, error.reason, error.message, details) from None
 
     return patched

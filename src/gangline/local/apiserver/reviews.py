@@ -4,22 +4,28 @@ from datetime import UTC, datetime
 
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.errors import bad_request
-from gangline.local.apiserver.lifecycle import timestamp
-from gangline.local.apiserver.negotiation import encode, mapping, read_body, text, texts
-from gangline.local.apiserver.rbac import Authorizer, Deed
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.request import Call, User
-from gangline.local.apiserver.rest import Answer
+from gangline.local.apiserver.lifecycle import format_timestamp
+from gangline.local.apiserver.negotiation import (
+    encode_json,
+    expect_object,
+    read_body,
+    expect_string,
+    expect_strings,
+)
+from gangline.local.apiserver.rbac import Authorizer, AccessAttributes
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.request import ApiRequest, RequestUser
+from gangline.local.apiserver.rest import ApiResponse
 
 AUTHORIZATION = "authorization.k8s.io"
 AUTHENTICATION = "authentication.k8s.io"
 
 
-def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> Kind:
-    return Kind(group, "v1", kind, plural, namespaced=namespaced, verbs=("create",))
+def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> ServedKind:
+    return ServedKind(group, "v1", kind, plural, namespaced=namespaced, verbs=("create",))
 
 
-def kinds() -> list[Kind]:
+def review_kinds() -> list[ServedKind]:
     """Return the kinds of reviews. Their objects are not stored."""
     return [
         _review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
@@ -33,34 +39,38 @@ def kinds() -> list[Kind]:
     ]
 
 
-class Reviews:
+class ReviewHandler:
     """Handles reviews."""
 
     def __init__(self, authorizer: Authorizer, authenticator: Authenticator) -> None:
         self._authorizer = authorizer
         self._authenticator = authenticator
 
-    async def answer(self, request: Call) -> Answer:
+    async def handle(self, request: ApiRequest) -> ApiResponse:
         """Return the review with its status.
 
         Raises:
             StatusError: the review is invalid.
         """
-        review = mapping(read_body(request.body, request.content_type), "the body of the request")
-        spec = mapping(review.get("spec"), "spec")
+        review = expect_object(
+            read_body(request.body, request.content_type), "the body of the request"
+        )
+        spec = expect_object(review.get("spec"), "spec")
         match request.kind.kind:
             case "SelfSubjectAccessReview":
                 status = self._access(request.user, spec)
             case "SubjectAccessReview" | "LocalSubjectAccessReview":
                 status = self._access(_user(spec), spec)
             case "SelfSubjectRulesReview":
-                status = self._rules(request.user, text(spec.get("namespace"), "spec.namespace"))
+                status = self._rules(
+                    request.user, expect_string(spec.get("namespace"), "spec.namespace")
+                )
             case "TokenReview":
-                status = self._token(text(spec.get("token"), "spec.token"))
+                status = self._token(expect_string(spec.get("token"), "spec.token"))
             case _:
-                status = {"userInfo": _info(request.user)}
-        given = mapping(review.get("metadata"), "metadata")
-        meta = {**given, "creationTimestamp": timestamp(datetime.now(UTC))}
+                status = {"userInfo": _user_info(request.user)}
+        given = expect_object(review.get("metadata"), "metadata")
+        meta = {**given, "creationTimestamp": format_timestamp(datetime.now(UTC))}
         answer = {
             **review,
             "apiVersion": request.kind.api_version,
@@ -68,19 +78,19 @@ class Reviews:
             "metadata": meta,
             "status": status,
         }
-        return Answer(encode(answer), 201)
+        return ApiResponse(encode_json(answer), 201)
 
-    def _access(self, user: User, spec: Json) -> Json:
-        reason = self._authorizer.reason(user, _deed(spec))
+    def _access(self, user: RequestUser, spec: Json) -> Json:
+        reason = self._authorizer.allowed_reason(user, _access_attributes(spec))
         return {"allowed": bool(reason), **({"reason": reason} if reason else {})}
 
-    def _rules(self, user: User, namespace: str) -> Json:
+    def _rules(self, user: RequestUser, namespace: str) -> Json:
         if not namespace:
             raise bad_request("no namespace on request")
         everything: Json = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
         pages: Json = {"nonResourceURLs": ["*"], "verbs": ["*"]}
-        found = [rule for rule, _ in self._authorizer.rules(user, namespace)]
-        if self._authorizer.reason(user, Deed("*", "*", "*")):
+        found = [rule for rule, _ in self._authorizer.rules_for(user, namespace)]
+        if self._authorizer.allowed_reason(user, AccessAttributes("*", "*", "*")):
             found += [everything, pages]
         return {
             "resourceRules": [rule for rule in found if rule.get("resources")],
@@ -89,27 +99,29 @@ class Reviews:
         }
 
     def _token(self, token: str) -> Json:
-        user = self._authenticator.by_token(token)
+        user = self._authenticator.authenticate_token(token)
         if user is None:
             return {"authenticated": False, "error": "the token was not issued by this cluster"}
-        return {"authenticated": True, "user": _info(user)}
+        return {"authenticated": True, "user": _user_info(user)}
 
 
-def _user(spec: Json) -> User:
-    groups = tuple(texts(spec.get("groups"), "spec.groups"))
-    return User(text(spec.get("user"), "spec.user"), groups)
+def _user(spec: Json) -> RequestUser:
+    groups = tuple(expect_strings(spec.get("groups"), "spec.groups"))
+    return RequestUser(expect_string(spec.get("user"), "spec.user"), groups)
 
 
-def _deed(spec: Json) -> Deed:
-    page = mapping(spec.get("nonResourceAttributes"), "spec.nonResourceAttributes")
-    asked = mapping(spec.get("resourceAttributes"), "spec.resourceAttributes")
+def _access_attributes(spec: Json) -> AccessAttributes:
+    page = expect_object(spec.get("nonResourceAttributes"), "spec.nonResourceAttributes")
+    asked = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
     if bool(page) == bool(asked):
         raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
     found = {
-        name: text(value, name) for name, value in (page or asked).items() if name in Deed._fields
+        name: expect_string(value, name)
+        for name, value in (page or asked).items()
+        if name in AccessAttributes._fields
     }
-    return Deed(**{"verb": "", **found})
+    return AccessAttributes(**{"verb": "", **found})
 
 
-def _info(user: User) -> Json:
+def _user_info(user: RequestUser) -> Json:
     return {"username": user.name, "groups": list(user.groups), "uid": user.uid}

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 
 from gangline.api.meta import LabelSelector
-from gangline.api.selectors import SelectorError, from_object
+from gangline.api.selectors import SelectorError, selector_from_object
 from gangline.local.apiserver.errors import bad_request, invalid
 from gangline.local.apiserver.machinery.field_errors import invalid as invalid_field
-from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.registry import Json, ServedKind
 
-COPIED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+COPIED_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 BUILT_IN_PATHS: Json = {
     "specReplicasPath": ".spec.replicas",
     "statusReplicasPath": ".status.replicas",
@@ -18,23 +18,23 @@ BUILT_IN_PATHS: Json = {
 }
 
 
-def scale_of(kind: Kind, obj: Json) -> Json:
+def read_scale(kind: ServedKind, obj: Json) -> Json:
     paths = kind.scale or BUILT_IN_PATHS
     meta = obj["metadata"]
-    status: Json = {"replicas": _at(obj, paths.get("statusReplicasPath", "")) or 0}
-    selector = _selector(_at(obj, paths.get("labelSelectorPath", "")))
+    status: Json = {"replicas": _get_path(obj, paths.get("statusReplicasPath", "")) or 0}
+    selector = _selector(_get_path(obj, paths.get("labelSelectorPath", "")))
     if selector:
         status["selector"] = selector
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {name: meta[name] for name in COPIED if name in meta},
-        "spec": {"replicas": _at(obj, paths["specReplicasPath"]) or 0},
+        "metadata": {name: meta[name] for name in COPIED_METADATA if name in meta},
+        "spec": {"replicas": _get_path(obj, paths["specReplicasPath"]) or 0},
         "status": status,
     }
 
 
-def with_scale(kind: Kind, obj: Json, scale: Any) -> Json:
+def apply_scale(kind: ServedKind, obj: Json, scale: Any) -> Json:
     """Return the object with the replicas of a Scale.
 
     Raises:
@@ -47,7 +47,7 @@ def with_scale(kind: Kind, obj: Json, scale: Any) -> Json:
         cause = invalid_field("spec.replicas", replicas, "must be greater than or equal to 0")
         raise invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
     parts = _parts((kind.scale or BUILT_IN_PATHS)["specReplicasPath"])
-    changed = _with(obj, parts, replicas)
+    changed = _set_path(obj, parts, replicas)
     revision = (scale.get("metadata") or {}).get("resourceVersion")
     if revision:
         changed["metadata"] = {**changed["metadata"], "resourceVersion": revision}
@@ -60,7 +60,7 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split(".") if part]
 
 
-def _at(obj: Any, path: str) -> Any:
+def _get_path(obj: Any, path: str) -> Any:
     if not path:
         return None
     for part in _parts(path):
@@ -70,10 +70,10 @@ def _at(obj: Any, path: str) -> Any:
     return obj
 
 
-def _with(obj: Json, parts: list[str], value: object) -> Json:
+def _set_path(obj: Json, parts: list[str], value: object) -> Json:
     head, *rest = parts
     inner = obj.get(head)
-    below = _with(inner if isinstance(inner, dict) else {}, rest, value) if rest else value
+    below = _set_path(inner if isinstance(inner, dict) else {}, rest, value) if rest else value
     return {**obj, head: below}
 
 
@@ -85,6 +85,6 @@ def _selector(found: Any) -> str:
     if "matchLabels" not in found and "matchExpressions" not in found:
         return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
     try:
-        return str(from_object(msgspec.convert(found, LabelSelector)))
+        return str(selector_from_object(msgspec.convert(found, LabelSelector)))
     except (SelectorError, msgspec.ValidationError):
         return ""

@@ -2,16 +2,22 @@
 
 from functools import lru_cache
 
-from gangline.api.selectors import Requirement, Selector, SelectorError, parse_fields, parse_labels
+from gangline.api.selectors import (
+    Requirement,
+    Selector,
+    SelectorError,
+    parse_field_selector,
+    parse_label_selector,
+)
 from gangline.local.apiserver.errors import bad_request
-from gangline.local.apiserver.history import Record
-from gangline.local.apiserver.registry import Kind
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.history import ObjectRevision
+from gangline.local.apiserver.registry import ServedKind
+from gangline.local.apiserver.request import ApiRequest
 
 NAME, NAMESPACE = "metadata.name", "metadata.namespace"
 
 
-class Selection:
+class SelectionPredicate:
     """A compiled pair of selectors. ``key`` is set if only the object with this key can match."""
 
     def __init__(self, labels: Selector, fields: Selector, key: str | None) -> None:
@@ -20,26 +26,26 @@ class Selection:
         self._labels = labels if labels.requirements else None
         self._fields = [r for r in fields.requirements if r.key not in (NAME, NAMESPACE)]
         self._identity = [r for r in fields.requirements if r.key in (NAME, NAMESPACE)]
-        self.everything = not (labels.requirements or fields.requirements)
+        self.matches_all = not (labels.requirements or fields.requirements)
 
-    def matches(self, record: Record) -> bool:
+    def matches(self, record: ObjectRevision) -> bool:
         if self._labels is not None and not self._labels.matches(record.labels):
             return False
-        if self._identity and not _all(self._identity, _identity(record)):
+        if self._identity and not _all_match(self._identity, _identity(record)):
             return False
-        return _all(self._fields, record.fields)
+        return _all_match(self._fields, record.fields)
 
 
-def _all(requirements: list[Requirement], fields: dict[str, str]) -> bool:
+def _all_match(requirements: list[Requirement], fields: dict[str, str]) -> bool:
     return all(requirement.matches(fields) for requirement in requirements)
 
 
-def _identity(record: Record) -> dict[str, str]:
+def _identity(record: ObjectRevision) -> dict[str, str]:
     namespace, _, name = record.key.rpartition("/")
     return {NAME: name, NAMESPACE: namespace}
 
 
-def selection(request: Call) -> Selection:
+def compile_selection(request: ApiRequest) -> SelectionPredicate:
     """Return the compiled selectors of a request, including its name if it has one.
 
     Raises:
@@ -54,9 +60,11 @@ def selection(request: Call) -> Selection:
 
 
 @lru_cache(maxsize=1024)
-def _compile(kind: Kind, namespace: str | None, labels: str, fields: str) -> Selection:
+def _compile(
+    kind: ServedKind, namespace: str | None, labels: str, fields: str
+) -> SelectionPredicate:
     try:
-        by_label, by_field = parse_labels(labels), parse_fields(fields)
+        by_label, by_field = parse_label_selector(labels), parse_field_selector(fields)
     except SelectorError as error:
         raise bad_request(f"unable to parse requirement: {error}") from None
     key = None
@@ -67,4 +75,4 @@ def _compile(kind: Kind, namespace: str | None, labels: str, fields: str) -> Sel
             name = requirement.values[0]
             if not kind.namespaced or namespace:
                 key = f"{namespace}/{name}" if kind.namespaced else name
-    return Selection(by_label, by_field, key)
+    return SelectionPredicate(by_label, by_field, key)

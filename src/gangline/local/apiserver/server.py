@@ -2,7 +2,7 @@
 
 Usage::
 
-    server = ApiServer(ServerSettings(data=folder))
+    server = ApiServer(ApiServerSettings(data=folder))
     await server.start()          # server.url, server.ca_path, server.admin_token
     await server.stop()           # ends open watches immediately
 """
@@ -17,45 +17,51 @@ from pathlib import Path
 from aiohttp import web
 
 from gangline.kube.config import ClusterConfig
-from gangline.kube.credentials import Credential, FixedCredential
+from gangline.kube.credentials import Credential, StaticCredential
 from gangline.local.apiserver import kubeconfig, metrics_api, pki, reviews
-from gangline.local.apiserver.admission import Admission
-from gangline.local.apiserver.bootstrap import populate
-from gangline.local.apiserver.crd_cleanup import Cleanup
-from gangline.local.apiserver.crds import TOPIC as CRD_TOPIC
-from gangline.local.apiserver.crds import Definitions
+from gangline.local.apiserver.admission import BuiltinAdmission
+from gangline.local.apiserver.bootstrap import create_initial_objects
+from gangline.local.apiserver.crd_cleanup import CrdFinalizer
+from gangline.local.apiserver.crds import CRD_STORAGE_NAME as CRD_TOPIC
+from gangline.local.apiserver.crds import CrdRegistrar
 from gangline.local.apiserver.credentials import Authenticator
-from gangline.local.apiserver.database import Database
-from gangline.local.apiserver.http import Api, Exchange, Handler, Handlers, make_server
-from gangline.local.apiserver.kinds import built_in
-from gangline.local.apiserver.kubelet_link import KubeletLink
-from gangline.local.apiserver.logs import Logs
-from gangline.local.apiserver.metrics import Metrics
+from gangline.local.apiserver.database import StateDatabase
+from gangline.local.apiserver.http import (
+    ApiHandler,
+    StreamFunction,
+    RequestFunction,
+    ApiHandlers,
+    make_http_server,
+)
+from gangline.local.apiserver.kinds import all_builtin_kinds
+from gangline.local.apiserver.kubelet_link import KubeletProxyClient
+from gangline.local.apiserver.logs import LogHandler
+from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.metrics_api import MetricsApi
 from gangline.local.apiserver.negotiation import read_json
-from gangline.local.apiserver.pages import Pages
-from gangline.local.apiserver.port_forward import PortForward
+from gangline.local.apiserver.pages import NonResourceEndpoints
+from gangline.local.apiserver.port_forward import PortForwardHandler
 from gangline.local.apiserver.rbac import Authorizer
 from gangline.local.apiserver.registry import Registry
-from gangline.local.apiserver.rest import Rest
-from gangline.local.apiserver.reviews import Reviews
-from gangline.local.apiserver.spdy_streams import SpdyStreams
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.streams import Streams
-from gangline.local.apiserver.subresources import Subresources
-from gangline.local.apiserver.watch_exchange import WatchExchange
-from gangline.local.apiserver.watching import Broadcasts
-from gangline.local.apiserver.webhook_call import WebhookLink
-from gangline.local.apiserver.webhooks import Webhooks
-from gangline.local.apiserver.writing import Writer, selectable
+from gangline.local.apiserver.rest import ResourceHandler
+from gangline.local.apiserver.reviews import ReviewHandler
+from gangline.local.apiserver.spdy_streams import SpdyExecHandler
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.streams import ExecHandler
+from gangline.local.apiserver.subresources import SubresourceHandler
+from gangline.local.apiserver.watch_exchange import WatchHandler
+from gangline.local.apiserver.watching import WatchBroadcasters
+from gangline.local.apiserver.webhook_call import WebhookClient
+from gangline.local.apiserver.webhooks import WebhookAdmission
+from gangline.local.apiserver.writing import WritePath, index_object
 
-COMPACTED_EVERY_S = 30.0
+COMPACT_INTERVAL_S = 30.0
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ApiServerSettings:
     """Settings of an API server."""
 
     data: Path
@@ -85,7 +91,7 @@ class ServerSettings:
 class ApiServer:
     """A server that can be started once."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ApiServerSettings) -> None:
         self.settings = settings
         self.registry = Registry()
         self._runner: web.ServerRunner | None = None
@@ -95,10 +101,10 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        host = self._reachable()
+        host = self._client_host()
         return f"https://{f'[{host}]' if ':' in host else host}:{self._port}"
 
-    def _reachable(self) -> str:
+    def _client_host(self) -> str:
         host = self.settings.host
         return "127.0.0.1" if host in ANY_ADDRESS else host
 
@@ -121,7 +127,7 @@ class ApiServer:
         """The client configuration with which code in this process connects as administrator."""
         return ClusterConfig(
             server=self.url,
-            credentials=FixedCredential(Credential(f"Bearer {self.admin_token}")),
+            credentials=StaticCredential(Credential(f"Bearer {self.admin_token}")),
             certificate_authority=self.ca_path.read_bytes(),
             origin="the embedded cluster",
         )
@@ -135,17 +141,21 @@ class ApiServer:
             OSError: the port is in use, or the folder cannot be written.
         """
         settings = self.settings
-        self.certificates = pki.prepare(settings.data / "pki", self._names())
+        self.certificates = pki.prepare_certificates(
+            settings.data / "pki", self._certificate_hosts()
+        )
         self.authenticator = Authenticator(settings.data / "pki")
         self.kubelet_token = settings.kubelet_token or self.authenticator.kubelet_token
         self._assemble()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
-        served = (self._reachable(), self._port)
-        await populate(self.registry, self._own_writer, first_address, served)
+        served = (self._client_host(), self._port)
+        await create_initial_objects(self.registry, self._own_writer, first_address, served)
         self._cleanup.start()
-        config = kubeconfig.content(settings.context, self.url, self.certificates, self.admin_token)
-        kubeconfig.write(self.kubeconfig, config)
+        config = kubeconfig.make_kubeconfig(
+            settings.context, self.url, self.certificates, self.admin_token
+        )
+        kubeconfig.write_kubeconfig(self.kubeconfig, config)
         self._tasks.append(asyncio.create_task(self._compact_forever()))
 
     async def stop(self) -> None:
@@ -160,13 +170,13 @@ class ApiServer:
             self.broadcasts.end_all()
             left = [c.transport for c in self._http.connections if c.transport is not None]
             await self._runner.cleanup()
-            await abort(left)
+            await abort_transports(left)
             await self._kubelets.close()
             await self._webhook_link.close()
         if hasattr(self, "store"):
             await self.store.close()
 
-    def _names(self) -> list[str]:
+    def _certificate_hosts(self) -> list[str]:
         service = str(ipaddress.ip_network(self.settings.service_cidr)[1])
         own = ["localhost", "127.0.0.1", "::1", service, "kubernetes", "kubernetes.default",
                "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]  # fmt: skip
@@ -176,72 +186,76 @@ class ApiServer:
 
     def _assemble(self) -> None:
         settings = self.settings
-        self.registry.add([*built_in(), *reviews.kinds(), *metrics_api.kinds()])
-        self.metrics = Metrics()
-        database = Database(settings.data / "state.db", synchronous=settings.synchronous)
-        self.store = Store(database, history_bytes=settings.history_bytes)
+        self.registry.add(
+            [*all_builtin_kinds(), *reviews.review_kinds(), *metrics_api.metrics_kinds()]
+        )
+        self.metrics = ApiServerMetrics()
+        database = StateDatabase(settings.data / "state.db", synchronous=settings.synchronous)
+        self.store = ObjectStore(database, history_bytes=settings.history_bytes)
         self.store.load(self._index)
-        self.broadcasts = Broadcasts()
-        self.definitions = Definitions(self.registry, self.broadcasts)
-        self.store.on_change(CRD_TOPIC, self.definitions.changed)
+        self.broadcasts = WatchBroadcasters()
+        self.definitions = CrdRegistrar(self.registry, self.broadcasts)
+        self.store.add_listener(CRD_TOPIC, self.definitions.on_change)
         self.definitions.load(self.store)
-        admission = Admission(self.store, self.registry, settings.service_cidr)
-        self._webhook_link = WebhookLink(self.store)
-        self._webhooks = Webhooks(self.store, self.registry, self._webhook_link)
+        admission = BuiltinAdmission(self.store, self.registry, settings.service_cidr)
+        self._webhook_link = WebhookClient(self.store)
+        self._webhooks = WebhookAdmission(self.store, self.registry, self._webhook_link)
         self._webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
-        self._own_writer = Writer(self.store, admission)
-        self.writer = Writer(self.store, admission, self._webhooks)
+        self._own_writer = WritePath(self.store, admission)
+        self.writer = WritePath(self.store, admission, self._webhooks)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")
         if crds is None or pods is None:
             raise ValueError("these kinds are always served")
         self._pods = pods
-        self._cleanup = Cleanup(self.store, self._own_writer, crds)
-        pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
-        self._kubelets = KubeletLink(self.store, self.kubelet_token)
-        self._authorizer = Authorizer(self.store)
-        rest = Rest(self.store, self.writer)
-        handlers = Handlers(
-            page=pages.page,
-            objects=rest.answer,
-            special=self._special(rest),
-            exchanges=self._exchanges(),
-            authorize=self._authorizer.check,
-            impersonate=self._authorizer.impersonated,
+        self._cleanup = CrdFinalizer(self.store, self._own_writer, crds)
+        pages = NonResourceEndpoints(
+            self.registry, self.metrics, lambda: self.url.removeprefix("https://")
         )
-        self._api = Api(self.registry, self.authenticator, handlers, self.metrics)
+        self._kubelets = KubeletProxyClient(self.store, self.kubelet_token)
+        self._authorizer = Authorizer(self.store)
+        rest = ResourceHandler(self.store, self.writer)
+        handlers = ApiHandlers(
+            non_resource=pages.get,
+            objects=rest.handle,
+            special=self._special_handlers(rest),
+            streams=self._stream_handlers(),
+            authorize=self._authorizer.authorize,
+            impersonate=self._authorizer.impersonate,
+        )
+        self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
 
-    def _special(self, rest: Rest) -> dict[str, Handler]:
-        parts = Subresources(self.store, self.writer, rest, self.authenticator, self._pods)
-        asked = Reviews(self._authorizer, self.authenticator)
-        found: dict[str, Handler] = {
-            "scale": parts.scale,
-            "binding": parts.bind,
-            "bindings.": parts.bind,
-            "eviction": parts.evict,
-            "token": parts.token,
+    def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
+        parts = SubresourceHandler(self.store, self.writer, rest, self.authenticator, self._pods)
+        asked = ReviewHandler(self._authorizer, self.authenticator)
+        found: dict[str, RequestFunction] = {
+            "scale": parts.handle_scale,
+            "binding": parts.handle_binding,
+            "bindings.": parts.handle_binding,
+            "eviction": parts.handle_eviction,
+            "token": parts.handle_token_request,
         }
         measured = MetricsApi(self.store, self._kubelets)
         found["nodes.metrics.k8s.io"] = measured.nodes
         found["pods.metrics.k8s.io"] = measured.pods
-        return found | {kind.topic: asked.answer for kind in reviews.kinds()}
+        return found | {kind.storage_name: asked.handle for kind in reviews.review_kinds()}
 
-    def _exchanges(self) -> dict[str, Exchange]:
-        streams = Streams(self._kubelets, SpdyStreams(self._kubelets))
+    def _stream_handlers(self) -> dict[str, StreamFunction]:
+        streams = ExecHandler(self._kubelets, SpdyExecHandler(self._kubelets))
         return {
-            "watch": WatchExchange(self.store, self.broadcasts),
-            "log": Logs(self._kubelets),
+            "watch": WatchHandler(self.store, self.broadcasts),
+            "log": LogHandler(self._kubelets),
             "exec": streams,
             "attach": streams,
-            "portforward": PortForward(self._kubelets),
+            "portforward": PortForwardHandler(self._kubelets),
         }
 
     def _index(self, topic: str, body: bytes) -> tuple[dict[str, str], dict[str, str]]:
         plural, _, group = topic.partition(".")
         kind = self.registry.by_plural(group, plural)
         obj = read_json(body)
-        return selectable(kind, obj) if kind else (obj["metadata"].get("labels") or {}, {})
+        return index_object(kind, obj) if kind else (obj["metadata"].get("labels") or {}, {})
 
     async def _listen(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -250,7 +264,7 @@ class ApiServer:
         context.load_cert_chain(pair.certificate, pair.key)
         context.load_verify_locations(self.ca_path)
         context.verify_mode = ssl.CERT_OPTIONAL
-        self._http = make_server(self._api)
+        self._http = make_http_server(self._api)
         self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(
@@ -261,13 +275,13 @@ class ApiServer:
 
     async def _compact_forever(self) -> None:
         while True:
-            await asyncio.sleep(COMPACTED_EVERY_S)
+            await asyncio.sleep(COMPACT_INTERVAL_S)
             self.store.compact(time.monotonic() - self.settings.history_s)
             self.metrics.watches.set(self.broadcasts.count())
             self.metrics.revision.set(self.store.revision)
 
 
-async def abort(transports: list[asyncio.Transport]) -> None:
+async def abort_transports(transports: list[asyncio.Transport]) -> None:
     """Abort connections: a clean TLS shutdown would wait for clients that disconnected."""
     for transport in transports:
         transport.abort()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 1, 2, 3, 6, 7
 FIN = 0x01
 VERSION = 3
-LARGEST_DATA = 1 << 16
+MAX_DATA_BYTES = 1 << 16
 
 _NAMES = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language "
@@ -36,21 +36,21 @@ _TAIL = (
 )
 
 
-def _text(text: str) -> bytes:
+def _length_prefixed(text: str) -> bytes:
     return struct.pack(">I", len(text)) + text.encode()
 
 
-DICTIONARY = b"".join(map(_text, (*_NAMES.split(), *_VALUES))) + _TAIL.encode()
+DICTIONARY = b"".join(map(_length_prefixed, (*_NAMES.split(), *_VALUES))) + _TAIL.encode()
 
 
 class SpdyError(Exception):
     """The peer violated the protocol."""
 
 
-class Stream:
+class SpdyStream:
     """One stream: received data is queued for reading, sent data is framed."""
 
-    def __init__(self, session: "Session", identity: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, session: "SpdySession", identity: int, headers: Mapping[str, str]) -> None:
         self.headers = headers
         self._session = session
         self._identity = identity
@@ -63,21 +63,21 @@ class Stream:
         if self._ended and self._arrived.empty():
             return b""
         piece = await self._arrived.get()
-        self._session.taken(len(piece))
+        self._session.mark_read(len(piece))
         return piece
 
     def write(self, content: bytes) -> None:
         if self._closed:
             return
-        for start in range(0, len(content), LARGEST_DATA):
-            self._session.send_data(self._identity, content[start : start + LARGEST_DATA], 0)
+        for start in range(0, len(content), MAX_DATA_BYTES):
+            self._session.send_data(self._identity, content[start : start + MAX_DATA_BYTES], 0)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._session.send_data(self._identity, b"", FIN)
 
-    def arrived(self, content: bytes, *, last: bool) -> None:
+    def receive(self, content: bytes, *, last: bool) -> None:
         if content:
             self._arrived.put_nowait(content)
         if last and not self._ended:
@@ -85,13 +85,13 @@ class Stream:
             self._arrived.put_nowait(b"")
 
 
-class Session:
+class SpdySession:
     """One connection with its streams."""
 
     def __init__(
         self,
         write: Callable[[bytes], None],
-        opened: Callable[[Stream], None],
+        opened: Callable[[SpdyStream], None],
         waiting: Callable[[int], None] = lambda size: None,
     ) -> None:
         """``waiting`` is called with the number of unread bytes, so that the owner can pause
@@ -102,7 +102,7 @@ class Session:
         self._waiting = waiting
         self._unread = 0
         self._buffer = b""
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, SpdyStream] = {}
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
@@ -124,12 +124,12 @@ class Session:
             else:
                 self._data(first, second >> 24, payload)
 
-    def end(self) -> None:
+    def end_streams(self) -> None:
         """End all streams, because the connection is closed."""
         for stream in self._streams.values():
-            stream.arrived(b"", last=True)
+            stream.receive(b"", last=True)
 
-    def taken(self, size: int) -> None:
+    def mark_read(self, size: int) -> None:
         self._unread -= size
         self._waiting(self._unread)
 
@@ -144,7 +144,7 @@ class Session:
         elif type_ == RST_STREAM:
             stream = self._streams.pop(_identity(payload), None)
             if stream is not None:
-                stream.arrived(b"", last=True)
+                stream.receive(b"", last=True)
         elif type_ == PING:
             self._send_control(PING, payload)
         # SETTINGS, WINDOW_UPDATE and GOAWAY need no action.
@@ -153,13 +153,13 @@ class Session:
         if len(payload) < 10:
             raise SpdyError("a SYN_STREAM frame is truncated")
         identity = _identity(payload)
-        stream = Stream(self, identity, self._headers(payload[10:]))
+        stream = SpdyStream(self, identity, self._headers(payload[10:]))
         self._streams[identity] = stream
         reply = self._deflate.compress(struct.pack(">I", 0))
         reply += self._deflate.flush(zlib.Z_SYNC_FLUSH)
         self._send_control(SYN_REPLY, struct.pack(">I", identity) + reply)
         if flags & FIN:
-            stream.arrived(b"", last=True)
+            stream.receive(b"", last=True)
         self._opened(stream)
 
     def _headers(self, block: bytes) -> dict[str, str]:
@@ -183,7 +183,7 @@ class Session:
             return
         self._unread += len(payload)
         self._waiting(self._unread)
-        stream.arrived(payload, last=bool(flags & FIN))
+        stream.receive(payload, last=bool(flags & FIN))
 
     def _send_control(self, type_: int, payload: bytes) -> None:
         head = struct.pack(">HHI", 0x8000 | VERSION, type_, len(payload))

@@ -7,53 +7,57 @@ import aiohttp
 from aiohttp import web
 
 from gangline.local.apiserver.errors import bad_request
-from gangline.local.apiserver.hijack import TakenOver
-from gangline.local.apiserver.kubelet_link import KubeletLink
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.spdy import Session, SpdyError, Stream
-from gangline.local.apiserver.streams import CLOSED, exec_options, open_kubelet
+from gangline.local.apiserver.hijack import HijackedConnection
+from gangline.local.apiserver.kubelet_link import KubeletProxyClient
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.spdy import SpdySession, SpdyError, SpdyStream
+from gangline.local.apiserver.streams import CLOSED_TYPES, exec_options, open_kubelet_websocket
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Supported stream protocol versions. Older ones report no status at the end."""
-STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-NAMES = {STDOUT: "stdout", STDERR: "stderr", OUTCOME: "error"}
-STREAMS_WITHIN_S = 30.0
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+NAMES = {STDOUT: "stdout", STDERR: "stderr", ERROR: "error"}
+OPEN_STREAMS_TIMEOUT_S = 30.0
 
 
-class SpdyStreams:
+class SpdyExecHandler:
     """Handles exec and attach over SPDY."""
 
-    def __init__(self, link: KubeletLink) -> None:
+    def __init__(self, link: KubeletProxyClient) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
         """Connect a client to a command in a container.
 
         Raises:
             StatusError: the request is refused before the protocol is switched.
         """
         # First, as in Kubernetes, so that a retry without an upgrade gets the error as HTTP.
-        target = self._link.target(api_request, api_request.params.get("container", ""))
+        target = self._link.find_target(api_request, api_request.params.get("container", ""))
         check_upgrade(request)
         offered = request.headers.getall("X-Stream-Protocol-Version", [])
         chosen = next((name for name in PROTOCOLS if name in offered), None)
         if chosen is None:
             raise bad_request(f"none of the stream protocols {offered} is supported")
         options = exec_options(api_request)
-        kubelet = await open_kubelet(self._link, target.url(api_request.subresource), options)
+        kubelet = await open_kubelet_websocket(
+            self._link, target.url(api_request.subresource), options
+        )
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(kubelet.close)
-            connection = _Connection(request, expected_streams(options))
-            stack.callback(connection.taken.close)
-            connection.taken.begin({
+            connection = _ExecConnection(request, expected_streams(options))
+            stack.callback(connection.hijacked.close)
+            connection.hijacked.switch_protocol({
                 "Connection": "Upgrade",
                 "Upgrade": "SPDY/3.1",
                 "X-Stream-Protocol-Version": chosen,
             })  # fmt: skip
             # After the upgrade no HTTP error can be sent: without streams, just disconnect.
             with contextlib.suppress(TimeoutError):
-                streams = await asyncio.wait_for(connection.ready, STREAMS_WITHIN_S)
-                await _run(connection, streams, kubelet)
+                streams = await asyncio.wait_for(connection.ready, OPEN_STREAMS_TIMEOUT_S)
+                await _bridge(connection, streams, kubelet)
         return web.Response()
 
 
@@ -75,63 +79,67 @@ def expected_streams(options: list[tuple[str, str]]) -> set[str]:
     return names
 
 
-class _Connection:
+class _ExecConnection:
     """A SPDY connection that waits until the client has opened its streams."""
 
     def __init__(self, request: web.BaseRequest, expected: set[str]) -> None:
-        self.taken = TakenOver(request, self._received)
-        self.session = Session(self.taken.write, self._opened, self.taken.limit)
-        self.ready: asyncio.Future[dict[str, Stream]] = asyncio.get_running_loop().create_future()
+        self.hijacked = HijackedConnection(request, self._received)
+        self.session = SpdySession(self.hijacked.write, self._opened, self.hijacked.limit_reading)
+        self.ready: asyncio.Future[dict[str, SpdyStream]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._expected = expected
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, SpdyStream] = {}
 
     def _received(self, content: bytes) -> None:
         try:
             self.session.feed(content)
         except SpdyError:
-            self.taken.close()
+            self.hijacked.close()
 
-    def _opened(self, stream: Stream) -> None:
+    def _opened(self, stream: SpdyStream) -> None:
         self._streams[stream.headers.get("streamtype", "")] = stream
         if self._expected <= self._streams.keys() and not self.ready.done():
             self.ready.set_result(self._streams)
 
 
-async def _run(
-    connection: _Connection,
-    streams: dict[str, Stream],
+async def _bridge(
+    connection: _ExecConnection,
+    streams: dict[str, SpdyStream],
     kubelet: aiohttp.ClientWebSocketResponse,
 ) -> None:
     async with asyncio.TaskGroup() as group:
         pumps = [
-            group.create_task(pump(streams[name], kubelet, channel))
+            group.create_task(forward_stream(streams[name], kubelet, channel))
             for name, channel in (("stdin", STDIN), ("resize", RESIZE))
             if name in streams
         ]
-        await _down(connection, streams, kubelet)
+        await _forward_output(connection, streams, kubelet)
         for pumping in pumps:
             pumping.cancel()
     for stream in streams.values():
         stream.close()
-    await connection.taken.drain()
+    await connection.hijacked.drain()
 
 
-async def pump(stream: Stream, kubelet: aiohttp.ClientWebSocketResponse, channel: int) -> None:
+async def forward_stream(
+    stream: SpdyStream, kubelet: aiohttp.ClientWebSocketResponse, channel: int
+) -> None:
     with contextlib.suppress(ConnectionError):
         while content := await stream.read():
             await kubelet.send_bytes(bytes([channel]) + content)
         await kubelet.send_bytes(bytes([CLOSE, channel]))
 
 
-async def _down(
-    connection: _Connection,
-    streams: dict[str, Stream],
+async def _forward_output(
+    connection: _ExecConnection,
+    streams: dict[str, SpdyStream],
     kubelet: aiohttp.ClientWebSocketResponse,
 ) -> None:
     async for message in kubelet:
-        if message.type in CLOSED or connection.taken.closed.is_set():
+        if message.type in CLOSED_TYPES or connection.hijacked.closed.is_set():
             return
         stream = streams.get(NAMES.get(message.data[0], ""))
         if stream is not None:
             stream.write(message.data[1:])
-            await connection.taken.drain()
+            await connection.hijacked.drain()

@@ -18,89 +18,96 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gangline.local.apiserver.database import Database, DatabaseError, Row
+from gangline.local.apiserver.database import StateDatabase, DatabaseError, LogRow
 from gangline.local.apiserver.errors import internal
-from gangline.local.apiserver.history import ADDED, DELETED, MODIFIED, Event, Record, Topic
+from gangline.local.apiserver.history import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    CacheEvent,
+    ObjectRevision,
+    WatchCache,
+)
 
 Json = dict[str, Any]
-Index = Callable[[str, bytes], tuple[dict[str, str], dict[str, str]]]
+IndexFunction = Callable[[str, bytes], tuple[dict[str, str], dict[str, str]]]
 
 _encode = msgspec.json.Encoder().encode
 
 
-class _Write(NamedTuple):
-    cache: Topic
-    event: Event
-    done: "asyncio.Future[Record]"
+class _StagedWrite(NamedTuple):
+    cache: WatchCache
+    event: CacheEvent
+    done: "asyncio.Future[ObjectRevision]"
 
 
-class Store:
+class ObjectStore:
     """The state of the cluster."""
 
-    def __init__(self, database: Database, *, history_bytes: int = 32 << 20) -> None:
+    def __init__(self, database: StateDatabase, *, history_bytes: int = 32 << 20) -> None:
         self._database = database
         self._history_bytes = history_bytes
         self._added = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._loop = asyncio.get_running_loop()
         self._assigned = self.revision = self._horizon = database.horizon()
-        self._staged: list[_Write] = []
-        self._dropped: list[int] = []
+        self._staged: list[_StagedWrite] = []
+        self._obsolete_rows: list[int] = []
         self._committing: asyncio.Task[None] | None = None
-        self._topics: dict[str, Topic] = {}
-        self._listeners: dict[str, list[Callable[[Event], None]]] = {}
+        self._caches: dict[str, WatchCache] = {}
+        self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
 
-    def load(self, index: Index) -> None:
+    def load(self, index: IndexFunction) -> None:
         """Read all rows from the database. ``index`` returns labels and selectable fields.
 
         Raises:
             DatabaseError: the file is damaged.
         """
         for row in self._database.rows():
-            cache = self.topic(row.topic)
+            cache = self.cache(row.topic)
             labels, fields = index(row.topic, row.body)
-            record = Record(row.key, row.rv, row.body, labels, fields)
-            cache.publish(Event(row.type, record, cache.records.get(row.key)))
+            record = ObjectRevision(row.key, row.rv, row.body, labels, fields)
+            cache.publish(CacheEvent(row.type, record, cache.records.get(row.key)))
             # The newest row may be older than the horizon: a trimmed deletion leaves no row.
             self._assigned = self.revision = max(self.revision, row.rv)
 
-    def topic(self, name: str) -> Topic:
+    def cache(self, name: str) -> WatchCache:
         """Return the cache of this name, created on first use."""
-        found = self._topics.get(name)
+        found = self._caches.get(name)
         if found is None:
-            found = self._topics[name] = Topic(name, self._horizon)
+            found = self._caches[name] = WatchCache(name, self._horizon)
         return found
 
-    def on_change(self, name: str, listener: Callable[[Event], None]) -> None:
+    def add_listener(self, name: str, listener: Callable[[CacheEvent], None]) -> None:
         """Call ``listener`` with each committed change of a kind, before its client gets a
         response.
         """
         self._listeners.setdefault(name, []).append(listener)
 
-    def put(
+    def stage_put(
         self,
-        cache: Topic,
+        cache: WatchCache,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
-    ) -> "asyncio.Future[Record]":
+    ) -> "asyncio.Future[ObjectRevision]":
         """Stage ``obj`` as the new state of ``key``. Sets its resourceVersion."""
         before = cache.latest(key)
         return self._stage(cache, MODIFIED if before else ADDED, key, obj, labels, fields)
 
-    def remove(
+    def stage_removal(
         self,
-        cache: Topic,
+        cache: WatchCache,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
-    ) -> "asyncio.Future[Record]":
+    ) -> "asyncio.Future[ObjectRevision]":
         """Stage the removal of ``key``, whose last state is ``obj``."""
         return self._stage(cache, DELETED, key, obj, labels, fields)
 
-    def settled(self, cache: Topic, key: str) -> "asyncio.Future[Record] | None":
+    def pending_write(self, cache: WatchCache, key: str) -> "asyncio.Future[ObjectRevision] | None":
         """Return the pending commit of ``key``, or None. Await it before showing the object to a
         client.
         """
@@ -111,21 +118,21 @@ class Store:
 
     def _stage(
         self,
-        cache: Topic,
+        cache: WatchCache,
         type_: str,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
-    ) -> "asyncio.Future[Record]":
+    ) -> "asyncio.Future[ObjectRevision]":
         self._assigned += 1
         obj["metadata"]["resourceVersion"] = str(self._assigned)
-        record = Record(key, self._assigned, _encode(obj), labels, fields)
-        event = Event(type_, record, cache.latest(key))
+        record = ObjectRevision(key, self._assigned, _encode(obj), labels, fields)
+        event = CacheEvent(type_, record, cache.latest(key))
         cache.staged[key] = None if type_ == DELETED else record
-        done: asyncio.Future[Record] = self._loop.create_future()
+        done: asyncio.Future[ObjectRevision] = self._loop.create_future()
         cache.in_flight[key] = done
-        self._staged.append(_Write(cache, event, done))
+        self._staged.append(_StagedWrite(cache, event, done))
         if self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
         return done
@@ -134,11 +141,11 @@ class Store:
         """Commit batches until no write is staged. Writes staged during a commit form the next
         batch.
         """
-        while self._staged or self._dropped:
+        while self._staged or self._obsolete_rows:
             batch, self._staged = self._staged, []
-            dropped, self._dropped = self._dropped, []
+            dropped, self._obsolete_rows = self._obsolete_rows, []
             rows = [
-                Row(
+                LogRow(
                     w.event.record.rv,
                     w.cache.name,
                     w.event.record.key,
@@ -157,8 +164,8 @@ class Store:
                 await self._loop.run_in_executor(self._thread, self._database.checkpoint)
         self._committing = None
 
-    async def _commit(self, rows: list[Row], dropped: list[int]) -> None:
-        if self._database.waits_for_disk:
+    async def _commit(self, rows: list[LogRow], dropped: list[int]) -> None:
+        if self._database.syncs_to_disk:
             await self._loop.run_in_executor(
                 self._thread, self._database.commit, rows, dropped, self._horizon
             )
@@ -166,7 +173,7 @@ class Store:
             # Faster than a thread, which waits for the interpreter lock under load.
             self._database.commit(rows, dropped, self._horizon)
 
-    def _publish(self, batch: list[_Write]) -> None:
+    def _publish(self, batch: list[_StagedWrite]) -> None:
         for cache, event, done in batch:
             key = event.record.key
             cache.publish(event)
@@ -184,7 +191,7 @@ class Store:
             # Memory limit: frequent writes must not wait for the next compaction by age.
             self.compact(older_than=float("-inf"))
 
-    def _fail(self, batch: list[_Write], error: DatabaseError) -> None:
+    def _fail(self, batch: list[_StagedWrite], error: DatabaseError) -> None:
         # Writes staged meanwhile may be based on the failed ones, so they fail too.
         failed, self._staged = [*batch, *self._staged], []
         for cache, _event, done in failed:
@@ -197,15 +204,15 @@ class Store:
     def compact(self, older_than: float) -> None:
         """Drop history before ``older_than`` (monotonic seconds) or above the size limit."""
         self._added = 0
-        caches = list(self._topics.values())
+        caches = list(self._caches.values())
         held = sum(cache.history_bytes for cache in caches)
         for cache in sorted(caches, key=lambda cache: -cache.history_bytes):
             surplus = max(0, held - self._history_bytes)
             held -= cache.history_bytes
-            self._dropped += cache.trim(older_than, surplus)
+            self._obsolete_rows += cache.trim(older_than, surplus)
             held += cache.history_bytes
             self._horizon = max(self._horizon, cache.horizon)
-        if self._dropped and self._committing is None:
+        if self._obsolete_rows and self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
 
     async def close(self) -> None:

@@ -12,19 +12,19 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from gangline.local.apiserver.errors import bad_request, reason_of, refusal, unavailable
-from gangline.local.apiserver.kubelet_link import KubeletLink
-from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.errors import bad_request, reason_for_code, status_error, unavailable
+from gangline.local.apiserver.kubelet_link import KubeletProxyClient
+from gangline.local.apiserver.request import ApiRequest
 from gangline.local.kubelet.settings import REFUSAL_HEADER
 
 KUBELET_PROTOCOL = "v5.channel.k8s.io"
 CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
 BASE64_CHANNELS = ("base64.channel.k8s.io", "v4.base64.channel.k8s.io")
-LARGEST_MESSAGE = 4 << 20
-CLOSED = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
+MAX_MESSAGE_BYTES = 4 << 20
+CLOSED_TYPES = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
 STREAM_OPTIONS = ("stdin", "stdout", "stderr", "tty")
 
-Upgrade = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
+SpdyFunction = Callable[[web.BaseRequest, ApiRequest], Awaitable[web.StreamResponse]]
 
 
 def is_websocket(request: web.BaseRequest) -> bool:
@@ -32,23 +32,23 @@ def is_websocket(request: web.BaseRequest) -> bool:
     return request.headers.get("Upgrade", "").lower() == "websocket"
 
 
-def exec_options(api_request: Call) -> list[tuple[str, str]]:
+def exec_options(api_request: ApiRequest) -> list[tuple[str, str]]:
     """Return the options of exec and attach for the kubelet.
 
     Raises:
         StatusError: 400, no stream is requested, or no command is given.
     """
-    options = [("command", part) for part in api_request.repeated.get("command", [])]
+    options = [("command", part) for part in api_request.all_params.get("command", [])]
     if api_request.subresource == "exec" and not options:
         raise bad_request("you must specify at least one command to run")
-    requested = [name for name in STREAM_OPTIONS if api_request.flag(name)]
+    requested = [name for name in STREAM_OPTIONS if api_request.bool_param(name)]
     if not {*requested} - {"tty"}:
         raise bad_request("you must specify at least one of stdin, stdout, stderr")
     return options + [(name, "true") for name in requested]
 
 
-async def open_kubelet(
-    link: KubeletLink, url: str, options: list[tuple[str, str]]
+async def open_kubelet_websocket(
+    link: KubeletProxyClient, url: str, options: list[tuple[str, str]]
 ) -> aiohttp.ClientWebSocketResponse:
     """Open a WebSocket to a kubelet.
 
@@ -57,58 +57,64 @@ async def open_kubelet(
     """
     try:
         return await link.session.ws_connect(
-            url, params=options, protocols=(KUBELET_PROTOCOL,), max_msg_size=LARGEST_MESSAGE
+            url, params=options, protocols=(KUBELET_PROTOCOL,), max_msg_size=MAX_MESSAGE_BYTES
         )
     except aiohttp.WSServerHandshakeError as error:
         why = error.headers.get(REFUSAL_HEADER) if error.headers else None
-        raise refusal(error.status, reason_of(error.status), why or error.message) from None
+        raise status_error(
+            error.status, reason_for_code(error.status), why or error.message
+        ) from None
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unavailable(f"the kubelet is unreachable: {error}") from None
 
 
-class Streams:
+class ExecHandler:
     """Handles exec and attach."""
 
-    def __init__(self, link: KubeletLink, spdy: Upgrade) -> None:
+    def __init__(self, link: KubeletProxyClient, spdy: SpdyFunction) -> None:
         self._link = link
         self._spdy = spdy
 
-    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
         """Connect a client to a command in a container."""
         if not is_websocket(request):
             return await self._spdy(request, api_request)
         options = exec_options(api_request)
-        target = self._link.target(api_request, api_request.params.get("container", ""))
+        target = self._link.find_target(api_request, api_request.params.get("container", ""))
         async with contextlib.AsyncExitStack() as stack:
-            kubelet = await open_kubelet(self._link, target.url(api_request.subresource), options)
+            kubelet = await open_kubelet_websocket(
+                self._link, target.url(api_request.subresource), options
+            )
             stack.push_async_callback(kubelet.close)
             socket = web.WebSocketResponse(
-                protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=LARGEST_MESSAGE
+                protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=MAX_MESSAGE_BYTES
             )
             await socket.prepare(request)
-            await bridge(socket, kubelet, encoded=socket.ws_protocol in BASE64_CHANNELS)
+            await bridge_websockets(socket, kubelet, encoded=socket.ws_protocol in BASE64_CHANNELS)
         return socket
 
 
-async def bridge(
+async def bridge_websockets(
     client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, *, encoded: bool
 ) -> None:
     """Forward messages in both directions until one side closes."""
-    up = asyncio.create_task(_up(client, kubelet, encoded))
+    up = asyncio.create_task(_client_to_kubelet(client, kubelet, encoded))
     try:
-        await _down(kubelet, client, encoded)
+        await _kubelet_to_client(kubelet, client, encoded)
     finally:
         up.cancel()
         await asyncio.wait([up])
         await client.close()
 
 
-async def _down(
+async def _kubelet_to_client(
     kubelet: aiohttp.ClientWebSocketResponse, client: web.WebSocketResponse, encoded: bool
 ) -> None:
     with contextlib.suppress(ConnectionError):
         async for message in kubelet:
-            if message.type in CLOSED:
+            if message.type in CLOSED_TYPES:
                 return
             if encoded:
                 text = base64.b64encode(message.data[1:]).decode()
@@ -117,12 +123,12 @@ async def _down(
                 await client.send_bytes(message.data)
 
 
-async def _up(
+async def _client_to_kubelet(
     client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, encoded: bool
 ) -> None:
     with contextlib.suppress(ConnectionError):
         async for message in client:
-            if message.type in CLOSED:
+            if message.type in CLOSED_TYPES:
                 break
             raw = message.data.encode() if isinstance(message.data, str) else message.data
             if encoded and raw:

@@ -6,105 +6,132 @@ from datetime import UTC, datetime
 
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.errors import conflict, invalid
-from gangline.local.apiserver.evictions import Evictions
-from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.evictions import EvictionHandler
+from gangline.local.apiserver.lifecycle import format_timestamp
 from gangline.local.apiserver.machinery.field_errors import required
-from gangline.local.apiserver.negotiation import encode, mapping, read_body, read_json, text, texts
-from gangline.local.apiserver.reading import read_one
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.removal import read_removal
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.rest import Answer, Rest
-from gangline.local.apiserver.scale import scale_of, with_scale
-from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.negotiation import (
+    encode_json,
+    expect_object,
+    read_body,
+    read_json,
+    expect_string,
+    expect_strings,
+)
+from gangline.local.apiserver.reading import read_object
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.removal import read_deletion_request
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.rest import ApiResponse, ResourceHandler
+from gangline.local.apiserver.scale import read_scale, apply_scale
+from gangline.local.apiserver.store import ObjectStore
 from gangline.local.apiserver.webhooks import CREATE, UPDATE
-from gangline.local.apiserver.writing import Writer
+from gangline.local.apiserver.writing import WritePath
 
 SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 SCALE = ("autoscaling", "v1", "Scale")
 BINDING = ("", "v1", "Binding")
 EVICTION = ("policy", "v1", "Eviction")
 TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
-LONGEST_TOKEN_S = 365 * 24 * 3600
-SHORTEST_TOKEN_S = 600
-USUAL_TOKEN_S = 3600
+MAX_TOKEN_S = 365 * 24 * 3600
+MIN_TOKEN_S = 600
+DEFAULT_TOKEN_S = 3600
 
 
-class Subresources:
+class SubresourceHandler:
     """Handles requests for these subresources."""
 
     def __init__(
-        self, store: Store, writer: Writer, rest: Rest, authenticator: Authenticator, pods: Kind
+        self,
+        store: ObjectStore,
+        writer: WritePath,
+        rest: ResourceHandler,
+        authenticator: Authenticator,
+        pods: ServedKind,
     ) -> None:
         self._pods = pods
         self._store = store
         self._writer = writer
         self._rest = rest
         self._authenticator = authenticator
-        self._evictions = Evictions(store, writer)
+        self._evictions = EvictionHandler(store, writer)
 
-    async def scale(self, request: Call) -> Answer:
+    async def handle_scale(self, request: ApiRequest) -> ApiResponse:
         """Get or set the replicas of a workload."""
         if request.verb == "get":
-            obj = read_json(read_one(self._store, request).body)
-            return Answer(encode(scale_of(request.kind, obj)))
-        change = self._rest.change(request)
+            obj = read_json(read_object(self._store, request).body)
+            return ApiResponse(encode_json(read_scale(request.kind, obj)))
+        change = self._rest.make_change(request)
         if review := self._writer.review(request, UPDATE, SCALE):
-            present = scale_of(request.kind, read_json(read_one(self._store, request).body))
-            desired = mapping(change(present), "the body of the request")
+            present = read_scale(request.kind, read_json(read_object(self._store, request).body))
+            desired = expect_object(change(present), "the body of the request")
             admitted = await review.admit(present, desired)
-            change = _always(admitted if request.verb == "update" else _unbased(admitted, present))
+            change = _constant(
+                admitted
+                if request.verb == "update"
+                else _without_patched_revision(admitted, present)
+            )
 
         def scaled(obj: Json) -> Json:
-            return with_scale(request.kind, obj, change(scale_of(request.kind, obj)))
+            return apply_scale(request.kind, obj, change(read_scale(request.kind, obj)))
 
         written = await self._writer.update(request, scaled)
-        return Answer(encode(scale_of(request.kind, read_json(written.body))))
+        return ApiResponse(encode_json(read_scale(request.kind, read_json(written.body))))
 
-    async def bind(self, request: Call) -> Answer:
+    async def handle_binding(self, request: ApiRequest) -> ApiResponse:
         """Bind a pod to a node."""
-        binding = mapping(read_body(request.body, request.content_type), "the body of the request")
+        binding = expect_object(
+            read_body(request.body, request.content_type), "the body of the request"
+        )
         if review := self._writer.review(request, CREATE, BINDING):
             binding = await review.admit(None, binding)
-        target = mapping(binding.get("target"), "target")
-        meta = mapping(binding.get("metadata"), "metadata")
-        node = text(target.get("name"), "target.name")
+        target = expect_object(binding.get("target"), "target")
+        meta = expect_object(binding.get("metadata"), "metadata")
+        node = expect_string(target.get("name"), "target.name")
         if not node or target.get("kind") not in ("Node", "", None):
             raise invalid("", "Binding", request.name, [required("target.name")])
         if request.kind.plural == "bindings":  # the deprecated path has the pod's name in the body
-            request.kind, request.name = self._pods, text(meta.get("name"), "metadata.name")
+            request.kind, request.name = (
+                self._pods,
+                expect_string(meta.get("name"), "metadata.name"),
+            )
             request.subresource = "binding"
         if uid := meta.get("uid"):
             _check_uid(request, self._store, uid)
-        await self._writer.update(_internal(request), lambda pod: bound(request, pod, node, meta))
-        return Answer(encode({**SUCCESS, "code": 201}), 201)
+        await self._writer.update(
+            _update_request(request), lambda pod: bind_pod(request, pod, node, meta)
+        )
+        return ApiResponse(encode_json({**SUCCESS, "code": 201}), 201)
 
-    async def evict(self, request: Call) -> Answer:
+    async def handle_eviction(self, request: ApiRequest) -> ApiResponse:
         """Delete a pod, unless a disruption budget forbids it now."""
-        eviction = mapping(read_body(request.body, request.content_type), "the body of the request")
+        eviction = expect_object(
+            read_body(request.body, request.content_type), "the body of the request"
+        )
         if review := self._writer.review(request, CREATE, EVICTION):
             eviction = await review.admit(None, eviction)
-        removal = read_removal(request, mapping(eviction.get("deleteOptions"), "deleteOptions"))
-        await self._evictions.evict(_internal(request), removal)
-        return Answer(encode({**SUCCESS, "code": 201}), 201)
+        removal = read_deletion_request(
+            request, expect_object(eviction.get("deleteOptions"), "deleteOptions")
+        )
+        await self._evictions.evict(_update_request(request), removal)
+        return ApiResponse(encode_json({**SUCCESS, "code": 201}), 201)
 
-    async def token(self, request: Call) -> Answer:
+    async def handle_token_request(self, request: ApiRequest) -> ApiResponse:
         """Issue a token for a service account."""
         given = read_body(request.body, request.content_type) if request.body else {}
-        token_request = mapping(given, "the body of the request")
-        account = read_json(read_one(self._store, request).body)
+        token_request = expect_object(given, "the body of the request")
+        account = read_json(read_object(self._store, request).body)
         if review := self._writer.review(request, CREATE, TOKEN):
             token_request = await review.admit(None, token_request)
-        spec = mapping(token_request.get("spec"), "spec")
+        spec = expect_object(token_request.get("spec"), "spec")
         asked = spec.get("expirationSeconds")
-        requested = asked if isinstance(asked, int) else USUAL_TOKEN_S
-        seconds = min(max(requested, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
+        requested = asked if isinstance(asked, int) else DEFAULT_TOKEN_S
+        seconds = min(max(requested, MIN_TOKEN_S), MAX_TOKEN_S)
         ends = int(time.time()) + seconds
-        audiences = texts(spec.get("audiences"), "spec.audiences") or [
+        audiences = expect_strings(spec.get("audiences"), "spec.audiences") or [
             "https://kubernetes.default.svc"
         ]
         uid = account["metadata"]["uid"]
-        token = self._authenticator.issue(
+        token = self._authenticator.issue_token(
             request.namespace or "", request.name, uid, audiences, ends
         )
         answer = {
@@ -114,17 +141,17 @@ class Subresources:
             "spec": {"audiences": audiences, "expirationSeconds": seconds},
             "status": {
                 "token": token,
-                "expirationTimestamp": timestamp(datetime.fromtimestamp(ends, UTC)),
+                "expirationTimestamp": format_timestamp(datetime.fromtimestamp(ends, UTC)),
             },
         }
-        return Answer(encode(answer), 201)
+        return ApiResponse(encode_json(answer), 201)
 
 
-def _always(obj: Json) -> Callable[[Json], Json]:
+def _constant(obj: Json) -> Callable[[Json], Json]:
     return lambda _: obj
 
 
-def _unbased(scale: Json, present: Json) -> Json:
+def _without_patched_revision(scale: Json, present: Json) -> Json:
     """Remove the resource version of the current scale, which the client did not specify."""
     meta, revision = scale.get("metadata"), present["metadata"]["resourceVersion"]
     if not isinstance(meta, dict) or meta.get("resourceVersion") != revision:
@@ -132,23 +159,23 @@ def _unbased(scale: Json, present: Json) -> Json:
     return {**scale, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}}
 
 
-def _check_uid(request: Call, store: Store, uid: str) -> None:
-    obj = read_json(read_one(store, request).body)
+def _check_uid(request: ApiRequest, store: ObjectStore, uid: str) -> None:
+    obj = read_json(read_object(store, request).body)
     if obj["metadata"]["uid"] != uid:
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
         raise conflict("pods", "", request.name, why + obj["metadata"]["uid"])
 
 
-def _internal(request: Call) -> Call:
+def _update_request(request: ApiRequest) -> ApiRequest:
     """Return the request as an update of the object, without the body of the subresource."""
-    return Call(
+    return ApiRequest(
         request.kind, "update", request.namespace, request.name, request.subresource,
         request.params, request.user,
-        request.agent,
+        request.user_agent,
     )  # fmt: skip
 
 
-def bound(request: Call, pod: Json, node: str, meta: Json) -> Json:
+def bind_pod(request: ApiRequest, pod: Json, node: str, meta: Json) -> Json:
     """Return the pod bound to a node.
 
     Raises:
@@ -174,11 +201,11 @@ def bound(request: Call, pod: Json, node: str, meta: Json) -> Json:
         "type": "PodScheduled",
         "status": "True",
         "lastProbeTime": None,
-        "lastTransitionTime": timestamp(datetime.now(UTC)),
+        "lastTransitionTime": format_timestamp(datetime.now(UTC)),
     }
     metadata = dict(pod["metadata"])
     for name in ("annotations", "labels"):
-        if added := mapping(meta.get(name), f"metadata.{name}"):
+        if added := expect_object(meta.get(name), f"metadata.{name}"):
             metadata[name] = {**metadata.get(name, {}), **added}
     return {
         **pod,

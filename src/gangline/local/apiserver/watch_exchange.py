@@ -8,62 +8,64 @@ from aiohttp import web
 
 from gangline.local.apiserver import rendering
 from gangline.local.apiserver.errors import bad_request
-from gangline.local.apiserver.history import ADDED, Topic
-from gangline.local.apiserver.negotiation import Form, choose, encode
-from gangline.local.apiserver.reading import check_not_ahead
+from gangline.local.apiserver.history import ADDED, WatchCache
+from gangline.local.apiserver.negotiation import ResponseFormat, choose_format, encode_json
+from gangline.local.apiserver.reading import check_revision_reached
 from gangline.local.apiserver.registry import Json
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.selection import selection
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.watching import Broadcasts, View, Watcher, too_old
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.selection import compile_selection
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.watching import WatchBroadcasters, WatchView, Watcher, expired_event
 
-BOOKMARK_EVERY_S = 30.0
-USUAL_LENGTH_S = (1800.0, 3600.0)
-CHUNK = 1 << 18
+BOOKMARK_INTERVAL_S = 30.0
+DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
+CHUNK_BYTES = 1 << 18
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
-class WatchExchange:
+class WatchHandler:
     """Handles watch requests."""
 
-    def __init__(self, store: Store, broadcasts: Broadcasts) -> None:
+    def __init__(self, store: ObjectStore, broadcasts: WatchBroadcasters) -> None:
         self._store = store
         self._broadcasts = broadcasts
 
-    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
         """Stream the requested changes until the watch times out."""
         view = _view(api_request)
-        asked = check_not_ahead(self._store, api_request.params.get("resourceVersion", ""))
-        with_state = _wants_state(api_request, asked)
-        length = api_request.number("timeoutSeconds") or random.uniform(*USUAL_LENGTH_S)
+        asked = check_revision_reached(self._store, api_request.params.get("resourceVersion", ""))
+        with_state = _sends_initial_state(api_request, asked)
+        length = api_request.int_param("timeoutSeconds") or random.uniform(*DEFAULT_TIMEOUT_RANGE_S)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             return response
-        cache = self._store.topic(api_request.kind.topic)
+        cache = self._store.cache(api_request.kind.storage_name)
         if not with_state and asked < cache.horizon:
-            await response.write(too_old(asked, cache.horizon))
+            await response.write(expired_event(asked, cache.horizon))
             return response
         # Invariant: no await between taking the cursor and reading the state, so they match.
-        start = cache.end if with_state else cache.position(asked)
+        start = cache.end if with_state else cache.position_after(asked)
         watcher = Watcher(view, start, transport)
         if with_state:
             state = list(_state_lines(cache, view, api_request.namespace))
-            if api_request.flag("sendInitialEvents"):
+            if api_request.bool_param("sendInitialEvents"):
                 state.append(self._bookmark(api_request, view, initial=True))
-            for chunk in _chunks(state):
+            for chunk in _join_chunks(state):
                 await response.write(chunk)
         await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
-            await response.write(too_old(asked, cache.horizon))
+            await response.write(expired_event(asked, cache.horizon))
         return response
 
     async def _follow(
-        self, api_request: Call, watcher: Watcher, cache: Topic, length: float
+        self, api_request: ApiRequest, watcher: Watcher, cache: WatchCache, length: float
     ) -> None:
-        broadcast = self._broadcasts.of(cache)
+        broadcast = self._broadcasts.get(cache)
         loop = asyncio.get_running_loop()
         ends = loop.time() + length
         broadcast.add(watcher)
@@ -72,11 +74,11 @@ class WatchExchange:
                 left = ends - loop.time()
                 if left <= 0:
                     break
-                await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_EVERY_S))
+                await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_INTERVAL_S))
                 # A bookmark claims that all earlier events were sent: not while lagging.
                 seen_all = watcher.cursor == cache.end and watcher.ready
                 if (
-                    api_request.flag("allowWatchBookmarks")
+                    api_request.bool_param("allowWatchBookmarks")
                     and seen_all
                     and not watcher.ended.done()
                 ):
@@ -84,53 +86,55 @@ class WatchExchange:
         finally:
             broadcast.remove(watcher)
 
-    def _bookmark(self, api_request: Call, view: View, *, initial: bool = False) -> bytes:
+    def _bookmark(
+        self, api_request: ApiRequest, view: WatchView, *, initial: bool = False
+    ) -> bytes:
         meta: Json = {"resourceVersion": str(self._store.revision)}
         if initial:
             meta["annotations"] = {INITIAL_EVENTS_END: "true"}
         kind = api_request.kind
-        obj = encode({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
-        return view.line("BOOKMARK", obj)
+        obj = encode_json({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+        return view.format_line("BOOKMARK", obj)
 
 
-def _view(api_request: Call) -> View:
-    form = choose(api_request.accept, (rendering.TABLE, rendering.PARTIAL))
+def _view(api_request: ApiRequest) -> WatchView:
+    form = choose_format(api_request.accept, (rendering.TABLE, rendering.PARTIAL_OBJECT))
     namespace = f"{api_request.namespace}/" if api_request.namespace else ""
     include = api_request.params.get("includeObject", "")
-    key = None if form == Form() else (form, include)
-    return View(
+    key = None if form == ResponseFormat() else (form, include)
+    return WatchView(
         namespace,
-        selection(api_request),
+        compile_selection(api_request),
         (api_request.kind.version, key),
-        rendering.shaper(api_request, form),
+        rendering.make_renderer(api_request, form),
     )
 
 
-def _wants_state(api_request: Call, asked: int) -> bool:
+def _sends_initial_state(api_request: ApiRequest, asked: int) -> bool:
     if "sendInitialEvents" not in api_request.params:
         return asked == 0
     if api_request.params.get("resourceVersionMatch") != "NotOlderThan":
         raise bad_request(
             "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"
         )
-    return api_request.flag("sendInitialEvents")
+    return api_request.bool_param("sendInitialEvents")
 
 
-def _state_lines(cache: Topic, view: View, namespace: str | None) -> Iterator[bytes]:
+def _state_lines(cache: WatchCache, view: WatchView, namespace: str | None) -> Iterator[bytes]:
     for key in cache.keys(namespace):
         record = cache.records[key]
-        if view.sees(record):
-            yield view.line(ADDED, record.body)
+        if view.includes(record):
+            yield view.format_line(ADDED, record.body)
 
 
-def _chunks(lines: list[bytes]) -> Iterator[bytes]:
+def _join_chunks(lines: list[bytes]) -> Iterator[bytes]:
     """Join lines into chunks large enough for one write."""
     piece: list[bytes] = []
     size = 0
     for line in lines:
         piece.append(line)
         size += len(line)
-        if size >= CHUNK:
+        if size >= CHUNK_BYTES:
             yield b"".join(piece)
             piece, size = [], 0
     if piece:

@@ -17,80 +17,91 @@ import msgspec
 
 from gangline.api.meta import Status
 from gangline.local.apiserver.errors import expired
-from gangline.local.apiserver.history import ADDED, DELETED, MODIFIED, Event, Record, Topic
-from gangline.local.apiserver.negotiation import encode, read_json
-from gangline.local.apiserver.selection import Selection
+from gangline.local.apiserver.history import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    CacheEvent,
+    ObjectRevision,
+    WatchCache,
+)
+from gangline.local.apiserver.negotiation import encode_json, read_json
+from gangline.local.apiserver.selection import SelectionPredicate
 
-PAUSE_SHARE = 2.0
+PAUSE_FACTOR = 2.0
 """After a send round of duration t, the next round starts at least this times t later."""
-SHORTEST_PAUSE = 0.002
-CATCH_UP_S = 0.02
+MIN_PAUSE_S = 0.002
+LAGGING_RETRY_S = 0.02
 """Seconds after which a lagging watcher is checked again."""
-MOST_AT_ONCE = 1000
+MAX_EVENTS_PER_ROUND = 1000
 """Maximum number of events sent to one watcher in one round."""
-BACKLOG = 1 << 20
+MAX_BACKLOG_BYTES = 1 << 20
 """Unsent bytes of a connection above which its watcher is skipped."""
 
-Shape = Callable[[bytes], bytes]
+RenderFunction = Callable[[bytes], bytes]
 
 
-class View:
+class WatchView:
     """The selected objects and the format of a watcher. Views with equal keys share encodings.
 
     ``form`` identifies the format. ``shape`` converts a stored object to it (None: as stored).
     """
 
-    __slots__ = ("key", "namespace", "selection", "shape")
+    __slots__ = ("key", "namespace", "selection", "render")
 
     def __init__(
-        self, namespace: str, selection: Selection, form: object, shape: Shape | None
+        self,
+        namespace: str,
+        selection: SelectionPredicate,
+        form: object,
+        shape: RenderFunction | None,
     ) -> None:
         self.namespace = namespace
         self.selection = selection
-        self.shape = shape
+        self.render = shape
         self.key = (namespace, selection.text, form)
 
-    def sees(self, record: Record) -> bool:
+    def includes(self, record: ObjectRevision) -> bool:
         if self.namespace and not record.key.startswith(self.namespace):
             return False
-        return self.selection.everything or self.selection.matches(record)
+        return self.selection.matches_all or self.selection.matches(record)
 
-    def encoded(self, event: Event) -> bytes:
+    def encode(self, event: CacheEvent) -> bytes:
         """Return the event in this view; empty if the view does not include it."""
-        forms = event.forms
+        forms = event.encoded_forms
         if forms is None:
-            forms = event.forms = {}
+            forms = event.encoded_forms = {}
         found = forms.get(self.key)
         if found is None:
             found = forms[self.key] = self._encode(event)
         return found
 
-    def _encode(self, event: Event) -> bytes:
-        now = self.sees(event.record)
-        before = event.before is not None and self.sees(event.before)
+    def _encode(self, event: CacheEvent) -> bytes:
+        now = self.includes(event.record)
+        before = event.before is not None and self.includes(event.before)
         if event.type == DELETED:
-            return self.line(DELETED, event.record.body) if now or before else b""
+            return self.format_line(DELETED, event.record.body) if now or before else b""
         if now:
-            return self.line(MODIFIED if before else ADDED, event.record.body)
+            return self.format_line(MODIFIED if before else ADDED, event.record.body)
         if before and event.before is not None:
-            return self.line(DELETED, _at_revision(event.before.body, event.record.rv))
+            return self.format_line(DELETED, _at_revision(event.before.body, event.record.rv))
         return b""
 
-    def line(self, type_: str, body: bytes) -> bytes:
-        shown = self.shape(body) if self.shape else body
+    def format_line(self, type_: str, body: bytes) -> bytes:
+        shown = self.render(body) if self.render else body
         return b'{"type":"' + type_.encode() + b'","object":' + shown + b"}\n"
 
 
 def _at_revision(body: bytes, rv: int) -> bytes:
     obj = read_json(body)
     obj["metadata"]["resourceVersion"] = str(rv)
-    return encode(obj)
+    return encode_json(obj)
 
 
 class Watcher:
     """One open watch."""
 
-    def __init__(self, view: View, cursor: int, transport: asyncio.WriteTransport) -> None:
+    def __init__(self, view: WatchView, cursor: int, transport: asyncio.WriteTransport) -> None:
         self.view = view
         self.cursor = cursor
         self.transport = transport
@@ -103,30 +114,30 @@ class Watcher:
             self.ended.set_result(None)
 
     def send(self, payload: bytes) -> None:
-        self.transport.write(chunk(payload))
+        self.transport.write(encode_chunk(payload))
 
     @property
     def ready(self) -> bool:
         """True if the client reads what was sent."""
-        return self.transport.get_write_buffer_size() < BACKLOG
+        return self.transport.get_write_buffer_size() < MAX_BACKLOG_BYTES
 
 
-def chunk(payload: bytes) -> bytes:
+def encode_chunk(payload: bytes) -> bytes:
     """Return data as one chunk of HTTP chunked encoding."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
-class Broadcast:
+class WatchBroadcaster:
     """Sends the events of one kind to its watchers."""
 
-    def __init__(self, cache: Topic) -> None:
-        self.topic = cache
+    def __init__(self, cache: WatchCache) -> None:
+        self.cache = cache
         self.watchers: set[Watcher] = set()
         self._loop = asyncio.get_running_loop()
         self._not_before = 0.0
         self._sent = cache.end
         self._due: asyncio.TimerHandle | None = None
-        cache.woken = self.wake
+        cache.on_publish = self.wake
 
     def wake(self) -> None:
         """Schedule the next send round."""
@@ -143,24 +154,24 @@ class Broadcast:
                 watcher.end()
             elif watcher.ready:
                 self._send_to(watcher, joined)
-            behind = behind or watcher.cursor < self.topic.end
-        self._forget_forms()
+            behind = behind or watcher.cursor < self.cache.end
+        self._drop_encoded_forms()
         took = time.perf_counter() - started
-        self._not_before = self._loop.time() + max(SHORTEST_PAUSE, took * PAUSE_SHARE)
+        self._not_before = self._loop.time() + max(MIN_PAUSE_S, took * PAUSE_FACTOR)
         if behind:
-            self._due = self._loop.call_later(CATCH_UP_S, self._send)
+            self._due = self._loop.call_later(LAGGING_RETRY_S, self._send)
 
-    def _forget_forms(self) -> None:
+    def _drop_encoded_forms(self) -> None:
         """Drop the encodings of sent events: nearly all watchers have them, and the history is
         long.
         """
-        cache = self.topic
+        cache = self.cache
         for event in cache.events[max(self._sent - cache.base, 0) :]:
-            event.forms = None
+            event.encoded_forms = None
         self._sent = cache.end
 
     def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:
-        cache = self.topic
+        cache = self.cache
         if watcher.cursor < cache.base:
             watcher.too_slow = True
             watcher.end()
@@ -171,55 +182,55 @@ class Broadcast:
         payload = joined.get(key)
         if payload is None:
             start = watcher.cursor - cache.base
-            events = cache.events[start : start + MOST_AT_ONCE]
-            lines = b"".join(map(watcher.view.encoded, events))
-            payload = joined[key] = chunk(lines) if lines else b""
-        watcher.cursor = min(watcher.cursor + MOST_AT_ONCE, cache.end)
+            events = cache.events[start : start + MAX_EVENTS_PER_ROUND]
+            lines = b"".join(map(watcher.view.encode, events))
+            payload = joined[key] = encode_chunk(lines) if lines else b""
+        watcher.cursor = min(watcher.cursor + MAX_EVENTS_PER_ROUND, cache.end)
         if payload:
             watcher.transport.write(payload)
 
     def add(self, watcher: Watcher) -> None:
         self.watchers.add(watcher)
-        if watcher.cursor < self.topic.end:
+        if watcher.cursor < self.cache.end:
             self.wake()
 
     def remove(self, watcher: Watcher) -> None:
         self.watchers.discard(watcher)
 
 
-class Broadcasts:
+class WatchBroadcasters:
     """The broadcasters of all kinds."""
 
     def __init__(self) -> None:
-        self._by_topic: dict[str, Broadcast] = {}
+        self._by_name: dict[str, WatchBroadcaster] = {}
 
-    def of(self, cache: Topic) -> Broadcast:
-        found = self._by_topic.get(cache.name)
+    def get(self, cache: WatchCache) -> WatchBroadcaster:
+        found = self._by_name.get(cache.name)
         if found is None:
-            found = self._by_topic[cache.name] = Broadcast(cache)
+            found = self._by_name[cache.name] = WatchBroadcaster(cache)
         return found
 
     def end_all(self) -> None:
-        for broadcast in self._by_topic.values():
+        for broadcast in self._by_name.values():
             for watcher in list(broadcast.watchers):
                 watcher.end()
 
-    def end_topic(self, name: str) -> None:
+    def end_resource(self, name: str) -> None:
         """End the watches of a kind that is no longer served."""
         with contextlib.suppress(KeyError):
-            for watcher in list(self._by_topic[name].watchers):
+            for watcher in list(self._by_name[name].watchers):
                 watcher.end()
 
     def count(self) -> int:
-        return sum(len(broadcast.watchers) for broadcast in self._by_topic.values())
+        return sum(len(broadcast.watchers) for broadcast in self._by_name.values())
 
 
-def too_old(revision: int, horizon: int) -> bytes:
+def expired_event(revision: int, horizon: int) -> bytes:
     """Return the last event of a watch whose history was dropped."""
     status = expired(f"too old resource version: {revision} ({horizon})").status
-    return b'{"type":"ERROR","object":' + encode(status_json(status)) + b"}\n"
+    return b'{"type":"ERROR","object":' + encode_json(status_to_json(status)) + b"}\n"
 
 
-def status_json(status: Status) -> dict[str, Any]:
+def status_to_json(status: Status) -> dict[str, Any]:
     """Return a Status with the kind that encoding defaults would omit."""
     return {"kind": "Status", "apiVersion": "v1", **msgspec.to_builtins(status)}

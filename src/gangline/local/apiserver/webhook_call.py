@@ -19,37 +19,37 @@ import aiohttp
 from gangline.api.admission import ServiceReference
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.registry import Json
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.webhook_selection import Hook
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.webhook_selection import CompiledWebhook
 
-LARGEST_ANSWER = 8 << 20
+MAX_RESPONSE_BYTES = 8 << 20
 """Maximum response in bytes; more than a base64 patch that replaces the largest object."""
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 """Connections to all webhooks; deleting a large collection calls them for each object."""
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
-SHOWN = 300
+MAX_SHOWN_CHARS = 300
 """Maximum number of characters of an unexpected response in an error message."""
 
 
-class CallFailed(Exception):
+class WebhookCallError(Exception):
     """The webhook was not called or did not respond. The message contains the reason."""
 
 
-class Address(NamedTuple):
+class WebhookAddress(NamedTuple):
     """The address of a webhook."""
 
-    shown: str
+    display_url: str
     """The address as configured, for messages."""
     url: str
     """The address to connect to."""
-    name: str
+    server_name: str
     """The host name to verify in the certificate; empty for that of the URL."""
 
 
-class WebhookLink:
+class WebhookClient:
     """Calls webhooks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._session: aiohttp.ClientSession | None = None
 
@@ -57,11 +57,11 @@ class WebhookLink:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, hook: Hook, body: bytes, timeout_s: float) -> bytes:
+    async def call(self, hook: CompiledWebhook, body: bytes, timeout_s: float) -> bytes:
         """Post a review and return the response body.
 
         Raises:
-            CallFailed: there was no valid response.
+            WebhookCallError: there was no valid response.
         """
         client, allowed = hook.spec.client_config, hook.spec.timeout_seconds
         query = f"?timeout={allowed}s"
@@ -71,15 +71,15 @@ class WebhookLink:
                 shown = f"{service_url(client.service)}{query}"
                 address = self._service_address(client.service, shown, query)
             else:
-                address = Address(shown, shown, "")
+                address = WebhookAddress(shown, shown, "")
             async with asyncio.timeout(timeout_s):
-                return await self._post(address, trust(client.ca_bundle), body)
+                return await self._post(address, tls_context(client.ca_bundle), body)
         except TimeoutError:
-            raise CallFailed(f'Post "{shown}": context deadline exceeded') from None
+            raise WebhookCallError(f'Post "{shown}": context deadline exceeded') from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise CallFailed(f'Post "{shown}": {reason(error)}') from error
+            raise WebhookCallError(f'Post "{shown}": {describe_error(error)}') from error
 
-    async def _post(self, address: Address, context: ssl.SSLContext, body: bytes) -> bytes:
+    async def _post(self, address: WebhookAddress, context: ssl.SSLContext, body: bytes) -> bytes:
         try:
             return await self._send(address, context, body)
         except aiohttp.ClientConnectorError:
@@ -88,38 +88,40 @@ class WebhookLink:
             # A keep-alive connection was closed meanwhile. A review may be sent twice.
             return await self._send(address, context, body)
 
-    async def _send(self, address: Address, context: ssl.SSLContext, body: bytes) -> bytes:
+    async def _send(self, address: WebhookAddress, context: ssl.SSLContext, body: bytes) -> bytes:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS)
+            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS)
             self._session = aiohttp.ClientSession(connector=connector)
         headers, options = dict(HEADERS), dict[str, Any]()
-        if address.name:
-            headers["Host"] = urlsplit(address.shown).netloc
-            options["server_hostname"] = address.name
+        if address.server_name:
+            headers["Host"] = urlsplit(address.display_url).netloc
+            options["server_hostname"] = address.server_name
         async with self._session.post(
             address.url, data=body, headers=headers, ssl=context, allow_redirects=False, **options
         ) as answer:
             return await _read(answer)
 
-    def _service_address(self, service: ServiceReference, shown: str, query: str) -> Address:
+    def _service_address(self, service: ServiceReference, shown: str, query: str) -> WebhookAddress:
         key = f"{service.namespace}/{service.name}"
-        record = self._store.topic("services.").records.get(key)
+        record = self._store.cache("services.").records.get(key)
         if record is None:
             raise ValueError(f'service "{service.name}" not found')
         spec: Json = read_json(record.body).get("spec") or {}
         name = f"{service.name}.{service.namespace}.svc"
         path = f"{service.path}{query}" if service.path else f"/{query}"
         if spec.get("type") == "ExternalName":
-            return Address(shown, f"https://{spec.get('externalName')}:{service.port}{path}", name)
+            return WebhookAddress(
+                shown, f"https://{spec.get('externalName')}:{service.port}{path}", name
+            )
         port = next((p for p in spec.get("ports") or () if p.get("port") == service.port), None)
         if port is None:
             raise ValueError(f'no service port {service.port} found for service "{service.name}"')
-        endpoints = self._store.topic("endpoints.").records.get(key)
+        endpoints = self._store.cache("endpoints.").records.get(key)
         found = read_json(endpoints.body) if endpoints is not None else {}
         ready = ready_addresses(found, port.get("name") or "")
         if not ready:
             raise ValueError(f'no endpoints available for service "{service.name}"')
-        return Address(shown, f"https://{random.choice(ready)}{path}", name)
+        return WebhookAddress(shown, f"https://{random.choice(ready)}{path}", name)
 
 
 def service_url(service: ServiceReference) -> str:
@@ -140,7 +142,7 @@ def ready_addresses(endpoints: Json, port_name: str) -> list[str]:
 
 
 @lru_cache(maxsize=64)
-def trust(bundle: str) -> ssl.SSLContext:
+def tls_context(bundle: str) -> ssl.SSLContext:
     """Return TLS settings that trust a CA bundle, or the system's authorities if it is empty.
 
     Raises:
@@ -163,25 +165,25 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     found = bytearray()
     async for part in answer.content.iter_any():
         found += part
-        if len(found) > LARGEST_ANSWER:
+        if len(found) > MAX_RESPONSE_BYTES:
             answer.close()
-            raise CallFailed(f"the response exceeds {LARGEST_ANSWER} bytes")
+            raise WebhookCallError(f"the response exceeds {MAX_RESPONSE_BYTES} bytes")
     if answer.status == 200:
         return bytes(found)
     if answer.status == 404:
-        raise CallFailed("the server could not find the requested resource")
+        raise WebhookCallError("the server could not find the requested resource")
     if answer.status >= 500:
-        text = bytes(found).decode(errors="replace").strip()[:SHOWN] or "unknown"
-        raise CallFailed(
+        text = bytes(found).decode(errors="replace").strip()[:MAX_SHOWN_CHARS] or "unknown"
+        raise WebhookCallError(
             f'an error on the server ("{text}") has prevented the request from succeeding'
         )
-    raise CallFailed(
+    raise WebhookCallError(
         f"the server responded with the status code {answer.status} "
         "but did not return more information"
     )
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return why a call failed, with the wording of Kubernetes where there is one."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         inner = error.certificate_error

@@ -18,34 +18,34 @@ from gangline.api.admission import (
 )
 from gangline.api.meta import Status
 from gangline.local.apiserver.errors import StatusError
-from gangline.local.apiserver.negotiation import encode
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.request import Call, User
-from gangline.local.apiserver.webhook_selection import Hook
+from gangline.local.apiserver.negotiation import encode_json
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.request import ApiRequest, RequestUser
+from gangline.local.apiserver.webhook_selection import CompiledWebhook
 
 ADMISSION = "admission.k8s.io"
-KNOWN = ("v1", "v1beta1")
+KNOWN_VERSIONS = ("v1", "v1beta1")
 OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 UNEXPLAINED = "without explanation"
 
 
-class BadAnswer(Exception):
+class InvalidAdmissionResponse(Exception):
     """The response of a webhook cannot be used. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReviewInput:
     """The common input of all reviews of one write."""
 
-    request: Call
+    request: ApiRequest
     operation: str
     options: Json
-    shown: tuple[str, str, str] | None = None
+    reviewed_kind: tuple[str, str, str] | None = None
     """Group, version and kind of the object if it is not of the resource's kind."""
     dry_run: bool = False
 
 
-def options_of(request: Call, operation: str, more: Json | None = None) -> Json:
+def request_options(request: ApiRequest, operation: str, more: Json | None = None) -> Json:
     """Return the options of a request for webhooks."""
     found: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
     if operation != "DELETE":
@@ -56,13 +56,19 @@ def options_of(request: Call, operation: str, more: Json | None = None) -> Json:
     return found | (more or {})
 
 
-def review_version(hook: Hook) -> str:
+def review_version(hook: CompiledWebhook) -> str:
     """Return the AdmissionReview version to use: the webhook's first supported one."""
-    return next((v for v in hook.spec.admission_review_versions if v in KNOWN), KNOWN[0])
+    return next(
+        (v for v in hook.spec.admission_review_versions if v in KNOWN_VERSIONS), KNOWN_VERSIONS[0]
+    )
 
 
-def ask(
-    hook: Hook, question: Question, form: Kind, old: Json | None, new: Json | None
+def encode_review(
+    hook: CompiledWebhook,
+    question: ReviewInput,
+    form: ServedKind,
+    old: Json | None,
+    new: Json | None,
 ) -> tuple[str, bytes]:
     """Return the UID and the body of a review request."""
     request, uid = question.request, str(uuid.uuid4())
@@ -77,8 +83,8 @@ def ask(
             request.kind.group, request.kind.version, request.kind.plural
         ),
         request_sub_resource=request.subresource or optional,
-        name=name_of(request, new) or optional,
-        namespace=namespace_of(request, new) or optional,
+        name=request_name(request, new) or optional,
+        namespace=request_namespace(request, new) or optional,
         operation=question.operation,
         user_info=_user(request.user),
         object=new,
@@ -91,73 +97,73 @@ def ask(
         "apiVersion": f"{ADMISSION}/{review_version(hook)}",
         "request": admission_request,
     }
-    return uid, encode(envelope)
+    return uid, encode_json(envelope)
 
 
-def _kind(question: Question, form: Kind) -> GroupVersionKind:
-    return GroupVersionKind(*(question.shown or (form.group, form.version, form.kind)))
+def _kind(question: ReviewInput, form: ServedKind) -> GroupVersionKind:
+    return GroupVersionKind(*(question.reviewed_kind or (form.group, form.version, form.kind)))
 
 
-def _user(user: User) -> UserInfo:
+def _user(user: RequestUser) -> UserInfo:
     return UserInfo(username=user.name, uid=user.uid, groups=list(user.groups))
 
 
-def read_answer(hook: Hook, uid: str, body: bytes) -> AdmissionResponse:
+def decode_response(hook: CompiledWebhook, uid: str, body: bytes) -> AdmissionResponse:
     """Decode a webhook's response and check that it belongs to the request.
 
     Raises:
-        BadAnswer: the response is invalid.
+        InvalidAdmissionResponse: the response is invalid.
     """
     try:
         review = msgspec.json.decode(body, type=AdmissionReview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"the response is not an AdmissionReview: {error}") from None
+        raise InvalidAdmissionResponse(f"the response is not an AdmissionReview: {error}") from None
     version = review_version(hook)
     response = review.response
     if version == "v1":
         if (review.api_version, review.kind) != (f"{ADMISSION}/v1", "AdmissionReview"):
             given = f"{review.api_version or '/'}, Kind={review.kind}"
-            raise BadAnswer(
+            raise InvalidAdmissionResponse(
                 f"expected webhook response of {ADMISSION}/v1, Kind=AdmissionReview, got {given}"
             )
         if response is not None and response.uid != uid:
-            raise BadAnswer(f'expected response.uid="{uid}", got "{response.uid}"')
+            raise InvalidAdmissionResponse(f'expected response.uid="{uid}", got "{response.uid}"')
     if response is None:
-        raise BadAnswer("webhook response was absent")
+        raise InvalidAdmissionResponse("webhook response was absent")
     _check_patch(hook, response, version)
     return response
 
 
-def _check_patch(hook: Hook, response: AdmissionResponse, version: str) -> None:
+def _check_patch(hook: CompiledWebhook, response: AdmissionResponse, version: str) -> None:
     patch, type_ = response.patch, response.patch_type
     if not hook.mutating:
         if version == "v1" and patch:
-            raise BadAnswer("validating webhook may not return response.patch")
+            raise InvalidAdmissionResponse("validating webhook may not return response.patch")
         if version == "v1" and type_:
-            raise BadAnswer("validating webhook may not return response.patchType")
+            raise InvalidAdmissionResponse("validating webhook may not return response.patchType")
     elif patch and type_ is None and version == "v1":
-        raise BadAnswer("webhook returned response.patch but not response.patchType")
+        raise InvalidAdmissionResponse("webhook returned response.patch but not response.patchType")
     elif type_ and not patch and version == "v1":
-        raise BadAnswer("webhook returned response.patchType but not response.patch")
+        raise InvalidAdmissionResponse("webhook returned response.patchType but not response.patch")
     elif patch and type_ not in (None, "JSONPatch"):
-        raise BadAnswer(f'webhook returned invalid response.patchType of "{type_}"')
+        raise InvalidAdmissionResponse(f'webhook returned invalid response.patchType of "{type_}"')
 
 
-def operations_of(response: AdmissionResponse) -> Any:
+def patch_operations(response: AdmissionResponse) -> Any:
     """Return the operations of a response's patch.
 
     Raises:
-        BadAnswer: the patch is invalid.
+        InvalidAdmissionResponse: the patch is invalid.
     """
     if not response.patch:
         return []
     try:
         return msgspec.json.decode(base64.b64decode(response.patch, validate=True))
     except (binascii.Error, ValueError, RecursionError) as error:
-        raise BadAnswer(f"the patch is invalid: {error}") from None
+        raise InvalidAdmissionResponse(f"the patch is invalid: {error}") from None
 
 
-def denial(hook: Hook, status: Status | None) -> StatusError:
+def denial_error(hook: CompiledWebhook, status: Status | None) -> StatusError:
     """Return the error of a write that a webhook denied."""
     given = status or Status()
     text = given.message or given.reason
@@ -173,16 +179,16 @@ def denial(hook: Hook, status: Status | None) -> StatusError:
     return StatusError(changed)
 
 
-def is_namespace(kind: Kind) -> bool:
+def is_namespace(kind: ServedKind) -> bool:
     return not kind.group and kind.kind == "Namespace"
 
 
-def namespace_of(request: Call, obj: Json | None) -> str:
+def request_namespace(request: ApiRequest, obj: Json | None) -> str:
     """Return the namespace of a request; that of a Namespace object is its name."""
-    return name_of(request, obj) if is_namespace(request.kind) else request.namespace or ""
+    return request_name(request, obj) if is_namespace(request.kind) else request.namespace or ""
 
 
-def name_of(request: Call, obj: Json | None) -> str:
+def request_name(request: ApiRequest, obj: Json | None) -> str:
     """Return the name of the requested object; empty before the server generates one."""
     if request.name or obj is None:
         return request.name

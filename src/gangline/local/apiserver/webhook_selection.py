@@ -19,18 +19,26 @@ from gangline.api.admission import (
     ValidatingWebhookConfiguration,
     Webhook,
 )
-from gangline.api.selectors import NOTHING, Selector, SelectorError, from_object
-from gangline.local.apiserver.registry import Json, Kind
+from gangline.api.selectors import NOTHING, Selector, SelectorError, selector_from_object
+from gangline.local.apiserver.registry import Json, ServedKind
 
 MUTATING, VALIDATING = "mutatingwebhookconfigurations", "validatingwebhookconfigurations"
-TYPES = {MUTATING: MutatingWebhookConfiguration, VALIDATING: ValidatingWebhookConfiguration}
-EXEMPT = (MUTATING, VALIDATING, "validatingadmissionpolicies", "validatingadmissionpolicybindings")
+CONFIGURATION_TYPES = {
+    MUTATING: MutatingWebhookConfiguration,
+    VALIDATING: ValidatingWebhookConfiguration,
+}
+EXEMPT_RESOURCES = (
+    MUTATING,
+    VALIDATING,
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+)
 """Resources of the same group that no webhook sees: a webhook could forbid its own removal."""
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hook:
+class CompiledWebhook:
     """A webhook with compiled selectors."""
 
     spec: Webhook
@@ -47,37 +55,37 @@ class Hook:
         return isinstance(self.spec, MutatingWebhook)
 
     @property
-    def asked_again(self) -> bool:
+    def is_reinvoked(self) -> bool:
         """True if it is called again after later webhooks changed the object."""
         spec = self.spec
         return isinstance(spec, MutatingWebhook) and spec.reinvocation_policy == "IfNeeded"
 
 
-class Matched(NamedTuple):
+class MatchedWebhook(NamedTuple):
     """A webhook whose rules match a write, and the version in which it receives the object."""
 
-    hook: Hook
-    kind: Kind
+    hook: CompiledWebhook
+    kind: ServedKind
 
 
-class Subject(NamedTuple):
+class WriteAttributes(NamedTuple):
     """The attributes of a write that rules match."""
 
     operation: str
-    kind: Kind
+    kind: ServedKind
     subresource: str
 
 
-def hooks_of(plural: str, body: bytes) -> list[Hook]:
+def compile_webhooks(plural: str, body: bytes) -> list[CompiledWebhook]:
     """Return the webhooks of a stored configuration in order.
 
     Raises:
         msgspec.ValidationError: the configuration is invalid; validation prevents storing one.
     """
     # Not strict: schemas accept ``10.0`` as an integer, as JSON does.
-    found = msgspec.json.decode(body, type=TYPES[plural], strict=False)
+    found = msgspec.json.decode(body, type=CONFIGURATION_TYPES[plural], strict=False)
     return [
-        Hook(
+        CompiledWebhook(
             webhook,
             _selector(webhook, "namespace_selector"),
             _selector(webhook, "object_selector"),
@@ -88,62 +96,68 @@ def hooks_of(plural: str, body: bytes) -> list[Hook]:
 
 def _selector(webhook: Webhook, name: str) -> Selector:
     try:
-        return from_object(getattr(webhook, name))
+        return selector_from_object(getattr(webhook, name))
     except SelectorError:
         return NOTHING
 
 
-def matching(hooks: Iterable[Hook], subject: Subject, forms: Sequence[Kind]) -> list[Matched]:
+def match_webhooks(
+    hooks: Iterable[CompiledWebhook], subject: WriteAttributes, forms: Sequence[ServedKind]
+) -> list[MatchedWebhook]:
     """Return the webhooks whose rules match. ``forms``: the kind of the write, then its other
     versions.
     """
-    if subject.kind.group == GROUP and subject.kind.plural in EXEMPT:
+    if subject.kind.group == GROUP and subject.kind.plural in EXEMPT_RESOURCES:
         return []
-    found = (_matched(hook, subject, forms) for hook in hooks)
+    found = (_match_webhook(hook, subject, forms) for hook in hooks)
     return [each for each in found if each is not None]
 
 
-def _matched(hook: Hook, subject: Subject, forms: Sequence[Kind]) -> Matched | None:
+def _match_webhook(
+    hook: CompiledWebhook, subject: WriteAttributes, forms: Sequence[ServedKind]
+) -> MatchedWebhook | None:
     exact = hook.spec.match_policy == "Exact"
     for form in forms[:1] if exact else forms:
         if any(rule_matches(rule, subject, form) for rule in hook.spec.rules):
-            return Matched(hook, form)
+            return MatchedWebhook(hook, form)
     return None
 
 
-def rule_matches(rule: RuleWithOperations, subject: Subject, form: Kind) -> bool:
+def rule_matches(rule: RuleWithOperations, subject: WriteAttributes, form: ServedKind) -> bool:
     """Return True if a rule matches a write in one version of its kind."""
     return (
-        _has(rule.operations, subject.operation)
-        and _has(rule.api_groups, form.group)
-        and _has(rule.api_versions, form.version)
-        and any(_names(text, form.plural, subject.subresource) for text in rule.resources)
+        _contains(rule.operations, subject.operation)
+        and _contains(rule.api_groups, form.group)
+        and _contains(rule.api_versions, form.version)
+        and any(
+            _resource_matches(text, form.plural, subject.subresource) for text in rule.resources
+        )
         and _in_scope(rule.scope, form)
     )
 
 
-def _has(listed: Sequence[str], wanted: str) -> bool:
-    return "*" in listed or wanted in listed
+def _contains(listed: Sequence[str], value: str) -> bool:
+    return "*" in listed or value in listed
 
 
-def _names(text: str, plural: str, subresource: str) -> bool:
+def _resource_matches(text: str, plural: str, subresource: str) -> bool:
     resource, _, part = text.partition("/")
     return resource in ("*", plural) and part in ("*", subresource)
 
 
-def _in_scope(scope: str, kind: Kind) -> bool:
+def _in_scope(scope: str, kind: ServedKind) -> bool:
     return scope in ("", "*") or (scope == "Namespaced") == kind.namespaced
 
 
-def objects_meant(hook: Hook, old: Json | None, new: Json | None) -> bool:
+def object_selector_matches(hook: CompiledWebhook, old: Json | None, new: Json | None) -> bool:
     """Return True if the object selector matches the state before or after the write."""
     if not hook.objects.requirements:
-        return not hook.objects.nothing
+        return not hook.objects.matches_nothing
     states = (state for state in (new, old) if state is not None)
-    return any(hook.objects.matches(labels_of(state)) for state in states)
+    return any(hook.objects.matches(object_labels(state)) for state in states)
 
 
-def labels_of(obj: Json) -> Labels:
+def object_labels(obj: Json) -> Labels:
     """Return the labels of an object; empty unless they are a map of strings."""
     meta = obj.get("metadata")
     labels = meta.get("labels") if isinstance(meta, dict) else None

@@ -1,7 +1,7 @@
 """Admission webhooks: which are called for a write, in which order, and with what result.
 
-``Webhooks`` keeps the configured webhooks consistent with the store. For a write that no webhook
-matches it returns no ``Review``, at the cost of one dictionary lookup. A review calls mutating
+``WebhookAdmission`` keeps the configured webhooks consistent with the store. For a write that no webhook
+matches it returns no ``WebhookReview``, at the cost of one dictionary lookup. A review calls mutating
 webhooks in turn and validating ones concurrently. A writer locks nothing during these calls;
 afterwards it checks that the state on which it is based is still current.
 
@@ -16,88 +16,92 @@ import msgspec
 from gangline.api.admission import GROUP, AdmissionResponse
 from gangline.local.apiserver import conversion, objects
 from gangline.local.apiserver.errors import internal, not_found, timed_out
-from gangline.local.apiserver.history import DELETED, Event, Record
-from gangline.local.apiserver.machinery.patches import PatchError, json_patch, same_json
-from gangline.local.apiserver.registry import Json, Kind, Registry
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.webhook_call import CallFailed, WebhookLink
+from gangline.local.apiserver.history import DELETED, CacheEvent, ObjectRevision
+from gangline.local.apiserver.machinery.patches import PatchError, json_patch, json_equal
+from gangline.local.apiserver.registry import Json, ServedKind, Registry
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.webhook_call import WebhookCallError, WebhookClient
 from gangline.local.apiserver.webhook_review import (
-    BadAnswer,
-    Question,
-    ask,
-    denial,
+    InvalidAdmissionResponse,
+    ReviewInput,
+    encode_review,
+    denial_error,
     is_namespace,
-    namespace_of,
-    operations_of,
-    options_of,
-    read_answer,
+    request_namespace,
+    patch_operations,
+    request_options,
+    decode_response,
 )
 from gangline.local.apiserver.webhook_selection import (
     MUTATING,
-    TYPES,
+    CONFIGURATION_TYPES,
     VALIDATING,
-    Hook,
-    Matched,
-    Subject,
-    hooks_of,
-    labels_of,
-    matching,
-    objects_meant,
+    CompiledWebhook,
+    MatchedWebhook,
+    WriteAttributes,
+    compile_webhooks,
+    object_labels,
+    match_webhooks,
+    object_selector_matches,
 )
 
 log = logging.getLogger(__name__)
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
-LONGEST_S = 34.0
+TOTAL_TIMEOUT_S = 34.0
 """Total time limit in seconds for all webhooks of one write, as in Kubernetes."""
-TOO_LATE = "request did not complete within requested timeout - context deadline exceeded"
+DEADLINE_MESSAGE = "request did not complete within requested timeout - context deadline exceeded"
 
-Shown = tuple[str, str, str]
+ReviewedKind = tuple[str, str, str]
 
 
-class Webhooks:
+class WebhookAdmission:
     """The configured webhooks."""
 
-    def __init__(self, store: Store, registry: Registry, link: WebhookLink) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry, link: WebhookClient) -> None:
         self._store = store
         self._registry = registry
         self._link = link
-        self._configured: dict[str, dict[str, list[Hook]]] = {name: {} for name in TYPES}
-        self._matched: dict[tuple[str, ...], tuple[list[Matched], list[Matched]]] = {}
+        self._configured: dict[str, dict[str, list[CompiledWebhook]]] = {
+            name: {} for name in CONFIGURATION_TYPES
+        }
+        self._matched: dict[tuple[str, ...], tuple[list[MatchedWebhook], list[MatchedWebhook]]] = {}
         self._generation = -1
-        self._any = False
+        self._has_webhooks = False
 
     def load(self) -> None:
         """Load the stored configurations and follow their changes."""
-        for plural in TYPES:
-            cache = self._store.topic(f"{plural}.{GROUP}")
+        for plural in CONFIGURATION_TYPES:
+            cache = self._store.cache(f"{plural}.{GROUP}")
             for record in cache.records.values():
-                self._configured[plural][record.key] = _readable(plural, record)
-        self._any = any(self._configured.values())
-        self._store.on_change(f"{MUTATING}.{GROUP}", lambda event: self._changed(MUTATING, event))
-        self._store.on_change(
-            f"{VALIDATING}.{GROUP}", lambda event: self._changed(VALIDATING, event)
+                self._configured[plural][record.key] = _compile_or_skip(plural, record)
+        self._has_webhooks = any(self._configured.values())
+        self._store.add_listener(
+            f"{MUTATING}.{GROUP}", lambda event: self._on_change(MUTATING, event)
+        )
+        self._store.add_listener(
+            f"{VALIDATING}.{GROUP}", lambda event: self._on_change(VALIDATING, event)
         )
 
-    def _changed(self, plural: str, event: Event) -> None:
+    def _on_change(self, plural: str, event: CacheEvent) -> None:
         configured, record = self._configured[plural], event.record
         if event.type == DELETED:
             configured.pop(record.key, None)
         else:
-            configured[record.key] = _readable(plural, record)
-        self._any = any(self._configured.values())
+            configured[record.key] = _compile_or_skip(plural, record)
+        self._has_webhooks = any(self._configured.values())
         self._matched.clear()
 
     def review(
         self,
-        request: Call,
+        request: ApiRequest,
         operation: str,
         *,
         options: Json | None = None,
         dry_run: bool = False,
-        shown: Shown | None = None,
-    ) -> "Review | None":
+        shown: ReviewedKind | None = None,
+    ) -> "WebhookReview | None":
         """Return the review of a write, or None if no webhook matches it.
 
         Args:
@@ -107,16 +111,20 @@ class Webhooks:
             dry_run: True if nothing is stored although the query does not request a dry run.
             shown: group, version and kind of the reviewed object if not of the request's kind.
         """
-        if not self._any:
+        if not self._has_webhooks:
             return None
-        mutating, validating = self._meaning(Subject(operation, request.kind, request.subresource))
+        mutating, validating = self._match(
+            WriteAttributes(operation, request.kind, request.subresource)
+        )
         if not mutating and not validating:
             return None
         dry = dry_run or request.dry_run
-        question = Question(request, operation, options_of(request, operation, options), shown, dry)
-        return Review(self._store, self._link, question, mutating, validating)
+        question = ReviewInput(
+            request, operation, request_options(request, operation, options), shown, dry
+        )
+        return WebhookReview(self._store, self._link, question, mutating, validating)
 
-    def _meaning(self, subject: Subject) -> tuple[list[Matched], list[Matched]]:
+    def _match(self, subject: WriteAttributes) -> tuple[list[MatchedWebhook], list[MatchedWebhook]]:
         if self._generation != self._registry.generation:
             self._matched.clear()
             self._generation = self._registry.generation
@@ -124,23 +132,23 @@ class Webhooks:
         key = (subject.operation, kind.group, kind.version, kind.plural, subject.subresource)
         found = self._matched.get(key)
         if found is None:
-            others = (k for k in self._registry if k.topic == kind.topic)
+            others = (k for k in self._registry if k.storage_name == kind.storage_name)
             forms = [kind, *(k for k in others if k is not kind)]
             found = (
-                matching(self._hooks(MUTATING), subject, forms),
-                matching(self._hooks(VALIDATING), subject, forms),
+                match_webhooks(self._hooks(MUTATING), subject, forms),
+                match_webhooks(self._hooks(VALIDATING), subject, forms),
             )
             self._matched[key] = found
         return found
 
-    def _hooks(self, plural: str) -> list[Hook]:
+    def _hooks(self, plural: str) -> list[CompiledWebhook]:
         configured = self._configured[plural]
         return [hook for name in sorted(configured) for hook in configured[name]]
 
 
-def _readable(plural: str, record: Record) -> list[Hook]:
+def _compile_or_skip(plural: str, record: ObjectRevision) -> list[CompiledWebhook]:
     try:
-        return hooks_of(plural, record.body)
+        return compile_webhooks(plural, record.body)
     except msgspec.ValidationError as error:
         # Refusing every write, or the start, would also prevent the repair.
         log.error(
@@ -150,23 +158,23 @@ def _readable(plural: str, record: Record) -> list[Hook]:
         return []
 
 
-class Review:
+class WebhookReview:
     """The webhook calls for one write."""
 
     def __init__(
         self,
-        store: Store,
-        link: WebhookLink,
-        question: Question,
-        mutating: list[Matched],
-        validating: list[Matched],
+        store: ObjectStore,
+        link: WebhookClient,
+        question: ReviewInput,
+        mutating: list[MatchedWebhook],
+        validating: list[MatchedWebhook],
     ) -> None:
         self._store = store
         self._link = link
-        self._question = question
+        self._input = question
         self._mutating = mutating
         self._validating = validating
-        self._deadline = asyncio.get_running_loop().time() + LONGEST_S
+        self._deadline = asyncio.get_running_loop().time() + TOTAL_TIMEOUT_S
 
     async def admit(self, old: Json | None, new: Json) -> Json:
         """Call all webhooks without a step between; return ``new`` as they changed it.
@@ -186,19 +194,19 @@ class Review:
         Raises:
             StatusError: a webhook denies the write, fails, or returns an invalid response.
         """
-        asked: set[Hook] = set()
-        due: set[Hook] = set()
+        asked: set[CompiledWebhook] = set()
+        due: set[CompiledWebhook] = set()
         for is_second in (False, True):
             for matched in self._mutating:
                 hook = matched.hook
-                if (is_second and hook not in due) or not self._means(hook, old, new):
+                if (is_second and hook not in due) or not self._selectors_match(hook, old, new):
                     continue
-                changed = await self._mutated(matched, old, new)
+                changed = await self._call_mutating(matched, old, new)
                 if changed is not None:
                     new = changed
                     due |= asked
                     asked.clear()
-                if hook.asked_again:
+                if hook.is_reinvoked:
                     asked.add(hook)
             if not due:
                 break
@@ -210,37 +218,41 @@ class Review:
         Raises:
             StatusError: a webhook denies the write, or fails.
         """
-        meant = [each for each in self._validating if self._means(each.hook, old, new)]
-        answers = [self._ask(each, old, new) for each in meant]
+        meant = [each for each in self._validating if self._selectors_match(each.hook, old, new)]
+        answers = [self._call_webhook(each, old, new) for each in meant]
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _means(self, hook: Hook, old: Json | None, new: Json | None) -> bool:
-        return self._namespace_meant(hook, new) and objects_meant(hook, old, new)
+    def _selectors_match(self, hook: CompiledWebhook, old: Json | None, new: Json | None) -> bool:
+        return self._namespace_selector_matches(hook, new) and object_selector_matches(
+            hook, old, new
+        )
 
-    def _namespace_meant(self, hook: Hook, new: Json | None) -> bool:
+    def _namespace_selector_matches(self, hook: CompiledWebhook, new: Json | None) -> bool:
         if not hook.namespaces.requirements:
-            return not hook.namespaces.nothing
-        request = self._question.request
+            return not hook.namespaces.matches_nothing
+        request = self._input.request
         if is_namespace(request.kind) and not request.subresource and new is not None:
-            return hook.namespaces.matches(labels_of(new))
-        name = namespace_of(request, new)
+            return hook.namespaces.matches(object_labels(new))
+        name = request_namespace(request, new)
         if not name:
             return True
-        record = self._store.topic("namespaces.").latest(name)
+        record = self._store.cache("namespaces.").latest(name)
         if record is None:
             raise not_found("namespaces", "", name)
         return hook.namespaces.matches(record.labels)
 
-    async def _mutated(self, matched: Matched, old: Json | None, new: Json | None) -> Json | None:
+    async def _call_mutating(
+        self, matched: MatchedWebhook, old: Json | None, new: Json | None
+    ) -> Json | None:
         """Return the object as a webhook changed it, or None if it did not."""
-        response = await self._ask(matched, old, new)
+        response = await self._call_webhook(matched, old, new)
         hook = matched.hook
         if response is None:
             return None
         try:
-            operations = operations_of(response)
+            operations = patch_operations(response)
             if not operations:
                 return None
             if new is None:
@@ -248,48 +260,48 @@ class Review:
                     f'admission webhook "{hook.name}" attempted to modify the object, which is '
                     "not supported for this operation"
                 )
-            before = self._shown(matched.kind, new)
+            before = self._in_version(matched.kind, new)
             after = json_patch(before, operations)
-        except (BadAnswer, PatchError) as error:
+        except (InvalidAdmissionResponse, PatchError) as error:
             raise internal(f'admission webhook "{hook.name}": {error}') from None
-        if same_json(before, after):
+        if json_equal(before, after):
             return None
-        return self._settled(matched.kind, after)
+        return self._normalize_patched(matched.kind, after)
 
-    def _settled(self, form: Kind, obj: Json) -> Json:
+    def _normalize_patched(self, form: ServedKind, obj: Json) -> Json:
         """Normalize a patched object: stored form, no unknown fields, all defaults."""
-        if self._question.shown is not None:
+        if self._input.reviewed_kind is not None:
             return obj
         form.schema.prune(obj)
         obj = conversion.to_stored(form, obj)
-        with objects.types_checked(form, obj):
-            objects.set_defaults(form, obj)
+        with objects.report_type_errors(form, obj):
+            objects.apply_defaults(form, obj)
         return obj
 
-    def _shown(self, form: Kind, obj: Json) -> Json:
-        return obj if self._question.shown is not None else conversion.from_stored(form, obj)
+    def _in_version(self, form: ServedKind, obj: Json) -> Json:
+        return obj if self._input.reviewed_kind is not None else conversion.from_stored(form, obj)
 
-    async def _ask(
-        self, matched: Matched, old: Json | None, new: Json | None
+    async def _call_webhook(
+        self, matched: MatchedWebhook, old: Json | None, new: Json | None
     ) -> AdmissionResponse | None:
         """Return a webhook's response, or None if it failed and its failure policy is Ignore."""
         hook, form = matched
-        loop, request = asyncio.get_running_loop(), self._question.request
+        loop, request = asyncio.get_running_loop(), self._input.request
         left = self._deadline - loop.time()
         if left <= 0:
-            raise timed_out(f"Timeout: {TOO_LATE}")
-        before = None if old is None else self._shown(form, old)
-        after = None if new is None else self._shown(form, new)
-        uid, body = ask(hook, self._question, form, before, after)
+            raise timed_out(f"Timeout: {DEADLINE_MESSAGE}")
+        before = None if old is None else self._in_version(form, old)
+        after = None if new is None else self._in_version(form, new)
+        uid, body = encode_review(hook, self._input, form, before, after)
         try:
             try:
-                answer = await self._link.ask(hook, body, min(hook.spec.timeout_seconds, left))
-            except CallFailed as error:
-                raise BadAnswer(f"failed to call webhook: {error}") from error
-            response = read_answer(hook, uid, answer)
-        except BadAnswer as error:
+                answer = await self._link.call(hook, body, min(hook.spec.timeout_seconds, left))
+            except WebhookCallError as error:
+                raise InvalidAdmissionResponse(f"failed to call webhook: {error}") from error
+            response = decode_response(hook, uid, answer)
+        except InvalidAdmissionResponse as error:
             if loop.time() >= self._deadline:
-                raise timed_out(f"Timeout: {TOO_LATE}") from None
+                raise timed_out(f"Timeout: {DEADLINE_MESSAGE}") from None
             failed = f'failed calling webhook "{hook.name}": {error}'
             if hook.spec.failure_policy != "Ignore":
                 raise internal(failed) from None
@@ -297,5 +309,5 @@ class Review:
             return None
         request.warnings += response.warnings or []
         if not response.allowed:
-            raise denial(hook, response.status)
+            raise denial_error(hook, response.status)
         return response

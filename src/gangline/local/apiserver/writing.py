@@ -15,22 +15,29 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gangline.local.apiserver import conversion, lifecycle, objects
-from gangline.local.apiserver.admission import Admission
+from gangline.local.apiserver.admission import BuiltinAdmission
 from gangline.local.apiserver.errors import already_exists, conflict, not_found
-from gangline.local.apiserver.history import Record
-from gangline.local.apiserver.machinery.schemas import copied
-from gangline.local.apiserver.negotiation import encode, read_json
-from gangline.local.apiserver.registry import Json, Kind
-from gangline.local.apiserver.removal import Removal, remove
-from gangline.local.apiserver.request import Call
-from gangline.local.apiserver.store import Store
-from gangline.local.apiserver.webhooks import CREATE, DELETE, UPDATE, Review, Shown, Webhooks
+from gangline.local.apiserver.history import ObjectRevision
+from gangline.local.apiserver.machinery.schemas import copy_json
+from gangline.local.apiserver.negotiation import encode_json, read_json
+from gangline.local.apiserver.registry import Json, ServedKind
+from gangline.local.apiserver.removal import DeletionRequest, apply_deletion
+from gangline.local.apiserver.request import ApiRequest
+from gangline.local.apiserver.store import ObjectStore
+from gangline.local.apiserver.webhooks import (
+    CREATE,
+    DELETE,
+    UPDATE,
+    WebhookReview,
+    ReviewedKind,
+    WebhookAdmission,
+)
 
-MODIFIED = (
+MODIFIED_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
 
-Change = Callable[[Json], Json]
+ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
 
@@ -40,12 +47,12 @@ RESTRICTIONS = {
     "finalize": lifecycle.restrict_to_finalize,
 }
 
-REVIEWED = ("", "status", "finalize")
+REVIEWED_SUBRESOURCES = ("", "status", "finalize")
 """Subresources whose body is an object of the kind."""
-NOTHING: dict[str, str] = {}
+EMPTY_INDEX: dict[str, str] = {}
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """The result of a write: the object's bytes, and whether it was created or removed."""
 
     body: bytes
@@ -53,22 +60,27 @@ class Written(NamedTuple):
     removed: bool = False
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Writer:
+class WritePath:
     """The write path over a store."""
 
     def __init__(
-        self, store: Store, admission: Admission, webhooks: Webhooks | None = None
+        self,
+        store: ObjectStore,
+        admission: BuiltinAdmission,
+        webhooks: WebhookAdmission | None = None,
     ) -> None:
         """Without ``webhooks`` none is called: the server's own writes use this."""
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
 
-    async def create(self, request: Call, obj: Json, *, owner_tracked: bool = False) -> Written:
+    async def create(
+        self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
+    ) -> WriteResult:
         """Store a new object.
 
         Raises:
@@ -78,129 +90,143 @@ class Writer:
         objects.check_identity(request, obj)
         review = self._review(request, CREATE)
         if review is not None:
-            obj = await self._mutated_new(request, review, obj)
-        obj = self._completed_new(request, obj, owner_tracked)
+            obj = await self._mutate_new(request, review, obj)
+        obj = self._complete_new(request, obj, owner_tracked)
         if review is not None:
             objects.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
             self._check_namespace(request)
             self._admission.admit_creation(kind, obj)
-        if self._store.topic(kind.topic).latest(request.key) is not None:
+        if self._store.cache(kind.storage_name).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
         return await self._store_object(request, obj, created=True)
 
-    async def _mutated_new(self, request: Call, review: Review, obj: Json) -> Json:
+    async def _mutate_new(self, request: ApiRequest, review: WebhookReview, obj: Json) -> Json:
         kind = request.kind
         self._check_namespace(request)
-        objects.check_fields(request, obj)
+        objects.prune_unknown_fields(request, obj)
         obj = conversion.to_stored(kind, obj)
-        with objects.types_checked(kind, obj):
-            objects.set_defaults(kind, obj)
+        with objects.report_type_errors(kind, obj):
+            objects.apply_defaults(kind, obj)
         changed = await review.mutate(None, obj)
         return conversion.from_stored(kind, changed or obj)
 
-    def _completed_new(self, request: Call, obj: Json, owner_tracked: bool) -> Json:
+    def _complete_new(self, request: ApiRequest, obj: Json, owner_tracked: bool) -> Json:
         kind = request.kind
         meta = objects.check_identity(request, obj)
-        objects.name_new(request, meta)
+        objects.assign_name(request, meta)
         self._check_namespace(request)
-        objects.check_fields(request, obj)
+        objects.prune_unknown_fields(request, obj)
         if kind.note:
             request.warnings.append(kind.note)
-        lifecycle.stamp_creation(kind, meta, now())
+        lifecycle.set_creation_metadata(kind, meta, utc_now())
         obj = conversion.to_stored(kind, obj)
-        with objects.types_checked(kind, obj):
-            objects.set_defaults(kind, obj)
+        with objects.report_type_errors(kind, obj):
+            objects.apply_defaults(kind, obj)
             self._admission.admit_creation(kind, obj)
             if not owner_tracked:
-                objects.track(request, None, obj, now())
-        objects.validate_new(kind, obj)
+                objects.track_managed_fields(request, None, obj, utc_now())
+        objects.validate_creation(kind, obj)
         objects.check_size(request, obj)
         return obj
 
-    async def update(self, request: Call, make: Change, *, owner_tracked: bool = False) -> Written:
+    async def update(
+        self, request: ApiRequest, make: ChangeFunction, *, owner_tracked: bool = False
+    ) -> WriteResult:
         """Replace an object by the result of ``make``.
 
         Raises:
             StatusError: it does not exist, it changed since the client read it, the new state is
                 invalid, or a webhook forbids it.
         """
-        kind, cache = request.kind, self._store.topic(request.kind.topic)
+        kind, cache = request.kind, self._store.cache(request.kind.storage_name)
         review = self._review(request, UPDATE)
         while True:
-            record = self._present(request)
+            record = self._current(request)
             stored = read_json(record.body)
             new = make(conversion.from_stored(kind, stored))
             if review is not None:
-                new = await self._mutated(request, review, record, stored, copied(new))
-            new = self._completed(request, record, stored, new, owner_tracked)
+                new = await self._mutate(request, review, record, stored, copy_json(new))
+            new = self._complete(request, record, stored, new, owner_tracked)
             if review is None:
                 break
             objects.check_size(request, new, may_have_grown=True)
             await review.validate(stored, new)
             if cache.latest(request.key) is record:
                 break
-        if lifecycle.unchanged(stored, new):
-            return await self._as_it_is(request, record)
-        if lifecycle.is_going(new) and lifecycle.may_vanish(new):
+        if lifecycle.is_unchanged(stored, new):
+            return await self._return_unchanged(request, record)
+        if lifecycle.is_deleting(new) and lifecycle.can_be_removed(new):
             return await self._remove(request, new, request.dry_run)
         return await self._store_object(request, new)
 
-    async def _mutated(
-        self, request: Call, review: Review, record: Record, stored: Json, new: Json
+    async def _mutate(
+        self,
+        request: ApiRequest,
+        review: WebhookReview,
+        record: ObjectRevision,
+        stored: Json,
+        new: Json,
     ) -> Json:
         kind = request.kind
-        new = self._restricted(request, record, stored, new)
-        with objects.types_checked(kind, new):
-            objects.set_defaults(kind, new)
+        new = self._restrict(request, record, stored, new)
+        with objects.report_type_errors(kind, new):
+            objects.apply_defaults(kind, new)
         changed = await review.mutate(stored, new)
         return conversion.from_stored(kind, changed or new)
 
-    def _completed(
-        self, request: Call, record: Record, stored: Json, new: Json, owner_tracked: bool
+    def _complete(
+        self,
+        request: ApiRequest,
+        record: ObjectRevision,
+        stored: Json,
+        new: Json,
+        owner_tracked: bool,
     ) -> Json:
         kind = request.kind
-        new = self._restricted(request, record, stored, new)
-        with objects.types_checked(kind, new):
-            objects.set_defaults(kind, new)
+        new = self._restrict(request, record, stored, new)
+        with objects.report_type_errors(kind, new):
+            objects.apply_defaults(kind, new)
             if not owner_tracked:
-                objects.track(request, stored, new, now())
+                objects.track_managed_fields(request, stored, new, utc_now())
             if not request.subresource:
                 self._admission.admit_update(kind, stored, new)
-        lifecycle.count_generation(kind, stored, new)
-        objects.validate_changed(request, stored, new)
+        lifecycle.increment_generation(kind, stored, new)
+        objects.validate_change(request, stored, new)
         objects.check_size(request, new)
         return new
 
-    def _restricted(self, request: Call, record: Record, stored: Json, new: Json) -> Json:
+    def _restrict(
+        self, request: ApiRequest, record: ObjectRevision, stored: Json, new: Json
+    ) -> Json:
         """Return the desired state in stored form, without changes that are not permitted."""
         meta = objects.check_identity(request, new)
         self._check_base(request, record, stored, meta)
-        objects.check_fields(request, new)
+        objects.prune_unknown_fields(request, new)
         new = conversion.to_stored(request.kind, new)
-        lifecycle.carry_over(stored, new)
+        lifecycle.preserve_system_metadata(stored, new)
         restrict = RESTRICTIONS.get(request.subresource)
         if restrict is not None:
             restrict(request.kind, stored, new)
         return new
 
-    async def delete(self, request: Call, removal: Removal) -> Written:
+    async def delete(self, request: ApiRequest, removal: DeletionRequest) -> WriteResult:
         """Remove an object, or set its deletion timestamp.
 
         Raises:
             StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
         """
-        kind, cache = request.kind, self._store.topic(request.kind.topic)
-        options = removal.options()
+        kind, cache = request.kind, self._store.cache(request.kind.storage_name)
+        options = removal.to_delete_options()
         review = self._review(request, DELETE, options=options, dry_run=removal.dry_run)
         while True:
-            record = self._present(request)
+            record = self._current(request)
             self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
             check_preconditions(request, obj, removal.uid, removal.revision)
-            is_gone = remove(kind, obj, removal, now())
-            if not is_gone and lifecycle.unchanged(before, obj):
-                return await self._as_it_is(request, record)
+            is_gone = apply_deletion(kind, obj, removal, utc_now())
+            if not is_gone and lifecycle.is_unchanged(before, obj):
+                return await self._return_unchanged(request, record)
             if review is None:
                 break
             await review.mutate(before, None)
@@ -211,68 +237,83 @@ class Writer:
             return await self._remove(request, obj, removal.dry_run)
         return await self._store_object(request, obj, dry_run=removal.dry_run)
 
-    def review(self, request: Call, operation: str, shown: Shown) -> Review | None:
+    def review(
+        self, request: ApiRequest, operation: str, shown: ReviewedKind
+    ) -> WebhookReview | None:
         """Return the review of a subresource's own object, such as a Scale."""
         if self._webhooks is None:
             return None
         return self._webhooks.review(request, operation, shown=shown)
 
     def _review(
-        self, request: Call, operation: str, *, options: Json | None = None, dry_run: bool = False
-    ) -> Review | None:
+        self,
+        request: ApiRequest,
+        operation: str,
+        *,
+        options: Json | None = None,
+        dry_run: bool = False,
+    ) -> WebhookReview | None:
         # The body of other subresources is another kind: they call ``review`` themselves.
-        if self._webhooks is None or request.subresource not in REVIEWED:
+        if self._webhooks is None or request.subresource not in REVIEWED_SUBRESOURCES:
             return None
         return self._webhooks.review(request, operation, options=options, dry_run=dry_run)
 
-    def _present(self, request: Call) -> Record:
-        record = self._store.topic(request.kind.topic).latest(request.key)
+    def _current(self, request: ApiRequest) -> ObjectRevision:
+        record = self._store.cache(request.kind.storage_name).latest(request.key)
         if record is None:
             raise not_found(request.kind.plural, request.kind.group, request.name)
         return record
 
-    def _check_namespace(self, request: Call) -> None:
+    def _check_namespace(self, request: ApiRequest) -> None:
         if request.kind.namespaced:
             self._admission.check_namespace(request.kind, request.name, request.namespace or "")
 
-    def _check_base(self, request: Call, record: Record, stored: Json, meta: Json) -> None:
+    def _check_base(
+        self, request: ApiRequest, record: ObjectRevision, stored: Json, meta: Json
+    ) -> None:
         kind = request.kind
         uid = meta.get("uid")
         if uid and uid != stored["metadata"]["uid"]:
             check_preconditions(request, stored, uid, "")
         revision = meta.get("resourceVersion")
         if revision and revision != str(record.rv):
-            raise conflict(kind.plural, kind.group, request.name, MODIFIED)
+            raise conflict(kind.plural, kind.group, request.name, MODIFIED_MESSAGE)
         if not revision and kind.custom:
-            objects.refuse_unconditional(request)
+            objects.reject_unconditional(request)
 
     async def _store_object(
-        self, request: Call, obj: Json, *, created: bool = False, dry_run: bool = False
-    ) -> Written:
+        self, request: ApiRequest, obj: Json, *, created: bool = False, dry_run: bool = False
+    ) -> WriteResult:
         if dry_run or request.dry_run:
-            return Written(encode(obj), created)
-        labels, fields = selectable(request.kind, obj)
-        cache = self._store.topic(request.kind.topic)
+            return WriteResult(encode_json(obj), created)
+        labels, fields = index_object(request.kind, obj)
+        cache = self._store.cache(request.kind.storage_name)
         # A disconnect cancels the handler, but a staged write is committed regardless.
-        record = await asyncio.shield(self._store.put(cache, request.key, obj, labels, fields))
-        return Written(record.body, created)
+        record = await asyncio.shield(
+            self._store.stage_put(cache, request.key, obj, labels, fields)
+        )
+        return WriteResult(record.body, created)
 
-    async def _remove(self, request: Call, obj: Json, dry_run: bool) -> Written:
+    async def _remove(self, request: ApiRequest, obj: Json, dry_run: bool) -> WriteResult:
         if dry_run:
-            return Written(encode(obj), removed=True)
-        labels, fields = selectable(request.kind, obj)
-        cache = self._store.topic(request.kind.topic)
-        record = await asyncio.shield(self._store.remove(cache, request.key, obj, labels, fields))
-        return Written(record.body, removed=True)
+            return WriteResult(encode_json(obj), removed=True)
+        labels, fields = index_object(request.kind, obj)
+        cache = self._store.cache(request.kind.storage_name)
+        record = await asyncio.shield(
+            self._store.stage_removal(cache, request.key, obj, labels, fields)
+        )
+        return WriteResult(record.body, removed=True)
 
-    async def _as_it_is(self, request: Call, record: Record) -> Written:
-        waited = self._store.settled(self._store.topic(request.kind.topic), request.key)
+    async def _return_unchanged(self, request: ApiRequest, record: ObjectRevision) -> WriteResult:
+        waited = self._store.pending_write(
+            self._store.cache(request.kind.storage_name), request.key
+        )
         if waited is not None:
             await asyncio.shield(waited)
-        return Written(record.body)
+        return WriteResult(record.body)
 
 
-def check_preconditions(request: Call, obj: Json, uid: str, revision: str) -> None:
+def check_preconditions(request: ApiRequest, obj: Json, uid: str, revision: str) -> None:
     """Refuse a write with preconditions for another object, or for another state of this one.
 
     Raises:
@@ -290,7 +331,7 @@ def check_preconditions(request: Call, obj: Json, uid: str, revision: str) -> No
         raise conflict(kind.plural, kind.group, request.name, why)
 
 
-def selectable(kind: Kind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
+def index_object(kind: ServedKind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
     labels: Any = obj["metadata"].get("labels")
     # Records are numerous and long-lived: those without labels or fields share one dict.
-    return labels or NOTHING, kind.fields(obj) if kind.selectable else NOTHING
+    return labels or EMPTY_INDEX, kind.selectable_fields(obj) if kind.selectable else EMPTY_INDEX

@@ -14,66 +14,66 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.api.autoscaling import (
-    Behavior,
+    HorizontalPodAutoscalerBehavior,
     HorizontalPodAutoscaler,
     HorizontalPodAutoscalerStatus,
-    ScalingPolicy,
-    ScalingRules,
+    HPAScalingPolicy,
+    HPAScalingRules,
 )
 from gangline.api.conditions import set_condition
 from gangline.api.meta import Condition
-from gangline.local.controllers.autoscaler_metrics import Proposal, Unmeasured
+from gangline.local.controllers.autoscaler_metrics import ReplicaProposal, MetricUnavailable
 
-DOWN_WINDOW_S = 300
-_PERCENT = ScalingPolicy(type="Percent", value=100, period_seconds=15)
-USUAL_UP = ScalingRules(
+DOWNSCALE_STABILIZATION_S = 300
+_PERCENT = HPAScalingPolicy(type="Percent", value=100, period_seconds=15)
+DEFAULT_SCALE_UP_RULES = HPAScalingRules(
     stabilization_window_seconds=0,
     select_policy="Max",
-    policies=[ScalingPolicy(type="Pods", value=4, period_seconds=15), _PERCENT],
+    policies=[HPAScalingPolicy(type="Pods", value=4, period_seconds=15), _PERCENT],
 )
-USUAL_DOWN = ScalingRules(
-    stabilization_window_seconds=DOWN_WINDOW_S, select_policy="Max", policies=[_PERCENT]
+DEFAULT_SCALE_DOWN_RULES = HPAScalingRules(
+    stabilization_window_seconds=DOWNSCALE_STABILIZATION_S, select_policy="Max", policies=[_PERCENT]
 )
-KEPT = timedelta(hours=1)
+HISTORY_RETENTION = timedelta(hours=1)
 """Retention of the history: the longest stabilization window, and twice the longest policy period.
 """
 
-Moment = tuple[datetime, int]
+TimedCount = tuple[datetime, int]
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ScalingHistory:
     """Recent proposals and changes; lost with the process, as in Kubernetes."""
 
-    proposals: tuple[Moment, ...] = ()
-    changes: tuple[Moment, ...] = ()
+    proposals: tuple[TimedCount, ...] = ()
+    changes: tuple[TimedCount, ...] = ()
     """Changes of the number of replicas: positive for scaling up, negative for scaling down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ScalingDecision:
     """The number of replicas to set, its reason, and the status to write."""
 
     replicas: int
     reason: str
     status: HorizontalPodAutoscalerStatus
-    history: History = field(default_factory=History)
+    history: ScalingHistory = field(default_factory=ScalingHistory)
 
 
 class _Outcome(NamedTuple):
     replicas: int
     reason: str
     conditions: Sequence[Condition]
-    history: History
+    history: ScalingHistory
 
 
-def decide(
+def decide_scaling(
     scaler: HorizontalPodAutoscaler,
     current: int,
-    measures: Sequence[Proposal | Unmeasured],
-    history: History,
+    measures: Sequence[ReplicaProposal | MetricUnavailable],
+    history: ScalingHistory,
     now: datetime,
-) -> Decision:
+) -> ScalingDecision:
     """Compute the number of replicas of a target that has ``current`` now."""
     history = _recent(history, current, now)
     low, high = _bounds(scaler)
@@ -88,30 +88,30 @@ def decide(
         reason = "Current number of replicas below Spec.MinReplicas"
         outcome = _Outcome(low, reason, [], history)
     else:
-        outcome = _measured(scaler, current, measures, history, now)
-    return _told(scaler, current, measures, outcome, now)
+        outcome = _from_metrics(scaler, current, measures, history, now)
+    return _scaling_decision(scaler, current, measures, outcome, now)
 
 
-def _measured(
+def _from_metrics(
     scaler: HorizontalPodAutoscaler,
     current: int,
-    measures: Sequence[Proposal | Unmeasured],
-    history: History,
+    measures: Sequence[ReplicaProposal | MetricUnavailable],
+    history: ScalingHistory,
     now: datetime,
 ) -> _Outcome:
-    valid = [measure for measure in measures if isinstance(measure, Proposal)]
-    failed = [measure for measure in measures if isinstance(measure, Unmeasured)]
+    valid = [measure for measure in measures if isinstance(measure, ReplicaProposal)]
+    failed = [measure for measure in measures if isinstance(measure, MetricUnavailable)]
     largest = max(valid, key=lambda proposal: proposal.replicas, default=None)
     if largest is None or (failed and largest.replicas < current):
-        error = failed[0] if failed else Unmeasured("FailedGetResourceMetric", "no measures")
+        error = failed[0] if failed else MetricUnavailable("FailedGetResourceMetric", "no measures")
         inactive = _condition("ScalingActive", False, error.reason, error.message)
         return _Outcome(current, "", [inactive], history)
-    why = f"the HPA was able to successfully calculate a replica count from {largest.what}"
+    why = f"the HPA was able to successfully calculate a replica count from {largest.metric_description}"
     active = _condition("ScalingActive", True, "ValidMetricFound", why)
-    history = History((*history.proposals, (now, largest.replicas)), history.changes)
-    stable, able = _stabilized(scaler, current, largest.replicas, history, now)
-    desired, limited = _limited(scaler, current, stable, history, now)
-    above = f"{largest.what} above target"
+    history = ScalingHistory((*history.proposals, (now, largest.replicas)), history.changes)
+    stable, able = _stabilize(scaler, current, largest.replicas, history, now)
+    desired, limited = _limit(scaler, current, stable, history, now)
+    above = f"{largest.metric_description} above target"
     reason = above if desired > current else "All metrics below target"
     return _Outcome(desired, reason, [active, able, limited], history)
 
@@ -121,26 +121,33 @@ def _bounds(scaler: HorizontalPodAutoscaler) -> tuple[int, int]:
     return (1 if low is None else low), scaler.spec.max_replicas
 
 
-def _recent(history: History, current: int, now: datetime) -> History:
-    proposals = tuple(each for each in history.proposals if now - each[0] < KEPT)
-    changes = tuple(each for each in history.changes if now - each[0] < KEPT)
+def _recent(history: ScalingHistory, current: int, now: datetime) -> ScalingHistory:
+    proposals = tuple(each for each in history.proposals if now - each[0] < HISTORY_RETENTION)
+    changes = tuple(each for each in history.changes if now - each[0] < HISTORY_RETENTION)
     # The current size counts as a proposal: a new autoscaler does not scale down immediately.
-    return History(proposals or ((now, current),), changes)
+    return ScalingHistory(proposals or ((now, current),), changes)
 
 
-def _rules(scaler: HorizontalPodAutoscaler) -> tuple[ScalingRules, ScalingRules]:
-    behavior = scaler.spec.behavior or Behavior()
-    return behavior.scale_up or USUAL_UP, behavior.scale_down or USUAL_DOWN
+def _rules(scaler: HorizontalPodAutoscaler) -> tuple[HPAScalingRules, HPAScalingRules]:
+    behavior = scaler.spec.behavior or HorizontalPodAutoscalerBehavior()
+    return (
+        behavior.scale_up or DEFAULT_SCALE_UP_RULES,
+        behavior.scale_down or DEFAULT_SCALE_DOWN_RULES,
+    )
 
 
-def _stabilized(
-    scaler: HorizontalPodAutoscaler, current: int, desired: int, history: History, now: datetime
+def _stabilize(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    desired: int,
+    history: ScalingHistory,
+    now: datetime,
 ) -> tuple[int, Condition]:
     rules_up, rules_down = _rules(scaler)
     up = min(_within(history.proposals, rules_up.stabilization_window_seconds or 0, now),
              default=desired)  # fmt: skip
     down_s = rules_down.stabilization_window_seconds
-    down = max(_within(history.proposals, DOWN_WINDOW_S if down_s is None else down_s, now),
+    down = max(_within(history.proposals, DOWNSCALE_STABILIZATION_S if down_s is None else down_s, now),
                default=desired)  # fmt: skip
     stable = min(max(current, min(up, desired)), max(down, desired))
     if stable == desired:
@@ -154,17 +161,21 @@ def _stabilized(
     return stable, _condition("AbleToScale", True, f"Scale{direction}Stabilized", message)
 
 
-def _within(moments: Sequence[Moment], seconds: int, now: datetime) -> list[int]:
+def _within(moments: Sequence[TimedCount], seconds: int, now: datetime) -> list[int]:
     return [count for at, count in moments if now - at < timedelta(seconds=seconds)]
 
 
-def _limited(
-    scaler: HorizontalPodAutoscaler, current: int, desired: int, history: History, now: datetime
+def _limit(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    desired: int,
+    history: ScalingHistory,
+    now: datetime,
 ) -> tuple[int, Condition]:
     low, high = _bounds(scaler)
     up, down = _rules(scaler)
     if desired > current:
-        fast = max(current, _most(up, current, history, now))
+        fast = max(current, _max_scale_up(up, current, history, now))
         if desired > min(fast, high):
             reason = "TooManyReplicas" if high <= fast else "ScaleUpLimit"
             message = "the desired replica count is more than the maximum replica count"
@@ -174,7 +185,7 @@ def _limited(
                 )
             return min(fast, high), _condition("ScalingLimited", True, reason, message)
     elif desired < current:
-        slow = min(current, _least(down, current, history, now))
+        slow = min(current, _min_scale_down(down, current, history, now))
         if desired < max(slow, low):
             reason = "TooFewReplicas" if low >= slow else "ScaleDownLimit"
             message = "the desired replica count is less than the minimum replica count"
@@ -187,7 +198,9 @@ def _limited(
     return desired, _condition("ScalingLimited", False, "DesiredWithinRange", message)
 
 
-def _most(rules: ScalingRules, current: int, history: History, now: datetime) -> int:
+def _max_scale_up(
+    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime
+) -> int:
     if rules.select_policy == "Disabled":
         return current
     found = []
@@ -199,7 +212,9 @@ def _most(rules: ScalingRules, current: int, history: History, now: datetime) ->
     return choose(found, default=current)
 
 
-def _least(rules: ScalingRules, current: int, history: History, now: datetime) -> int:
+def _min_scale_down(
+    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime
+) -> int:
     if rules.select_policy == "Disabled":
         return current
     found = []
@@ -211,13 +226,13 @@ def _least(rules: ScalingRules, current: int, history: History, now: datetime) -
     return choose(found, default=current)
 
 
-def _told(
+def _scaling_decision(
     scaler: HorizontalPodAutoscaler,
     current: int,
-    measures: Sequence[Proposal | Unmeasured],
+    measures: Sequence[ReplicaProposal | MetricUnavailable],
     outcome: _Outcome,
     now: datetime,
-) -> Decision:
+) -> ScalingDecision:
     desired, changes = outcome.replicas, outcome.history.changes
     conditions, scaled_at = scaler.status.conditions, scaler.status.last_scale_time
     found = list(outcome.conditions)
@@ -233,14 +248,14 @@ def _told(
         last_scale_time=scaled_at,
         current_replicas=current,
         desired_replicas=desired,
-        current_metrics=[each.status for each in measures if isinstance(each, Proposal)],
+        current_metrics=[each.status for each in measures if isinstance(each, ReplicaProposal)],
         conditions=conditions,
     )
-    history = History(outcome.history.proposals, changes)
-    return Decision(desired, outcome.reason, status, history)
+    history = ScalingHistory(outcome.history.proposals, changes)
+    return ScalingDecision(desired, outcome.reason, status, history)
 
 
-def failed(
+def failed_status(
     scaler: HorizontalPodAutoscaler, reason: str, message: str, now: datetime
 ) -> HorizontalPodAutoscalerStatus:
     """The status of an autoscaler whose target cannot be scaled."""

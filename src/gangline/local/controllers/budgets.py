@@ -11,25 +11,25 @@ from math import ceil
 from gangline.api.core import PodDisruptionBudget, PodDisruptionBudgetStatus
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
-from gangline.local.controllers.endpoints import ENDED, is_ready
+from gangline.local.controllers.endpoints import TERMINAL_PHASES, is_pod_ready
 
-FORGOTTEN_AFTER = timedelta(minutes=2)
+DELETION_TIMEOUT = timedelta(minutes=2)
 """An eviction that led to no deletion stops counting as a disruption after this time."""
 
 
-def status(
+def budget_status(
     budget: PodDisruptionBudget, pods: Sequence[Pod], sizes: Mapping[str, int], now: datetime
 ) -> PodDisruptionBudgetStatus:
     """Return the status that a budget should have.
 
     ``sizes`` gives the desired number of pods by uid of their controller, where it is known.
     """
-    counted = [pod for pod in pods if pod.status.phase not in ENDED]
+    counted = [pod for pod in pods if pod.status.phase not in TERMINAL_PHASES]
     expected = _expected(counted, sizes)
     desired = _desired(budget, expected)
     evicted = _still_evicted(budget, counted, now)
     healthy = sum(
-        is_ready(pod)
+        is_pod_ready(pod)
         and pod.metadata.deletion_timestamp is None
         and pod.metadata.name not in evicted
         for pod in counted
@@ -76,7 +76,7 @@ def _still_evicted(
     return {
         name: since
         for name, since in budget.status.disrupted_pods.items()
-        if name in there and now - since < FORGOTTEN_AFTER
+        if name in there and now - since < DELETION_TIMEOUT
     }
 
 

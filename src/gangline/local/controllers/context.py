@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.events import EventRecorder
-from gangline.kube.shared import SharedInformers
+from gangline.kube.shared import SharedInformerFactory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,25 @@ class ControllerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ControllerContext:
     """The dependencies of a controller."""
 
-    client: Client
-    informers: SharedInformers
+    client: ApiClient
+    informers: SharedInformerFactory
     recorder: EventRecorder
     settings: ControllerSettings
 
 
-class Loop(Protocol):
+class ControllerLoop(Protocol):
     """One controller: its constructor requests informers, ``run`` starts after they have synced."""
 
-    def __init__(self, context: Context) -> None: ...
+    def __init__(self, context: ControllerContext) -> None: ...
 
     async def run(self) -> None:
         """Work until cancelled."""
         ...
 
 
-def now() -> datetime:
+def current_time() -> datetime:
     """The current time without fractions of a second, as in API objects."""
     return datetime.now(UTC).replace(microsecond=0)

@@ -6,21 +6,21 @@ that a repeated creation fails with AlreadyExists and adds no duplicate.
 
 from gangline.api.core import Endpoints, EndpointSlice
 from gangline.api.meta import ObjectMeta, OwnerReference
-from gangline.api.service import EndpointAddress, EndpointConditions, EndpointSubset, SliceEndpoint
+from gangline.api.service import EndpointAddress, EndpointConditions, EndpointSubset, Endpoint
 
-SERVICE_NAME = "kubernetes.io/service-name"
-MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslicemirroring-controller.k8s.io"
 
 
-def mirror(endpoints: Endpoints) -> dict[str, EndpointSlice]:
+def mirror_endpoints(endpoints: Endpoints) -> dict[str, EndpointSlice]:
     """Return the slices of ``endpoints`` by name; without a subset there is one empty slice."""
     subsets = endpoints.subsets or [EndpointSubset()]
     named = ((f"{endpoints.metadata.name}-{number}", each) for number, each in enumerate(subsets))
     return {name: _slice(name, endpoints, subset) for name, subset in named}
 
 
-def says_the_same(one: EndpointSlice, other: EndpointSlice) -> bool:
+def is_equivalent_slice(one: EndpointSlice, other: EndpointSlice) -> bool:
     """True if two slices have equal labels, addresses and ports."""
     return _content(one) == _content(other)
 
@@ -46,7 +46,7 @@ def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointS
         metadata=ObjectMeta(
             name=name,
             namespace=meta.namespace,
-            labels={**meta.labels, SERVICE_NAME: meta.name, MANAGED_BY: MANAGER},
+            labels={**meta.labels, SERVICE_NAME_LABEL: meta.name, MANAGED_BY_LABEL: MANAGER},
             owner_references=[owner],
         ),
         address_type="IPv6" if every and ":" in every[0] else "IPv4",
@@ -55,8 +55,8 @@ def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointS
     )
 
 
-def _endpoint(address: EndpointAddress, ready: bool) -> SliceEndpoint:
-    return SliceEndpoint(
+def _endpoint(address: EndpointAddress, ready: bool) -> Endpoint:
+    return Endpoint(
         addresses=[address.ip],
         conditions=EndpointConditions(ready=ready, serving=ready, terminating=False),
         hostname=address.hostname,

@@ -13,19 +13,19 @@ from gangline.api.meta import ObjectMeta, OwnerReference
 from gangline.api.pod import Pod
 from gangline.api.service import EndpointAddress, EndpointPort, EndpointSubset, ServicePort
 
-ENDED = frozenset({"Succeeded", "Failed"})
-Ports = tuple[EndpointPort, ...]
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+PortList = tuple[EndpointPort, ...]
 
 
-def build(service: Service, pods: Iterable[Pod]) -> Endpoints:
+def build_endpoints(service: Service, pods: Iterable[Pod]) -> Endpoints:
     """Return the endpoints of ``service``; ``pods`` are those that its selector matches."""
-    ready: dict[Ports, list[EndpointAddress]] = defaultdict(list)
-    waiting: dict[Ports, list[EndpointAddress]] = defaultdict(list)
+    ready: dict[PortList, list[EndpointAddress]] = defaultdict(list)
+    waiting: dict[PortList, list[EndpointAddress]] = defaultdict(list)
     for pod in pods:
-        if not pod.status.pod_ip or pod.status.phase in ENDED:
+        if not pod.status.pod_ip or pod.status.phase in TERMINAL_PHASES:
             continue
         going = pod.metadata.deletion_timestamp is not None
-        listed = service.spec.publish_not_ready_addresses or (is_ready(pod) and not going)
+        listed = service.spec.publish_not_ready_addresses or (is_pod_ready(pod) and not going)
         if going and not listed:
             continue
         (ready if listed else waiting)[_ports(service, pod)].append(_address(service, pod))
@@ -44,7 +44,7 @@ def build(service: Service, pods: Iterable[Pod]) -> Endpoints:
     )
 
 
-def is_ready(pod: Pod) -> bool:
+def is_pod_ready(pod: Pod) -> bool:
     """True if the pod's Ready condition is true."""
     return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
 
@@ -69,7 +69,7 @@ def _metadata(service: Service) -> ObjectMeta:
     )
 
 
-def _ports(service: Service, pod: Pod) -> Ports:
+def _ports(service: Service, pod: Pod) -> PortList:
     found = ((port, _number(port, pod)) for port in service.spec.ports)
     return tuple(
         EndpointPort(
@@ -118,5 +118,5 @@ def _sorted(addresses: list[EndpointAddress]) -> list[EndpointAddress]:
     return sorted(addresses, key=lambda address: (address.ip, address.hostname))
 
 
-def _port_order(ports: Ports) -> list[tuple[str, int]]:
+def _port_order(ports: PortList) -> list[tuple[str, int]]:
     return [(port.name, port.port) for port in ports]

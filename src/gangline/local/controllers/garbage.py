@@ -23,7 +23,7 @@ ORPHAN = "orphan"
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class GraphObject:
     """The fields of an object that garbage collection needs."""
 
     group: str
@@ -34,23 +34,23 @@ class Item:
     uid: str
     owners: tuple[OwnerReference, ...]
     finalizers: frozenset[str]
-    going: bool
+    is_deleting: bool
     """True if its deletion has begun."""
 
     @property
-    def in_foreground(self) -> bool:
+    def is_deleting_dependents(self) -> bool:
         """True if it is being deleted after its dependents."""
-        return self.going and FOREGROUND in self.finalizers
+        return self.is_deleting and FOREGROUND in self.finalizers
 
     @property
-    def orphaning(self) -> bool:
+    def is_orphaning(self) -> bool:
         """True if it is being deleted without its dependents."""
-        return self.going and ORPHAN in self.finalizers
+        return self.is_deleting and ORPHAN in self.finalizers
 
 
-def item(group: str, version: str, plural: str, metadata: ObjectMeta) -> Item:
+def graph_object(group: str, version: str, plural: str, metadata: ObjectMeta) -> GraphObject:
     """Extract these fields from an object's metadata."""
-    return Item(
+    return GraphObject(
         group=group,
         version=version,
         plural=plural,
@@ -59,26 +59,26 @@ def item(group: str, version: str, plural: str, metadata: ObjectMeta) -> Item:
         uid=metadata.uid,
         owners=tuple(metadata.owner_references),
         finalizers=frozenset(metadata.finalizers),
-        going=metadata.deletion_timestamp is not None,
+        is_deleting=metadata.deletion_timestamp is not None,
     )
 
 
-class Graph:
+class OwnerGraph:
     """All objects by uid, with the dependents of each."""
 
     def __init__(self) -> None:
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, GraphObject] = {}
         self._dependents: dict[str, set[str]] = defaultdict(set)
 
-    def get(self, uid: str) -> Item | None:
+    def get(self, uid: str) -> GraphObject | None:
         return self._items.get(uid)
 
-    def dependents(self, uid: str) -> list[Item]:
+    def dependents(self, uid: str) -> list[GraphObject]:
         """Return the objects with ``uid`` as an owner, in a stable order."""
         found = (self._items[dependent] for dependent in self._dependents.get(uid, ()))
         return sorted(found, key=lambda dependent: dependent.uid)
 
-    def put(self, new: Item) -> set[str]:
+    def put(self, new: GraphObject) -> set[str]:
         """Add or replace an object; return the uids of all objects to check again."""
         old = self._items.get(new.uid)
         if old == new:
@@ -88,7 +88,7 @@ class Graph:
         for owner in new.owners:
             self._dependents[owner.uid].add(new.uid)
         affected = {new.uid}
-        if new.in_foreground or new.orphaning:
+        if new.is_deleting_dependents or new.is_orphaning:
             affected |= self._dependents.get(new.uid, set())
         # An owner in deletion may have waited until this reference was removed or unblocked.
         for owner in (*new.owners, *(old.owners if old else ())):
@@ -106,9 +106,9 @@ class Graph:
 
     def _waits(self, uid: str) -> bool:
         owner = self._items.get(uid)
-        return owner is not None and (owner.in_foreground or owner.orphaning)
+        return owner is not None and (owner.is_deleting_dependents or owner.is_orphaning)
 
-    def _unlink(self, old: Item | None) -> None:
+    def _unlink(self, old: GraphObject | None) -> None:
         for owner in old.owners if old else ():
             dependents = self._dependents[owner.uid]
             dependents.discard(old.uid if old else "")
@@ -116,7 +116,7 @@ class Graph:
                 del self._dependents[owner.uid]
 
 
-class Propagation(Enum):
+class PropagationPolicy(Enum):
     """Kubernetes' deletion propagation policies."""
 
     BACKGROUND = "Background"
@@ -124,117 +124,125 @@ class Propagation(Enum):
     ORPHAN = "Orphan"
 
 
-class Nothing(Enum):
+class NoAction(Enum):
     """The object stays unchanged."""
 
-    TO_DO = auto()
+    NO_ACTION = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteObject:
     """Delete the object."""
 
-    propagation: Propagation
+    propagation: PropagationPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class DropOwners:
+class RemoveOwnerReferences:
     """Remove the references to these owners from the object."""
 
     uids: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class OrphanDependents:
     """Remove the reference to the object from ``dependents``, then remove its orphan finalizer."""
 
-    dependents: tuple[Item, ...]
+    dependents: tuple[GraphObject, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DropFinalizer:
+class RemoveFinalizer:
     """Remove a finalizer of the object: no dependent blocks its deletion any more."""
 
     finalizer: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unblock:
+class UnblockOwners:
     """Clear ``blockOwnerDeletion`` in the object and delete it: it and its owners wait for each
     other.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class LookAt:
+class CheckObjects:
     """Check these objects: the deletion of the present one waits for them."""
 
     uids: tuple[str, ...]
 
 
-Action: TypeAlias = Nothing | Delete | DropOwners | Release | DropFinalizer | Unblock | LookAt
-Exists: TypeAlias = Callable[[OwnerReference], bool]
+GarbageAction: TypeAlias = (
+    NoAction
+    | DeleteObject
+    | RemoveOwnerReferences
+    | OrphanDependents
+    | RemoveFinalizer
+    | UnblockOwners
+    | CheckObjects
+)
+OwnerExists: TypeAlias = Callable[[OwnerReference], bool]
 
 
-def decide(graph: Graph, uid: str, exists: Exists) -> Action:
+def plan_collection(graph: OwnerGraph, uid: str, exists: OwnerExists) -> GarbageAction:
     """Return the action for one object; ``exists`` is called for owners outside the graph."""
     found = graph.get(uid)
     if found is None:
-        return Nothing.TO_DO
-    if found.going:
-        return _decide_going(graph, found)
-    return _decide_owned(graph, found, exists)
+        return NoAction.NO_ACTION
+    if found.is_deleting:
+        return _plan_deleting(graph, found)
+    return _plan_owned(graph, found, exists)
 
 
-def _decide_going(graph: Graph, found: Item) -> Action:
-    if found.orphaning:
-        return Release(tuple(graph.dependents(found.uid)))
-    if not found.in_foreground:
-        return Nothing.TO_DO
+def _plan_deleting(graph: OwnerGraph, found: GraphObject) -> GarbageAction:
+    if found.is_orphaning:
+        return OrphanDependents(tuple(graph.dependents(found.uid)))
+    if not found.is_deleting_dependents:
+        return NoAction.NO_ACTION
     blocking = [
         dependent for dependent in graph.dependents(found.uid) if _blocks(dependent, found.uid)
     ]
     if not blocking:
-        return DropFinalizer(FOREGROUND)
-    return LookAt(tuple(dependent.uid for dependent in blocking if not dependent.going))
+        return RemoveFinalizer(FOREGROUND)
+    return CheckObjects(tuple(dependent.uid for dependent in blocking if not dependent.is_deleting))
 
 
-def _blocks(dependent: Item, uid: str) -> bool:
+def _blocks(dependent: GraphObject, uid: str) -> bool:
     return any(owner.uid == uid and owner.block_owner_deletion for owner in dependent.owners)
 
 
-def _decide_owned(graph: Graph, found: Item, exists: Exists) -> Action:
+def _plan_owned(graph: OwnerGraph, found: GraphObject, exists: OwnerExists) -> GarbageAction:
     solid, dangling, waiting = _classify(graph, found.owners, exists)
     if not found.owners:
-        return Nothing.TO_DO
+        return NoAction.NO_ACTION
     if solid:
         gone = frozenset(owner.uid for owner in (*dangling, *waiting))
-        return DropOwners(gone) if gone else Nothing.TO_DO
+        return RemoveOwnerReferences(gone) if gone else NoAction.NO_ACTION
     dependents = graph.dependents(found.uid)
     if waiting and dependents:
-        if any(dependent.in_foreground for dependent in dependents):
-            return Unblock()
-        return Delete(Propagation.FOREGROUND)
+        if any(dependent.is_deleting_dependents for dependent in dependents):
+            return UnblockOwners()
+        return DeleteObject(PropagationPolicy.FOREGROUND)
     if ORPHAN in found.finalizers:
-        return Delete(Propagation.ORPHAN)
+        return DeleteObject(PropagationPolicy.ORPHAN)
     if FOREGROUND in found.finalizers:
-        return Delete(Propagation.FOREGROUND)
-    return Delete(Propagation.BACKGROUND)
+        return DeleteObject(PropagationPolicy.FOREGROUND)
+    return DeleteObject(PropagationPolicy.BACKGROUND)
 
 
-Owners: TypeAlias = list[OwnerReference]
+OwnerList: TypeAlias = list[OwnerReference]
 
 
 def _classify(
-    graph: Graph, owners: Iterable[OwnerReference], exists: Exists
-) -> tuple[Owners, Owners, Owners]:
-    solid: Owners = []
-    dangling: Owners = []
-    waiting: Owners = []
+    graph: OwnerGraph, owners: Iterable[OwnerReference], exists: OwnerExists
+) -> tuple[OwnerList, OwnerList, OwnerList]:
+    solid: OwnerList = []
+    dangling: OwnerList = []
+    waiting: OwnerList = []
     for owner in owners:
         known = graph.get(owner.uid)
         if known is not None:
-            (waiting if known.in_foreground else solid).append(owner)
+            (waiting if known.is_deleting_dependents else solid).append(owner)
         else:
             (solid if exists(owner) else dangling).append(owner)
     return solid, dangling, waiting

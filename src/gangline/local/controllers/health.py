@@ -24,10 +24,10 @@ NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-OURS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
+MANAGED_TAINTS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
-CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
-SILENT = "Kubelet stopped posting node status."
+NODE_CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+SILENT_MESSAGE = "Kubelet stopped posting node status."
 
 
 class Heartbeats:
@@ -52,33 +52,35 @@ class Heartbeats:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeChange:
+class NodeUpdate:
     """Conditions and taints to write to a node; None leaves them unchanged."""
 
     conditions: list[Condition] | None = None
     taints: list[Taint] | None = None
 
 
-def decide_node(node: Node, *, silent: bool, now: datetime) -> NodeChange:
+def plan_node_update(node: Node, *, silent: bool, now: datetime) -> NodeUpdate:
     """Return the changes that bring a node's conditions and taints up to date."""
-    conditions = _silenced(node.status.conditions, now) if silent else node.status.conditions
+    conditions = (
+        _unknown_conditions(node.status.conditions, now) if silent else node.status.conditions
+    )
     taints = _taints(node, conditions, now)
-    return NodeChange(
+    return NodeUpdate(
         conditions=conditions if conditions != node.status.conditions else None,
-        taints=taints if _bare(taints) != _bare(node.spec.taints) else None,
+        taints=taints if _taint_keys(taints) != _taint_keys(node.spec.taints) else None,
     )
 
 
-def _silenced(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
+def _unknown_conditions(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
     known = {condition.type: condition for condition in conditions}
-    for kind in CONDITIONS:
+    for kind in NODE_CONDITIONS:
         old = known.get(kind, Condition(type=kind))
         if old.status != "Unknown":
             known[kind] = msgspec.structs.replace(
                 old,
                 status="Unknown",
                 reason="NodeStatusUnknown",
-                message=SILENT,
+                message=SILENT_MESSAGE,
                 last_transition_time=now,
             )
     return list(known.values())
@@ -94,18 +96,18 @@ def _taints(node: Node, conditions: Iterable[Condition], now: datetime) -> list[
     if node.spec.unschedulable:
         desired.append((UNSCHEDULABLE, NO_SCHEDULE))
     present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
-    kept = [taint for taint in node.spec.taints if taint.key not in OURS]
+    kept = [taint for taint in node.spec.taints if taint.key not in MANAGED_TAINTS]
     return kept + [
         present.get((key, effect)) or Taint(key=key, effect=effect, time_added=now)
         for key, effect in desired
     ]
 
 
-def _bare(taints: Iterable[Taint]) -> set[tuple[str, str, str]]:
+def _taint_keys(taints: Iterable[Taint]) -> set[tuple[str, str, str]]:
     return {(taint.key, taint.value, taint.effect) for taint in taints}
 
 
-def leaves_at(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | None:
+def eviction_time(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | None:
     """Return the time at which a pod must leave a node with these taints; None if it may stay.
 
     The result is ``now`` if the pod does not tolerate a NoExecute taint at all.
@@ -125,7 +127,7 @@ def leaves_at(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | No
     return min(leaving, default=None)
 
 
-def not_ready(pod: Pod, now: datetime) -> list[Condition] | None:
+def unready_conditions(pod: Pod, now: datetime) -> list[Condition] | None:
     """The conditions of a pod on a silent node with Ready set to false; None if they are so
     already.
     """

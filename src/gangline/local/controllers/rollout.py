@@ -19,20 +19,20 @@ import msgspec
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.workloads import DeploymentStatus, DeploymentStrategy
-from gangline.local.controllers.replicas import Set, Template, controller_reference
+from gangline.local.controllers.replicas import RawReplicaSet, PodTemplate, controller_reference
 
 HASH_LABEL = "pod-template-hash"
-REVISION = "deployment.kubernetes.io/revision"
+REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
 HASH_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-DEFAULT_SHARE = "25%"
+DEFAULT_SURGE = "25%"
 
 
-class DeploymentSpec(Wire):
+class RawDeploymentSpec(Wire):
     """The spec of a Deployment with its template unparsed."""
 
     replicas: int | None = None
     selector: LabelSelector = LabelSelector()
-    template: Template = msgspec.field(default_factory=dict)
+    template: PodTemplate = msgspec.field(default_factory=dict)
     strategy: DeploymentStrategy = DeploymentStrategy()
     min_ready_seconds: int = 0
     revision_history_limit: int | None = None
@@ -40,22 +40,24 @@ class DeploymentSpec(Wire):
     progress_deadline_seconds: int | None = None
 
 
-class Deployment(Object):
+class RawDeployment(Object):
     """A Deployment as its controller reads it."""
 
-    spec: DeploymentSpec = DeploymentSpec()
+    spec: RawDeploymentSpec = RawDeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
 
     @property
-    def wanted(self) -> int:
+    def desired_replicas(self) -> int:
         return 1 if self.spec.replicas is None else self.spec.replicas
 
 
-DEPLOYMENTS: Resource[Deployment] = Resource(Deployment, "apps", "v1", "deployments", "Deployment")
+RAW_DEPLOYMENTS: Resource[RawDeployment] = Resource(
+    RawDeployment, "apps", "v1", "deployments", "Deployment"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DeploymentPlan:
     """The next step of a Deployment."""
 
     create: dict[str, Any] | None = None
@@ -70,42 +72,44 @@ class Plan:
     revision: str = ""
     """The current revision, for the deployment's annotation."""
 
-    mark: Mapping[str, str] = field(default_factory=dict)
+    revisions: Mapping[str, str] = field(default_factory=dict)
     """New revision numbers by ReplicaSet name, after a roll-back to an older template."""
 
     status: DeploymentStatus = field(default_factory=DeploymentStatus)
 
 
-def plan(deployment: Deployment, owned: Sequence[Set], now: datetime) -> Plan:
+def plan_deployment(
+    deployment: RawDeployment, owned: Sequence[RawReplicaSet], now: datetime
+) -> DeploymentPlan:
     """Compare a Deployment with the ReplicaSets that it controls."""
     if deployment.metadata.deletion_timestamp is not None:
-        return Plan(status=deployment.status)
+        return DeploymentPlan(status=deployment.status)
     current = next((one for one in owned if _same_template(deployment, one)), None)
     old = [one for one in owned if one is not current]
     last = max((_revision(one) for one in old), default=0)
     status = _status(deployment, current, owned, now)
     if current is None:
         if deployment.spec.paused:
-            return Plan(status=status, scale=_scaled_paused(deployment, owned))
+            return DeploymentPlan(status=status, scale=_scale_paused(deployment, owned))
         first = _first_size(deployment, old)
-        return Plan(
-            create=new_set(deployment, first, revision=last + 1),
+        return DeploymentPlan(
+            create=build_replica_set(deployment, first, revision=last + 1),
             revision=str(last + 1),
             scale=_step(deployment, None, old) if _recreates(deployment) else {},
             status=status,
         )
     revision = max(_revision(current), last + 1 if last >= _revision(current) else 0, 1)
-    scale = _scaled_paused(deployment, owned) if deployment.spec.paused else {}
-    return Plan(
+    scale = _scale_paused(deployment, owned) if deployment.spec.paused else {}
+    return DeploymentPlan(
         scale=scale or ({} if deployment.spec.paused else _step(deployment, current, old)),
-        delete=_forgotten(deployment, old),
+        delete=_expired_replica_sets(deployment, old),
         revision=str(revision),
-        mark={} if revision == _revision(current) else {current.metadata.name: str(revision)},
+        revisions={} if revision == _revision(current) else {current.metadata.name: str(revision)},
         status=status,
     )
 
 
-def template_hash(template: Template) -> str:
+def template_hash(template: PodTemplate) -> str:
     """Return ten letters that identify a pod template by content; there are no vowels."""
     digest = hashlib.sha1(
         json.dumps(template, sort_keys=True).encode(), usedforsecurity=False
@@ -113,7 +117,7 @@ def template_hash(template: Template) -> str:
     return "".join(HASH_ALPHABET[byte % len(HASH_ALPHABET)] for byte in digest[:10])
 
 
-def new_set(deployment: Deployment, replicas: int, revision: int) -> dict[str, Any]:
+def build_replica_set(deployment: RawDeployment, replicas: int, revision: int) -> dict[str, Any]:
     """Return the manifest of the ReplicaSet for the Deployment's present template."""
     mark = template_hash(deployment.spec.template)
     template = msgspec.to_builtins(deployment.spec.template)
@@ -128,7 +132,7 @@ def new_set(deployment: Deployment, replicas: int, revision: int) -> dict[str, A
             "name": f"{deployment.metadata.name}-{mark}",
             "namespace": deployment.metadata.namespace,
             "labels": labels,
-            "annotations": {REVISION: str(revision)},
+            "annotations": {REVISION_ANNOTATION: str(revision)},
             "ownerReferences": [controller_reference("apps/v1", "Deployment", deployment)],
         },
         "spec": {
@@ -140,16 +144,16 @@ def new_set(deployment: Deployment, replicas: int, revision: int) -> dict[str, A
     }
 
 
-def _same_template(deployment: Deployment, one: Set) -> bool:
+def _same_template(deployment: RawDeployment, one: RawReplicaSet) -> bool:
     template = dict(one.spec.template)
     metadata = dict(template.get("metadata") or {})
     labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k != HASH_LABEL}
-    return _bare(template, labels) == _bare(
+    return _comparable_template(template, labels) == _comparable_template(
         deployment.spec.template, (deployment.spec.template.get("metadata") or {}).get("labels")
     )
 
 
-def _bare(template: Template, labels: Mapping[str, str] | None) -> dict[str, Any]:
+def _comparable_template(template: PodTemplate, labels: Mapping[str, str] | None) -> dict[str, Any]:
     """The template without fields that clients add and drop freely: empty fields, a null creation
     time.
     """
@@ -159,23 +163,23 @@ def _bare(template: Template, labels: Mapping[str, str] | None) -> dict[str, Any
     return {"metadata": metadata, "spec": template.get("spec") or {}}
 
 
-def _revision(one: Set) -> int:
-    text = one.metadata.annotations.get(REVISION, "")
+def _revision(one: RawReplicaSet) -> int:
+    text = one.metadata.annotations.get(REVISION_ANNOTATION, "")
     return int(text) if text.isdigit() else 0
 
 
-def _recreates(deployment: Deployment) -> bool:
+def _recreates(deployment: RawDeployment) -> bool:
     return deployment.spec.strategy.type == "Recreate"
 
 
-def bounds(deployment: Deployment) -> tuple[int, int]:
+def availability_bounds(deployment: RawDeployment) -> tuple[int, int]:
     """Return the minimum of available pods and the maximum of all pods during a rolling update."""
-    desired, rolling = deployment.wanted, deployment.spec.strategy.rolling_update
-    surge = rolling.max_surge if rolling and rolling.max_surge is not None else DEFAULT_SHARE
+    desired, rolling = deployment.desired_replicas, deployment.spec.strategy.rolling_update
+    surge = rolling.max_surge if rolling and rolling.max_surge is not None else DEFAULT_SURGE
     missing = (
         rolling.max_unavailable
         if rolling and rolling.max_unavailable is not None
-        else DEFAULT_SHARE
+        else DEFAULT_SURGE
     )
     extra, fewer = _share(surge, desired, up=True), _share(missing, desired, up=False)
     if extra == 0 and fewer == 0:
@@ -190,49 +194,62 @@ def _share(value: int | str, total: int, *, up: bool) -> int:
     return ceil(part) if up else floor(part)
 
 
-def _size(one: Set) -> int:
-    return one.wanted
+def _desired_size(one: RawReplicaSet) -> int:
+    return one.desired_replicas
 
 
-def _first_size(deployment: Deployment, old: Sequence[Set]) -> int:
-    total = sum(map(_size, old))
+def _first_size(deployment: RawDeployment, old: Sequence[RawReplicaSet]) -> int:
+    total = sum(map(_desired_size, old))
     if _recreates(deployment):
-        return deployment.wanted if total == 0 and not any(o.status.replicas for o in old) else 0
-    return min(deployment.wanted, max(0, bounds(deployment)[1] - total))
+        return (
+            deployment.desired_replicas
+            if total == 0 and not any(o.status.replicas for o in old)
+            else 0
+        )
+    return min(deployment.desired_replicas, max(0, availability_bounds(deployment)[1] - total))
 
 
-def _step(deployment: Deployment, current: Set | None, old: Sequence[Set]) -> dict[str, int]:
+def _step(
+    deployment: RawDeployment, current: RawReplicaSet | None, old: Sequence[RawReplicaSet]
+) -> dict[str, int]:
     if _recreates(deployment):
-        sizes = {one.metadata.name: 0 for one in old if _size(one)}
+        sizes = {one.metadata.name: 0 for one in old if _desired_size(one)}
         emptied = not any(one.status.replicas for one in old)
-        if current is not None and not sizes and emptied and _size(current) != deployment.wanted:
-            sizes[current.metadata.name] = deployment.wanted
+        if (
+            current is not None
+            and not sizes
+            and emptied
+            and _desired_size(current) != deployment.desired_replicas
+        ):
+            sizes[current.metadata.name] = deployment.desired_replicas
         return sizes
     return _roll(deployment, current, old) if current is not None else {}
 
 
-def _roll(deployment: Deployment, current: Set, old: Sequence[Set]) -> dict[str, int]:
-    fewest, most = bounds(deployment)
-    total = _size(current) + sum(map(_size, old))
-    if _size(current) > deployment.wanted:
-        return {current.metadata.name: deployment.wanted}
-    if _size(current) < deployment.wanted and total < most:
-        growth = min(deployment.wanted - _size(current), most - total)
-        return {current.metadata.name: _size(current) + growth}
+def _roll(
+    deployment: RawDeployment, current: RawReplicaSet, old: Sequence[RawReplicaSet]
+) -> dict[str, int]:
+    fewest, most = availability_bounds(deployment)
+    total = _desired_size(current) + sum(map(_desired_size, old))
+    if _desired_size(current) > deployment.desired_replicas:
+        return {current.metadata.name: deployment.desired_replicas}
+    if _desired_size(current) < deployment.desired_replicas and total < most:
+        growth = min(deployment.desired_replicas - _desired_size(current), most - total)
+        return {current.metadata.name: _desired_size(current) + growth}
     sizes: dict[str, int] = {}
-    not_yet = max(0, _size(current) - current.status.available_replicas)
+    not_yet = max(0, _desired_size(current) - current.status.available_replicas)
     removable = total - fewest - not_yet
     # Unavailable pods are removed first: that costs no availability.
     for one in sorted(old, key=_revision):
-        broken = max(0, _size(one) - one.status.available_replicas)
+        broken = max(0, _desired_size(one) - one.status.available_replicas)
         removed = min(broken, max(0, removable))
         if removed:
-            sizes[one.metadata.name] = _size(one) - removed
+            sizes[one.metadata.name] = _desired_size(one) - removed
             removable -= removed
     available = current.status.available_replicas + sum(o.status.available_replicas for o in old)
     spare = available - fewest
     for one in sorted(old, key=_revision):
-        size = sizes.get(one.metadata.name, _size(one))
+        size = sizes.get(one.metadata.name, _desired_size(one))
         removed = min(size, max(0, min(spare, removable)))
         if removed:
             sizes[one.metadata.name] = size - removed
@@ -240,27 +257,34 @@ def _roll(deployment: Deployment, current: Set, old: Sequence[Set]) -> dict[str,
     return sizes
 
 
-def _scaled_paused(deployment: Deployment, owned: Sequence[Set]) -> dict[str, int]:
+def _scale_paused(deployment: RawDeployment, owned: Sequence[RawReplicaSet]) -> dict[str, int]:
     """Sizes for a paused Deployment: its newest ReplicaSet follows ``replicas``, the template
     stays.
     """
     newest = max(owned, key=_revision, default=None)
     if newest is None:
         return {}
-    others = sum(_size(one) for one in owned if one is not newest)
-    size = max(0, deployment.wanted - others)
-    return {newest.metadata.name: size} if size != _size(newest) else {}
+    others = sum(_desired_size(one) for one in owned if one is not newest)
+    size = max(0, deployment.desired_replicas - others)
+    return {newest.metadata.name: size} if size != _desired_size(newest) else {}
 
 
-def _forgotten(deployment: Deployment, old: Sequence[Set]) -> tuple[str, ...]:
+def _expired_replica_sets(
+    deployment: RawDeployment, old: Sequence[RawReplicaSet]
+) -> tuple[str, ...]:
     limit = deployment.spec.revision_history_limit
     keep = 10 if limit is None else limit
-    empty = sorted((o for o in old if not _size(o) and not o.status.replicas), key=_revision)
+    empty = sorted(
+        (o for o in old if not _desired_size(o) and not o.status.replicas), key=_revision
+    )
     return tuple(one.metadata.name for one in empty[: max(0, len(empty) - keep)])
 
 
 def _status(
-    deployment: Deployment, current: Set | None, owned: Sequence[Set], now: datetime
+    deployment: RawDeployment,
+    current: RawReplicaSet | None,
+    owned: Sequence[RawReplicaSet],
+    now: datetime,
 ) -> DeploymentStatus:
     replicas = sum(one.status.replicas for one in owned)
     available = sum(one.status.available_replicas for one in owned)
@@ -271,11 +295,11 @@ def _status(
         updated_replicas=updated,
         ready_replicas=sum(one.status.ready_replicas for one in owned),
         available_replicas=available,
-        unavailable_replicas=max(0, sum(map(_size, owned)) - available),
+        unavailable_replicas=max(0, sum(map(_desired_size, owned)) - available),
         collision_count=deployment.status.collision_count,
     )
-    done = current is not None and updated == replicas == available == deployment.wanted
-    enough = available >= bounds(deployment)[0]
+    done = current is not None and updated == replicas == available == deployment.desired_replicas
+    enough = available >= availability_bounds(deployment)[0]
     conditions = [
         _condition(
             deployment,
@@ -298,7 +322,7 @@ def _status(
 
 
 def _condition(
-    deployment: Deployment, kind: str, true: bool, reason: str, message: str, now: datetime
+    deployment: RawDeployment, kind: str, true: bool, reason: str, message: str, now: datetime
 ) -> Condition:
     status = "True" if true else "False"
     old = next((c for c in deployment.status.conditions if c.type == kind), None)

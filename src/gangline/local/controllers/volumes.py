@@ -12,39 +12,39 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gangline.api.core import ObjectReference, PersistentVolume, PersistentVolumeClaim, StorageClass
-from gangline.api.quantity import whole
-from gangline.api.selectors import from_object
+from gangline.api.quantity import parse_whole
+from gangline.api.selectors import selector_from_object
 
 PROVISIONER = "gangline.dev/local-folder"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
-PROTECTION = "kubernetes.io/pvc-protection"
+PVC_PROTECTION_FINALIZER = "kubernetes.io/pvc-protection"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
-class Keep(Enum):
+class KeepClaim(Enum):
     """Nothing has to change."""
 
-    AS_IT_IS = auto()
+    UNCHANGED = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class BindClaim:
     """Bind the claim to this volume."""
 
     volume: PersistentVolume
 
 
 @dataclass(frozen=True, slots=True)
-class Provision:
+class ProvisionVolume:
     """Create this volume for the claim."""
 
     volume: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class KeepPending:
     """The claim stays pending; its event gives the reason."""
 
     reason: str
@@ -52,16 +52,16 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ClaimLost:
     """The claim's volume was deleted or belongs to another claim."""
 
     message: str
 
 
-ClaimAction: TypeAlias = Keep | Bind | Provision | Wait | Lost
+ClaimAction: TypeAlias = KeepClaim | BindClaim | ProvisionVolume | KeepPending | ClaimLost
 
 
-def decide_claim(
+def plan_claim(
     claim: PersistentVolumeClaim,
     volumes: Iterable[PersistentVolume],
     classes: Sequence[StorageClass],
@@ -69,48 +69,48 @@ def decide_claim(
 ) -> ClaimAction:
     """Return the action for a claim. ``folder`` is the parent folder of new volumes."""
     if claim.metadata.deletion_timestamp is not None:
-        return Keep.AS_IT_IS
+        return KeepClaim.UNCHANGED
     known = {volume.metadata.name: volume for volume in volumes}
     if claim.spec.volume_name:
-        return _decide_named(claim, known.get(claim.spec.volume_name))
-    if ours := next((v for v in known.values() if refers_to(v, claim)), None):
-        return Bind(ours)
-    wanted_class = class_name(claim, classes)
+        return _plan_bound_claim(claim, known.get(claim.spec.volume_name))
+    if ours := next((v for v in known.values() if is_reserved_for(v, claim)), None):
+        return BindClaim(ours)
+    wanted_class = storage_class_of(claim, classes)
     if fitting := _smallest(claim, known.values(), wanted_class):
-        return Bind(fitting)
-    return _provide(claim, wanted_class, classes, folder)
+        return BindClaim(fitting)
+    return _provision(claim, wanted_class, classes, folder)
 
 
-def decide_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str] | None:
+def plan_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str] | None:
     """Return the finalizers that a claim should have; None if they are up to date.
 
     A claim that is deleted while a pod uses it stays until the pod has ended.
     """
     present = claim.metadata.finalizers
     if claim.metadata.deletion_timestamp is None:
-        return None if PROTECTION in present else [*present, PROTECTION]
-    if in_use or PROTECTION not in present:
+        return None if PVC_PROTECTION_FINALIZER in present else [*present, PVC_PROTECTION_FINALIZER]
+    if in_use or PVC_PROTECTION_FINALIZER not in present:
         return None
-    return [one for one in present if one != PROTECTION]
+    return [one for one in present if one != PVC_PROTECTION_FINALIZER]
 
 
-def _decide_named(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> ClaimAction:
+def _plan_bound_claim(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> ClaimAction:
     bound = claim.status.phase == "Bound"
     if volume is None:
         message = f"volume {claim.spec.volume_name} does not exist"
-        return Lost(message) if bound else Wait("FailedBinding", message)
-    if refers_to(volume, claim):
+        return ClaimLost(message) if bound else KeepPending("FailedBinding", message)
+    if is_reserved_for(volume, claim):
         complete = bound and BIND_COMPLETED in claim.metadata.annotations
         settled = volume.status.phase == "Bound" and volume.spec.claim_ref is not None
-        return Keep.AS_IT_IS if complete and settled else Bind(volume)
+        return KeepClaim.UNCHANGED if complete and settled else BindClaim(volume)
     if volume.spec.claim_ref is None:
-        return Bind(volume)
+        return BindClaim(volume)
     owner = volume.spec.claim_ref
     message = f"volume {volume.metadata.name} belongs to claim {owner.namespace}/{owner.name}"
-    return Lost(message) if bound else Wait("FailedBinding", message)
+    return ClaimLost(message) if bound else KeepPending("FailedBinding", message)
 
 
-def refers_to(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+def is_reserved_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     """True if a volume is reserved for this claim (by name, and by uid once it is set)."""
     ref = volume.spec.claim_ref
     if ref is None or (ref.namespace, ref.name) != (claim.metadata.namespace, claim.metadata.name):
@@ -118,16 +118,18 @@ def refers_to(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     return not ref.uid or ref.uid == claim.metadata.uid
 
 
-def class_name(claim: PersistentVolumeClaim, classes: Iterable[StorageClass]) -> str:
+def storage_class_of(claim: PersistentVolumeClaim, classes: Iterable[StorageClass]) -> str:
     """The storage class of a claim, or the default class if it names none."""
     if claim.spec.storage_class_name is not None:
         return claim.spec.storage_class_name
-    defaults = (c for c in classes if c.metadata.annotations.get(DEFAULT_CLASS) == "true")
+    defaults = (
+        c for c in classes if c.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"
+    )
     return next((one.metadata.name for one in defaults), "")
 
 
 def _size(amounts: dict[str, int | float | str]) -> int:
-    return whole(amounts.get("storage", 0))
+    return parse_whole(amounts.get("storage", 0))
 
 
 def _smallest(
@@ -148,28 +150,34 @@ def _fits(claim: PersistentVolumeClaim, volume: PersistentVolume, wanted_class: 
         and _size(spec.capacity) >= _size(claim.spec.resources.requests)
         and (
             claim.spec.selector is None
-            or from_object(claim.spec.selector).matches(volume.metadata.labels)
+            or selector_from_object(claim.spec.selector).matches(volume.metadata.labels)
         )
     )
 
 
-def _provide(
+def _provision(
     claim: PersistentVolumeClaim, wanted_class: str, classes: Iterable[StorageClass], folder: Path
 ) -> ClaimAction:
     if not wanted_class:
-        return Wait("FailedBinding", "no volume fits, and no storage class is set to make one")
+        return KeepPending(
+            "FailedBinding", "no volume fits, and no storage class is set to make one"
+        )
     found = next((one for one in classes if one.metadata.name == wanted_class), None)
     if found is None:
-        return Wait("ProvisioningFailed", f"there is no storage class {wanted_class}")
+        return KeepPending("ProvisioningFailed", f"there is no storage class {wanted_class}")
     if found.provisioner != PROVISIONER:
         message = f"class {wanted_class} belongs to {found.provisioner}, which is not run here"
-        return Wait("ExternalProvisioning", message)
+        return KeepPending("ExternalProvisioning", message)
     if claim.spec.volume_mode == "Block":
-        return Wait("ProvisioningFailed", f"class {wanted_class} makes folders, no block devices")
-    return Provision(new_volume(claim, found, folder))
+        return KeepPending(
+            "ProvisioningFailed", f"class {wanted_class} makes folders, no block devices"
+        )
+    return ProvisionVolume(build_volume(claim, found, folder))
 
 
-def new_volume(claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path) -> dict[str, Any]:
+def build_volume(
+    claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path
+) -> dict[str, Any]:
     """Return the manifest of a volume for a claim; its name follows from the claim's uid, so a
     repeated
     creation adds no duplicate.
@@ -197,7 +205,7 @@ def new_volume(claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path
     }
 
 
-class VolumeFate(Enum):
+class VolumeAction(Enum):
     """The next state of a volume."""
 
     KEEP = auto()
@@ -207,9 +215,9 @@ class VolumeFate(Enum):
     DELETE = auto()
 
 
-def decide_volume(
+def plan_volume(
     volume: PersistentVolume, claim: PersistentVolumeClaim | None, *, in_use: bool
-) -> VolumeFate:
+) -> VolumeAction:
     """Return the next state of a volume; ``claim`` is the one that it references, None if there is
     none.
 
@@ -217,15 +225,15 @@ def decide_volume(
     """
     ref: ObjectReference | None = volume.spec.claim_ref
     if ref is None or not ref.uid:
-        return _unless(volume, VolumeFate.AVAILABLE, "Available")
+        return _unless(volume, VolumeAction.AVAILABLE, "Available")
     if claim is not None and claim.metadata.uid == ref.uid:
-        return _unless(volume, VolumeFate.BOUND, "Bound")
+        return _unless(volume, VolumeAction.BOUND, "Bound")
     ours = volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER
     deletes = ours and volume.spec.persistent_volume_reclaim_policy == "Delete"
     if deletes and not in_use:
-        return VolumeFate.DELETE
-    return _unless(volume, VolumeFate.RELEASED, "Released")
+        return VolumeAction.DELETE
+    return _unless(volume, VolumeAction.RELEASED, "Released")
 
 
-def _unless(volume: PersistentVolume, fate: VolumeFate, phase: str) -> VolumeFate:
-    return VolumeFate.KEEP if volume.status.phase == phase else fate
+def _unless(volume: PersistentVolume, fate: VolumeAction, phase: str) -> VolumeAction:
+    return VolumeAction.KEEP if volume.status.phase == phase else fate

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from gangline.api.pod import Pod
 from gangline.api.resourcelist import PODS, pod_request
-from gangline.local.kubelet.records import Failure
+from gangline.local.kubelet.records import PodFailureReason
 
 
-def admit(
+def admit_pod(
     pod: Pod, others: Iterable[Pod], allocatable: Mapping[str, int], labels: Mapping[str, str]
-) -> Failure | None:
+) -> PodFailureReason | None:
     """Return why a pod cannot run here, with Kubernetes' reason and message; None if it can.
 
     Args:
@@ -25,7 +25,9 @@ def admit(
         key: value for key, value in pod.spec.node_selector.items() if labels.get(key) != value
     }
     if wrong:
-        return Failure("NodeAffinity", "Predicate NodeAffinity failed: node selector mismatch")
+        return PodFailureReason(
+            "NodeAffinity", "Predicate NodeAffinity failed: node selector mismatch"
+        )
     if len(others) + 1 > allocatable.get(PODS, 0):
         return _out_of(PODS, 1, len(others), allocatable.get(PODS, 0))
     used: dict[str, int] = {}
@@ -37,12 +39,14 @@ def admit(
             return _out_of(name, count, used.get(name, 0), allocatable.get(name, 0))
     if clash := _host_ports(pod) & {port for other in others for port in _host_ports(other)}:
         listed = ", ".join(f"{protocol} {port}" for port, protocol in sorted(clash))
-        return Failure("NodePorts", f"Predicate NodePorts failed: {listed} in use on the node")
+        return PodFailureReason(
+            "NodePorts", f"Predicate NodePorts failed: {listed} in use on the node"
+        )
     return None
 
 
-def _out_of(name: str, requested: int, used: int, capacity: int) -> Failure:
-    return Failure(
+def _out_of(name: str, requested: int, used: int, capacity: int) -> PodFailureReason:
+    return PodFailureReason(
         f"OutOf{name}",
         f"Node didn't have enough resource: {name}, requested: {requested}, "
         f"used: {used}, capacity: {capacity}",

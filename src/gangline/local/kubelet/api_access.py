@@ -10,10 +10,10 @@ from typing import Any
 
 from gangline.api.pod import Pod
 from gangline.api.resources import SERVICE_ACCOUNTS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local.kubelet.config_source import ConfigSource
-from gangline.local.kubelet.projection import File, write_payload
+from gangline.local.kubelet.projection import ProjectedFile, write_payload
 
 ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _AUTHORITY = "kube-root-ca.crt"
@@ -22,10 +22,10 @@ _FRESH_S = 3600.0
 _MODE = 0o644
 
 
-class ApiAccess:
+class ServiceAccountAccess:
     """Requests tokens for service accounts, each at most once an hour."""
 
-    def __init__(self, client: Client, configs: ConfigSource, folder: Path) -> None:
+    def __init__(self, client: ApiClient, configs: ConfigSource, folder: Path) -> None:
         self._client = client
         self._configs = configs
         self._folder = folder
@@ -52,7 +52,9 @@ class ApiAccess:
             maps, _ = await self._configs.collect(namespace, ({_AUTHORITY}, set()))
             content = {"token": token.encode(), "namespace": namespace.encode()}
             content.update(maps.get(_AUTHORITY, {}))
-            write_payload(folder, {name: File(value, _MODE) for name, value in content.items()})
+            write_payload(
+                folder, {name: ProjectedFile(value, _MODE) for name, value in content.items()}
+            )
             if _AUTHORITY in maps:
                 self._written[folder] = token
         return folder

@@ -15,12 +15,12 @@ from gangline.api.resources import (
     SECRETS,
 )
 from gangline.api.storage import PersistentVolumeSpec
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import NotFound
-from gangline.local.kubelet.environment import ConfigProblem
+from gangline.local.kubelet.environment import ContainerConfigError
 
-Content = Mapping[str, bytes]
-Names = tuple[set[str], set[str]]
+ObjectContent = Mapping[str, bytes]
+ConfigNames = tuple[set[str], set[str]]
 """Names of ConfigMaps and of Secrets."""
 
 _FRESH_S = 2.0
@@ -31,13 +31,13 @@ _FRESH_S = 2.0
 class ConfigSource:
     """Reads configuration objects, with a cache of two seconds."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ApiClient) -> None:
         self._client = client
-        self._cache: dict[tuple[str, str, str], tuple[float, Content | None]] = {}
+        self._cache: dict[tuple[str, str, str], tuple[float, ObjectContent | None]] = {}
 
     async def collect(
-        self, namespace: str, names: Names
-    ) -> tuple[dict[str, Content], dict[str, Content]]:
+        self, namespace: str, names: ConfigNames
+    ) -> tuple[dict[str, ObjectContent], dict[str, ObjectContent]]:
         """The content of ConfigMaps and Secrets by name; objects that do not exist are left out.
 
         Raises:
@@ -48,29 +48,29 @@ class ConfigSource:
         secrets = {name: await self._read("secret", namespace, name) for name in sorted(names[1])}
         return _present(maps), _present(secrets)
 
-    async def claimed_folder(self, namespace: str, name: str) -> Path:
+    async def claim_folder(self, namespace: str, name: str) -> Path:
         """The folder of a claim's volume.
 
         Raises:
-            ConfigProblem: the claim does not exist, or is not bound yet.
+            ContainerConfigError: the claim does not exist, or is not bound yet.
             ApiError: the API server does not answer.
         """
         try:
             claim = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace)
         except NotFound as error:
-            raise ConfigProblem(f'persistentvolumeclaim "{name}" not found') from error
+            raise ContainerConfigError(f'persistentvolumeclaim "{name}" not found') from error
         if not claim.spec.volume_name or claim.status.phase != "Bound":
-            raise ConfigProblem(f'persistentvolumeclaim "{name}" is not bound yet')
+            raise ContainerConfigError(f'persistentvolumeclaim "{name}" is not bound yet')
         spec = (await self._client.get(PERSISTENT_VOLUMES, claim.spec.volume_name)).spec
         return _folder(claim.spec.volume_name, spec)
 
-    async def _read(self, kind: str, namespace: str, name: str) -> Content | None:
+    async def _read(self, kind: str, namespace: str, name: str) -> ObjectContent | None:
         key = (kind, namespace, name)
         if key not in self._cache:
             self._cache[key] = (time.monotonic(), await self._fetch(*key))
         return self._cache[key][1]
 
-    async def _fetch(self, kind: str, namespace: str, name: str) -> Content | None:
+    async def _fetch(self, kind: str, namespace: str, name: str) -> ObjectContent | None:
         try:
             if kind == "configmap":
                 found = await self._client.get(CONFIG_MAPS, name, namespace)
@@ -85,7 +85,7 @@ class ConfigSource:
         self._cache = {key: entry for key, entry in self._cache.items() if entry[0] > limit}
 
 
-def names_in_environment(container: Container) -> Names:
+def names_in_environment(container: Container) -> ConfigNames:
     """The ConfigMaps and Secrets that a container's environment refers to."""
     maps: set[str] = set()
     secrets: set[str] = set()
@@ -104,7 +104,7 @@ def names_in_environment(container: Container) -> Names:
     return maps, secrets
 
 
-def names_in_volumes(pod: Pod) -> Names:
+def names_in_volumes(pod: Pod) -> ConfigNames:
     """The ConfigMaps and Secrets that a pod's volumes are made of."""
     maps = {each.config_map.name for each in pod.spec.volumes if each.config_map}
     secrets = {each.secret.secret_name for each in pod.spec.volumes if each.secret}
@@ -117,7 +117,7 @@ def names_in_volumes(pod: Pod) -> Names:
     return maps, secrets
 
 
-def wants_token(pod: Pod) -> bool:
+def needs_token(pod: Pod) -> bool:
     """True if a volume of the pod contains its account's token."""
     return any(
         part.service_account_token is not None
@@ -137,15 +137,15 @@ def has_refreshed_volumes(pod: Pod) -> bool:
 def _folder(volume: str, spec: PersistentVolumeSpec) -> Path:
     path = (spec.host_path and spec.host_path.path) or (spec.local and spec.local.path)
     if not path:
-        raise ConfigProblem(f'persistentvolume "{volume}" is not a folder of this machine')
+        raise ContainerConfigError(f'persistentvolume "{volume}" is not a folder of this machine')
     if not os.path.isdir(path):
-        raise ConfigProblem(f"{path}, the folder of the claim, does not exist")
+        raise ContainerConfigError(f"{path}, the folder of the claim, does not exist")
     return Path(path)
 
 
-def _decoded(data: Mapping[str, str]) -> Content:
+def _decoded(data: Mapping[str, str]) -> ObjectContent:
     return {key: base64.b64decode(value) for key, value in data.items()}
 
 
-def _present(found: Mapping[str, Content | None]) -> dict[str, Content]:
+def _present(found: Mapping[str, ObjectContent | None]) -> dict[str, ObjectContent]:
     return {name: content for name, content in found.items() if content is not None}

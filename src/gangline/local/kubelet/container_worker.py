@@ -11,21 +11,26 @@ from pathlib import Path
 
 from gangline.api.container import Container
 from gangline.kube.errors import ApiError
-from gangline.local.kubelet.environment import ConfigProblem
+from gangline.local.kubelet.environment import ContainerConfigError
 from gangline.local.kubelet.log_writer import LogWriter, rotated_files
-from gangline.local.kubelet.planning import NoCommand, termination_message
-from gangline.local.kubelet.pod_home import PodHome
-from gangline.local.kubelet.probe_checks import Target, run_hook
-from gangline.local.kubelet.prober import look_after
-from gangline.local.kubelet.records import ContainerRecord, Ended, Instance, Problem
+from gangline.local.kubelet.planning import NoCommandError, termination_message
+from gangline.local.kubelet.pod_home import PodContext
+from gangline.local.kubelet.probe_checks import ProbeTarget, run_hook
+from gangline.local.kubelet.prober import run_probes_and_hooks
+from gangline.local.kubelet.records import (
+    ContainerRecord,
+    ExitRecord,
+    ContainerInstance,
+    StartProblem,
+)
 from gangline.local.kubelet.restarts import next_backoff
-from gangline.local.kubelet.run_setup import plan_run
+from gangline.local.kubelet.run_setup import plan_container_run
 from gangline.local.kubelet.runtime.contract import (
     EXIT_START_FAILED,
     ContainerPlan,
-    Exit,
+    ContainerExit,
     RunningContainer,
-    StartFailed,
+    ContainerStartError,
 )
 
 log = logging.getLogger(__name__)
@@ -41,35 +46,35 @@ _TAIL_BYTES = 2048
 class ContainerWorker:
     """One container of a pod, from its first start to its last end."""
 
-    def __init__(self, home: PodHome, container: Container) -> None:
+    def __init__(self, home: PodContext, container: Container) -> None:
         self.container = container
         self.running: RunningContainer | None = None
         self.writer: LogWriter | None = None
-        self._home = home
+        self._pod_context = home
         self._tail = b""
         self._stopper: asyncio.Task[None] | None = None
 
     @property
     def record(self) -> ContainerRecord:
-        return self._home.record.of(self.container.name)
+        return self._pod_context.record.container(self.container.name)
 
     def start(self) -> None:
         """Start one run; its result appears in the record."""
-        self._note(lambda known: replace(known, starting=True, problem=None))
-        self._home.spawn(self._guarded_run(), f"container {self.container.name}")
+        self._update_record(lambda known: replace(known, starting=True, problem=None))
+        self._pod_context.spawn(self._guarded_run(), f"container {self.container.name}")
 
     def stop(self, by: datetime, why: str) -> None:
         """Stop the run; it is killed at the time ``by`` if it still runs."""
-        first = self.record.stop_by is None
-        self._note(lambda known: replace(known, stop_by=by))
+        first = self.record.kill_at is None
+        self._update_record(lambda known: replace(known, kill_at=by))
         if first:
             message = f"Stopping container {self.container.name}: {why}"
-            self._home.tell("Normal", "Killing", message)
+            self._pod_context.record_event("Normal", "Killing", message)
         if self._stopper is not None:
             self._stopper.cancel()
         if self.running is not None:
-            self._stopper = self._home.spawn(
-                self._end(self.running, by, hook=first), f"end of {self.container.name}"
+            self._stopper = self._pod_context.spawn(
+                self._stop_run(self.running, by, hook=first), f"end of {self.container.name}"
             )
 
     async def _guarded_run(self) -> None:
@@ -82,51 +87,62 @@ class ContainerWorker:
             log.exception("container run failed", extra={"container": self.container.name})
             lost = self.record.instance
             if lost is not None and lost.ended is None:
-                ended = Ended(EXIT_START_FAILED, "Error", self._home.context.clock(), str(error))
-                self._note(lambda known: replace(known, instance=replace(lost, ended=ended)))
-            self._hold("RunContainerError", f"internal error: {error}")
+                ended = ExitRecord(
+                    EXIT_START_FAILED, "Error", self._pod_context.context.clock(), str(error)
+                )
+                self._update_record(
+                    lambda known: replace(known, instance=replace(lost, ended=ended))
+                )
+            self._delay_start("RunContainerError", f"internal error: {error}")
 
     async def _run(self) -> None:
         before = self.record
         number = before.instance.number + 1 if before.instance else 0
         try:
-            plan = await plan_run(self._home, self.container, number)
+            plan = await plan_container_run(self._pod_context, self.container, number)
             self.writer = self._open_log(number)
-            running = await self._home.context.runtime.start(plan, self._output)
+            running = await self._pod_context.context.runtime.start(plan, self._output)
             self.running = running
-        except StartFailed as error:
-            self._never_ran(number, error)
+        except ContainerStartError as error:
+            self._record_failed_start(number, error)
             return
-        except (ConfigProblem, ApiError) as error:
-            self._hold("CreateContainerConfigError", str(error))
+        except (ContainerConfigError, ApiError) as error:
+            self._delay_start("CreateContainerConfigError", str(error))
             return
-        except (NoCommand, OSError) as error:
-            self._hold("CreateContainerError", str(error))
+        except (NoCommandError, OSError) as error:
+            self._delay_start("CreateContainerError", str(error))
             return
         try:
-            await self._live(number, plan, running)
+            await self._run_until_exit(number, plan, running)
         finally:
             # Invariant: no process of a container outlives its task, also when the kubelet ends.
             if self.running is not None:
                 self.running = None
-                await _put_away(running)
+                await _kill_and_wait(running)
 
-    async def _live(self, number: int, plan: ContainerPlan, running: RunningContainer) -> None:
-        now = self._home.context.clock()
-        instance = Instance(number, running.container_id, running.started_at)
-        backoff = next_backoff(self.record, now, self._home.context.settings.backoff)
-        self._note(
+    async def _run_until_exit(
+        self, number: int, plan: ContainerPlan, running: RunningContainer
+    ) -> None:
+        now = self._pod_context.context.clock()
+        instance = ContainerInstance(number, running.container_id, running.started_at)
+        backoff = next_backoff(self.record, now, self._pod_context.context.settings.backoff)
+        self._update_record(
             lambda known: ContainerRecord(
                 instance=instance,
                 previous=known.instance if known.ended else known.previous,
                 backoff=backoff,
-                started=_starts_at_once(self.container),
-                ready=_starts_at_once(self.container) and self.container.readiness_probe is None,
+                started=_is_started_initially(self.container),
+                ready=_is_started_initially(self.container)
+                and self.container.readiness_probe is None,
             )
         )
-        self._home.tell("Normal", "Started", f"Started container {self.container.name}")
-        target = Target(self.container, running, self._home.record.ip)
-        care = asyncio.create_task(look_after(target, self._note, self._home.tell))
+        self._pod_context.record_event(
+            "Normal", "Started", f"Started container {self.container.name}"
+        )
+        target = ProbeTarget(self.container, running, self._pod_context.record.ip)
+        care = asyncio.create_task(
+            run_probes_and_hooks(target, self._update_record, self._pod_context.record_event)
+        )
         try:
             exit_ = await running.wait()
         finally:
@@ -134,77 +150,81 @@ class ContainerWorker:
             await asyncio.wait({care})
         if not care.cancelled() and (error := care.exception()) is not None:
             raise error
-        self._ended(instance, plan, exit_)
+        self._record_exit(instance, plan, exit_)
 
-    def _ended(self, instance: Instance, plan: ContainerPlan, exit_: Exit) -> None:
+    def _record_exit(
+        self, instance: ContainerInstance, plan: ContainerPlan, exit_: ContainerExit
+    ) -> None:
         self._close_log()
         message = exit_.message or termination_message(
             self.container, plan.state_dir, self._tail, exit_.code
         )
-        ended = Ended(exit_.code, _reason(exit_), exit_.finished_at, message)
+        ended = ExitRecord(exit_.code, _reason(exit_), exit_.finished_at, message)
         self.running = None
         if self._stopper is not None:
             self._stopper.cancel()
             self._stopper = None
-        self._note(
+        self._update_record(
             lambda known: replace(
                 known,
                 instance=replace(instance, ended=ended),
                 started=False,
                 ready=False,
                 unhealthy="",
-                stop_by=None,
+                kill_at=None,
             )
         )
         self._clean_up(plan.state_dir)
 
-    def _never_ran(self, number: int, error: StartFailed) -> None:
+    def _record_failed_start(self, number: int, error: ContainerStartError) -> None:
         """Record a failed start: it counts as a run and has an exit code."""
         self._close_log()
-        home, now = self._home, self._home.context.clock()
+        home, now = self._pod_context, self._pod_context.context.clock()
         plan_id = f"gangline://{home.pod.metadata.uid}/{self.container.name}/{number}"
-        ended = Ended(error.exit_code, error.reason, now, error.message)
+        ended = ExitRecord(error.exit_code, error.reason, now, error.message)
         backoff = next_backoff(self.record, now, home.context.settings.backoff)
-        self._note(
+        self._update_record(
             lambda known: ContainerRecord(
-                instance=Instance(number, plan_id, now, ended),
+                instance=ContainerInstance(number, plan_id, now, ended),
                 previous=known.instance if known.ended else known.previous,
                 backoff=backoff,
             )
         )
-        home.tell("Warning", "Failed", f"Error: {error.message}")
+        home.record_event("Warning", "Failed", f"Error: {error.message}")
         self._clean_up(home.folders.instance(self.container.name, number))
 
-    def _hold(self, reason: str, message: str) -> None:
+    def _delay_start(self, reason: str, message: str) -> None:
         """Record why the run cannot start yet, and when to try again."""
-        context = self._home.context
+        context = self._pod_context.context
         retry = context.clock() + timedelta(seconds=context.settings.retry_s)
-        self._note(
-            lambda known: replace(known, starting=False, problem=Problem(reason, message, retry))
+        self._update_record(
+            lambda known: replace(
+                known, starting=False, problem=StartProblem(reason, message, retry)
+            )
         )
-        self._home.tell("Warning", "Failed", f"Error: {message}")
+        self._pod_context.record_event("Warning", "Failed", f"Error: {message}")
 
-    async def _end(self, running: RunningContainer, by: datetime, *, hook: bool) -> None:
+    async def _stop_run(self, running: RunningContainer, by: datetime, *, hook: bool) -> None:
         """Run the preStop hook, send SIGTERM, and SIGKILL at the end of the grace period."""
         life = self.container.lifecycle
         left_s = self._left_s(by)
         if hook and life is not None and life.pre_stop is not None and left_s > 0:
-            target = Target(self.container, running, self._home.record.ip)
+            target = ProbeTarget(self.container, running, self._pod_context.record.ip)
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
                     if problem := await run_hook(life.pre_stop, target):
-                        self._home.tell("Warning", "FailedPreStopHook", problem)
+                        self._pod_context.record_event("Warning", "FailedPreStopHook", problem)
             left_s = max(self._left_s(by), _LEAST_GRACE_S)
         running.terminate()
         await asyncio.sleep(max(left_s, 0))
         running.kill()
 
     def _left_s(self, by: datetime) -> float:
-        return (by - self._home.context.clock()).total_seconds()
+        return (by - self._pod_context.context.clock()).total_seconds()
 
     def _open_log(self, number: int) -> LogWriter:
-        settings = self._home.context.settings
-        path = self._home.folders.log(self.container.name, number)
+        settings = self._pod_context.context.settings
+        path = self._pod_context.folders.log(self.container.name, number)
         for old in path.parent.glob("*.log"):
             if old.stem.isdigit() and int(old.stem) <= number - _KEPT_LOGS:
                 for file in [old, *rotated_files(old)]:
@@ -219,24 +239,24 @@ class ContainerWorker:
         if self.writer.lost_bytes:
             message = (
                 f"{self.writer.lost_bytes} bytes of the log of container {self.container.name} "
-                f"could not be written: {self.writer.loss}"
+                f"could not be written: {self.writer.loss_reason}"
             )
-            self._home.tell("Warning", "LogLost", message)
+            self._pod_context.record_event("Warning", "LogLost", message)
 
     def _clean_up(self, state_dir: Path) -> None:
         removal = asyncio.to_thread(shutil.rmtree, state_dir, ignore_errors=True)
-        self._home.spawn(removal, "clean-up")
+        self._pod_context.spawn(removal, "clean-up")
 
     def _output(self, stream: str, data: bytes) -> None:
         if self.writer is not None:
             self.writer.write(stream, data)
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
-    def _note(self, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
-        self._home.note(self.container.name, change)
+    def _update_record(self, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
+        self._pod_context.update_container(self.container.name, change)
 
 
-async def _put_away(running: RunningContainer) -> None:
+async def _kill_and_wait(running: RunningContainer) -> None:
     """Kill a run and wait until it has ended."""
     running.kill()
     with suppress(TimeoutError):
@@ -244,13 +264,13 @@ async def _put_away(running: RunningContainer) -> None:
             await running.wait()
 
 
-def _starts_at_once(container: Container) -> bool:
+def _is_started_initially(container: Container) -> bool:
     """True if a run counts as started immediately: no startup probe and no postStart hook."""
     hook = container.lifecycle is not None and container.lifecycle.post_start is not None
     return container.startup_probe is None and not hook
 
 
-def _reason(exit_: Exit) -> str:
+def _reason(exit_: ContainerExit) -> str:
     if exit_.reason:
         return exit_.reason
     if exit_.oom_killed:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gangline.api.service import Service
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.events import EventRecorder
-from gangline.local.kubelet.api_access import ApiAccess
+from gangline.local.kubelet.api_access import ServiceAccountAccess
 from gangline.local.kubelet.config_source import ConfigSource
-from gangline.local.kubelet.devices import DeviceTable
+from gangline.local.kubelet.devices import DeviceManager
 from gangline.local.kubelet.images import ImageMap
-from gangline.local.kubelet.runtime.contract import Runtime
-from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.runtime.contract import ContainerRuntime
+from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.network.contract import PodNetwork
 
 
@@ -21,16 +21,16 @@ from gangline.local.network.contract import PodNetwork
 class NodeContext:
     """The services that the workers of a node use."""
 
-    client: Client
-    runtime: Runtime
+    client: ApiClient
+    runtime: ContainerRuntime
     network: PodNetwork
     recorder: EventRecorder
-    node: NodeSpec
+    node: VirtualNodeSpec
     settings: KubeletSettings
     images: ImageMap
     configs: ConfigSource
-    access: ApiAccess
-    devices: DeviceTable
+    service_accounts: ServiceAccountAccess
+    devices: DeviceManager
     allocatable: Mapping[str, int]
     services: Callable[[], Sequence[Service]]
     """The present services of the cluster."""

@@ -10,40 +10,45 @@ from datetime import datetime, timedelta
 
 from gangline.api.container import Container
 from gangline.api.pod import Pod
-from gangline.local.kubelet.records import ContainerRecord, Failure, PodRecord, is_over
+from gangline.local.kubelet.records import (
+    ContainerRecord,
+    PodFailureReason,
+    PodRecord,
+    is_pod_finished,
+)
 from gangline.local.kubelet.restarts import (
     ALWAYS,
     NEVER,
     BackoffSettings,
-    restart_at,
-    restarts,
+    restart_time,
+    should_restart,
 )
 
 DEFAULT_GRACE_S = 30
-DEADLINE_EXCEEDED = Failure(
+DEADLINE_EXCEEDED = PodFailureReason(
     "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopContainer:
     """Stop a run, and kill it at ``by`` if it still runs."""
 
     container: str
-    by: datetime
-    why: str
+    kill_at: datetime
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PodActions:
     """The actions for a pod, and the time of the next check if nothing happens before."""
 
     prepare: bool = False
     """True: attach the network and create the volumes."""
 
     start: tuple[str, ...] = ()
-    stop: tuple[Stop, ...] = ()
-    over: bool = False
+    stop: tuple[StopContainer, ...] = ()
+    finished: bool = False
     """True if nothing of the pod runs and nothing will run again."""
 
     release: bool = False
@@ -52,32 +57,39 @@ class Decision:
     remove: bool = False
     """True: delete the object, since nothing of the pod is left on the node."""
 
-    failure: Failure | None = None
+    failure: PodFailureReason | None = None
     """The reason why the pod has failed; the caller records it."""
 
-    look_again: datetime | None = None
+    requeue_at: datetime | None = None
 
 
-def decide(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> Decision:
+def compute_pod_actions(
+    pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings
+) -> PodActions:
     """Return the actions that bring the pod's processes to the state that its spec asks for."""
     deadline = _deadline(pod, record)
     failure = record.failure
-    if failure is None and deadline is not None and deadline <= now and not _is_over(pod, record):
+    if (
+        failure is None
+        and deadline is not None
+        and deadline <= now
+        and not _is_finished(pod, record)
+    ):
         failure = DEADLINE_EXCEEDED
-    if record.leaving_since is not None:
-        return _leave(pod, record, failure)
+    if record.terminating_since is not None:
+        return _terminate_deleted(pod, record, failure)
     if failure is not None:
-        return replace(_end(pod, record, now, failure.message), failure=failure)
-    if _is_over(pod, record):
-        return _end(pod, record, now, "all other containers of the pod have ended")
+        return replace(_terminate_finished(pod, record, now, failure.message), failure=failure)
+    if _is_finished(pod, record):
+        return _terminate_finished(pod, record, now, "all other containers of the pod have ended")
     if not record.prepared:
         retry = record.problem.retry_at if record.problem else now
         due = retry <= now and not record.preparing
-        return Decision(prepare=due, look_again=_earliest([deadline, None if due else retry]))
+        return PodActions(prepare=due, requeue_at=_earliest([deadline, None if due else retry]))
     return replace(_run(pod, record, now, backoff), failure=failure)
 
 
-def grace_s(pod: Pod) -> int:
+def grace_period_s(pod: Pod) -> int:
     """Seconds that a pod's containers may take to end."""
     desired = pod.metadata.deletion_grace_period_seconds
     if desired is None:
@@ -92,9 +104,9 @@ def is_sidecar(container: Container) -> bool:
 
 def has_initialized(pod: Pod, record: PodRecord) -> bool:
     """True if all init containers are done, or were when the containers were first started."""
-    if any(record.of(each.name).instance for each in pod.spec.containers):
+    if any(record.container(each.name).instance for each in pod.spec.containers):
         return True
-    return all(_init_done(each, record.of(each.name)) for each in pod.spec.init_containers)
+    return all(_init_done(each, record.container(each.name)) for each in pod.spec.init_containers)
 
 
 def _init_done(container: Container, record: ContainerRecord) -> bool:
@@ -108,50 +120,51 @@ def _deadline(pod: Pod, record: PodRecord) -> datetime | None:
     return None if seconds is None else record.started_at + timedelta(seconds=seconds)
 
 
-def _is_over(pod: Pod, record: PodRecord) -> bool:
+def _is_finished(pod: Pod, record: PodRecord) -> bool:
     """True if no container except sidecars will run again; sidecars do not keep a pod running."""
-    if is_over(pod):
+    if is_pod_finished(pod):
         return True
     policy = pod.spec.restart_policy
     if policy == NEVER and not has_initialized(pod, record):
         return any(
-            record.of(each.name).ended and not _init_done(each, record.of(each.name))
+            record.container(each.name).ended and not _init_done(each, record.container(each.name))
             for each in pod.spec.init_containers
             if not is_sidecar(each)
         )
-    mains = [record.of(each.name) for each in pod.spec.containers]
+    mains = [record.container(each.name) for each in pod.spec.containers]
     return bool(mains) and all(
-        each.idle and each.ended is not None and not restarts(policy, each.ended) for each in mains
+        each.idle and each.ended is not None and not should_restart(policy, each.ended)
+        for each in mains
     )
 
 
-def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> Decision:
+def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> PodActions:
     """Start containers that are due, stop unhealthy ones."""
     start: list[str] = []
     times: list[datetime | None] = [_deadline(pod, record)]
-    for container, policy in _wanted(pod, record):
-        known = record.of(container.name)
-        if not known.idle or (known.ended and not restarts(policy, known.ended)):
+    for container, policy in _desired_containers(pod, record):
+        known = record.container(container.name)
+        if not known.idle or (known.ended and not should_restart(policy, known.ended)):
             continue
-        due = known.problem.retry_at if known.problem else restart_at(known, backoff)
+        due = known.problem.retry_at if known.problem else restart_time(known, backoff)
         if due is None or due <= now:
             start.append(container.name)
         else:
             times.append(due)
     stop = tuple(
-        Stop(name, now + _unhealthy_grace(pod, known), known.unhealthy)
+        StopContainer(name, now + _unhealthy_grace(pod, known), known.unhealthy)
         for name, known in record.containers.items()
-        if known.running and known.unhealthy and known.stop_by is None
+        if known.running and known.unhealthy and known.kill_at is None
     )
-    return Decision(start=tuple(start), stop=stop, look_again=_earliest(times))
+    return PodActions(start=tuple(start), stop=stop, requeue_at=_earliest(times))
 
 
-def _wanted(pod: Pod, record: PodRecord) -> list[tuple[Container, str]]:
+def _desired_containers(pod: Pod, record: PodRecord) -> list[tuple[Container, str]]:
     """The containers that should run or have run by now, each with its restart policy."""
     desired: list[tuple[Container, str]] = []
     initialized = has_initialized(pod, record)
     for container in pod.spec.init_containers:
-        known = record.of(container.name)
+        known = record.container(container.name)
         if is_sidecar(container):
             desired.append((container, ALWAYS))
         elif not initialized and not _init_done(container, known):
@@ -164,23 +177,23 @@ def _wanted(pod: Pod, record: PodRecord) -> list[tuple[Container, str]]:
 
 def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:
     seconds = record.unhealthy_grace_s
-    return timedelta(seconds=grace_s(pod) if seconds is None else seconds)
+    return timedelta(seconds=grace_period_s(pod) if seconds is None else seconds)
 
 
-def _leave(pod: Pod, record: PodRecord, failure: Failure | None) -> Decision:
+def _terminate_deleted(pod: Pod, record: PodRecord, failure: PodFailureReason | None) -> PodActions:
     """Stop everything within the grace period, then delete the object."""
-    assert record.leaving_since is not None, "called for pods in termination only"
-    by = record.leaving_since + timedelta(seconds=grace_s(pod))
-    decision = _wind_down(pod, record, by, "the pod is being deleted")
-    return replace(decision, failure=failure, remove=decision.over and record.released)
+    assert record.terminating_since is not None, "called for pods in termination only"
+    by = record.terminating_since + timedelta(seconds=grace_period_s(pod))
+    decision = _stop_containers(pod, record, by, "the pod is being deleted")
+    return replace(decision, failure=failure, remove=decision.finished and record.released)
 
 
-def _end(pod: Pod, record: PodRecord, now: datetime, why: str) -> Decision:
+def _terminate_finished(pod: Pod, record: PodRecord, now: datetime, why: str) -> PodActions:
     """Stop the containers of a finished pod that still run."""
-    return _wind_down(pod, record, now + timedelta(seconds=grace_s(pod)), why)
+    return _stop_containers(pod, record, now + timedelta(seconds=grace_period_s(pod)), why)
 
 
-def _wind_down(pod: Pod, record: PodRecord, by: datetime, why: str) -> Decision:
+def _stop_containers(pod: Pod, record: PodRecord, by: datetime, why: str) -> PodActions:
     """Stop containers; sidecars only after the containers that they serve."""
     groups = [
         [each.name for each in pod.spec.containers]
@@ -188,15 +201,15 @@ def _wind_down(pod: Pod, record: PodRecord, by: datetime, why: str) -> Decision:
         [each.name for each in pod.spec.init_containers if is_sidecar(each)],
     ]
     for names in groups:
-        busy = [name for name in names if not record.of(name).idle]
+        busy = [name for name in names if not record.container(name).idle]
         if busy:
-            late = [name for name in busy if _must_stop(record.of(name), by)]
-            return Decision(stop=tuple(Stop(name, by, why) for name in late))
-    return Decision(over=True, release=not record.released and not record.preparing)
+            late = [name for name in busy if _must_stop(record.container(name), by)]
+            return PodActions(stop=tuple(StopContainer(name, by, why) for name in late))
+    return PodActions(finished=True, release=not record.released and not record.preparing)
 
 
 def _must_stop(record: ContainerRecord, by: datetime) -> bool:
-    return record.running and (record.stop_by is None or by < record.stop_by)
+    return record.running and (record.kill_at is None or by < record.kill_at)
 
 
 def _earliest(times: Iterable[datetime | None]) -> datetime | None:

@@ -5,41 +5,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gangline.api.container import Container
-from gangline.api.quantity import whole
+from gangline.api.quantity import parse_whole
 from gangline.api.resourcelist import GPU
 
 
 @dataclass(slots=True)
-class DeviceTable:
+class DeviceManager:
     """The GPUs of one node and the containers that they are assigned to."""
 
     indices: Sequence[int]
-    _held: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    _assigned: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
 
     def assign(self, pod_uid: str, container: Container) -> tuple[int, ...] | None:
         """The GPUs of a container, the same at every call; None if not enough are free."""
-        held = self._held.get((pod_uid, container.name))
+        held = self._assigned.get((pod_uid, container.name))
         if held is not None:
             return held
-        desired = gpus_of(container)
-        taken = {index for indices in self._held.values() for index in indices}
+        desired = requested_gpus(container)
+        taken = {index for indices in self._assigned.values() for index in indices}
         free = [index for index in self.indices if index not in taken]
         if desired > len(free):
             return None
-        self._held[pod_uid, container.name] = tuple(free[:desired])
-        return self._held[pod_uid, container.name]
+        self._assigned[pod_uid, container.name] = tuple(free[:desired])
+        return self._assigned[pod_uid, container.name]
 
     def release(self, pod_uid: str) -> None:
-        for key in [key for key in self._held if key[0] == pod_uid]:
-            del self._held[key]
+        for key in [key for key in self._assigned if key[0] == pod_uid]:
+            del self._assigned[key]
 
 
-def gpus_of(container: Container) -> int:
+def requested_gpus(container: Container) -> int:
     resources = container.resources
-    return whole(resources.limits.get(GPU, resources.requests.get(GPU, 0)))
+    return parse_whole(resources.limits.get(GPU, resources.requests.get(GPU, 0)))
 
 
-def device_variables(assigned: Sequence[int], node_has_gpus: bool) -> dict[str, str]:
+def gpu_variables(assigned: Sequence[int], node_has_gpus: bool) -> dict[str, str]:
     """The environment variables that make only the assigned GPUs visible to a process."""
     if not node_has_gpus:
         return {}

@@ -18,12 +18,12 @@ _REFERENCE = re.compile(r"\$(\$|\([-._a-zA-Z0-9]+\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 
-class ConfigProblem(Exception):
+class ContainerConfigError(Exception):
     """A container cannot be configured; the message names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class ValueSources:
     """The values for environments and volumes."""
 
     config_maps: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
@@ -42,14 +42,14 @@ class Sources:
 def build_environment(
     pod: Pod,
     container: Container,
-    sources: Sources,
+    sources: ValueSources,
     base: Mapping[str, str],
     services: Sequence[Service] = (),
 ) -> dict[str, str]:
     """Return the variables of a container, added to ``base``.
 
     Raises:
-        ConfigProblem: an object or key that it refers to is missing.
+        ContainerConfigError: an object or key that it refers to is missing.
     """
     defined = {**service_variables(pod, services)}
     for source in container.env_from:
@@ -73,7 +73,7 @@ def build_environment(
     return {**base, **defined}
 
 
-def expand(text: str, variables: Mapping[str, str]) -> str:
+def expand_references(text: str, variables: Mapping[str, str]) -> str:
     """Replace ``$(NAME)`` by the variable's value; ``$$`` becomes ``$``, unknown names stay."""
 
     def replacement(match: re.Match[str]) -> str:
@@ -85,11 +85,11 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replacement, text)
 
 
-def field_value(pod: Pod, path: str, sources: Sources) -> str:
+def field_value(pod: Pod, path: str, sources: ValueSources) -> str:
     """A field of the pod for environment variables and the downward API.
 
     Raises:
-        ConfigProblem: the field is not available.
+        ContainerConfigError: the field is not available.
     """
     if match := _SUBSCRIPT.fullmatch(path):
         found = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
@@ -108,7 +108,9 @@ def field_value(pod: Pod, path: str, sources: Sources) -> str:
         "metadata.annotations": _listing(pod.metadata.annotations),
     }
     if path not in simple:
-        raise ConfigProblem(f"fieldPath {path!r} is not a field that containers can refer to")
+        raise ContainerConfigError(
+            f"fieldPath {path!r} is not a field that containers can refer to"
+        )
     return simple[path]
 
 
@@ -118,11 +120,13 @@ def resource_value(
     """A request or limit of a container in units of the divisor, rounded up.
 
     Raises:
-        ConfigProblem: there is no such resource.
+        ContainerConfigError: there is no such resource.
     """
     side, _, name = ref.resource.partition(".")
     if side not in ("limits", "requests") or not name:
-        raise ConfigProblem(f"resource {ref.resource!r} is neither limits.NAME nor requests.NAME")
+        raise ContainerConfigError(
+            f"resource {ref.resource!r} is neither limits.NAME nor requests.NAME"
+        )
     resources = container.resources
     written = {**resources.limits, **resources.requests} if side == "requests" else resources.limits
     if name in written:
@@ -178,17 +182,17 @@ def _value(
     pod: Pod,
     container: Container,
     variable: EnvVar,
-    sources: Sources,
+    sources: ValueSources,
     defined: Mapping[str, str],
 ) -> str | None:
     """The value of one variable; None leaves it undefined."""
     if variable.value_from is None:
-        return expand(variable.value, defined)
+        return expand_references(variable.value, defined)
     return _from_source(pod, container, variable.value_from, sources)
 
 
 def _from_source(
-    pod: Pod, container: Container, source: EnvVarSource, sources: Sources
+    pod: Pod, container: Container, source: EnvVarSource, sources: ValueSources
 ) -> str | None:
     if source.field_ref is not None:
         return field_value(pod, source.field_ref.field_path, sources)
@@ -201,7 +205,7 @@ def _from_source(
     if (secret := source.secret_key_ref) is not None:
         found = _content(sources.secrets, "secret", secret.name, bool(secret.optional))
         return _key(found, "Secret", pod, secret.name, secret.key, bool(secret.optional))
-    raise ConfigProblem("valueFrom names a source that this cluster does not have")
+    raise ContainerConfigError("valueFrom names a source that this cluster does not have")
 
 
 def _content(
@@ -211,7 +215,7 @@ def _content(
         return found[name]
     if optional:
         return {}
-    raise ConfigProblem(f'{kind} "{name}" not found')
+    raise ContainerConfigError(f'{kind} "{name}" not found')
 
 
 def _key(
@@ -222,7 +226,7 @@ def _key(
     if optional:
         return None
     namespace = pod.metadata.namespace
-    raise ConfigProblem(f"couldn't find key {key} in {kind} {namespace}/{name}")
+    raise ContainerConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
 
 
 def _text(value: bytes) -> str:

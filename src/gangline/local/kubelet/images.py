@@ -42,7 +42,7 @@ class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ResolvedImage:
     """The environment that an image maps to."""
 
     variables: Mapping[str, str]
@@ -64,17 +64,17 @@ class ImageMap:
     system_path: str
     entries: Sequence[tuple[str, ImageEntry]] = field(default_factory=tuple)
 
-    def resolve(self, image: str) -> Image:
+    def resolve(self, image: str) -> ResolvedImage:
         for pattern, entry in self.entries:
             if fnmatchcase(image, pattern):
                 return self._mapped(entry)
-        return Image(
+        return ResolvedImage(
             variables=self._variables(ImageEntry(env=str(self.environment))),
             description=f"the current environment, {self.environment}",
         )
 
-    def _mapped(self, entry: ImageEntry) -> Image:
-        return Image(
+    def _mapped(self, entry: ImageEntry) -> ResolvedImage:
+        return ResolvedImage(
             variables=self._variables(entry),
             root=Path(entry.root) if entry.root else None,
             command=tuple(entry.command),

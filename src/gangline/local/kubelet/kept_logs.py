@@ -24,28 +24,28 @@ from gangline.local.kubelet.volumes import PodFolders
 MOST_PODS = 500
 """The maximum number of pods on a node; the pods that were deleted first are removed first."""
 MOST_BYTES = 256 << 20
-_NOTE = "pod.json"
+_RECORD_FILE = "pod.json"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLog:
+class ArchivedLogs:
     """The logs of one deleted pod."""
 
     folder: Path
-    note: dict[str, Any]
+    pod_record: dict[str, Any]
     """Its metadata, the names of its node and containers, and its status, as in the object."""
-    gone_ns: int
+    deleted_ns: int
     """The time of its deletion."""
 
     @property
     def name(self) -> str:
-        return str(self.note["metadata"]["name"])
+        return str(self.pod_record["metadata"]["name"])
 
     def runs(self, container: str) -> list[Path]:
         """The logs of a container's runs in order; of the first container if ``container`` is
         empty.
         """
-        spec = self.note["spec"]
+        spec = self.pod_record["spec"]
         names = [each["name"] for each in (*spec["containers"], *spec["initContainers"])]
         if container not in {"", *names}:
             return []
@@ -54,8 +54,8 @@ class KeptLog:
         return sorted(found, key=lambda path: int(path.stem))
 
 
-def kept_run(
-    found: Iterable[KeptLog], pod: str, container: str, *, previous: bool = False
+def archived_run_log(
+    found: Iterable[ArchivedLogs], pod: str, container: str, *, previous: bool = False
 ) -> Path | None:
     """The log of the last run of a container of the pods with this name, or of the run before it.
 
@@ -68,7 +68,7 @@ def kept_run(
     return runs[-back] if len(runs) >= back else None
 
 
-def keep(data: Path, folders: PodFolders, pod: Pod) -> None:
+def archive_logs(data: Path, folders: PodFolders, pod: Pod) -> None:
     """Archive the logs of a deleted pod if it had a controller; else remove them."""
     if pod.metadata.controller is None or not folders.logs.is_dir():
         shutil.rmtree(folders.logs, ignore_errors=True)
@@ -76,13 +76,13 @@ def keep(data: Path, folders: PodFolders, pod: Pod) -> None:
     top = data / "kept-logs"
     with contextlib.suppress(OSError):
         top.mkdir(parents=True, exist_ok=True)
-        _make_room(top)
-        (folders.logs / _NOTE).write_text(json.dumps(_note(pod)))
+        _prune(top)
+        (folders.logs / _RECORD_FILE).write_text(json.dumps(_pod_record(pod)))
         folders.logs.rename(top / pod.metadata.uid)
     shutil.rmtree(folders.logs, ignore_errors=True)
 
 
-def _note(pod: Pod) -> dict[str, Any]:
+def _pod_record(pod: Pod) -> dict[str, Any]:
     """The record of a pod, without its environment, which may contain secrets."""
     meta = pod.metadata
     return {
@@ -102,15 +102,15 @@ def _note(pod: Pod) -> dict[str, Any]:
     }
 
 
-def kept(data: Path, namespace: str, owner: str) -> Iterator[KeptLog]:
+def list_archived_logs(data: Path, namespace: str, owner: str) -> Iterator[ArchivedLogs]:
     """Yield the archived pods of an owner (by its uid), oldest first."""
     for gone_ns, folder in _by_age(data / "kept-logs"):
         with contextlib.suppress(OSError, ValueError):
-            note = json.loads((folder / _NOTE).read_text())
+            note = json.loads((folder / _RECORD_FILE).read_text())
             meta = note["metadata"]
             owners = {each["uid"] for each in meta["ownerReferences"] if each.get("controller")}
             if meta["namespace"] == namespace and owner in owners:
-                yield KeptLog(folder, note, gone_ns)
+                yield ArchivedLogs(folder, note, gone_ns)
 
 
 def _by_age(top: Path) -> list[tuple[int, Path]]:
@@ -118,11 +118,11 @@ def _by_age(top: Path) -> list[tuple[int, Path]]:
     ages = []
     for folder in top.iterdir() if top.is_dir() else ():
         with contextlib.suppress(OSError):
-            ages.append(((folder / _NOTE).stat().st_mtime_ns, folder))
+            ages.append(((folder / _RECORD_FILE).stat().st_mtime_ns, folder))
     return sorted(ages)
 
 
-def _make_room(top: Path) -> None:
+def _prune(top: Path) -> None:
     """Remove the oldest pods until one more fits."""
     folders = [folder for _, folder in _by_age(top)]
     sizes = [_size(folder.rglob("*")) for folder in folders]

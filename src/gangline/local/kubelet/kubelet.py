@@ -10,27 +10,27 @@ from pathlib import Path
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS, SERVICES
 from gangline.api.service import Service
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
-from gangline.local.kubelet.admission import admit
-from gangline.local.kubelet.api_access import ApiAccess
+from gangline.local.kubelet.admission import admit_pod
+from gangline.local.kubelet.api_access import ServiceAccountAccess
 from gangline.local.kubelet.config_source import ConfigSource
 from gangline.local.kubelet.context import NodeContext
-from gangline.local.kubelet.devices import DeviceTable
+from gangline.local.kubelet.devices import DeviceManager
 from gangline.local.kubelet.images import ImageEntry, ImageMap
-from gangline.local.kubelet.node_agent import NodeAgent
-from gangline.local.kubelet.node_object import allocatable, node_labels
+from gangline.local.kubelet.node_agent import NodeStatusReporter
+from gangline.local.kubelet.node_object import node_allocatable, node_labels
 from gangline.local.kubelet.pod_worker import PodWorker
-from gangline.local.kubelet.records import PodRecord, is_over, recover
-from gangline.local.kubelet.runtime.contract import Runtime
-from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.records import PodRecord, is_pod_finished, recover_record
+from gangline.local.kubelet.runtime.contract import ContainerRuntime
+from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 from gangline.local.network.contract import PodNetwork
 
 log = logging.getLogger(__name__)
 
 DEFAULT_STOP_GRACE_S = 2.0
-_RETAKE_S = 1.0
+_WORKER_RESTART_S = 1.0
 
 
 class Kubelet:
@@ -38,11 +38,11 @@ class Kubelet:
 
     def __init__(
         self,
-        client: Client,
-        node: NodeSpec,
+        client: ApiClient,
+        node: VirtualNodeSpec,
         settings: KubeletSettings,
         network: PodNetwork,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         *,
         images: Sequence[tuple[str, ImageEntry]] = (),
         services: Callable[[], Sequence[Service]] | None = None,
@@ -64,14 +64,14 @@ class Kubelet:
             settings=settings,
             images=ImageMap(settings.environment, settings.path, images),
             configs=configs,
-            access=ApiAccess(client, configs, settings.data / "accounts"),
-            devices=DeviceTable(node.gpus),
-            allocatable=allocatable(node),
+            service_accounts=ServiceAccountAccess(client, configs, settings.data / "accounts"),
+            devices=DeviceManager(node.gpus),
+            allocatable=node_allocatable(node),
             services=services or self._known_services,
             clock=lambda: datetime.now(UTC),
             online=asyncio.Event(),
         )
-        self._agent = NodeAgent(client, node, settings, runtime.describe_gaps())
+        self._agent = NodeStatusReporter(client, node, settings, runtime.describe_limitations())
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._bound: Callable[[], Iterable[Pod]] = tuple
 
@@ -89,10 +89,10 @@ class Kubelet:
                 tasks.create_task(pods.run())
                 if self._services is not None:
                     tasks.create_task(self._services.run())
-                    await self._services.synced()
+                    await self._services.wait_for_sync()
                 await self._agent.register()
                 tasks.create_task(self._agent.run())
-                await pods.synced()
+                await pods.wait_for_sync()
                 known = {pod.metadata.uid for pod in pods.items()}
                 await asyncio.to_thread(self._remove_leftovers, known | set(self.workers))
                 self._context.online.set()
@@ -121,7 +121,7 @@ class Kubelet:
         """The folder of all files of this node's pods."""
         return self._settings.data
 
-    def find(self, namespace: str, name: str) -> PodWorker | None:
+    def find_pod(self, namespace: str, name: str) -> PodWorker | None:
         """The newest pod of this name on this node."""
         found = [
             worker
@@ -141,7 +141,7 @@ class Kubelet:
         present = {pod.metadata.uid for pod in pods}
         for uid, worker in self.workers.items():
             if uid not in present:
-                worker.vanish()
+                worker.handle_deletion()
         before = [pod for pod in pods if pod.status.start_time is not None]
         fresh = [pod for pod in pods if pod.status.start_time is None]
         before.sort(key=lambda pod: pod.status.start_time or now)
@@ -153,47 +153,47 @@ class Kubelet:
         """Pass a change to the pod's worker (called by the informer)."""
         if new is None:
             if old is not None and (worker := self.workers.get(old.metadata.uid)):
-                worker.vanish()
+                worker.handle_deletion()
             return
         worker = self.workers.get(new.metadata.uid)
         if worker is None:
-            self._take_up(new)
+            self._start_worker(new)
         elif worker.pod is not new:
             worker.update(new)
 
-    def _take_up(self, pod: Pod) -> None:
+    def _start_worker(self, pod: Pod) -> None:
         now = self._context.clock()
-        record = recover(pod, now)
-        if pod.status.start_time is None and not is_over(pod):
-            record = self._admitted(pod, now)
+        record = recover_record(pod, now)
+        if pod.status.start_time is None and not is_pod_finished(pod):
+            record = self._admit(pod, now)
         worker = PodWorker(self._context, pod, record)
         uid = pod.metadata.uid
         self.workers[uid] = worker
         task = asyncio.create_task(worker.run(), name=f"pod {pod.metadata.name}")
         self._tasks[uid] = task
-        task.add_done_callback(lambda task: self._gone(uid, task))
+        task.add_done_callback(lambda task: self._worker_done(uid, task))
 
-    def _admitted(self, pod: Pod, now: datetime) -> PodRecord:
+    def _admit(self, pod: Pod, now: datetime) -> PodRecord:
         others = [
             worker.pod
             for worker in self.workers.values()
-            if not is_over(worker.pod) and not worker.home.record.released
+            if not is_pod_finished(worker.pod) and not worker.pod_context.record.released
         ]
-        refusal = admit(pod, others, self._context.allocatable, node_labels(self.node))
+        refusal = admit_pod(pod, others, self._context.allocatable, node_labels(self.node))
         return PodRecord(started_at=now, failure=refusal)
 
-    def _gone(self, uid: str, task: asyncio.Task[None]) -> None:
+    def _worker_done(self, uid: str, task: asyncio.Task[None]) -> None:
         self.workers.pop(uid, None)
         self._tasks.pop(uid, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pod worker failed", exc_info=error, extra={"pod": uid})
-            asyncio.get_running_loop().call_later(_RETAKE_S, self._retake, uid)
+            asyncio.get_running_loop().call_later(_WORKER_RESTART_S, self._restart_worker, uid)
 
-    def _retake(self, uid: str) -> None:
+    def _restart_worker(self, uid: str) -> None:
         """Restart the worker of a pod after it failed, as after a restart of the kubelet."""
         pod = next((each for each in self._bound() if each.metadata.uid == uid), None)
         if pod is not None and uid not in self.workers and self._context.online.is_set():
-            self._take_up(pod)
+            self._start_worker(pod)
 
     def _remove_leftovers(self, known: set[str]) -> None:
         """Remove the files of pods that were deleted while no kubelet ran."""

@@ -14,7 +14,7 @@ _BLOCK = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
+class PodLogOptions:
     """The options of ``kubectl logs``."""
 
     tail_lines: int | None = None
@@ -25,7 +25,7 @@ class LogOptions:
 
 
 async def read_log(
-    path: Path, options: LogOptions, writer: LogWriter | None = None
+    path: Path, options: PodLogOptions, writer: LogWriter | None = None
 ) -> AsyncIterator[bytes]:
     """Yield the logged output in chunks.
 
@@ -153,7 +153,7 @@ def _tail_offset(file: BinaryIO, lines: int) -> tuple[int, int]:
     return 0, found + (1 if end else 0)
 
 
-def _shown(lines: list[bytes], options: LogOptions) -> Iterator[bytes]:
+def _shown(lines: list[bytes], options: PodLogOptions) -> Iterator[bytes]:
     """The text of log lines, with or without their times."""
     for line in lines:
         time, _, rest = line.partition(b" ")

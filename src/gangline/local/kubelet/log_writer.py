@@ -33,7 +33,7 @@ class LogWriter:
         self.lost_bytes = 0
         """The number of bytes that could not be written."""
 
-        self.loss = ""
+        self.loss_reason = ""
         """The reason, such as a full disk."""
 
         self._max_bytes = max_bytes
@@ -93,16 +93,16 @@ class LogWriter:
         try:
             self._size += os.write(self._fd, entries)
         except OSError as error:
-            self._lose(len(entries), error)
+            self._record_loss(len(entries), error)
             return
         if self._size >= self._max_bytes:
             self._rotate()
         self._wake_readers()
 
-    def _lose(self, count: int, error: OSError) -> None:
-        if not self.loss:
-            self.loss = error.strerror or str(error)
-            log.warning("log lost: %s", self.loss, extra={"path": str(self.path)})
+    def _record_loss(self, count: int, error: OSError) -> None:
+        if not self.loss_reason:
+            self.loss_reason = error.strerror or str(error)
+            log.warning("log lost: %s", self.loss_reason, extra={"path": str(self.path)})
         self.lost_bytes += count
 
     def _wake_readers(self) -> None:
@@ -122,7 +122,7 @@ class LogWriter:
             os.close(self._fd)
             self._open()
         except OSError as error:
-            self._lose(0, error)
+            self._record_loss(0, error)
             return
         for old in rotated_files(self.path)[: -(self._max_files - 1) or None]:
             with contextlib.suppress(OSError):

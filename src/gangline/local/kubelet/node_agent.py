@@ -10,16 +10,16 @@ from gangline.api.core import Lease
 from gangline.api.meta import ObjectMeta
 from gangline.api.node import Node
 from gangline.api.resources import LEASES, NODES
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
 from gangline.local.kubelet.node_object import (
     build_node,
     build_node_status,
     lease_patch,
     node_labels,
-    status_patch,
+    node_status_patch,
 )
-from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +28,13 @@ _RETRY_S = 1.0
 
 
 @dataclass(slots=True)
-class NodeAgent:
+class NodeStatusReporter:
     """Registers one node and renews its lease and status."""
 
-    client: Client
-    node: NodeSpec
+    client: ApiClient
+    node: VirtualNodeSpec
     settings: KubeletSettings
-    gaps: str
+    limitations: str
     """The limitations of this machine, for the message of the Ready condition."""
 
     async def register(self) -> Node:
@@ -91,11 +91,13 @@ class NodeAgent:
     async def _write_status(self) -> Node:
         stored = await self.client.get(NODES, self.node.name)
         now = datetime.now(UTC)
-        status = build_node_status(self.node, self.settings.port, stored.status, self.gaps, now)
+        status = build_node_status(
+            self.node, self.settings.port, stored.status, self.limitations, now
+        )
         return await self.client.patch(
             NODES,
             self.node.name,
-            status_patch(status, stored.status),
+            node_status_patch(status, stored.status),
             kind=PatchKind.STRATEGIC,
             subresource="status",
         )

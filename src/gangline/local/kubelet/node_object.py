@@ -27,10 +27,10 @@ from gangline.api.resourcelist import (
     GPU,
     MEMORY,
     PODS,
-    Amounts,
-    quantities,
+    ResourceAmounts,
+    format_resources,
 )
-from gangline.local.kubelet.settings import NodeSpec
+from gangline.local.kubelet.settings import VirtualNodeSpec
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _HEALTHY = {
@@ -40,7 +40,7 @@ _HEALTHY = {
 }
 
 
-def allocatable(node: NodeSpec) -> Amounts:
+def node_allocatable(node: VirtualNodeSpec) -> ResourceAmounts:
     """The resources of a node for pods, in thousandths of cpu and integer units."""
     amounts = {
         CPU: node.cpu_milli,
@@ -51,7 +51,7 @@ def allocatable(node: NodeSpec) -> Amounts:
     return {**amounts, GPU: len(node.gpus)} if node.gpus else amounts
 
 
-def node_labels(node: NodeSpec) -> dict[str, str]:
+def node_labels(node: VirtualNodeSpec) -> dict[str, str]:
     """The labels of a node: the well-known ones, and its own."""
     machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
     return {
@@ -62,20 +62,20 @@ def node_labels(node: NodeSpec) -> dict[str, str]:
     }
 
 
-def build_node(node: NodeSpec) -> Node:
+def build_node(node: VirtualNodeSpec) -> Node:
     """The object for the registration of a node."""
     meta = ObjectMeta(name=node.name, labels=node_labels(node))
     return Node(api_version="v1", kind="Node", metadata=meta)
 
 
 def build_node_status(
-    node: NodeSpec, port: int, before: NodeStatus, gaps: str, now: datetime
+    node: VirtualNodeSpec, port: int, before: NodeStatus, limitations: str, now: datetime
 ) -> NodeStatus:
     """The status of a node; ``before`` preserves transition times."""
-    have = quantities(allocatable(node))
+    have = format_resources(node_allocatable(node))
     now = now.replace(microsecond=0)
     conditions = before.conditions
-    for condition in _conditions(gaps):
+    for condition in _conditions(limitations):
         conditions = set_condition(conditions, condition, now)
     conditions = [msgspec.structs.replace(each, last_heartbeat_time=now) for each in conditions]
     return NodeStatus(
@@ -91,7 +91,7 @@ def build_node_status(
     )
 
 
-def status_patch(status: NodeStatus, before: NodeStatus) -> dict[str, Any]:
+def node_status_patch(status: NodeStatus, before: NodeStatus) -> dict[str, Any]:
     """A strategic merge patch that writes a node's status and nulls resources that it no longer
     has.
     """

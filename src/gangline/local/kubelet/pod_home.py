@@ -10,21 +10,21 @@ from typing import Any
 from gangline.api.pod import Pod
 from gangline.local.kubelet.context import NodeContext
 from gangline.local.kubelet.records import ContainerRecord, PodRecord
-from gangline.local.kubelet.volumes import PodFolders, folders_of
-from gangline.local.network.contract import Attachment
+from gangline.local.kubelet.volumes import PodFolders, pod_folders
+from gangline.local.network.contract import NetworkAttachment
 
 log = logging.getLogger(__name__)
 
 
-class PodHome:
+class PodContext:
     """The state that a pod's workers share; ``changed`` is set after each change that matters."""
 
     def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
         self.context = context
         self.pod = pod
         self.record = record
-        self.folders: PodFolders = folders_of(context.settings.data, context.settings.cluster, pod)
-        self.attachment: Attachment | None = None
+        self.folders: PodFolders = pod_folders(context.settings.data, context.settings.cluster, pod)
+        self.attachment: NetworkAttachment | None = None
         self.volumes: Mapping[str, Path] = {}
         self.api_access: Path | None = None
         """The folder with the token of the pod's account."""
@@ -32,20 +32,22 @@ class PodHome:
         self.changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def note(self, name: str, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
+    def update_container(
+        self, name: str, change: Callable[[ContainerRecord], ContainerRecord]
+    ) -> None:
         """Change the record of a container."""
-        before = self.record.of(name)
+        before = self.record.container(name)
         after = change(before)
         if after != before:
             containers = {**self.record.containers, name: after}
-            self.note_pod(containers=containers)
+            self.update_pod(containers=containers)
 
-    def note_pod(self, **changes: Any) -> None:
+    def update_pod(self, **changes: Any) -> None:
         """Change fields of the pod's record."""
         self.record = replace(self.record, **changes)
         self.changed.set()
 
-    def tell(self, kind: str, reason: str, message: str) -> None:
+    def record_event(self, kind: str, reason: str, message: str) -> None:
         """Record an event about the pod."""
         self.context.recorder.event(self.pod, kind, reason, message)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.conditions import FALSE, TRUE, is_true, set_condition
+from gangline.api.conditions import FALSE, TRUE, is_condition_true, set_condition
 from gangline.api.container import Container
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
@@ -24,70 +24,75 @@ from gangline.api.podstatus import (
     PodIP,
     PodStatus,
 )
-from gangline.api.resourcelist import CPU, MEMORY, amounts
-from gangline.local.kubelet.decide import Decision, has_initialized, is_sidecar
-from gangline.local.kubelet.records import ContainerRecord, Instance, PodRecord, is_over
+from gangline.api.resourcelist import CPU, MEMORY, parse_resources
+from gangline.local.kubelet.decide import PodActions, has_initialized, is_sidecar
+from gangline.local.kubelet.records import (
+    ContainerRecord,
+    ContainerInstance,
+    PodRecord,
+    is_pod_finished,
+)
 from gangline.local.kubelet.restarts import (
     ALWAYS,
     NEVER,
     BackoffSettings,
-    restart_at,
-    restarts,
+    restart_time,
+    should_restart,
 )
 
 CRASH_LOOP = "CrashLoopBackOff"
-FINAL_PHASES = ("Succeeded", "Failed")
+TERMINAL_PHASES = ("Succeeded", "Failed")
 OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StatusInputs:
     """The node and settings that a status depends on."""
 
     host_ip: str
     backoff: BackoffSettings
 
 
-def build_status(
+def build_pod_status(
     pod: Pod,
     record: PodRecord,
-    decision: Decision,
+    decision: PodActions,
     previous: PodStatus,
-    around: Surroundings,
+    inputs: StatusInputs,
     now: datetime,
 ) -> PodStatus:
     """Return the present status of a pod."""
     inits = [
-        _container_status(pod, each, record, around.backoff, now)
+        _container_status(pod, each, record, inputs.backoff, now)
         for each in pod.spec.init_containers
     ]
     mains = [
-        _container_status(pod, each, record, around.backoff, now) for each in pod.spec.containers
+        _container_status(pod, each, record, inputs.backoff, now) for each in pod.spec.containers
     ]
-    phase = previous.phase if previous.phase in FINAL_PHASES else _phase(pod, record, decision)
+    phase = previous.phase if previous.phase in TERMINAL_PHASES else _phase(pod, record, decision)
     # As in Kubernetes a pod counts as failed only after all its containers have ended.
-    failure = decision.failure if decision.over else None
+    failure = decision.failure if decision.finished else None
     conditions = previous.conditions
     for condition in _conditions(pod, record, phase, inits, mains):
-        conditions = set_condition(conditions, condition, _whole_second(now))
+        conditions = set_condition(conditions, condition, _truncate_to_second(now))
     return msgspec.structs.replace(
         previous,
         phase=phase,
         conditions=conditions,
         reason=failure.reason if failure else "",
         message=failure.message if failure else "",
-        host_ip=around.host_ip,
-        host_ips=[PodIP(around.host_ip)],
+        host_ip=inputs.host_ip,
+        host_ips=[PodIP(inputs.host_ip)],
         pod_ip=record.ip,
         pod_ips=[PodIP(record.ip)] if record.ip else [],
-        start_time=_whole_second(record.started_at),
+        start_time=_truncate_to_second(record.started_at),
         init_container_statuses=inits,
         container_statuses=mains,
         qos_class=previous.qos_class or qos_class(pod),
     )
 
 
-def status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
+def pod_status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
     """A strategic merge patch that writes a status; fields that have become empty are set to null.
 
     It contains only the kubelet's own conditions, since other components write conditions too.
@@ -113,7 +118,8 @@ def qos_class(pod: Pod) -> str:
     """The quality of service class: Guaranteed, Burstable or BestEffort."""
     containers = [*pod.spec.containers, *pod.spec.init_containers]
     desired = [
-        (amounts(each.resources.requests), amounts(each.resources.limits)) for each in containers
+        (parse_resources(each.resources.requests), parse_resources(each.resources.limits))
+        for each in containers
     ]
     if not any(requests or limits for requests, limits in desired):
         return "BestEffort"
@@ -137,7 +143,7 @@ def _fill_required(container: dict[str, Any]) -> None:
 def _container_status(
     pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
 ) -> ContainerStatus:
-    known = record.of(container.name)
+    known = record.container(container.name)
     newest = known.instance
     state, last = _states(pod, container, record, backoff, now)
     return ContainerStatus(
@@ -163,19 +169,19 @@ def _states(
     pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
 ) -> tuple[ContainerState, ContainerState]:
     """The present state of a container, and that of its previous run."""
-    known = record.of(container.name)
+    known = record.container(container.name)
     before = _terminated(known.previous)
     newest = known.instance
     if newest is not None and newest.ended is None:
         return ContainerState(
-            running=ContainerStateRunning(_whole_second(newest.started_at))
+            running=ContainerStateRunning(_truncate_to_second(newest.started_at))
         ), before
     if known.problem is not None:
         waiting = ContainerStateWaiting(known.problem.reason, known.problem.message)
         return ContainerState(waiting=waiting), _terminated(newest)
     if newest is None:
         return ContainerState(waiting=_first_wait(pod, container, record)), ContainerState()
-    due = restart_at(known, backoff)
+    due = restart_time(known, backoff)
     if due is not None and due > now and _will_restart(pod, container, record):
         return ContainerState(waiting=_crash_loop(pod, container, known)), _terminated(newest)
     return _terminated(newest), before
@@ -189,15 +195,15 @@ def _first_wait(pod: Pod, container: Container, record: PodRecord) -> ContainerS
 
 
 def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
-    ended = record.of(container.name).ended
-    if ended is None or record.failure or record.leaving_since or is_over(pod):
+    ended = record.container(container.name).ended
+    if ended is None or record.failure or record.terminating_since or is_pod_finished(pod):
         return False
     if container in pod.spec.init_containers:
         return is_sidecar(container) or (ended.exit_code != 0 and pod.spec.restart_policy != NEVER)
-    return restarts(pod.spec.restart_policy, ended)
+    return should_restart(pod.spec.restart_policy, ended)
 
 
-def crash_looping(status: PodStatus) -> set[str]:
+def crash_looping_containers(status: PodStatus) -> set[str]:
     """The containers that wait for their restart in a crash loop."""
     return {
         each.name
@@ -221,7 +227,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes:.0f}m{rest:g}s" if minutes else f"{rest:g}s"
 
 
-def _terminated(instance: Instance | None) -> ContainerState:
+def _terminated(instance: ContainerInstance | None) -> ContainerState:
     if instance is None or instance.ended is None:
         return ContainerState()
     ended = instance.ended
@@ -230,25 +236,25 @@ def _terminated(instance: Instance | None) -> ContainerState:
             exit_code=ended.exit_code,
             reason=ended.reason,
             message=ended.message,
-            started_at=_whole_second(instance.started_at),
-            finished_at=_whole_second(ended.finished_at),
+            started_at=_truncate_to_second(instance.started_at),
+            finished_at=_truncate_to_second(ended.finished_at),
             container_id=instance.container_id,
         )
     )
 
 
-def _whole_second(time: datetime) -> datetime:
+def _truncate_to_second(time: datetime) -> datetime:
     """Drop fractions of a second: Kubernetes' times have none, and some clients reject them."""
     return time.replace(microsecond=0)
 
 
-def _phase(pod: Pod, record: PodRecord, decision: Decision) -> str:
-    if decision.failure is not None and decision.over:
+def _phase(pod: Pod, record: PodRecord, decision: PodActions) -> str:
+    if decision.failure is not None and decision.finished:
         return "Failed"
-    known = [record.of(each.name) for each in pod.spec.containers]
+    known = [record.container(each.name) for each in pod.spec.containers]
     if not any(each.instance for each in known):
-        return "Failed" if decision.over and record.leaving_since is None else "Pending"
-    if decision.over and (record.leaving_since is None or not _restartable(pod, known)):
+        return "Failed" if decision.finished and record.terminating_since is None else "Pending"
+    if decision.finished and (record.terminating_since is None or not _restartable(pod, known)):
         failed = any(each.ended and each.ended.exit_code != 0 for each in known)
         return "Failed" if failed else "Succeeded"
     if any(each.instance is None for each in known):
@@ -270,7 +276,7 @@ def _conditions(
     mains: Sequence[ContainerStatus],
 ) -> list[Condition]:
     sandbox = record.prepared and not record.released
-    finished = phase in FINAL_PHASES
+    finished = phase in TERMINAL_PHASES
     initialized = has_initialized(pod, record) or phase == "Succeeded"
     waiting = [each.name for each in inits if not each.ready]
     containers_ready, ready = _readiness(pod, phase, [*inits, *mains], finished)
@@ -308,7 +314,7 @@ def _readiness(
     shut = [
         gate.condition_type
         for gate in pod.spec.readiness_gates
-        if not is_true(pod.status.conditions, gate.condition_type)
+        if not is_condition_true(pod.status.conditions, gate.condition_type)
     ]
     if shut and ready.status == TRUE:
         message = f"the status of pod readiness gates is not True: {' '.join(shut)}"

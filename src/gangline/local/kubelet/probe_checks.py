@@ -14,14 +14,14 @@ from gangline.api.probe import (
     Probe,
     TCPSocketAction,
 )
-from gangline.local.kubelet.probing import port_number
-from gangline.local.kubelet.runtime.contract import RunningContainer, StartFailed
+from gangline.local.kubelet.probing import resolve_port
+from gangline.local.kubelet.runtime.contract import RunningContainer, ContainerStartError
 
-_MOST_OUTPUT = 1024
+_MAX_OUTPUT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """The container that a probe or hook applies to."""
 
     container: Container
@@ -29,16 +29,16 @@ class Target:
     pod_ip: str
 
 
-async def check(probe: Probe, target: Target, timeout_s: float) -> str | None:
+async def run_probe(probe: Probe, target: ProbeTarget, timeout_s: float) -> str | None:
     """Run a probe once; None is a success, else the reason of the failure."""
     try:
         async with asyncio.timeout(timeout_s):
             if probe.exec is not None:
-                return await _run(probe.exec, target)
+                return await _run_exec(probe.exec, target)
             if probe.http_get is not None:
-                return await _ask(probe.http_get, target)
+                return await _run_http_get(probe.http_get, target)
             if probe.tcp_socket is not None:
-                return await _connect(probe.tcp_socket, target)
+                return await _run_tcp_connect(probe.tcp_socket, target)
     except TimeoutError:
         return f"timed out after {timeout_s:g} s"
     if probe.grpc is not None:
@@ -46,27 +46,27 @@ async def check(probe: Probe, target: Target, timeout_s: float) -> str | None:
     return "the probe names no action"
 
 
-async def run_hook(hook: LifecycleHandler, target: Target) -> str | None:
+async def run_hook(hook: LifecycleHandler, target: ProbeTarget) -> str | None:
     """Run a lifecycle hook to its end; None is a success, else the reason of the failure."""
     if hook.exec is not None:
-        return await _run(hook.exec, target)
+        return await _run_exec(hook.exec, target)
     if hook.http_get is not None:
-        return await _ask(hook.http_get, target)
+        return await _run_http_get(hook.http_get, target)
     if hook.sleep is not None:
         await asyncio.sleep(hook.sleep.seconds)
         return None
     return "the hook names no action that is available"
 
 
-async def _run(action: ExecAction, target: Target) -> str | None:
+async def _run_exec(action: ExecAction, target: ProbeTarget) -> str | None:
     output = bytearray()
 
     def keep(_: str, data: bytes) -> None:
-        output.extend(data[: _MOST_OUTPUT - len(output)])
+        output.extend(data[: _MAX_OUTPUT - len(output)])
 
     try:
         session = await target.running.exec(action.command, keep)
-    except StartFailed as error:
+    except ContainerStartError as error:
         return error.message
     try:
         code = await session.wait()
@@ -79,8 +79,8 @@ async def _run(action: ExecAction, target: Target) -> str | None:
     return output.decode(errors="replace").strip() or f"command ended with exit code {code}"
 
 
-async def _ask(action: HTTPGetAction, target: Target) -> str | None:
-    port = port_number(action.port, target.container)
+async def _run_http_get(action: HTTPGetAction, target: ProbeTarget) -> str | None:
+    port = resolve_port(action.port, target.container)
     if port is None:
         return f"the container has no port named {action.port!r}"
     scheme = (action.scheme or "HTTP").lower()
@@ -90,7 +90,7 @@ async def _ask(action: HTTPGetAction, target: Target) -> str | None:
     headers |= {each.name: each.value for each in action.http_headers}
     try:
         async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_anyone())) as session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_unverified_tls())) as session,
             session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
             if 200 <= answer.status < 400:
@@ -100,7 +100,7 @@ async def _ask(action: HTTPGetAction, target: Target) -> str | None:
         return f"Get {url!r}: {error}"
 
 
-def _anyone() -> ssl.SSLContext:
+def _unverified_tls() -> ssl.SSLContext:
     """A TLS context that accepts any certificate, as Kubernetes' probes do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -108,8 +108,8 @@ def _anyone() -> ssl.SSLContext:
     return context
 
 
-async def _connect(action: TCPSocketAction, target: Target) -> str | None:
-    port = port_number(action.port, target.container)
+async def _run_tcp_connect(action: TCPSocketAction, target: ProbeTarget) -> str | None:
+    port = resolve_port(action.port, target.container)
     if port is None:
         return f"the container has no port named {action.port!r}"
     host = action.host or target.pod_ip

@@ -11,46 +11,46 @@ from gangline.api.probe import Probe
 class ProbeState:
     """The results of a probe so far."""
 
-    good: bool
+    successful: bool
     """The present result, after thresholds."""
 
-    in_a_row: int = 0
+    result_run: int = 0
     """The number of equal results in a row."""
 
     last: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class ProbeTiming:
     """Delays in seconds and thresholds of a probe, with Kubernetes' defaults."""
 
     delay_s: float
     period_s: float
     timeout_s: float
-    successes: int
-    failures: int
+    success_threshold: int
+    failure_threshold: int
 
 
-def timing(probe: Probe) -> Timing:
-    return Timing(
+def probe_timing(probe: Probe) -> ProbeTiming:
+    return ProbeTiming(
         delay_s=max(probe.initial_delay_seconds, 0),
         period_s=max(probe.period_seconds or 10, 1),
         timeout_s=max(probe.timeout_seconds or 1, 1),
-        successes=max(probe.success_threshold or 1, 1),
-        failures=max(probe.failure_threshold or 3, 1),
+        success_threshold=max(probe.success_threshold or 1, 1),
+        failure_threshold=max(probe.failure_threshold or 3, 1),
     )
 
 
-def advance(state: ProbeState, success: bool, when: Timing) -> ProbeState:
+def next_probe_state(state: ProbeState, success: bool, when: ProbeTiming) -> ProbeState:
     """The state after one more result: it changes only after enough equal results in a row."""
-    count = state.in_a_row + 1 if state.last == success else 1
-    turned = replace(state, in_a_row=count, last=success)
-    if count >= (when.successes if success else when.failures):
-        return replace(turned, good=success)
+    count = state.result_run + 1 if state.last == success else 1
+    turned = replace(state, result_run=count, last=success)
+    if count >= (when.success_threshold if success else when.failure_threshold):
+        return replace(turned, successful=success)
     return turned
 
 
-def port_number(port: IntOrString, container: Container) -> int | None:
+def resolve_port(port: IntOrString, container: Container) -> int | None:
     """Resolve a port that may be given by its name; None if the container has no such port."""
     if isinstance(port, int):
         return port

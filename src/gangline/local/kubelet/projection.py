@@ -20,8 +20,8 @@ from gangline.api.volumes import (
     VolumeProjection,
 )
 from gangline.local.kubelet.environment import (
-    ConfigProblem,
-    Sources,
+    ContainerConfigError,
+    ValueSources,
     field_value,
     resource_value,
 )
@@ -30,22 +30,22 @@ _DEFAULT_MODE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ProjectedFile:
     """Content and permission bits of one file."""
 
     content: bytes
     mode: int
 
 
-Payload = dict[str, File]
+Payload = dict[str, ProjectedFile]
 """Files by their path in the volume."""
 
 
-def payload(pod: Pod, volume: Volume, sources: Sources) -> Payload | None:
+def build_payload(pod: Pod, volume: Volume, sources: ValueSources) -> Payload | None:
     """The files of a volume of API objects; None for any other volume.
 
     Raises:
-        ConfigProblem: an object or key that it needs is missing.
+        ContainerConfigError: an object or key that it needs is missing.
     """
     if (config_map := volume.config_map) is not None:
         mode = config_map.default_mode or _DEFAULT_MODE
@@ -70,7 +70,7 @@ def write_payload(folder: Path, files: Payload) -> bool:
         OSError: the disk is full, or the folder cannot be written.
     """
     data = folder / "..data"
-    if data.is_dir() and _held(data) == files:
+    if data.is_dir() and _read_payload(data) == files:
         return False
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"..{time.strftime('%Y_%m_%d_%H_%M_%S')}.{time.time_ns() % 10**9}"
@@ -100,15 +100,15 @@ def _link(folder: Path, names: set[str]) -> None:
             old.unlink()
 
 
-def _held(data: Path) -> Payload:
+def _read_payload(data: Path) -> Payload:
     return {
-        str(path.relative_to(data)): File(path.read_bytes(), path.stat().st_mode & 0o7777)
+        str(path.relative_to(data)): ProjectedFile(path.read_bytes(), path.stat().st_mode & 0o7777)
         for path in data.rglob("*")
         if path.is_file()
     }
 
 
-def _projected(pod: Pod, source: ProjectedVolumeSource, sources: Sources) -> Payload:
+def _projected(pod: Pod, source: ProjectedVolumeSource, sources: ValueSources) -> Payload:
     mode = source.default_mode or _DEFAULT_MODE
     files: Payload = {}
     for part in source.sources:
@@ -116,7 +116,7 @@ def _projected(pod: Pod, source: ProjectedVolumeSource, sources: Sources) -> Pay
     return files
 
 
-def _part(pod: Pod, part: VolumeProjection, mode: int, sources: Sources) -> Payload:
+def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) -> Payload:
     if (config_map := part.config_map) is not None:
         found = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
         return _pick(found, config_map.items, mode, config_map.optional)
@@ -127,26 +127,26 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: Sources) -> Payl
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
         token = sources.service_account_token.encode()
-        return {_safe(part.service_account_token.path): File(token, mode)}
-    raise ConfigProblem("a projected volume names a source that this cluster does not have")
+        return {_checked_path(part.service_account_token.path): ProjectedFile(token, mode)}
+    raise ContainerConfigError("a projected volume names a source that this cluster does not have")
 
 
 def _pick(
     found: Mapping[str, bytes], items: Sequence[KeyToPath], mode: int, optional: bool | None
 ) -> Payload:
     if not items:
-        return {_safe(key): File(content, mode) for key, content in found.items()}
+        return {_checked_path(key): ProjectedFile(content, mode) for key, content in found.items()}
     files: Payload = {}
     for item in items:
         if item.key in found:
-            files[_safe(item.path)] = File(found[item.key], item.mode or mode)
+            files[_checked_path(item.path)] = ProjectedFile(found[item.key], item.mode or mode)
         elif not optional:
-            raise ConfigProblem(f"references non-existent config key: {item.key}")
+            raise ContainerConfigError(f"references non-existent config key: {item.key}")
     return files
 
 
 def _fields(
-    pod: Pod, items: Sequence[DownwardAPIVolumeFile], mode: int, sources: Sources
+    pod: Pod, items: Sequence[DownwardAPIVolumeFile], mode: int, sources: ValueSources
 ) -> Payload:
     files: Payload = {}
     for item in items:
@@ -157,9 +157,9 @@ def _fields(
             every = [*pod.spec.containers, *pod.spec.init_containers]
             of = next((each for each in every if each.name == resource.container_name), None)
             if of is None:
-                raise ConfigProblem(f'container "{resource.container_name}" not found')
+                raise ContainerConfigError(f'container "{resource.container_name}" not found')
             text = resource_value(of, resource, sources.allocatable)
-        files[_safe(item.path)] = File(text.encode(), item.mode or mode)
+        files[_checked_path(item.path)] = ProjectedFile(text.encode(), item.mode or mode)
     return files
 
 
@@ -167,13 +167,13 @@ def _content(
     found: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool | None
 ) -> Mapping[str, bytes]:
     if name not in found and not optional:
-        raise ConfigProblem(f'{kind} "{name}" not found')
+        raise ContainerConfigError(f'{kind} "{name}" not found')
     return found.get(name, {})
 
 
-def _safe(path: str) -> str:
+def _checked_path(path: str) -> str:
     """Return the path; it must not lead out of its volume."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or not path or parts[0].startswith(".."):
-        raise ConfigProblem(f"path {path!r} leads out of its volume")
+        raise ContainerConfigError(f"path {path!r} leads out of its volume")
     return path

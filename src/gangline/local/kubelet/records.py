@@ -16,7 +16,7 @@ _EXIT_LOST = 137
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExitRecord:
     """The end of a run."""
 
     exit_code: int
@@ -26,7 +26,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ContainerInstance:
     """One run of a container."""
 
     number: int
@@ -34,11 +34,11 @@ class Instance:
 
     container_id: str
     started_at: datetime
-    ended: Ended | None = None
+    ended: ExitRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class RestartBackoff:
     """The delay of a container's next restart, and the time of its last change."""
 
     delay_s: float
@@ -46,7 +46,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StartProblem:
     """Why a step cannot be done yet, and when to try again."""
 
     reason: str
@@ -58,17 +58,17 @@ class Problem:
 class ContainerRecord:
     """The state of one container."""
 
-    instance: Instance | None = None
+    instance: ContainerInstance | None = None
     """The newest run."""
 
-    previous: Instance | None = None
+    previous: ContainerInstance | None = None
     """The run before, which has ended."""
 
     starting: bool = False
     """A start is in progress."""
 
-    backoff: Backoff | None = None
-    problem: Problem | None = None
+    backoff: RestartBackoff | None = None
+    problem: StartProblem | None = None
     started: bool = False
     """The startup probe has passed; without one, the postStart hook is done."""
 
@@ -79,7 +79,7 @@ class ContainerRecord:
     """The reason why a probe or hook requests a stop; empty if healthy."""
 
     unhealthy_grace_s: int | None = None
-    stop_by: datetime | None = None
+    kill_at: datetime | None = None
     """The time at which a run in termination is killed."""
 
     @property
@@ -88,7 +88,7 @@ class ContainerRecord:
         return self.instance is not None and self.instance.ended is None
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> ExitRecord | None:
         """The end of the newest run; None before it."""
         return self.instance.ended if self.instance is not None else None
 
@@ -99,14 +99,14 @@ class ContainerRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class PodFailureReason:
     """Why a pod has failed."""
 
     reason: str
     message: str
 
 
-NEW = ContainerRecord()
+EMPTY_RECORD = ContainerRecord()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,9 @@ class PodRecord:
     """Its network and volumes exist."""
 
     preparing: bool = False
-    problem: Problem | None = None
-    failure: Failure | None = None
-    leaving_since: datetime | None = None
+    problem: StartProblem | None = None
+    failure: PodFailureReason | None = None
+    terminating_since: datetime | None = None
     """The time at which its deletion was seen."""
 
     released: bool = False
@@ -131,24 +131,24 @@ class PodRecord:
 
     containers: Mapping[str, ContainerRecord] = field(default_factory=dict)
 
-    def of(self, name: str) -> ContainerRecord:
-        return self.containers.get(name, NEW)
+    def container(self, name: str) -> ContainerRecord:
+        return self.containers.get(name, EMPTY_RECORD)
 
 
-def recover(pod: Pod, now: datetime) -> PodRecord:
+def recover_record(pod: Pod, now: datetime) -> PodRecord:
     """The record of a pod when a kubelet starts: none of its containers runs any more."""
     status = pod.status
     written = [*status.init_container_statuses, *status.container_statuses]
-    failure = Failure(status.reason, status.message) if status.phase == "Failed" else None
+    failure = PodFailureReason(status.reason, status.message) if status.phase == "Failed" else None
     return PodRecord(
         started_at=status.start_time or now,
-        ip=status.pod_ip if is_over(pod) else "",
+        ip=status.pod_ip if is_pod_finished(pod) else "",
         failure=failure if failure and failure.reason else None,
         containers={each.name: _recover_container(each, now) for each in written},
     )
 
 
-def is_over(pod: Pod) -> bool:
+def is_pod_finished(pod: Pod) -> bool:
     """True if the pod's phase is Succeeded or Failed."""
     return pod.status.phase in ("Succeeded", "Failed")
 
@@ -156,9 +156,9 @@ def is_over(pod: Pod) -> bool:
 def _recover_container(status: ContainerStatus, now: datetime) -> ContainerRecord:
     last = _instance(status, status.last_state.terminated, status.restart_count - 1)
     if status.state.running is not None:
-        lost = Ended(_EXIT_LOST, "Error", now, AGENT_RESTARTED)
+        lost = ExitRecord(_EXIT_LOST, "Error", now, AGENT_RESTARTED)
         began = status.state.running.started_at or now
-        run = Instance(status.restart_count, status.container_id, began, lost)
+        run = ContainerInstance(status.restart_count, status.container_id, began, lost)
         return ContainerRecord(instance=run, previous=last)
     if status.state.terminated is not None:
         run_ended = _instance(status, status.state.terminated, status.restart_count)
@@ -170,9 +170,9 @@ def _recover_container(status: ContainerStatus, now: datetime) -> ContainerRecor
 
 def _instance(
     status: ContainerStatus, state: ContainerStateTerminated | None, number: int
-) -> Instance | None:
+) -> ContainerInstance | None:
     if state is None or state.finished_at is None:
         return None
-    ended = Ended(state.exit_code, state.reason, state.finished_at, state.message)
+    ended = ExitRecord(state.exit_code, state.reason, state.finished_at, state.message)
     container_id = state.container_id or status.container_id
-    return Instance(number, container_id, state.started_at or state.finished_at, ended)
+    return ContainerInstance(number, container_id, state.started_at or state.finished_at, ended)

@@ -17,14 +17,14 @@ from pathlib import Path
 from aiohttp import web
 
 from gangline.local.kubelet.container_worker import ContainerWorker
-from gangline.local.kubelet.kept_logs import KeptLog, kept, kept_run
+from gangline.local.kubelet.kept_logs import ArchivedLogs, list_archived_logs, archived_run_log
 from gangline.local.kubelet.kubelet import Kubelet
-from gangline.local.kubelet.log_reader import LogOptions, read_log
+from gangline.local.kubelet.log_reader import PodLogOptions, read_log
 from gangline.local.kubelet.log_writer import LogWriter
 from gangline.local.kubelet.pod_worker import PodWorker
-from gangline.local.kubelet.records import Instance
+from gangline.local.kubelet.records import ContainerInstance
 from gangline.local.kubelet.settings import REFUSAL_HEADER
-from gangline.local.kubelet.statistics import Statistics
+from gangline.local.kubelet.statistics import StatsSummary
 from gangline.local.kubelet.streaming import attach_session, exec_session, forward_session
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class KubeletServer:
         """The kubelets that it serves; the list changes as nodes stop and start."""
 
         self._token = token
-        self._statistics = Statistics()
+        self._statistics = StatsSummary()
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
@@ -55,7 +55,7 @@ class KubeletServer:
             [
                 web.get("/healthz", _healthy),
                 web.get("/containerLogs" + at, self._logs),
-                web.get("/keptLogs/{namespace}/{owner}", self._kept),
+                web.get("/keptLogs/{namespace}/{owner}", self._archived_logs),
                 web.get("/exec" + at, self._exec),
                 web.get("/attach" + at, self._attach),
                 web.get("/portForward/{namespace}/{pod}", self._forward),
@@ -89,7 +89,7 @@ class KubeletServer:
     def _pod(self, request: web.Request) -> PodWorker:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         for kubelet in self.kubelets:
-            if (worker := kubelet.find(namespace, name)) is not None:
+            if (worker := kubelet.find_pod(namespace, name)) is not None:
                 return worker
         raise web.HTTPNotFound(text=f"pod {name} in namespace {namespace} is not on this node")
 
@@ -113,29 +113,29 @@ class KubeletServer:
             ) from None
         return await _streamed(request, first, lines)
 
-    async def _kept(self, request: web.Request) -> web.StreamResponse:
+    async def _archived_logs(self, request: web.Request) -> web.StreamResponse:
         """The archived log of a deleted pod; without a pod name, the list of an owner's archived
         pods.
         """
         namespace, owner = request.match_info["namespace"], request.match_info["owner"]
         name, container = request.query.get("pod", ""), request.query.get("container", "")
-        found = await asyncio.to_thread(self._all_kept, namespace, owner)
+        found = await asyncio.to_thread(self._list_archived_logs, namespace, owner)
         if not name:
-            newest = {each.name: each.note for each in found}
+            newest = {each.name: each.pod_record for each in found}
             lines = "".join(f"{json.dumps(note)}\n" for note in newest.values())
             return web.Response(text=lines)
         previous = _is_true(request.query.get("previous", ""))
-        path = await asyncio.to_thread(kept_run, found, name, container, previous=previous)
+        path = await asyncio.to_thread(archived_run_log, found, name, container, previous=previous)
         if path is None:
             which = "no earlier log" if previous else "no log"
             raise web.HTTPNotFound(text=f"{which} of pod {name} is archived")
         options = replace(_log_options(request.query), follow=False)
         return await _streamed(request, b"", read_log(path, options))
 
-    def _all_kept(self, namespace: str, owner: str) -> list[KeptLog]:
+    def _list_archived_logs(self, namespace: str, owner: str) -> list[ArchivedLogs]:
         folders = {kubelet.data for kubelet in self.kubelets}
-        found = [each for data in folders for each in kept(data, namespace, owner)]
-        return sorted(found, key=lambda each: each.gone_ns)
+        found = [each for data in folders for each in list_archived_logs(data, namespace, owner)]
+        return sorted(found, key=lambda each: each.deleted_ns)
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         _, container = self._container(request)
@@ -150,7 +150,7 @@ class KubeletServer:
         return await attach_session(request, container.container, container.running)
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        home = self._pod(request).home
+        home = self._pod(request).pod_context
         if home.attachment is None:
             raise web.HTTPBadRequest(text=f"pod {home.pod.metadata.name} is not running")
         place = home.attachment
@@ -159,7 +159,7 @@ class KubeletServer:
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         desired = request.query.get("node")
         nodes = [each for each in self.kubelets if desired in (None, each.node.name)]
-        return web.json_response(self._statistics.summary(nodes))
+        return web.json_response(self._statistics.build(nodes))
 
 
 async def _streamed(
@@ -193,7 +193,7 @@ def _log_of(
             raise web.HTTPBadRequest(
                 text=f'previous terminated container "{name}" in pod "{meta.name}" not found'
             )
-        return pod.home.folders.log(name, ended.number), None
+        return pod.pod_context.folders.log(name, ended.number), None
     if newest is None:
         waiting = container.record.problem
         why = waiting.reason if waiting else "ContainerCreating"
@@ -201,11 +201,11 @@ def _log_of(
             text=f'container "{name}" in pod "{meta.name}" is waiting to start: {why}'
         )
     writer = container.writer
-    path = pod.home.folders.log(name, newest.number)
+    path = pod.pod_context.folders.log(name, newest.number)
     return path, writer if writer is not None and writer.path == path else None
 
 
-def _last_terminated(pod: PodWorker, container: ContainerWorker) -> Instance | None:
+def _last_terminated(pod: PodWorker, container: ContainerWorker) -> ContainerInstance | None:
     """The run of ``lastState`` in the status; while a container waits, that is the newest run."""
     status, record = pod.status, container.record
     last = [
@@ -217,14 +217,14 @@ def _last_terminated(pod: PodWorker, container: ContainerWorker) -> Instance | N
     return next((run for run in runs if run.container_id in last), None)
 
 
-def _log_options(query: Mapping[str, str]) -> LogOptions:
+def _log_options(query: Mapping[str, str]) -> PodLogOptions:
     try:
         since = None
         if "sinceSeconds" in query:
             since = datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"]))
         elif "sinceTime" in query:
             since = datetime.fromisoformat(query["sinceTime"])
-        return LogOptions(
+        return PodLogOptions(
             tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
             since=since,
             limit_bytes=int(query["limitBytes"]) if "limitBytes" in query else None,

@@ -16,7 +16,7 @@ REFUSAL_HEADER = "X-Kubelet-Refusal"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class VirtualNodeSpec:
     """A virtual node: a named share of this machine."""
 
     name: str

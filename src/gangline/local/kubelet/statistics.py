@@ -7,19 +7,19 @@ from typing import Any
 
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.pod_worker import PodWorker
-from gangline.local.kubelet.runtime.contract import Usage
+from gangline.local.kubelet.runtime.contract import ContainerUsage
 
 _FORGET_S = 600.0
 
 
-class Statistics:
+class StatsSummary:
     """Converts counters into rates, from the values at the previous request."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int, int]] = {}
         """By container id: the time, the CPU counter at that time, and the last rate."""
 
-    def summary(self, kubelets: Iterable[Kubelet]) -> dict[str, Any]:
+    def build(self, kubelets: Iterable[Kubelet]) -> dict[str, Any]:
         """The usage of all nodes' pods; ``node`` is the first node, ``nodes`` are all."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         nodes, pods = [], []
@@ -28,7 +28,7 @@ class Statistics:
             own = [each for each in own if each["containers"]]
             nodes.append({"nodeName": kubelet.node.name, **_sum(own, now)})
             pods += own
-        self._forget()
+        self._drop_old()
         return {"node": nodes[0] if nodes else {}, "nodes": nodes, "pods": pods}
 
     def _pod(self, worker: PodWorker, now: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Statistics:
         reference = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
         return {"podRef": reference, "containers": containers, **_sum(containers, now)}
 
-    def _rates(self, container_id: str, usage: Usage, now: str) -> dict[str, Any]:
+    def _rates(self, container_id: str, usage: ContainerUsage, now: str) -> dict[str, Any]:
         moment = time.monotonic()
         before = self._seen.get(container_id)
         rate = before[2] if before else 0
@@ -60,7 +60,7 @@ class Statistics:
             "memory": {"time": now, "workingSetBytes": usage.memory_bytes},
         }
 
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         limit = time.monotonic() - _FORGET_S
         self._seen = {key: seen for key, seen in self._seen.items() if seen[0] > limit}
 

@@ -9,9 +9,9 @@ from typing import Any
 from gangline.api.pod import Pod
 from gangline.api.podstatus import PodStatus
 from gangline.api.resources import PODS
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Conflict, NotFound
-from gangline.local.kubelet.pod_status import status_patch
+from gangline.local.kubelet.pod_status import pod_status_patch
 
 log = logging.getLogger(__name__)
 
@@ -22,33 +22,33 @@ _LONGEST_RETRY_S = 10.0
 class StatusWriter:
     """Keeps the stored status of one pod equal to the reported one."""
 
-    def __init__(self, client: Client, pod: Pod, online: asyncio.Event) -> None:
+    def __init__(self, client: ApiClient, pod: Pod, online: asyncio.Event) -> None:
         self.gone = False
         """True if the pod is no longer on the server, or another pod has its name."""
 
         self._client = client
         self._online = online
         self._meta = pod.metadata
-        self._stored = status_patch(pod.status, pod.metadata.uid)
+        self._stored = pod_status_patch(pod.status, pod.metadata.uid)
         self._stored_version = pod.metadata.resource_version
-        self._wanted: dict[str, Any] | None = None
+        self._desired: dict[str, Any] | None = None
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
 
     def report(self, status: PodStatus) -> None:
         """Store this status instead of any reported before."""
-        patch = status_patch(status, self._meta.uid)
-        if self._wanted is None and patch == self._stored:
+        patch = pod_status_patch(status, self._meta.uid)
+        if self._desired is None and patch == self._stored:
             return
-        self._wanted = patch
+        self._desired = patch
         self._settled.clear()
         self._changed.set()
 
     def observe(self, pod: Pod) -> None:
         """Record the server's version, which another component may have written."""
         if _is_newer(pod.metadata.resource_version, self._stored_version):
-            self._stored = status_patch(pod.status, self._meta.uid)
+            self._stored = pod_status_patch(pod.status, self._meta.uid)
             self._stored_version = pod.metadata.resource_version
 
     @property
@@ -56,7 +56,7 @@ class StatusWriter:
         """True if the last reported status is stored."""
         return self._settled.is_set()
 
-    async def settled(self) -> None:
+    async def wait_stored(self) -> None:
         """Wait until the last reported status is stored, or the pod is removed."""
         await self._settled.wait()
 
@@ -67,7 +67,7 @@ class StatusWriter:
             await self._changed.wait()
             await self._online.wait()
             self._changed.clear()
-            desired = self._wanted
+            desired = self._desired
             if desired is None:
                 continue
             try:
@@ -95,8 +95,8 @@ class StatusWriter:
             )
             self._stored = desired
             self._stored_version = stored.metadata.resource_version
-        if self._wanted is desired:
-            self._wanted = None
+        if self._desired is desired:
+            self._desired = None
             self._settled.set()
 
 

@@ -19,15 +19,15 @@ from gangline.local.kubelet.runtime.contract import (
     ByteStream,
     ExecSession,
     RunningContainer,
-    Runtime,
-    StartFailed,
+    ContainerRuntime,
+    ContainerStartError,
 )
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 _LARGEST_MESSAGE = 1 << 24
-_MOST_WAITING = 4 << 20
+_MAX_QUEUED_BYTES = 4 << 20
 """Bytes that may be queued for a slow client before the source is paused."""
 
 
@@ -40,28 +40,28 @@ class _Socket:
 
     def __init__(self) -> None:
         self.web = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=_LARGEST_MESSAGE)
-        self.hold: Callable[[bool], None] | None = None
+        self.pause_source: Callable[[bool], None] | None = None
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting_bytes = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
 
     @property
     def is_full(self) -> bool:
         """True if much is queued for a slow client."""
-        return not self._room.is_set()
+        return not self._has_capacity.is_set()
 
     def send(self, channel: int, data: bytes) -> None:
         """Queue a message."""
         self._waiting.put_nowait(bytes([channel]) + data)
         self._waiting_bytes += len(data) + 1
-        if self._waiting_bytes > _MOST_WAITING:
-            self._room.clear()
-            self._hold(True)
+        if self._waiting_bytes > _MAX_QUEUED_BYTES:
+            self._has_capacity.clear()
+            self._set_source_paused(True)
 
-    async def room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Wait until the queue is short again."""
-        await self._room.wait()
+        await self._has_capacity.wait()
 
     def finish(self) -> None:
         """Mark the end of the messages."""
@@ -73,20 +73,20 @@ class _Socket:
             while (message := await self._waiting.get()) is not None:
                 await self.web.send_bytes(message)
                 self._waiting_bytes -= len(message)
-                if self._waiting_bytes < _MOST_WAITING // 4:
-                    self._room.set()
-                    self._hold(False)
+                if self._waiting_bytes < _MAX_QUEUED_BYTES // 4:
+                    self._has_capacity.set()
+                    self._set_source_paused(False)
         # The reader of the socket ends the session; until then the source must not block.
-        self._room.set()
-        self._hold(False)
-        self.hold = None
+        self._has_capacity.set()
+        self._set_source_paused(False)
+        self.pause_source = None
 
-    def _hold(self, held: bool) -> None:
-        if self.hold is not None:
-            self.hold(held)
+    def _set_source_paused(self, held: bool) -> None:
+        if self.pause_source is not None:
+            self.pause_source(held)
 
 
-def _asked(request: web.Request, option: str) -> bool:
+def _is_requested(request: web.Request, option: str) -> bool:
     return request.query.get(option, "") in ("true", "1")
 
 
@@ -102,13 +102,13 @@ async def exec_session(request: web.Request, container: RunningContainer) -> web
         session = await container.exec(
             argv,
             lambda stream, data: socket.send(_CHANNELS[stream], data),
-            stdin=_asked(request, "stdin"),
-            tty=_asked(request, "tty"),
+            stdin=_is_requested(request, "stdin"),
+            tty=_is_requested(request, "tty"),
         )
-        socket.hold = session.hold
+        socket.pause_source = session.pause_output
         code = await _until_end(socket, session)
         socket.send(ERROR, _exit_status(code))
-    except StartFailed as error:
+    except ContainerStartError as error:
         socket.send(ERROR, _failure(error.message))
     socket.finish()
     await delivering
@@ -130,7 +130,7 @@ async def attach_session(
             socket.send(_CHANNELS[stream], data)
 
     detach = container.attach(show)
-    reading = asyncio.create_task(_read(socket.web, container))
+    reading = asyncio.create_task(_pass_input(socket.web, container))
     ending = asyncio.create_task(container.wait())
     await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
     detach()
@@ -148,7 +148,7 @@ async def attach_session(
 
 
 async def forward_session(
-    request: web.Request, runtime: Runtime, netns: str | None, address: str
+    request: web.Request, runtime: ContainerRuntime, netns: str | None, address: str
 ) -> web.StreamResponse:
     """Connect a client to a port inside a pod."""
     try:
@@ -164,7 +164,7 @@ async def forward_session(
         problem = error.strerror or str(error)
         socket.send(STDOUT, f"no process answers on port {port} of the pod: {problem}".encode())
     else:
-        await _splice(socket, stream)
+        await _copy_both_ways(socket, stream)
     socket.finish()
     await delivering
     await socket.web.close()
@@ -173,7 +173,7 @@ async def forward_session(
 
 async def _until_end(socket: _Socket, session: ExecSession) -> int:
     """The exit code; the command is killed if the client disconnects."""
-    reading = asyncio.create_task(_read(socket.web, session))
+    reading = asyncio.create_task(_pass_input(socket.web, session))
     ending = asyncio.create_task(session.wait())
     try:
         await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +187,7 @@ async def _until_end(socket: _Socket, session: ExecSession) -> int:
             await asyncio.wait({ending})
 
 
-async def _read(socket: web.WebSocketResponse, to: ExecSession | RunningContainer) -> None:
+async def _pass_input(socket: web.WebSocketResponse, to: ExecSession | RunningContainer) -> None:
     """Pass on the client's input; returns when it disconnects."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
@@ -204,7 +204,7 @@ async def _read(socket: web.WebSocketResponse, to: ExecSession | RunningContaine
                 to.resize(int(size["Width"]), int(size["Height"]))
 
 
-async def _splice(socket: _Socket, stream: ByteStream) -> None:
+async def _copy_both_ways(socket: _Socket, stream: ByteStream) -> None:
     """Copy bytes in both directions until one side ends."""
 
     async def inward() -> None:
@@ -215,7 +215,7 @@ async def _splice(socket: _Socket, stream: ByteStream) -> None:
     async def outward() -> None:
         while data := await stream.read():
             socket.send(STDIN, data)
-            await socket.room()
+            await socket.wait_capacity()
 
     ways = {asyncio.create_task(inward()), asyncio.create_task(outward())}
     try:

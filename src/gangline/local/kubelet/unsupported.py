@@ -5,7 +5,7 @@ from gangline.api.pod import Pod
 from gangline.api.security import PodSecurityContext, SecurityContext
 
 
-def ignored_fields(pod: Pod, *, as_root: bool) -> list[str]:
+def unsupported_fields(pod: Pod, *, as_root: bool) -> list[str]:
     """The fields of a pod's spec that have no effect here, in order of their names."""
     spec = pod.spec
     found = {
@@ -23,11 +23,11 @@ def ignored_fields(pod: Pod, *, as_root: bool) -> list[str]:
         found["securityContext.runAsUser (needs root)"] = bool(shared.run_as_user)
     names = {name for name, given in found.items() if given}
     for container in [*spec.init_containers, *spec.containers]:
-        names |= _ignored_of(container, as_root)
+        names |= _unsupported_in_container(container, as_root)
     return sorted(names)
 
 
-def _ignored_of(container: Container, as_root: bool) -> set[str]:
+def _unsupported_in_container(container: Container, as_root: bool) -> set[str]:
     own = container.security_context or SecurityContext()
     probes = (container.liveness_probe, container.readiness_probe, container.startup_probe)
     found = {

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from gangline.api.pod import Pod
 from gangline.api.volumes import HostPathVolumeSource, Volume
-from gangline.local.kubelet.environment import ConfigProblem, Sources
-from gangline.local.kubelet.projection import payload, write_payload
+from gangline.local.kubelet.environment import ContainerConfigError, ValueSources
+from gangline.local.kubelet.projection import build_payload, write_payload
 
 SHARED_MEMORY = Path("/dev/shm")
 
 FindClaim = Callable[[str, str], Awaitable[Path]]
-"""Returns the folder of a claim by namespace and name; raises `ConfigProblem` if there is none."""
+"""Returns the folder of a claim by namespace and name; raises `ContainerConfigError` if there is none."""
 
 _KINDS: dict[str, Callable[[int], bool]] = {
     "Directory": stat.S_ISDIR,
@@ -46,7 +46,7 @@ class PodFolders:
         return self.logs / container / f"{number}.log"
 
 
-def folders_of(data: Path, cluster: str, pod: Pod) -> PodFolders:
+def pod_folders(data: Path, cluster: str, pod: Pod) -> PodFolders:
     meta = pod.metadata
     return PodFolders(
         top=data / "pods" / meta.uid,
@@ -61,32 +61,32 @@ def memory_prefix(cluster: str) -> str:
 
 
 async def make_volumes(
-    pod: Pod, folders: PodFolders, sources: Sources, find_claim: FindClaim
+    pod: Pod, folders: PodFolders, sources: ValueSources, find_claim: FindClaim
 ) -> dict[str, Path]:
     """Create the folders of a pod's volumes; returns them by name.
 
     Raises:
-        ConfigProblem: a volume cannot be created (yet); the message names it.
+        ContainerConfigError: a volume cannot be created (yet); the message names it.
         OSError: the disk is full, or a folder cannot be written.
     """
     made = {}
     for volume in pod.spec.volumes:
         try:
             made[volume.name] = await _make(pod, volume, folders, sources, find_claim)
-        except ConfigProblem as error:
-            raise ConfigProblem(f'volume "{volume.name}": {error}') from error
+        except ContainerConfigError as error:
+            raise ContainerConfigError(f'volume "{volume.name}": {error}') from error
     return made
 
 
-def refresh_volumes(pod: Pod, folders: PodFolders, sources: Sources) -> None:
+def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> None:
     """Update volumes of API objects.
 
     Raises:
-        ConfigProblem: an object does not exist any more; the volume stays unchanged.
+        ContainerConfigError: an object does not exist any more; the volume stays unchanged.
         OSError: the disk is full, or a folder cannot be written.
     """
     for volume in pod.spec.volumes:
-        files = payload(pod, volume, sources)
+        files = build_payload(pod, volume, sources)
         if files is not None:
             write_payload(folders.volume(volume.name), files)
 
@@ -104,9 +104,9 @@ def remove_memory_folders(cluster: str) -> None:
 
 
 async def _make(
-    pod: Pod, volume: Volume, folders: PodFolders, sources: Sources, find_claim: FindClaim
+    pod: Pod, volume: Volume, folders: PodFolders, sources: ValueSources, find_claim: FindClaim
 ) -> Path:
-    files = payload(pod, volume, sources)
+    files = build_payload(pod, volume, sources)
     folder = folders.volume(volume.name)
     namespace = pod.metadata.namespace
     if files is not None:
@@ -123,7 +123,7 @@ async def _make(
     elif volume.ephemeral is not None:
         return await find_claim(namespace, f"{pod.metadata.name}-{volume.name}")
     else:
-        raise ConfigProblem("its type is not available on this cluster")
+        raise ContainerConfigError("its type is not available on this cluster")
     _give_to_group(pod, folder)
     return folder
 
@@ -140,10 +140,10 @@ def _host_path(source: HostPathVolumeSource) -> Path:
             path.mkdir(parents=True)
         mode = path.stat().st_mode
     except OSError as error:
-        raise ConfigProblem(f"hostPath {path}: {error.strerror or error}") from error
+        raise ContainerConfigError(f"hostPath {path}: {error.strerror or error}") from error
     is_of_kind = _KINDS.get(kind.removesuffix("OrCreate"))
     if is_of_kind is not None and not is_of_kind(mode):
-        raise ConfigProblem(f"hostPath type check failed: {path} is not a {kind.lower()}")
+        raise ContainerConfigError(f"hostPath type check failed: {path} is not a {kind.lower()}")
     return path
 
 

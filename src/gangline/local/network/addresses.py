@@ -18,7 +18,7 @@ CANDIDATES = tuple(Network(f"10.{second}.0.0/16") for second in (*range(201, 240
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class AddressRanges:
     pods: Network
     services: Network
 
@@ -28,13 +28,13 @@ class Ranges:
         return str(self.pods.network_address + 1)
 
 
-def halve(whole: Network) -> Ranges:
+def split_range(network: Network) -> AddressRanges:
     """Divide a range into one for pods (lower half) and one for services (upper half)."""
-    pods, services = whole.subnets(prefixlen_diff=1)
-    return Ranges(pods=pods, services=services)
+    pods, services = network.subnets(prefixlen_diff=1)
+    return AddressRanges(pods=pods, services=services)
 
 
-def choose(taken: Iterable[Network], preferred: Network | None, start: int = 0) -> Network:
+def choose_range(taken: Iterable[Network], preferred: Network | None, start: int = 0) -> Network:
     """Return a range that overlaps none of ``taken``: ``preferred`` if free, else the next
     candidate.
 
@@ -66,7 +66,7 @@ class AddressPool:
         self._next = 1
         self._used = {int(ipaddress.IPv4Address(address)) - self._first for address in reserved}
 
-    def take(self) -> str:
+    def allocate(self) -> str:
         """Return a free address.
 
         Raises:
@@ -81,7 +81,7 @@ class AddressPool:
             f"all {self._size - 2} pod addresses are in use; delete pods or widen --pod-cidr"
         )
 
-    def give_back(self, address: str) -> None:
+    def release(self, address: str) -> None:
         """Release an address; unknown ones are ignored."""
         self._used.discard(int(ipaddress.IPv4Address(address)) - self._first)
 

@@ -26,10 +26,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gangline.local.network import ip
-from gangline.local.network.addresses import AddressPool, Network, choose, halve
-from gangline.local.network.contract import Aliases, Attachment, NetworkError
-from gangline.local.network.files import PodFiles, PodName, cluster_resolv_conf, hosts
-from gangline.local.network.outside import close_way, open_way
+from gangline.local.network.addresses import AddressPool, Network, choose_range, split_range
+from gangline.local.network.contract import HostAliases, NetworkAttachment, NetworkError
+from gangline.local.network.files import PodFiles, PodName, render_cluster_resolv_conf, render_hosts
+from gangline.local.network.outside import disable_masquerade, enable_masquerade
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ LOCK_FILE = Path("/run/gangline-network.lock")
 RANGE_FILE = "range"
 
 
-def prefix_of(data: Path) -> str:
+def kernel_prefix(data: Path) -> str:
     """Return the prefix of all kernel objects of the cluster with this data folder."""
     return "gl" + hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).hexdigest()[:6]
 
 
-def link_address(address: str) -> str:
+def mac_address(address: str) -> str:
     """Return the locally administered MAC address of the interface with this IPv4 address.
 
     The plugins of the Container Network Interface use the same prefix for this.
@@ -51,21 +51,21 @@ def link_address(address: str) -> str:
     return f"0a:58:{ipaddress.IPv4Address(address).packed.hex(':')}"
 
 
-async def sweep(data: Path) -> None:
+async def remove_kernel_objects(data: Path) -> None:
     """Remove everything that a cluster left in the kernel, and its pods' files."""
-    prefix = prefix_of(data)
+    prefix = kernel_prefix(data)
     namespaces = await asyncio.to_thread(_namespaces, f"{prefix}-")
-    links = [link["ifname"] for link in await ip.query("link", "show")]
+    links = [link["ifname"] for link in await ip.query_json("link", "show")]
     ours = [name for name in links if name == prefix or name.startswith(f"{prefix}.")]
     lines = [f"netns del {name}" for name in namespaces]
     lines += [f"link del {name}" for name in sorted(ours, reverse=True)]
     if lines:
-        await ip.batch(lines, force=True)
-    await close_way(data, prefix)
+        await ip.run_batch(lines, force=True)
+    await disable_masquerade(data, prefix)
     if namespaces and not await asyncio.to_thread(_namespaces, ""):
         # The first ``ip netns add`` on a host mounts this folder; the last cluster unmounts it.
         with contextlib.suppress(NetworkError):
-            await ip.run("umount", str(NETNS_FOLDER))
+            await ip.run_command("umount", str(NETNS_FOLDER))
     PodFiles(data / "network" / "pods").remove_all()
 
 
@@ -74,12 +74,12 @@ class BridgeNetwork:
 
     def __init__(self, data: Path, *, cidr: Network | None = None) -> None:
         self._data = data
-        self._wanted = cidr
-        self._prefix = prefix_of(data)
+        self._requested_cidr = cidr
+        self._prefix = kernel_prefix(data)
         self._files = PodFiles(data / "network" / "pods")
-        self._attached: dict[str, Attachment] = {}
-        self._busy: dict[str, asyncio.Lock] = {}
-        self.ranges = halve(Network("0.0.0.0/16"))
+        self._attached: dict[str, NetworkAttachment] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self.ranges = split_range(Network("0.0.0.0/16"))
         self._pool = AddressPool(self.ranges.pods)
 
     @property
@@ -91,26 +91,26 @@ class BridgeNetwork:
         """Remove leftovers, choose a range and create the bridge.
 
         Raises:
-            NotPermitted: permissions or the ``ip`` program are missing.
+            NetworkNotPermitted: permissions or the ``ip`` program are missing.
             NetworkError: no range is free, or the requested one is not.
         """
-        async with _only_one():
+        async with _range_lock():
             try:
-                await sweep(self._data)
+                await remove_kernel_objects(self._data)
             except NetworkError as error:
-                raise ip.NotPermitted(f"no network namespaces for pods: {error}") from error
-            self.ranges = halve(await self._choose())
+                raise ip.NetworkNotPermitted(f"no network namespaces for pods: {error}") from error
+            self.ranges = split_range(await self._choose())
             gateway = self.ranges.gateway
             await self._make_bridge(gateway)
         self._pool = AddressPool(self.ranges.pods, reserved=[gateway])
-        await open_way(self._data, self._prefix, self.ranges.pods)
+        await enable_masquerade(self._data, self._prefix, self.ranges.pods)
 
     async def _make_bridge(self, gateway: str) -> None:
         probe = f"{self._prefix}-probe"
         try:
-            await ip.batch(
+            await ip.run_batch(
                 [
-                    f"link add {self._prefix} address {link_address(gateway)} type bridge",
+                    f"link add {self._prefix} address {mac_address(gateway)} type bridge",
                     f"addr add {gateway}/{self.ranges.pods.prefixlen} dev {self._prefix}",
                     f"link set {self._prefix} up",
                     f"route add local {self.ranges.services} dev {self._prefix}",
@@ -119,13 +119,13 @@ class BridgeNetwork:
                 ]
             )
         except NetworkError as error:
-            await sweep(self._data)
-            raise ip.NotPermitted(f"no network namespaces for pods: {error}") from error
+            await remove_kernel_objects(self._data)
+            raise ip.NetworkNotPermitted(f"no network namespaces for pods: {error}") from error
 
     async def close(self) -> None:
         """Remove everything from the kernel."""
         self._attached.clear()
-        await sweep(self._data)
+        await remove_kernel_objects(self._data)
 
     async def attach(
         self,
@@ -136,11 +136,11 @@ class BridgeNetwork:
         *,
         hostname: str = "",
         subdomain: str = "",
-        aliases: Aliases = (),
-    ) -> Attachment:
+        aliases: HostAliases = (),
+    ) -> NetworkAttachment:
         """Create a namespace with an address for the pod; see `contract.PodNetwork`."""
         pod = PodName(namespace, name, hostname, subdomain, aliases)
-        async with self._busy.setdefault(pod_uid, asyncio.Lock()):
+        async with self._locks.setdefault(pod_uid, asyncio.Lock()):
             if pod_uid not in self._attached:
                 place = self._on_host if host_network else self._in_namespace
                 self._attached[pod_uid] = await place(pod_uid, pod)
@@ -148,49 +148,49 @@ class BridgeNetwork:
 
     async def detach(self, pod_uid: str) -> None:
         """Remove the pod's namespace and link."""
-        async with self._busy.setdefault(pod_uid, asyncio.Lock()):
+        async with self._locks.setdefault(pod_uid, asyncio.Lock()):
             attachment = self._attached.pop(pod_uid, None)
             if attachment is not None and attachment.netns_path is not None:
                 await self._remove(attachment.ip)
-                self._pool.give_back(attachment.ip)
+                self._pool.release(attachment.ip)
             self._files.remove(pod_uid)
-        self._busy.pop(pod_uid, None)
+        self._locks.pop(pod_uid, None)
 
-    async def _on_host(self, pod_uid: str, pod: PodName) -> Attachment:
+    async def _on_host(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
         resolv = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
         text = await asyncio.to_thread(_read, Path("/etc/hosts"))
         return self._files.write(
             pod_uid, pod, ip=self.host_address, netns=None, hosts=text, resolv=resolv
         )
 
-    async def _in_namespace(self, pod_uid: str, pod: PodName) -> Attachment:
-        address = self._pool.take()
+    async def _in_namespace(self, pod_uid: str, pod: PodName) -> NetworkAttachment:
+        address = self._pool.allocate()
         try:
             await self._connect(address)
         except NetworkError:
             await self._remove(address)
-            self._pool.give_back(address)
+            self._pool.release(address)
             raise
         return self._files.write(
             pod_uid,
             pod,
             ip=address,
             netns=str(NETNS_FOLDER / self._netns(address)),
-            hosts=hosts(pod, address),
-            resolv=cluster_resolv_conf(pod.namespace, self.host_address),
+            hosts=render_hosts(pod, address),
+            resolv=render_cluster_resolv_conf(pod.namespace, self.host_address),
         )
 
     async def _connect(self, address: str) -> None:
         netns, link = self._netns(address), self._link(address)
-        peer = f"peer name eth0 address {link_address(address)} netns {netns}"
-        await ip.batch(
+        peer = f"peer name eth0 address {mac_address(address)} netns {netns}"
+        await ip.run_batch(
             [
                 f"netns add {netns}",
                 f"link add {link} type veth {peer}",
                 f"link set {link} master {self._prefix} up",
             ]
         )
-        await ip.batch(
+        await ip.run_batch(
             [
                 "link set lo up",
                 f"addr add {address}/{self.ranges.pods.prefixlen} dev eth0",
@@ -202,7 +202,7 @@ class BridgeNetwork:
 
     async def _remove(self, address: str) -> None:
         lines = [f"link del {self._link(address)}", f"netns del {self._netns(address)}"]
-        await ip.batch(lines, force=True)
+        await ip.run_batch(lines, force=True)
 
     def _netns(self, address: str) -> str:
         return f"{self._prefix}-{self._pool.offset(address)}"
@@ -213,11 +213,14 @@ class BridgeNetwork:
     async def _choose(self) -> Network:
         """Prefer the range of the last run if it is free: stored services have addresses of it."""
         remembered = self._data / "network" / RANGE_FILE
-        preferred = self._wanted or await asyncio.to_thread(_read_range, remembered)
+        preferred = self._requested_cidr or await asyncio.to_thread(_read_range, remembered)
         taken = await _routes()
-        if self._wanted is not None and choose(taken, self._wanted) != self._wanted:
-            raise NetworkError(f"--pod-cidr {self._wanted} overlaps a route of this host")
-        chosen = choose(taken, preferred, start=int(self._prefix[2:], 16))
+        if (
+            self._requested_cidr is not None
+            and choose_range(taken, self._requested_cidr) != self._requested_cidr
+        ):
+            raise NetworkError(f"--pod-cidr {self._requested_cidr} overlaps a route of this host")
+        chosen = choose_range(taken, preferred, start=int(self._prefix[2:], 16))
         await asyncio.to_thread(_write_range, remembered, chosen)
         return chosen
 
@@ -225,14 +228,14 @@ class BridgeNetwork:
 async def _routes() -> list[Network]:
     """Return the IPv4 ranges that the host has routes for, in any table."""
     found = []
-    for route in await ip.query("-4", "route", "show", "table", "all"):
+    for route in await ip.query_json("-4", "route", "show", "table", "all"):
         with contextlib.suppress(ValueError):
             found.append(ipaddress.IPv4Network(route.get("dst", ""), strict=False))
     return found
 
 
 @contextlib.asynccontextmanager
-async def _only_one() -> AsyncIterator[None]:
+async def _range_lock() -> AsyncIterator[None]:
     """Lock out other clusters while this one chooses its range."""
     descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-Aliases: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+HostAliases: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 """``spec.hostAliases`` as pairs of an address and its names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
+class NetworkAttachment:
     """The network of one pod."""
 
     ip: str
@@ -56,8 +56,8 @@ class PodNetwork(Protocol):
         *,
         hostname: str = "",
         subdomain: str = "",
-        aliases: Aliases = (),
-    ) -> Attachment:
+        aliases: HostAliases = (),
+    ) -> NetworkAttachment:
         """Assign an address and, on a bridge network, a namespace to the pod.
 
         ``hostname`` and ``subdomain`` are those of the pod's spec. An empty ``hostname`` means the

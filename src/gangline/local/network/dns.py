@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import cast
 
 from gangline.local.network.dns_wire import (
-    Answer,
-    Code,
-    MessageError,
-    Question,
-    build,
-    parse,
+    DnsAnswer,
+    ResponseCode,
+    DnsMessageError,
+    DnsQuestion,
+    build_response,
+    parse_query,
 )
-from gangline.local.network.zone import Zone
+from gangline.local.network.zone import DnsZone
 
 log = logging.getLogger(__name__)
 
 PORT = 53
 FORWARD_TIMEOUT_S = 1.0
 TCP_IDLE_S = 10.0
-MOST_FORWARDED = 100
-LENGTH = struct.Struct(">H")
-SERVER_FAILURE = Answer(Code.SERVER_FAILURE)
+MAX_FORWARDED = 100
+TCP_LENGTH = struct.Struct(">H")
+SERVER_FAILURE = DnsAnswer(ResponseCode.SERVER_FAILURE)
 
 
 def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
@@ -41,7 +41,7 @@ def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
     return [part[1] for part in fields if len(part) > 1 and part[0] == "nameserver"]
 
 
-class _OneReply(asyncio.DatagramProtocol):
+class _ReplyProtocol(asyncio.DatagramProtocol):
     """Receives the first datagram of an upstream resolver."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _OneReply(asyncio.DatagramProtocol):
             self.reply.set_exception(exc)
 
 
-class _Datagrams(asyncio.DatagramProtocol):
+class _QueryProtocol(asyncio.DatagramProtocol):
     """Passes UDP queries to the server."""
 
     transport: asyncio.DatagramTransport
@@ -70,14 +70,14 @@ class _Datagrams(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         try:
-            question = parse(data)
-        except MessageError:
+            question = parse_query(data)
+        except DnsMessageError:
             return
-        answer = self._server.known(question)
+        answer = self._server.answer_from_zone(question)
         if answer is None:
-            self._server.forward_later(question, data, self.transport, addr)
+            self._server.forward_in_background(question, data, self.transport, addr)
         else:
-            self.transport.sendto(build(question, answer, limit=question.udp_size), addr)
+            self.transport.sendto(build_response(question, answer, limit=question.udp_size), addr)
 
 
 class DnsServer:
@@ -85,7 +85,7 @@ class DnsServer:
 
     def __init__(
         self,
-        zone: Zone,
+        zone: DnsZone,
         address: str,
         *,
         port: int = PORT,
@@ -110,7 +110,7 @@ class DnsServer:
         loop = asyncio.get_running_loop()
         self._tcp = await asyncio.start_server(self._serve_tcp, self._address, self._port)
         self._udp, _ = await loop.create_datagram_endpoint(
-            lambda: _Datagrams(self), local_addr=(self._address, self.port)
+            lambda: _QueryProtocol(self), local_addr=(self._address, self.port)
         )
 
     @property
@@ -130,20 +130,20 @@ class DnsServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def known(self, question: Question) -> Answer | None:
+    def answer_from_zone(self, question: DnsQuestion) -> DnsAnswer | None:
         """Answer from the zone; None if the query must be forwarded."""
         return self._zone.lookup(question.name, question.type)
 
-    def forward_later(
+    def forward_in_background(
         self,
-        question: Question,
+        question: DnsQuestion,
         packet: bytes,
         transport: asyncio.DatagramTransport,
         addr: tuple[str, int],
     ) -> None:
         """Forward a query to the host's resolvers in the background and send their reply."""
-        if len(self._tasks) >= MOST_FORWARDED:
-            transport.sendto(build(question, SERVER_FAILURE), addr)
+        if len(self._tasks) >= MAX_FORWARDED:
+            transport.sendto(build_response(question, SERVER_FAILURE), addr)
             return
 
         async def run() -> None:
@@ -155,19 +155,19 @@ class DnsServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _forward(self, question: Question, packet: bytes) -> bytes:
+    async def _forward(self, question: DnsQuestion, packet: bytes) -> bytes:
         for resolver in self._resolvers:
             try:
                 async with asyncio.timeout(FORWARD_TIMEOUT_S):
                     return await self._ask(resolver, packet)
             except (OSError, TimeoutError):
                 log.debug("resolver does not answer", extra={"resolver": resolver})
-        return build(question, SERVER_FAILURE)
+        return build_response(question, SERVER_FAILURE)
 
     async def _ask(self, resolver: str, packet: bytes) -> bytes:
         loop = asyncio.get_running_loop()
         transport, waiter = await loop.create_datagram_endpoint(
-            _OneReply, remote_addr=(resolver, self._resolver_port)
+            _ReplyProtocol, remote_addr=(resolver, self._resolver_port)
         )
         try:
             transport.sendto(packet)
@@ -182,14 +182,18 @@ class DnsServer:
         try:
             while True:
                 async with asyncio.timeout(TCP_IDLE_S):
-                    head = await reader.readexactly(LENGTH.size)
-                    packet = await reader.readexactly(LENGTH.unpack(head)[0])
-                question = parse(packet)
-                answer = self.known(question)
-                reply = build(question, answer) if answer else await self._forward(question, packet)
-                writer.write(LENGTH.pack(len(reply)) + reply)
+                    head = await reader.readexactly(TCP_LENGTH.size)
+                    packet = await reader.readexactly(TCP_LENGTH.unpack(head)[0])
+                question = parse_query(packet)
+                answer = self.answer_from_zone(question)
+                reply = (
+                    build_response(question, answer)
+                    if answer
+                    else await self._forward(question, packet)
+                )
+                writer.write(TCP_LENGTH.pack(len(reply)) + reply)
                 await writer.drain()
-        except (OSError, EOFError, TimeoutError, MessageError):
+        except (OSError, EOFError, TimeoutError, DnsMessageError):
             pass  # The client disconnected, timed out, or does not speak DNS.
         finally:
             writer.close()

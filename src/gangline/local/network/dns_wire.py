@@ -1,7 +1,7 @@
 """DNS messages: parse a query and build its response, as far as stub resolvers need it.
 
 A query has exactly one question with plain labels, as all stub resolvers send it. A compressed
-question, a truncated packet or a response raises `MessageError`, and the server drops it.
+question, a truncated packet or a response raises `DnsMessageError`, and the server drops it.
 """
 
 import ipaddress
@@ -19,11 +19,11 @@ FLAG_RESPONSE, FLAG_AUTHORITATIVE, FLAG_TRUNCATED = 0x8000, 0x0400, 0x0200
 FLAG_RECURSION_DESIRED, FLAG_RECURSION_AVAILABLE = 0x0100, 0x0080
 
 
-class MessageError(ValueError):
+class DnsMessageError(ValueError):
     """The packet is not a query that can be answered."""
 
 
-class Type(IntEnum):
+class RecordType(IntEnum):
     """The supported record types."""
 
     A = 1
@@ -33,16 +33,16 @@ class Type(IntEnum):
     OPT = 41
 
 
-class Code(IntEnum):
+class ResponseCode(IntEnum):
     """The response codes."""
 
     NO_ERROR = 0
     SERVER_FAILURE = 2
-    NO_SUCH_NAME = 3
+    NAME_ERROR = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DnsQuestion:
     """A query with the fields that its response needs."""
 
     identifier: int
@@ -58,10 +58,10 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DnsRecord:
     """One record of an answer; an empty ``name`` means the queried name."""
 
-    type: Type
+    type: RecordType
     value: str
     """An address (A) or a name (PTR, SRV)."""
 
@@ -70,38 +70,38 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """Response code and records."""
 
-    code: Code = Code.NO_ERROR
-    records: tuple[Record, ...] = ()
+    code: ResponseCode = ResponseCode.NO_ERROR
+    records: tuple[DnsRecord, ...] = ()
 
 
-def parse(packet: bytes) -> Question:
+def parse_query(packet: bytes) -> DnsQuestion:
     """Parse a query.
 
     Raises:
-        MessageError: it is truncated, is a response, or has not exactly one question.
+        DnsMessageError: it is truncated, is a response, or has not exactly one question.
     """
     try:
         identifier, flags, questions, _, _, additional = HEADER.unpack_from(packet)
         if flags & FLAG_RESPONSE or questions != 1:
-            raise MessageError("not a single question")
+            raise DnsMessageError("not a single question")
         labels, at = _labels(packet, HEADER.size)
         kind, _ = QUESTION_TAIL.unpack_from(packet, at)
     except (struct.error, IndexError, UnicodeDecodeError) as exc:
-        raise MessageError("cut short") from exc
+        raise DnsMessageError("cut short") from exc
     end = at + QUESTION_TAIL.size
     size = _udp_size(packet, end) if additional else PLAIN_UDP_SIZE
     name = ".".join(labels).lower()
-    return Question(identifier, flags, name, kind, packet[HEADER.size : end], size)
+    return DnsQuestion(identifier, flags, name, kind, packet[HEADER.size : end], size)
 
 
 def _labels(packet: bytes, at: int) -> tuple[list[str], int]:
     labels: list[str] = []
     while length := packet[at]:
         if length > 63 or at + length >= len(packet):
-            raise MessageError("a label that is not plain")
+            raise DnsMessageError("a label that is not plain")
         labels.append(packet[at + 1 : at + 1 + length].decode("ascii"))
         at += length + 1
     return labels, at + 1
@@ -114,7 +114,7 @@ def _udp_size(packet: bytes, at: int) -> int:
     if len(packet) < at + 5 or packet[at] != 0:
         return PLAIN_UDP_SIZE
     kind, size = QUESTION_TAIL.unpack_from(packet, at + 1)
-    return max(PLAIN_UDP_SIZE, size) if kind == Type.OPT else PLAIN_UDP_SIZE
+    return max(PLAIN_UDP_SIZE, size) if kind == RecordType.OPT else PLAIN_UDP_SIZE
 
 
 def encode_name(name: str) -> bytes:
@@ -122,7 +122,7 @@ def encode_name(name: str) -> bytes:
     return b"".join(bytes([len(label)]) + label for label in labels) + b"\0"
 
 
-def build(question: Question, answer: Answer, *, limit: int | None = None) -> bytes:
+def build_response(question: DnsQuestion, answer: DnsAnswer, *, limit: int | None = None) -> bytes:
     """Build the response; one above ``limit`` bytes is truncated, so that the client retries over
     TCP.
     """
@@ -135,7 +135,7 @@ def build(question: Question, answer: Answer, *, limit: int | None = None) -> by
     return HEADER.pack(question.identifier, flags, 1, count, 0, 0) + question.raw + body
 
 
-def _record(record: Record) -> bytes:
+def _record(record: DnsRecord) -> bytes:
     # 0xC00C points back at the name of the question, which follows the header.
     name = encode_name(record.name) if record.name else b"\xc0\x0c"
     payload = _payload(record)
@@ -143,11 +143,11 @@ def _record(record: Record) -> bytes:
     return name + head + payload
 
 
-def _payload(record: Record) -> bytes:
+def _payload(record: DnsRecord) -> bytes:
     match record.type:
-        case Type.A:
+        case RecordType.A:
             return ipaddress.IPv4Address(record.value).packed
-        case Type.SRV:
+        case RecordType.SRV:
             return struct.pack(">HHH", 0, 100, record.port) + encode_name(record.value)
         case _:
             return encode_name(record.value)

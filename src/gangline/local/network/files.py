@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.local.network.contract import Aliases, Attachment
+from gangline.local.network.contract import HostAliases, NetworkAttachment
 
 DOMAIN = "cluster.local"
-HEADER = "# Written by gangline; changes are overwritten.\n"
-LOCALHOST = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+HOSTS_HEADER = "# Written by gangline; changes are overwritten.\n"
+LOCALHOST_LINES = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class PodName:
     name: str
     hostname: str = ""
     subdomain: str = ""
-    aliases: Aliases = ()
+    aliases: HostAliases = ()
 
     @property
     def host(self) -> str:
@@ -36,21 +36,21 @@ class PodName:
         return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
 
 
-def hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
+def render_hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
     """Return a hosts file with the pod itself, its aliases, and ``others`` as (address, names)."""
-    lines = [HEADER, LOCALHOST, f"{ip}\t{' '.join(pod.names)}\n"]
+    lines = [HOSTS_HEADER, LOCALHOST_LINES, f"{ip}\t{' '.join(pod.names)}\n"]
     lines += [f"{address}\t{' '.join(names)}\n" for address, names in pod.aliases]
     lines += [f"{address}\t{' '.join(names)}\n" for address, names in others]
     return "".join(lines)
 
 
-def cluster_resolv_conf(namespace: str, server: str) -> str:
+def render_cluster_resolv_conf(namespace: str, server: str) -> str:
     """Return a resolv.conf with the cluster's DNS server, as Kubernetes writes it."""
     search = f"{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
     return f"search {search}\nnameserver {server}\noptions ndots:5\n"
 
 
-def host_resolv_conf(host: str) -> str:
+def render_host_resolv_conf(host: str) -> str:
     """Return a resolv.conf for a pod that shares the host's network, from the host's own.
 
     Names of the cluster come from the hosts file there. A name that does not exist yet must fail
@@ -60,7 +60,7 @@ def host_resolv_conf(host: str) -> str:
     return "\n".join([*kept, "options timeout:1 attempts:1"]) + "\n"
 
 
-def short_forms(full: str, namespace: str) -> list[str]:
+def short_names(full: str, namespace: str) -> list[str]:
     """List the short forms of a name that the search domains of ``namespace`` permit."""
     forms = [full]
     for domain in (DOMAIN, f"svc.{DOMAIN}", f"{namespace}.svc.{DOMAIN}"):
@@ -77,13 +77,13 @@ class PodFiles:
 
     def write(
         self, pod_uid: str, pod: PodName, *, ip: str, netns: str | None, hosts: str, resolv: str
-    ) -> Attachment:
+    ) -> NetworkAttachment:
         """Write both files and return the attachment with them."""
         folder = self._folder / pod_uid
         folder.mkdir(parents=True, exist_ok=True)
         _rewrite(folder / "hosts", hosts)
         _rewrite(folder / "resolv.conf", resolv)
-        return Attachment(
+        return NetworkAttachment(
             ip=ip,
             netns_path=netns,
             hostname=pod.host,

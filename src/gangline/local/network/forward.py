@@ -18,15 +18,15 @@ from gangline.local.network.zone import HEADLESS
 
 log = logging.getLogger(__name__)
 
-Address: TypeAlias = tuple[str, int]
-Routes: TypeAlias = Mapping[Address, tuple[Address, ...]]
+SocketAddress: TypeAlias = tuple[str, int]
+ServiceRoutes: TypeAlias = Mapping[SocketAddress, tuple[SocketAddress, ...]]
 CHUNK = 1 << 16
 CONNECT_TIMEOUT_S = 3.0
 
 
-def routes(services: Iterable[tuple[Service, Endpoints | None]]) -> Routes:
+def service_routes(services: Iterable[tuple[Service, Endpoints | None]]) -> ServiceRoutes:
     """Map each (cluster address, port) to its ready endpoints."""
-    table: dict[Address, tuple[Address, ...]] = {}
+    table: dict[SocketAddress, tuple[SocketAddress, ...]] = {}
     for service, endpoints in services:
         address = service.spec.cluster_ip
         if endpoints is None or address in ("", HEADLESS):
@@ -40,7 +40,7 @@ def routes(services: Iterable[tuple[Service, Endpoints | None]]) -> Routes:
     return table
 
 
-def _targets(endpoints: Endpoints, port_name: str) -> set[Address]:
+def _targets(endpoints: Endpoints, port_name: str) -> set[SocketAddress]:
     return {
         (address.ip, port.port)
         for subset in endpoints.subsets
@@ -53,14 +53,14 @@ def _targets(endpoints: Endpoints, port_name: str) -> set[Address]:
 class _Listener:
     """One open service port."""
 
-    def __init__(self, targets: tuple[Address, ...]) -> None:
+    def __init__(self, targets: tuple[SocketAddress, ...]) -> None:
         self.targets = targets
         self.server: asyncio.Server | None = None
-        self._turn = count()
+        self._counter = count()
 
-    def order(self) -> tuple[Address, ...]:
+    def targets_in_turn(self) -> tuple[SocketAddress, ...]:
         """The targets in round-robin order, starting with the next one."""
-        first = next(self._turn) % len(self.targets)
+        first = next(self._counter) % len(self.targets)
         return self.targets[first:] + self.targets[:first]
 
 
@@ -68,10 +68,10 @@ class ServiceForwarder:
     """Owns one listener for each route and copies bytes in both directions."""
 
     def __init__(self) -> None:
-        self._listeners: dict[Address, _Listener] = {}
+        self._listeners: dict[SocketAddress, _Listener] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def apply(self, table: Routes) -> bool:
+    async def apply(self, table: ServiceRoutes) -> bool:
         """Open, change and close listeners so that they match ``table``.
 
         Returns False if a port is taken; the next call tries it again. A port without permission
@@ -94,13 +94,13 @@ class ServiceForwarder:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _open(self, address: Address, listener: _Listener) -> None:
+    async def _open(self, address: SocketAddress, listener: _Listener) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-            await _pass_on(listener.order(), reader, writer)
+            await _proxy_connection(listener.targets_in_turn(), reader, writer)
 
         try:
             listener.server = await asyncio.start_server(serve, *address)
@@ -116,8 +116,8 @@ class ServiceForwarder:
             listener.server.close()
 
 
-async def _pass_on(
-    targets: tuple[Address, ...], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+async def _proxy_connection(
+    targets: tuple[SocketAddress, ...], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Connect to the first target that accepts, and copy until both sides have closed their
     streams.
@@ -143,7 +143,7 @@ async def _pass_on(
 
 
 async def _connect(
-    targets: tuple[Address, ...],
+    targets: tuple[SocketAddress, ...],
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
     for host, port in targets:
         with contextlib.suppress(OSError, TimeoutError):

@@ -9,11 +9,11 @@ from typing import Any
 from gangline.local.network.contract import NetworkError
 
 
-class NotPermitted(NetworkError):
+class NetworkNotPermitted(NetworkError):
     """Permissions or kernel features for links and namespaces are missing."""
 
 
-async def run(*command: str, text: str = "") -> str:
+async def run_command(*command: str, text: str = "") -> str:
     """Run a program with ``text`` on its standard input and return its output.
 
     Raises:
@@ -39,7 +39,7 @@ async def run(*command: str, text: str = "") -> str:
     return process.stdout.decode()
 
 
-async def batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -> None:
+async def run_batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -> None:
     """Run many ``ip`` commands in one process, in the namespace ``netns`` if given.
 
     With ``force`` the other commands run even if one fails, and nothing is raised.
@@ -50,14 +50,14 @@ async def batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -
     inside = ("-n", netns) if netns else ()
     command = ("ip", *inside, *(("-force",) if force else ()), "-batch", "-")
     try:
-        await run(*command, text="\n".join(lines) + "\n")
+        await run_command(*command, text="\n".join(lines) + "\n")
     except NetworkError:
         if not force:
             raise
 
 
-async def query(*arguments: str) -> list[dict[str, Any]]:
+async def query_json(*arguments: str) -> list[dict[str, Any]]:
     """Run a query of ``ip`` and return its JSON list."""
-    out = await run("ip", "-json", *arguments)
+    out = await run_command("ip", "-json", *arguments)
     found: list[dict[str, Any]] = json.loads(out or "[]")
     return found

@@ -16,10 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from gangline.local.network.addresses import AddressPool, Network, Ranges
-from gangline.local.network.contract import Aliases, Attachment, NetworkError
-from gangline.local.network.files import PodFiles, PodName, host_resolv_conf, hosts, short_forms
-from gangline.local.network.zone import Zone
+from gangline.local.network.addresses import AddressPool, Network, AddressRanges
+from gangline.local.network.contract import HostAliases, NetworkAttachment, NetworkError
+from gangline.local.network.files import (
+    PodFiles,
+    PodName,
+    render_host_resolv_conf,
+    render_hosts,
+    short_names,
+)
+from gangline.local.network.zone import DnsZone
 
 SLOTS = 32
 FIRST_POD_RANGE, FIRST_SERVICE_RANGE = 64, 96
@@ -30,12 +36,12 @@ class LoopbackNetwork:
 
     host_address = "127.0.0.1"
 
-    def __init__(self, data: Path, zone: Zone) -> None:
+    def __init__(self, data: Path, zone: DnsZone) -> None:
         self._zone = zone
         self._files = PodFiles(data / "network" / "pods")
         self._start = hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).digest()[0]
         self._claim: socket.socket | None = None
-        self._attached: dict[str, tuple[PodName, Attachment]] = {}
+        self._attached: dict[str, tuple[PodName, NetworkAttachment]] = {}
         self.ranges = _slot_ranges(0)
         self._pool = AddressPool(self.ranges.pods)
 
@@ -66,50 +72,50 @@ class LoopbackNetwork:
         *,
         hostname: str = "",
         subdomain: str = "",
-        aliases: Aliases = (),
-    ) -> Attachment:
+        aliases: HostAliases = (),
+    ) -> NetworkAttachment:
         """Assign an address to the pod; see `contract.PodNetwork`."""
         if pod_uid not in self._attached:
             pod = PodName(namespace, name, hostname, subdomain, aliases)
-            address = self.host_address if host_network else self._pool.take()
+            address = self.host_address if host_network else self._pool.allocate()
             self._attached[pod_uid] = (pod, self._write(pod_uid, pod, address))
         return self._attached[pod_uid][1]
 
     async def detach(self, pod_uid: str) -> None:
         found = self._attached.pop(pod_uid, None)
         if found is not None:
-            self._pool.give_back(found[1].ip)
+            self._pool.release(found[1].ip)
             self._files.remove(pod_uid)
 
-    def names_changed(self) -> None:
+    def rewrite_hosts_files(self) -> None:
         """Rewrite the hosts file of every pod from the zone."""
         texts = {namespace: self._others(namespace) for namespace in self._namespaces()}
         for pod_uid, (pod, attachment) in self._attached.items():
-            text = hosts(pod, attachment.ip, texts[pod.namespace])
+            text = render_hosts(pod, attachment.ip, texts[pod.namespace])
             self._files.rewrite_hosts(pod_uid, text)
 
     def _namespaces(self) -> set[str]:
         return {pod.namespace for pod, _ in self._attached.values()}
 
-    def _write(self, pod_uid: str, pod: PodName, address: str) -> Attachment:
+    def _write(self, pod_uid: str, pod: PodName, address: str) -> NetworkAttachment:
         return self._files.write(
             pod_uid,
             pod,
             ip=address,
             netns=None,
-            hosts=hosts(pod, address, self._others(pod.namespace)),
-            resolv=host_resolv_conf(_host_resolv_conf()),
+            hosts=render_hosts(pod, address, self._others(pod.namespace)),
+            resolv=render_host_resolv_conf(_host_resolv_conf()),
         )
 
     def _others(self, namespace: str) -> Iterable[tuple[str, list[str]]]:
         grouped: dict[str, list[str]] = defaultdict(list)
-        for address, full in self._zone.names():
-            grouped[address] += short_forms(full, namespace)
+        for address, full in self._zone.address_records():
+            grouped[address] += short_names(full, namespace)
         return sorted(grouped.items())
 
 
-def _slot_ranges(slot: int) -> Ranges:
-    return Ranges(
+def _slot_ranges(slot: int) -> AddressRanges:
+    return AddressRanges(
         pods=Network(f"127.{FIRST_POD_RANGE + slot}.0.0/16"),
         services=Network(f"127.{FIRST_SERVICE_RANGE + slot}.0.0/16"),
     )

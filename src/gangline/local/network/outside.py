@@ -20,7 +20,7 @@ from gangline.local.network.contract import NetworkError
 
 log = logging.getLogger(__name__)
 
-RECORD = "outside"
+STATE_FILE = "outside"
 FORWARDING = Path("/proc/sys/net/ipv4/conf")
 LINKS = Path("/sys/class/net")
 TABLE = """\
@@ -33,36 +33,36 @@ table ip {name} {{
 """
 
 
-async def open_way(data: Path, bridge: str, pods: Network) -> None:
+async def enable_masquerade(data: Path, bridge: str, pods: Network) -> None:
     """Enable connections from pods to other hosts, as far as the host has the tools."""
     try:
         uplink = await _uplink()
         if not uplink:
             return
         filtered = await _is_filtered()
-        was = await asyncio.to_thread(_record, data, uplink, filtered)
+        was = await asyncio.to_thread(_write_state, data, uplink, filtered)
         for rule in _rules(bridge) if filtered else ():
-            await ip.run("iptables", "-w", "-I", "FORWARD", *rule)
-        await ip.run("nft", "-f", "-", text=TABLE.format(name=bridge, pods=pods))
-        await asyncio.to_thread(_forward, bridge, "1")
+            await ip.run_command("iptables", "-w", "-I", "FORWARD", *rule)
+        await ip.run_command("nft", "-f", "-", text=TABLE.format(name=bridge, pods=pods))
+        await asyncio.to_thread(_set_forwarding, bridge, "1")
         if was == "0":
-            await asyncio.to_thread(_forward, uplink, "1")
+            await asyncio.to_thread(_set_forwarding, uplink, "1")
     except (NetworkError, OSError) as error:
         log.info("pods cannot reach other hosts: %s", error)
 
 
-async def close_way(data: Path, bridge: str) -> None:
-    """Undo the changes of `open_way`, if there are any."""
-    record = data / "network" / RECORD
-    uplink, was, filtered = await asyncio.to_thread(_recorded, record)
+async def disable_masquerade(data: Path, bridge: str) -> None:
+    """Undo the changes of `enable_masquerade`, if there are any."""
+    record = data / "network" / STATE_FILE
+    uplink, was, filtered = await asyncio.to_thread(_read_state, record)
     if not uplink:
         return
-    await _attempt("nft", "delete", "table", "ip", bridge)
+    await _run_ignoring_errors("nft", "delete", "table", "ip", bridge)
     for rule in _rules(bridge) if filtered else ():
-        await _attempt("iptables", "-w", "-D", "FORWARD", *rule)
-    if was == "0" and not await asyncio.to_thread(_others, bridge):
+        await _run_ignoring_errors("iptables", "-w", "-D", "FORWARD", *rule)
+    if was == "0" and not await asyncio.to_thread(_other_bridges, bridge):
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(_forward, uplink, "0")
+            await asyncio.to_thread(_set_forwarding, uplink, "0")
     record.unlink(missing_ok=True)
 
 
@@ -72,7 +72,7 @@ def _rules(bridge: str) -> list[tuple[str, ...]]:
 
 
 async def _uplink() -> str:
-    for route in await ip.query("-4", "route", "show", "default"):
+    for route in await ip.query_json("-4", "route", "show", "default"):
         return str(route.get("dev", ""))
     return ""
 
@@ -85,28 +85,28 @@ async def _is_filtered() -> bool:
     would not remove them.
     """
     try:
-        rules = await ip.run("iptables", "-w", "-S", "FORWARD")
+        rules = await ip.run_command("iptables", "-w", "-S", "FORWARD")
     except NetworkError:
         return False
     return rules.split() != ["-P", "FORWARD", "ACCEPT"]
 
 
-async def _attempt(*command: str) -> None:
+async def _run_ignoring_errors(*command: str) -> None:
     try:
-        await ip.run(*command)
+        await ip.run_command(*command)
     except NetworkError as error:
         log.debug("nothing to undo: %s", error)
 
 
-def _record(data: Path, uplink: str, filtered: bool) -> str:
+def _write_state(data: Path, uplink: str, filtered: bool) -> str:
     was = (FORWARDING / uplink / "forwarding").read_text().strip()
-    path = data / "network" / RECORD
+    path = data / "network" / STATE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{uplink} {was} {'filtered' if filtered else 'open'}\n")
     return was
 
 
-def _recorded(record: Path) -> tuple[str, str, bool]:
+def _read_state(record: Path) -> tuple[str, str, bool]:
     try:
         uplink, was, filtered = record.read_text().split()
     except (OSError, ValueError):
@@ -114,11 +114,11 @@ def _recorded(record: Path) -> tuple[str, str, bool]:
     return uplink, was, filtered == "filtered"
 
 
-def _forward(link: str, value: str) -> None:
+def _set_forwarding(link: str, value: str) -> None:
     (FORWARDING / link / "forwarding").write_text(value)
 
 
-def _others(bridge: str) -> list[str]:
+def _other_bridges(bridge: str) -> list[str]:
     """Bridges of other clusters, which still need forwarding on the uplink."""
     found = (path.name for path in LINKS.glob("gl*") if (path / "bridge").is_dir())
     return [name for name in found if name != bridge]

@@ -7,15 +7,15 @@ import logging
 import os
 from pathlib import Path
 
-from gangline.kube.shared import SharedInformers
+from gangline.kube.shared import SharedInformerFactory
 from gangline.local.network import bridge, ip
 from gangline.local.network.bridge import BridgeNetwork
 from gangline.local.network.contract import NetworkError, PodNetwork
 from gangline.local.network.dns import DnsServer, host_resolvers
 from gangline.local.network.forward import ServiceForwarder
 from gangline.local.network.loopback import LoopbackNetwork
-from gangline.local.network.publisher import Publisher
-from gangline.local.network.zone import Zone
+from gangline.local.network.publisher import NetworkUpdater
+from gangline.local.network.zone import DnsZone
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +33,11 @@ class ClusterNetwork:
         self._data = data
         self._mode = mode
         self._cidr = pod_cidr
-        self._zone = Zone()
+        self._zone = DnsZone()
         self._forwarder = ServiceForwarder()
         self._dns: DnsServer | None = None
         self._pods: BridgeNetwork | LoopbackNetwork | None = None
-        self.shortcoming = ""
+        self.limitation = ""
         """The reason why pods share the host's network although ``auto`` was set; empty if they do
         not.
         """
@@ -76,10 +76,10 @@ class ClusterNetwork:
         if self._mode == "bridge" or (self._mode == "auto" and os.geteuid() == 0):
             try:
                 await self._open_bridge()
-            except ip.NotPermitted as error:
+            except ip.NetworkNotPermitted as error:
                 if self._mode == "bridge":
                     raise
-                self.shortcoming = str(error)
+                self.limitation = str(error)
                 log.warning("pods share the host's network: %s", error)
             else:
                 return
@@ -88,7 +88,7 @@ class ClusterNetwork:
         self._pods = loopback
 
     async def _open_bridge(self) -> None:
-        cidr = _network(self._cidr) if self._cidr else None
+        cidr = _parse_cidr(self._cidr) if self._cidr else None
         pods = BridgeNetwork(self._data, cidr=cidr)
         await pods.open()
         self._pods = pods
@@ -101,18 +101,20 @@ class ClusterNetwork:
                 f"cannot serve names on {pods.host_address}:53: {error.strerror or error}"
             ) from error
 
-    def publisher(self, informers: SharedInformers, api_server: tuple[str, int]) -> Publisher:
+    def updater(
+        self, informers: SharedInformerFactory, api_server: tuple[str, int]
+    ) -> NetworkUpdater:
         """Return the updater of names and service addresses; ``api_server`` backs service
         ``kubernetes``.
         """
         pods = self._opened()
         address = str(pods.ranges.services.network_address + 1)
-        return Publisher(
+        return NetworkUpdater(
             informers,
             self._zone,
             self._forwarder,
             fixed={(address, API_SERVICE_PORT): (api_server,)},
-            names_changed=pods.names_changed if isinstance(pods, LoopbackNetwork) else None,
+            names_changed=pods.rewrite_hosts_files if isinstance(pods, LoopbackNetwork) else None,
         )
 
     async def close(self) -> None:
@@ -129,16 +131,16 @@ class ClusterNetwork:
         return self._pods
 
 
-async def remove_leftovers(data: Path) -> None:
+async def remove_network_leftovers(data: Path) -> None:
     """Remove what a killed cluster left in the kernel. Without root there is nothing to remove."""
     if os.geteuid() == 0:
         try:
-            await bridge.sweep(data)
+            await bridge.remove_kernel_objects(data)
         except NetworkError as error:
             log.debug("network leftovers not removed", extra={"error": str(error)})
 
 
-def _network(cidr: str) -> ipaddress.IPv4Network:
+def _parse_cidr(cidr: str) -> ipaddress.IPv4Network:
     try:
         network = ipaddress.IPv4Network(cidr)
     except ValueError as error:

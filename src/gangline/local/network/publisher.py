@@ -11,17 +11,17 @@ from collections.abc import Callable
 from gangline.api.meta import Object
 from gangline.api.pod import Pod
 from gangline.api.resources import ENDPOINTS, PODS, SERVICES
-from gangline.kube.informer import Key, key_of
-from gangline.kube.shared import SharedInformers
-from gangline.local.network.forward import Routes, ServiceForwarder, routes
-from gangline.local.network.zone import Zone, service_records
+from gangline.kube.informer import ObjectKey, object_key
+from gangline.kube.shared import SharedInformerFactory
+from gangline.local.network.forward import ServiceRoutes, ServiceForwarder, service_routes
+from gangline.local.network.zone import DnsZone, service_records
 
-TOGETHER_S = 0.01
+BATCH_S = 0.01
 RETRY_S = 5.0
-ENDED = frozenset({"Succeeded", "Failed"})
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
-class Publisher:
+class NetworkUpdater:
     """Updates a zone and a forwarder from informers.
 
     ``fixed`` routes always exist (the API server's own). ``names_changed`` is called when hosts
@@ -31,16 +31,16 @@ class Publisher:
 
     def __init__(
         self,
-        informers: SharedInformers,
-        zone: Zone,
+        informers: SharedInformerFactory,
+        zone: DnsZone,
         forwarder: ServiceForwarder,
         *,
-        fixed: Routes,
+        fixed: ServiceRoutes,
         names_changed: Callable[[], None] | None = None,
     ) -> None:
         self._zone = zone
         self._forwarder = forwarder
-        self._routes: dict[Key | None, Routes] = {None: fixed}
+        self._routes: dict[ObjectKey | None, ServiceRoutes] = {None: fixed}
         self._names_changed = names_changed
         self._work = asyncio.Event()
         self._work.set()
@@ -55,7 +55,7 @@ class Publisher:
         """Apply changes until cancelled."""
         while True:
             await self._work.wait()
-            await asyncio.sleep(TOGETHER_S)
+            await asyncio.sleep(BATCH_S)
             self._work.clear()
             if self._names_changed is not None:
                 self._names_changed()
@@ -67,11 +67,11 @@ class Publisher:
     def _service_changed(self, old: Object | None, new: Object | None) -> None:
         changed = new or old
         assert changed is not None
-        key = key_of(changed)
+        key = object_key(changed)
         service = self._services.get(key.namespace, key.name)
         endpoints = self._endpoints.get(key.namespace, key.name)
         records = service_records(service, endpoints) if service is not None else None
-        table = routes([(service, endpoints)]) if service is not None else {}
+        table = service_routes([(service, endpoints)]) if service is not None else {}
         renamed = self._zone.set_service(key, records)
         rerouted = self._routes.get(key, {}) != table
         if table:
@@ -93,6 +93,11 @@ class Publisher:
 
 
 def _address(pod: Pod | None) -> tuple[str, str] | None:
-    if pod is None or not pod.status.pod_ip or pod.spec.host_network or pod.status.phase in ENDED:
+    if (
+        pod is None
+        or not pod.status.pod_ip
+        or pod.spec.host_network
+        or pod.status.phase in TERMINAL_PHASES
+    ):
         return None
     return pod.status.pod_ip, pod.metadata.namespace

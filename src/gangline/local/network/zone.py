@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gangline.api.service import EndpointAddress, Endpoints, Service
-from gangline.local.network.dns_wire import Answer, Code, Record, Type
+from gangline.local.network.dns_wire import DnsAnswer, ResponseCode, DnsRecord, RecordType
 from gangline.local.network.files import DOMAIN
 
 REVERSE = ".in-addr.arpa"
-NO_SUCH_NAME = Answer(Code.NO_SUCH_NAME)
+NAME_ERROR = DnsAnswer(ResponseCode.NAME_ERROR)
 HEADLESS = "None"
 
 
@@ -25,16 +25,16 @@ HEADLESS = "None"
 class ServiceRecords:
     """The records of one service."""
 
-    forward: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
+    forward: Mapping[str, tuple[DnsRecord, ...]] = field(default_factory=dict)
     reverse: Mapping[str, str] = field(default_factory=dict)
 
 
-def dashed(ip: str) -> str:
+def dashed_address(ip: str) -> str:
     """Write an address as it appears in names: ``10-1-2-3``."""
     return ip.replace(".", "-")
 
 
-def service_name(service: Service) -> str:
+def service_dns_name(service: Service) -> str:
     return f"{service.metadata.name}.{service.metadata.namespace}.svc.{DOMAIN}"
 
 
@@ -42,38 +42,38 @@ def service_records(service: Service, endpoints: Endpoints | None) -> ServiceRec
     """Return the records of a service: its cluster IP, or every endpoint's address if it is
     headless.
     """
-    full = service_name(service)
+    full = service_dns_name(service)
     address = service.spec.cluster_ip
     if address and address != HEADLESS:
-        forward = {full: (Record(Type.A, address),)}
+        forward = {full: (DnsRecord(RecordType.A, address),)}
         for port in service.spec.ports:
             if port.name:
                 forward[_srv_name(port.name, port.protocol, full)] = (
-                    Record(Type.SRV, full, port=port.port),
+                    DnsRecord(RecordType.SRV, full, port=port.port),
                 )
         return ServiceRecords(forward, {address: full})
     return _headless(full, endpoints) if address == HEADLESS else ServiceRecords()
 
 
 def _headless(full: str, endpoints: Endpoints | None) -> ServiceRecords:
-    forward: dict[str, list[Record]] = {full: []}
+    forward: dict[str, list[DnsRecord]] = {full: []}
     reverse: dict[str, str] = {}
     for subset in endpoints.subsets if endpoints else ():
         for address in subset.addresses:
             own = f"{_host(address)}.{full}"
-            forward[full].append(Record(Type.A, address.ip))
-            forward.setdefault(own, []).append(Record(Type.A, address.ip))
+            forward[full].append(DnsRecord(RecordType.A, address.ip))
+            forward.setdefault(own, []).append(DnsRecord(RecordType.A, address.ip))
             reverse[address.ip] = own
             for port in subset.ports:
                 if port.name:
                     records = forward.setdefault(_srv_name(port.name, port.protocol, full), [])
-                    records.append(Record(Type.SRV, own, port=port.port))
+                    records.append(DnsRecord(RecordType.SRV, own, port=port.port))
     unique = {name: tuple(dict.fromkeys(records)) for name, records in forward.items() if records}
     return ServiceRecords(unique, reverse)
 
 
 def _host(address: EndpointAddress) -> str:
-    return address.hostname or dashed(address.ip)
+    return address.hostname or dashed_address(address.ip)
 
 
 def _srv_name(port: str, protocol: str, full: str) -> str:
@@ -84,12 +84,12 @@ def _is_private(ip: str) -> bool:
     return ipaddress.IPv4Address(ip).is_private
 
 
-class Zone:
+class DnsZone:
     """All names of one cluster."""
 
     def __init__(self) -> None:
         self._services: dict[tuple[str, str], ServiceRecords] = {}
-        self._forward: dict[str, tuple[Record, ...]] = {}
+        self._forward: dict[str, tuple[DnsRecord, ...]] = {}
         self._reverse: dict[str, dict[tuple[str, str], str]] = {}
         self._pods: dict[str, str] = {}
 
@@ -120,7 +120,7 @@ class Zone:
         self._pods[ip] = namespace
         return changed
 
-    def lookup(self, name: str, kind: int) -> Answer | None:
+    def lookup(self, name: str, kind: int) -> DnsAnswer | None:
         """Answer a question; None means that the name is outside the cluster."""
         if name.endswith(REVERSE):
             return self._lookup_reverse(name, kind)
@@ -128,45 +128,47 @@ class Zone:
             return self._answer(self._records_of(name), kind)
         # The client has tried a name without a dot with every search domain already. Resolvers
         # outside do not know it, and a query would delay clients that wait for a new service.
-        return None if "." in name else NO_SUCH_NAME
+        return None if "." in name else NAME_ERROR
 
-    def names(self) -> Iterable[tuple[str, str]]:
+    def address_records(self) -> Iterable[tuple[str, str]]:
         """List (address, full name) of every address record, for hosts files."""
         for name, records in self._forward.items():
             for record in records:
-                if record.type is Type.A:
+                if record.type is RecordType.A:
                     yield record.value, name
         for ip, namespace in self._pods.items():
-            yield ip, f"{dashed(ip)}.{namespace}.pod.{DOMAIN}"
+            yield ip, f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
 
-    def _records_of(self, name: str) -> tuple[Record, ...] | None:
+    def _records_of(self, name: str) -> tuple[DnsRecord, ...] | None:
         if found := self._forward.get(name):
             return found
         host, _, rest = name.partition(".")
         namespace, _, tail = rest.partition(".")
         if tail == f"pod.{DOMAIN}" and namespace:
             try:
-                return (Record(Type.A, str(ipaddress.IPv4Address(host.replace("-", ".")))),)
+                return (
+                    DnsRecord(RecordType.A, str(ipaddress.IPv4Address(host.replace("-", ".")))),
+                )
             except ValueError:
                 return None
         return None
 
-    def _answer(self, records: tuple[Record, ...] | None, kind: int) -> Answer:
+    def _answer(self, records: tuple[DnsRecord, ...] | None, kind: int) -> DnsAnswer:
         if records is None:
-            return NO_SUCH_NAME
-        return Answer(records=tuple(record for record in records if record.type == kind))
+            return NAME_ERROR
+        return DnsAnswer(records=tuple(record for record in records if record.type == kind))
 
-    def _lookup_reverse(self, name: str, kind: int) -> Answer | None:
+    def _lookup_reverse(self, name: str, kind: int) -> DnsAnswer | None:
         parts = name.removesuffix(REVERSE).split(".")
         try:
             ip = str(ipaddress.IPv4Address(".".join(reversed(parts))))
         except ValueError:
-            return NO_SUCH_NAME
+            return NAME_ERROR
         if owners := self._reverse.get(ip):
-            records = tuple(Record(Type.PTR, owner) for owner in sorted(owners.values()))
+            records = tuple(DnsRecord(RecordType.PTR, owner) for owner in sorted(owners.values()))
             return self._answer(records, kind)
         if namespace := self._pods.get(ip):
-            full = f"{dashed(ip)}.{namespace}.pod.{DOMAIN}"
-            return self._answer((Record(Type.PTR, full),), kind)
+            full = f"{dashed_address(ip)}.{namespace}.pod.{DOMAIN}"
+            return self._answer((DnsRecord(RecordType.PTR, full),), kind)
         # Resolvers outside have no records of private addresses (RFC 6303).
-        return NO_SUCH_NAME if _is_private(ip) else None
+        return NAME_ERROR if _is_private(ip) else None

@@ -4,26 +4,26 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator.job import Kind, TrainingJob
-from gangline.operator.stored import StoredJob
+from gangline.operator.job import JobKindInfo, NormalizedJob
+from gangline.operator.stored import RawJob
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedJob:
     """A job in the common form, and the errors in its specification."""
 
-    job: TrainingJob
-    mistakes: str = ""
+    job: NormalizedJob
+    spec_errors: str = ""
     """Every error in the specification, as text; empty if it is valid. If the specification cannot
     be decoded, ``job`` has no roles.
     """
 
 
 @runtime_checkable
-class ReadsStatus(Protocol):
+class DecodesStatus(Protocol):
     """For kinds whose stored status may have another form, written by an upstream operator."""
 
-    def read_status(self, stored: StoredJob) -> JobStatus:
+    def read_status(self, stored: RawJob) -> JobStatus:
         """Decode the stored status into the common form."""
 
 
@@ -31,8 +31,8 @@ class Framework(Protocol):
     """Reads jobs of one kind. ``read`` never raises: errors in the job are part of the result."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> JobKindInfo:
         """The properties of the kind."""
 
-    def read(self, stored: StoredJob) -> Reading:
+    def read(self, stored: RawJob) -> ParsedJob:
         """Read a job into the common form."""

@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 
 from gangline.api import elastic as api
 from gangline.api.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
-from gangline.api.elastic_words import NodeRange, range_of
+from gangline.api.elastic_words import NodeRange, job_node_range
 from gangline.api.kubeflow import JobStatus
 from gangline.api.resources import SCALE_PLANS
 from gangline.api.validation import validate_job
 from gangline.operator import template
 from gangline.operator.frameworks import elastic_status, kubeflow
-from gangline.operator.frameworks.base import Reading
+from gangline.operator.frameworks.base import ParsedJob
 from gangline.operator.frameworks.elastic_master import master_template
-from gangline.operator.frameworks.elastic_pod import PORT, spec_of
+from gangline.operator.frameworks.elastic_pod import PORT, replica_spec_of
 from gangline.operator.frameworks.elastic_rules import ElasticRules
 from gangline.operator.job import (
     CleanPodPolicy,
-    Kind,
+    JobKindInfo,
     RestartPolicy,
-    Role,
-    RunPolicy,
-    TrainingJob,
+    ReplicaRole,
+    JobRunPolicy,
+    NormalizedJob,
 )
-from gangline.operator.stored import StoredJob
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="ElasticJob",
     group=api.GROUP,
     version=api.VERSION,
@@ -39,43 +39,43 @@ KIND = Kind(
     container=CONTAINER,
     port_name="",
     port=PORT,
-    everywhere=False,
-    makes=("ConfigMap", "Role", "RoleBinding", "ServiceAccount"),
-    shares_memory=frozenset(TRAINING_ROLES),
-    companions=(SCALE_PLANS,),
+    env_in_all_containers=False,
+    owned_kinds=("ConfigMap", "Role", "RoleBinding", "ServiceAccount"),
+    shared_memory_roles=frozenset(TRAINING_ROLES),
+    related_resources=(SCALE_PLANS,),
 )
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Elastic:
+class ElasticFramework:
     """The framework of ElasticJobs."""
 
     master_image: str = ""
     """The image of masters; empty: the workers' image."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> JobKindInfo:
         return KIND
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, ElasticJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, ElasticJob, validate_job, self._normalize)
 
-    def read_status(self, stored: StoredJob) -> JobStatus:
+    def read_status(self, stored: RawJob) -> JobStatus:
         """Decode the stored status.
 
         Raises:
             msgspec.DecodeError: the stored status cannot be decoded.
         """
-        return elastic_status.read(stored)
+        return elastic_status.decode_elastic_status(stored)
 
-    def _form(self, job: ElasticJob) -> TrainingJob:
-        nodes = nodes_of(job)
+    def _normalize(self, job: ElasticJob) -> NormalizedJob:
+        nodes = node_range_of(job)
         trained = [_role(job, name, nodes) for name in TRAINING_ROLES]
         roles = [role for role in trained if role is not None]
         master = [self._master(job, roles)] if roles else []
-        return TrainingJob(
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
             roles=[*master, *roles],
@@ -83,11 +83,11 @@ class Elastic:
             rules=ElasticRules(job.spec, nodes),
         )
 
-    def _master(self, job: ElasticJob, roles: list[Role]) -> Role:
-        given = spec_of(job.spec, MASTER)
+    def _master(self, job: ElasticJob, roles: list[ReplicaRole]) -> ReplicaRole:
+        given = replica_spec_of(job.spec, MASTER)
         workers = sum(role.replicas for role in roles if role.name == WORKER)
         first = template.main_container(roles[0].template, CONTAINER)
-        return Role(
+        return ReplicaRole(
             name=MASTER,
             replicas=1,
             restart=RestartPolicy.NEVER,
@@ -99,36 +99,36 @@ class Elastic:
                 self.master_image,
                 str(first.get("image") or ""),
             ),
-            least=1,
+            min_replicas=1,
         )
 
 
-def nodes_of(job: ElasticJob) -> NodeRange | None:
+def node_range_of(job: ElasticJob) -> NodeRange | None:
     """Return the range of workers that a job allows; None if it sets none."""
-    written = spec_of(job.spec, WORKER)
+    written = replica_spec_of(job.spec, WORKER)
     if written is None:
         return None
     container = template.main_container(written.template, CONTAINER)
-    return range_of(job.metadata.annotations, container)
+    return job_node_range(job.metadata.annotations, container)
 
 
-def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> Role | None:
-    written = spec_of(job.spec, name)
+def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> ReplicaRole | None:
+    written = replica_spec_of(job.spec, name)
     if written is None:
         return None
     replicas = 1 if written.replicas is None else written.replicas
     ranged = name == WORKER and nodes is not None
-    return Role(
+    return ReplicaRole(
         name=name,
         replicas=replicas,
         restart=RestartPolicy.NEVER,
         template=written.template,
-        least=min(nodes.least, replicas) if ranged and nodes else replicas,
+        min_replicas=min(nodes.min_nodes, replicas) if ranged and nodes else replicas,
     )
 
 
-def _policy(job: ElasticJob) -> RunPolicy:
+def _policy(job: ElasticJob) -> JobRunPolicy:
     spec = job.spec
-    policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
+    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
     held = bool(spec.suspend or spec.suspended)
     return replace(policy, suspended=policy.suspended or held)

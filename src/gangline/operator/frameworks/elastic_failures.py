@@ -18,60 +18,61 @@ from msgspec.structs import replace
 from gangline.api import failure, pod
 from gangline.api.elastic import NodeFaults
 from gangline.api.failure import Blame, Remedy
-from gangline.operator.replicas import Pod
+from gangline.operator.replicas import ObservedPod
 
-HARDWARE_CODES = frozenset({14, 201, 202})
+HARDWARE_EXIT_CODES = frozenset({14, 201, 202})
 """Exit codes with which agents report a broken node."""
-OUT_OF_MEMORY_CODE = 247
+OUT_OF_MEMORY_EXIT_CODE = 247
 """Exit code with which agents report a process that was killed because memory ran out."""
 OUT_OF_MEMORY = "OutOfMemory"
 
-TWICE = 2
+AVOID_AFTER_FAILURES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class PodFailure:
     """The classification of a pod's failure."""
 
-    counted: bool
+    counts_as_restart: bool
     """The failure counts against the restart budget of the rank."""
-    hopeless: bool
+    is_permanent: bool
     """A restart cannot help."""
     out_of_memory: bool
-    nodes_fault: bool
+    is_node_fault: bool
     """The node caused the failure, and it was no eviction."""
 
 
-def ending(failed: Pod, container: str) -> Ending:
+def classify_pod_failure(failed: ObservedPod, container: str) -> PodFailure:
     """Classify a failed pod."""
     whole = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
-    found = failure.of_pod(whole, container)
+    found = failure.failure_of_pod(whole, container)
     if found is None:
-        return Ending(False, False, False, False)
+        return PodFailure(False, False, False, False)
     code = found.exit_code
-    broken = code in HARDWARE_CODES
-    starved = found.cause == OUT_OF_MEMORY or code == OUT_OF_MEMORY_CODE
-    return Ending(
-        counted=code is not None or found.remedy is Remedy.STOP,
-        hopeless=found.remedy is Remedy.STOP and not broken and not starved,
+    broken = code in HARDWARE_EXIT_CODES
+    starved = found.cause == OUT_OF_MEMORY or code == OUT_OF_MEMORY_EXIT_CODE
+    return PodFailure(
+        counts_as_restart=code is not None or found.remedy is Remedy.STOP,
+        is_permanent=found.remedy is Remedy.STOP and not broken and not starved,
         out_of_memory=starved,
-        nodes_fault=broken or (code is not None and found.blame is Blame.NODE),
+        is_node_fault=broken or (code is not None and found.blame is Blame.NODE),
     )
 
 
-def blamed(faults: NodeFaults | None, ended: Ending) -> NodeFaults:
+def count_node_failure(faults: NodeFaults | None, ended: PodFailure) -> NodeFaults:
     known = faults or NodeFaults()
-    return replace(known, failures=known.failures + 1, faults=known.faults + ended.nodes_fault)
+    return replace(known, failures=known.failures + 1, faults=known.faults + ended.is_node_fault)
 
 
-def forbidden(faults: dict[str, NodeFaults]) -> list[str]:
-    return sorted(name for name, found in faults.items() if found.faults >= TWICE)
+def nodes_to_exclude(faults: dict[str, NodeFaults]) -> list[str]:
+    return sorted(name for name, found in faults.items() if found.faults >= AVOID_AFTER_FAILURES)
 
 
-def disliked(faults: dict[str, NodeFaults]) -> list[str]:
+def nodes_to_avoid(faults: dict[str, NodeFaults]) -> list[str]:
     """List the nodes that pods should avoid if others are available."""
     return sorted(
         name
         for name, found in faults.items()
-        if found.faults < TWICE and (found.faults or found.failures >= TWICE)
+        if found.faults < AVOID_AFTER_FAILURES
+        and (found.faults or found.failures >= AVOID_AFTER_FAILURES)
     )

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 from gangline.api.elastic import CONTAINER, MASTER, master_name
 from gangline.operator import template
-from gangline.operator.decision import RANDOM
+from gangline.operator.decision import RANDOM_VALUE
 from gangline.operator.frameworks.elastic_pod import PORT
-from gangline.operator.frameworks.elastic_secret import SECRET_KEY, secret_in_use
-from gangline.operator.job import Manifest, TrainingJob
-from gangline.operator.replicas import Gang
+from gangline.operator.frameworks.elastic_secret import SECRET_KEY, current_secret_name
+from gangline.operator.job import Manifest, NormalizedJob
+from gangline.operator.replicas import ReplicaGang
 
 _RBAC = "rbac.authorization.k8s.io"
 _RESOURCES: Mapping[str, Mapping[str, str]] = {
@@ -23,7 +23,7 @@ _RESOURCES: Mapping[str, Mapping[str, str]] = {
 
 
 def master_template(
-    name: str, namespace: str, workers: int, given: Manifest, image: str, workers_image: str
+    name: str, namespace: str, workers: int, user_template: Manifest, image: str, workers_image: str
 ) -> Manifest:
     """Build the master's pod template.
 
@@ -35,7 +35,7 @@ def master_template(
         image: the administrator's image; empty: none.
         workers_image: the image of the workers.
     """
-    theirs = template.main_container(given, CONTAINER)
+    theirs = template.main_container(user_template, CONTAINER)
     container: Manifest = {
         "name": CONTAINER,
         "image": image or workers_image,
@@ -46,10 +46,10 @@ def master_template(
     if not theirs.get("command") and not theirs.get("args"):
         container["command"] = _command(name, namespace, workers)
     container |= {key: value for key, value in theirs.items() if value}
-    others = [each for each in template.containers(given) if each is not theirs]
-    spec = {**template.pod_spec(given), "containers": [container, *others]}
+    others = [each for each in template.list_containers(user_template) if each is not theirs]
+    spec = {**template.pod_spec(user_template), "containers": [container, *others]}
     spec.setdefault("serviceAccountName", master_name(name))
-    return {**given, "spec": spec}
+    return {**user_template, "spec": spec}
 
 
 def _command(name: str, namespace: str, workers: int) -> list[str]:
@@ -65,7 +65,7 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
     ]
 
 
-def objects(job: TrainingJob, gang: Gang) -> list[Manifest]:
+def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
     """List the job's Secret and the master's ConfigMap, service account and RBAC objects."""
     name = master_name(job.name)
     meta = {"name": name}
@@ -73,13 +73,13 @@ def objects(job: TrainingJob, gang: Gang) -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": secret_in_use(job, gang)},
+            "metadata": {"name": current_secret_name(job, gang)},
             "type": "Opaque",
-            "stringData": {SECRET_KEY: RANDOM},
+            "stringData": {SECRET_KEY: RANDOM_VALUE},
         },
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
     ]
-    role = job.role(MASTER)
+    role = job.find_role(MASTER)
     if role and template.pod_spec(role.template).get("serviceAccountName") != name:
         return needed
     named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}

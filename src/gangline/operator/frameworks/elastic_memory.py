@@ -9,22 +9,24 @@ from gangline.api.quantity import QuantityError
 from gangline.api.resourcelist import MEMORY
 from gangline.operator import template
 from gangline.operator.frameworks import elastic_nodes as nodes
-from gangline.operator.job import Manifest, Role
+from gangline.operator.job import Manifest, ReplicaRole
 
-GROWTH = 2
+MEMORY_GROWTH = 2
 """Factor by which memory grows after a pod ran out of it."""
 
 _LIMITS, _REQUESTS = "limits", "requests"
 
 
-def given(container: Manifest) -> dict[str, ResourceList]:
+def container_resources(container: Manifest) -> dict[str, ResourceList]:
     found = container.get("resources") or {}
     return {name: dict(found.get(name) or {}) for name in (_LIMITS, _REQUESTS)}
 
 
-def of_pod(container: Manifest, record: RoleRecord, node: NodeRecord) -> dict[str, ResourceList]:
+def pod_resources(
+    container: Manifest, record: RoleRecord, node: NodeRecord
+) -> dict[str, ResourceList]:
     """Return the resources of the main container in the pod of one rank."""
-    asked = given(container)
+    asked = container_resources(container)
     for override in (record.resources, node.resources):
         if override:
             asked = {name: {**amounts, **override} for name, amounts in asked.items()}
@@ -33,8 +35,8 @@ def of_pod(container: Manifest, record: RoleRecord, node: NodeRecord) -> dict[st
     return {name: amounts for name, amounts in asked.items() if amounts}
 
 
-def with_more(
-    job_roles: Mapping[str, Role],
+def grown_memory(
+    job_roles: Mapping[str, ReplicaRole],
     records: Mapping[str, RoleRecord],
     limits: ResourceList,
     role: str,
@@ -46,50 +48,52 @@ def with_more(
     Empty if its memory is not limited now, so that nothing has to grow; None if the job's limits do
     not allow more.
     """
-    asked = _memory(job_roles[role], records[role], rank, container)
+    asked = _memory_of_rank(job_roles[role], records[role], rank, container)
     if not asked:
         return ""
-    grown = asked * GROWTH
-    ceiling = resourcelist.amounts(limits).get(MEMORY)
+    grown = asked * MEMORY_GROWTH
+    ceiling = resourcelist.parse_resources(limits).get(MEMORY)
     if ceiling is not None:
         others = sum(
-            _memory(each, records[name], index, container)
+            _memory_of_rank(each, records[name], index, container)
             for name, each in job_roles.items()
             for index in range(each.replicas)
             if (name, index) != (role, rank)
         )
         grown = min(grown, ceiling - others)
-    return resourcelist.quantity_of(MEMORY, grown) if grown > asked else None
+    return resourcelist.format_resource(MEMORY, grown) if grown > asked else None
 
 
-def total(
-    roles: Mapping[str, Role], records: Mapping[str, RoleRecord], container: str
-) -> resourcelist.Amounts:
+def total_requests(
+    roles: Mapping[str, ReplicaRole], records: Mapping[str, RoleRecord], container: str
+) -> resourcelist.ResourceAmounts:
     """Sum the requests of all pods of a job."""
-    return resourcelist.total(
-        _asked(role, records[name], rank, container)
+    return resourcelist.sum_resources(
+        _requests_of_rank(role, records[name], rank, container)
         for name, role in roles.items()
         for rank in range(role.replicas)
-        if rank not in nodes.absent(records[name])
+        if rank not in nodes.removed_ranks(records[name])
     )
 
 
-def _asked(role: Role, record: RoleRecord, rank: int, container: str) -> resourcelist.Amounts:
+def _requests_of_rank(
+    role: ReplicaRole, record: RoleRecord, rank: int, container: str
+) -> resourcelist.ResourceAmounts:
     trains = template.main_container(role.template, container)
-    found = of_pod(trains, record, nodes.node(record, rank))
+    found = pod_resources(trains, record, nodes.node_of_rank(record, rank))
     try:
-        return resourcelist.amounts({**found.get(_LIMITS, {}), **found.get(_REQUESTS, {})})
+        return resourcelist.parse_resources({**found.get(_LIMITS, {}), **found.get(_REQUESTS, {})})
     except QuantityError:
         return {}
 
 
-def _memory(role: Role, record: RoleRecord, rank: int, container: str) -> int:
+def _memory_of_rank(role: ReplicaRole, record: RoleRecord, rank: int, container: str) -> int:
     """Return the bound on a rank's memory: its limit, else its request."""
     trains = template.main_container(role.template, container)
-    found = of_pod(trains, record, nodes.node(record, rank))
+    found = pod_resources(trains, record, nodes.node_of_rank(record, rank))
     try:
         amounts = {**found.get(_REQUESTS, {}), **found.get(_LIMITS, {})}
-        return resourcelist.amounts(amounts).get(MEMORY, 0)
+        return resourcelist.parse_resources(amounts).get(MEMORY, 0)
     except QuantityError:
         return 0
 

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gangline.api.elastic import NodeRecord, RoleRecord
-from gangline.operator.indexes import read, write
-from gangline.operator.replicas import Slots
+from gangline.operator.indexes import parse_indexes, format_indexes
+from gangline.operator.replicas import ReplicaSlots
 
 _FRESH = NodeRecord()
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class NodeLoss:
     """How a rank lost its pod."""
 
-    counted: bool = False
+    counts_as_failure: bool = False
     """The loss counts as a failure of this rank."""
     memory: str = ""
     """Memory of the next pod if this one ran out of it; empty: unchanged."""
 
 
-def extended(record: RoleRecord, replicas: int) -> RoleRecord:
+def assign_node_ids(record: RoleRecord, replicas: int) -> RoleRecord:
     """Assign a number to each rank below ``replicas`` that has none: its own or the next."""
     if not record.next_id:
         return replace(record, first=replicas, next_id=replicas)
@@ -47,19 +47,19 @@ def extended(record: RoleRecord, replicas: int) -> RoleRecord:
     return replace(record, first=first, next_id=next_id, nodes=nodes)
 
 
-def node(record: RoleRecord, rank: int) -> NodeRecord:
+def node_of_rank(record: RoleRecord, rank: int) -> NodeRecord:
     return record.nodes.get(str(rank)) or replace(_FRESH, id=rank)
 
 
-def changed(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
+def update_node(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
     nodes: Mapping[str, NodeRecord] = {
         **record.nodes,
-        str(rank): replace(node(record, rank), **fields),
+        str(rank): replace(node_of_rank(record, rank), **fields),
     }
     return replace(record, nodes=dict(nodes))
 
 
-def relaunched(record: RoleRecord, losses: Mapping[int, Loss]) -> RoleRecord:
+def relaunch(record: RoleRecord, losses: Mapping[int, NodeLoss]) -> RoleRecord:
     """Assign the next numbers to ranks whose pods failed or were deleted.
 
     Args:
@@ -70,70 +70,70 @@ def relaunched(record: RoleRecord, losses: Mapping[int, Loss]) -> RoleRecord:
         return record
     nodes, next_id = dict(record.nodes), record.next_id
     for rank, loss in sorted(losses.items()):
-        before = node(record, rank)
+        before = node_of_rank(record, rank)
         nodes[str(rank)] = replace(
             before,
             id=next_id,
             relaunches=before.relaunches + 1,
-            failures=before.failures + loss.counted,
+            failures=before.failures + loss.counts_as_failure,
             memory=loss.memory or before.memory,
         )
         next_id += 1
-    left = write(made(record) - losses.keys())
+    left = format_indexes(created_ranks(record) - losses.keys())
     return replace(record, nodes=nodes, next_id=next_id, made=left)
 
 
-def made(record: RoleRecord) -> frozenset[int]:
+def created_ranks(record: RoleRecord) -> frozenset[int]:
     """Return the ranks whose current pod was observed: if it is missing, it was deleted."""
-    return read(record.made)
+    return parse_indexes(record.made)
 
 
-def with_seen(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
+def record_created_ranks(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
     """Record that the current pods of these ranks were observed."""
-    known = made(record)
+    known = created_ranks(record)
     found = known | frozenset(seen)
-    return record if found == known else replace(record, made=write(found))
+    return record if found == known else replace(record, made=format_indexes(found))
 
 
-def absent(record: RoleRecord) -> frozenset[int]:
-    return read(record.absent)
+def removed_ranks(record: RoleRecord) -> frozenset[int]:
+    return parse_indexes(record.absent)
 
 
-def late(record: RoleRecord, count: int) -> frozenset[int]:
+def late_ranks(record: RoleRecord, count: int) -> frozenset[int]:
     """Return the ranks that start too late, because others have finished already."""
     if not record.leaving:
         return frozenset()
-    return frozenset(range(count)) - read(record.leaving)
+    return frozenset(range(count)) - parse_indexes(record.leaving)
 
 
-def with_leaving(record: RoleRecord, slots: Slots) -> RoleRecord:
+def record_leaving(record: RoleRecord, slots: ReplicaSlots) -> RoleRecord:
     """Record the active ranks when the first one has succeeded; clear them when all restart."""
     if bool(slots.completed) == bool(record.leaving):
         return record
-    at_work = {rank for rank, pod in enumerate(slots.pods) if pod and pod.active}
-    leaving = write(at_work | slots.completed) if slots.completed else ""
+    at_work = {rank for rank, pod in enumerate(slots.pods) if pod and pod.is_active}
+    leaving = format_indexes(at_work | slots.completed) if slots.completed else ""
     return replace(record, leaving=leaving)
 
 
-def current(record: RoleRecord, specified: int) -> RoleRecord:
+def drop_outdated_size(record: RoleRecord, specified: int) -> RoleRecord:
     """Drop the size that a plan set if the specified size has changed since."""
     if record.over in (None, specified):
         return record
-    return replace(record, replicas=None, over=None, absent="")
+    return replace(record, replicas=None, over=None, excluded="")
 
 
-def size(record: RoleRecord, specified: int) -> int:
+def rank_count(record: RoleRecord, specified: int) -> int:
     """Return the number of ranks, including removed ones."""
     return specified if record.replicas is None else record.replicas
 
 
-def resized(record: RoleRecord, wanted: Iterable[int], specified: int) -> RoleRecord:
-    ranks = frozenset(wanted)
+def resize(record: RoleRecord, ranks: Iterable[int], specified: int) -> RoleRecord:
+    ranks = frozenset(ranks)
     count = max(ranks, default=-1) + 1
-    gone = write(frozenset(range(count)) - ranks)
-    return replace(record, replicas=count, over=specified, absent=gone)
+    gone = format_indexes(frozenset(range(count)) - ranks)
+    return replace(record, replicas=count, over=specified, excluded=gone)
 
 
-def ranks(record: RoleRecord, specified: int) -> frozenset[int]:
+def active_ranks(record: RoleRecord, specified: int) -> frozenset[int]:
     """Return the ranks without removed ones."""
-    return frozenset(range(size(record, specified))) - absent(record)
+    return frozenset(range(rank_count(record, specified))) - removed_ranks(record)

@@ -25,9 +25,13 @@ from gangline.api.elastic_words import priority_class
 from gangline.operator import template
 from gangline.operator.frameworks import elastic_failures, elastic_memory, kubeflow
 from gangline.operator.frameworks import elastic_nodes as nodes
-from gangline.operator.frameworks.elastic_secret import SECRET_KEY, SECRET_VARIABLE, secret_in_use
-from gangline.operator.job import Manifest, Role, TrainingJob
-from gangline.operator.replicas import Gang
+from gangline.operator.frameworks.elastic_secret import (
+    SECRET_KEY,
+    SECRET_VARIABLE,
+    current_secret_name,
+)
+from gangline.operator.job import Manifest, ReplicaRole, NormalizedJob
+from gangline.operator.replicas import ReplicaGang
 
 PORT = 50001
 """The port of the master."""
@@ -36,7 +40,7 @@ PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222
 ID_LABEL = "elasticjob.dlrover/replica-index"
 RANK_LABEL = "elasticjob.dlrover/rank-index"
 _HOST_LABEL = "kubernetes.io/hostname"
-_MOST_DISLIKED = 100
+_MAX_AVOIDED_NODES = 100
 
 
 def pod_name(job: str, role: str, number: int) -> str:
@@ -56,53 +60,56 @@ def master_address(job: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ElasticReplica:
     """One replica of a job."""
 
-    job: TrainingJob
+    job: NormalizedJob
     spec: ElasticJobSpec
     records: Mapping[str, RoleRecord]
-    memory: api.ElasticMemory
-    role: Role
+    memory: api.ElasticJobRecord
+    role: ReplicaRole
     rank: int
-    gang: Gang
+    gang: ReplicaGang
     """The observed replicas of the job."""
 
     @property
     def number(self) -> int:
         """The node number of its current pod."""
-        return nodes.node(self.records[self.role.name], self.rank).id
+        return nodes.node_of_rank(self.records[self.role.name], self.rank).id
 
     def environment(self) -> list[Manifest]:
         """List its variables; the user's come first, so that ours take precedence."""
-        given = [_variable(name, each) for name, each in self.spec.envs.items()]
+        given = [_user_variable(name, each) for name, each in self.spec.envs.items()]
         fields = [
-            _field("POD_IP", "status.podIP"),
-            _field("NODE_IP", "status.hostIP"),
-            _field("POD_NAME", "metadata.name"),
+            _field_variable("POD_IP", "status.podIP"),
+            _field_variable("NODE_IP", "status.hostIP"),
+            _field_variable("POD_NAME", "metadata.name"),
         ]
         secret = {
             "name": SECRET_VARIABLE,
             "valueFrom": {
-                "secretKeyRef": {"name": secret_in_use(self.job, self.gang), "key": SECRET_KEY}
+                "secretKeyRef": {
+                    "name": current_secret_name(self.job, self.gang),
+                    "key": SECRET_KEY,
+                }
             },
         }
-        return [*given, *fields, secret, *kubeflow.variables(self._variables())]
+        return [*given, *fields, secret, *kubeflow.env_vars(self._variables())]
 
-    def shaped(self, pod: Manifest) -> Manifest:
+    def shape(self, pod: Manifest) -> Manifest:
         """Add DLRover's labels, the resources, the priority class and the nodes to avoid."""
         pod = template.with_metadata(pod, dict(self._labels()), {})
         container = template.main_container(pod, self.job.kind.container)
         record = self.records[self.role.name]
-        node = nodes.node(record, self.rank)
+        node = nodes.node_of_rank(record, self.rank)
         if record.resources or node.resources or node.memory:
-            asked = elastic_memory.of_pod(container, record, node)
+            asked = elastic_memory.pod_resources(container, record, node)
             kept = {**(container.get("resources") or {}), **asked}
             pod = template.with_container(pod, self.job.kind.container, resources=kept)
-        return self._prioritised(self._elsewhere(pod))
+        return self._with_priority(self._with_node_avoidance(pod))
 
     def _labels(self) -> Iterator[tuple[str, str]]:
-        node = nodes.node(self.records[self.role.name], self.rank)
+        node = nodes.node_of_rank(self.records[self.role.name], self.rank)
         yield "app", "dlrover"
         yield "app.kubernetes.io/name", "elasticjob"
         yield "elasticjob.dlrover/name", self.job.name
@@ -165,16 +172,16 @@ class Replica:
         name = service_name(self.job.name, role, rank)
         return f"{name}.{self.job.meta.namespace}.svc:{PORTS[role]}"
 
-    def _ranks(self, role: Role) -> list[int]:
-        absent = nodes.absent(self.records[role.name])
+    def _ranks(self, role: ReplicaRole) -> list[int]:
+        absent = nodes.removed_ranks(self.records[role.name])
         return [rank for rank in range(role.replicas) if rank not in absent]
 
     def _count(self, name: str) -> int:
-        role = self.job.role(name)
+        role = self.job.find_role(name)
         return len(self._ranks(role)) if role else 0
 
-    def _prioritised(self, pod: Manifest) -> Manifest:
-        written = spec_of(self.spec, self.role.name)
+    def _with_priority(self, pod: Manifest) -> Manifest:
+        written = replica_spec_of(self.spec, self.role.name)
         if written is None or not written.priority or self.role.name == MASTER:
             return pod
         if template.pod_spec(pod).get("priorityClassName"):
@@ -182,19 +189,19 @@ class Replica:
         name = priority_class(written.priority, self.rank, self.role.replicas)
         return template.with_spec(pod, priorityClassName=name)
 
-    def _elsewhere(self, pod: Manifest) -> Manifest:
+    def _with_node_avoidance(self, pod: Manifest) -> Manifest:
         """Avoid nodes on which this job's pods failed."""
         faults = self.memory.node_faults
-        never = elastic_failures.forbidden(faults)
-        rather_not = elastic_failures.disliked(faults)[:_MOST_DISLIKED]
+        never = elastic_failures.nodes_to_exclude(faults)
+        rather_not = elastic_failures.nodes_to_avoid(faults)[:_MAX_AVOIDED_NODES]
         if not never and not rather_not:
             return pod
         affinity = template.pod_spec(pod).get("affinity") or {}
-        node_affinity = _avoiding(affinity.get("nodeAffinity") or {}, never, rather_not)
+        node_affinity = _with_avoided_nodes(affinity.get("nodeAffinity") or {}, never, rather_not)
         return template.with_spec(pod, affinity={**affinity, "nodeAffinity": node_affinity})
 
 
-def _avoiding(affinity: Manifest, never: list[str], rather_not: list[str]) -> Manifest:
+def _with_avoided_nodes(affinity: Manifest, never: list[str], rather_not: list[str]) -> Manifest:
     """Add the nodes to avoid to each of the user's terms, because any of the terms suffices."""
     required, preferred = (
         "requiredDuringSchedulingIgnoredDuringExecution",
@@ -222,17 +229,17 @@ def _not_in(names: list[str]) -> Manifest:
     return {"key": _HOST_LABEL, "operator": "NotIn", "values": names}
 
 
-def spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec | None:
+def replica_spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec | None:
     """Find the specification of a role; case-insensitive."""
-    names = {MASTER, api.OLD_MASTER} if role == MASTER else {role}
+    names = {MASTER, api.LEGACY_MASTER} if role == MASTER else {role}
     found = {name.lower(): each for name, each in spec.replica_specs.items()}
     return next((found[name] for name in sorted(names) if name in found), None)
 
 
-def _field(name: str, path: str) -> Manifest:
+def _field_variable(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _variable(key: str, given: api.EnvVariable) -> Manifest:
+def _user_variable(key: str, given: api.EnvVariable) -> Manifest:
     written: Manifest = msgspec.to_builtins(given)
     return {**written, "name": given.name or key}

@@ -6,16 +6,16 @@ agree.
 
 import msgspec
 
-from gangline.api.elastic import MASTER, ElasticMemory
+from gangline.api.elastic import MASTER, ElasticJobRecord
 from gangline.api.kubeflow import JobStatus
 from gangline.operator import conditions
 from gangline.operator.job import Manifest
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-COMMON = tuple(each.name for each in msgspec.structs.fields(JobStatus))
+COMMON_FIELDS = tuple(each.name for each in msgspec.structs.fields(JobStatus))
 _COMMON_WIRE = frozenset(each.encode_name for each in msgspec.structs.fields(JobStatus))
-_DECODER = msgspec.json.Decoder(ElasticMemory)
+_DECODER = msgspec.json.Decoder(ElasticJobRecord)
 
 _PHASES = (
     conditions.SUCCEEDED,
@@ -25,7 +25,7 @@ _PHASES = (
 )
 
 
-def read(stored: StoredJob) -> ElasticMemory:
+def decode_elastic_status(stored: RawJob) -> ElasticJobRecord:
     """Decode a stored status.
 
     Raises:
@@ -34,15 +34,15 @@ def read(stored: StoredJob) -> ElasticMemory:
     return _DECODER.decode(stored.status)
 
 
-def fields(gang: Gang, status: JobStatus) -> Manifest:
+def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
     """Return the fields that are not common to all kinds."""
     written: Manifest = msgspec.to_builtins(status)
     own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
-    return {**own, "phase": phase(gang, status)}
+    return {**own, "phase": dlrover_phase(gang, status)}
 
 
-def phase(gang: Gang, status: JobStatus) -> str:
-    held = (each for each in _PHASES if conditions.holds(status.conditions, each))
+def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
+    held = (each for each in _PHASES if conditions.is_condition_true(status.conditions, each))
     word = next(held, None)
     if word is not None:
         return word

@@ -9,13 +9,13 @@ from gangline.api import jax as api
 from gangline.api.jax import JAXJob
 from gangline.api.validation import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import Reading
-from gangline.operator.job import Kind, Manifest, RestartPolicy, Role, TrainingJob
+from gangline.operator.frameworks.base import ParsedJob
+from gangline.operator.job import JobKindInfo, Manifest, RestartPolicy, ReplicaRole, NormalizedJob
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="JAXJob",
     group="kubeflow.org",
     version="v1",
@@ -28,23 +28,23 @@ KIND = Kind(
 )
 WORKER = "Worker"
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
 
-class Jax:
+class JaxFramework:
     """The framework of JAXJobs."""
 
     kind = KIND
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, JAXJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, JAXJob, validate_job, self._normalize)
 
-    def _form(self, job: JAXJob) -> TrainingJob:
-        return TrainingJob(
+    def _normalize(self, job: JAXJob) -> NormalizedJob:
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
-            roles=kubeflow.roles(KIND, job.spec.jax_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.run_policy(job.spec.run_policy, _DEFAULTS),
+            roles=kubeflow.parse_roles(KIND, job.spec.jax_replica_specs, api.ROLES, _DEFAULTS),
+            policy=kubeflow.parse_run_policy(job.spec.run_policy, _DEFAULTS),
             rules=JaxRules(),
         )
 
@@ -53,23 +53,25 @@ class Jax:
 class JaxRules:
     """The rules of JAXJobs."""
 
-    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """List the variables of one process, in upstream's order."""
-        return kubeflow.variables(
+        return kubeflow.env_vars(
             [
                 ("PYTHONUNBUFFERED", "1"),
-                ("COORDINATOR_PORT", kubeflow.port(KIND, role)),
+                ("COORDINATOR_PORT", kubeflow.role_port(KIND, role)),
                 ("COORDINATOR_ADDRESS", replica_name(job.name, WORKER, 0)),
                 ("NUM_PROCESSES", job.size),
                 ("PROCESS_ID", index),
             ]
         )
 
-    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         return index == 0
 
-    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[WORKER].all_succeeded
 
-    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[WORKER].active > 0

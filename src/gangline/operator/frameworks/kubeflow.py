@@ -11,36 +11,36 @@ from gangline.api import kubeflow as api
 from gangline.api.meta import Object
 from gangline.api.validation import validate_manifest
 from gangline.operator import template
-from gangline.operator.frameworks.base import Reading
+from gangline.operator.frameworks.base import ParsedJob
 from gangline.operator.job import (
     CleanPodPolicy,
-    Kind,
+    JobKindInfo,
     Manifest,
     RestartPolicy,
-    Role,
-    RunPolicy,
-    Scheduling,
-    TrainingJob,
+    ReplicaRole,
+    JobRunPolicy,
+    SchedulingRequest,
+    NormalizedJob,
 )
-from gangline.operator.stored import StoredJob
+from gangline.operator.stored import RawJob
 
 _Job = TypeVar("_Job", bound=Object)
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
+class KindDefaults:
     """Defaults of a kind."""
 
     restart: RestartPolicy
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
 
 
-def read(
-    stored: StoredJob,
+def parse_job(
+    stored: RawJob,
     type_: type[_Job],
     validate: Callable[[_Job], Sequence[object]],
-    form: Callable[[_Job], TrainingJob],
-) -> Reading:
+    normalize: Callable[[_Job], NormalizedJob],
+) -> ParsedJob:
     """Read a job of a kind.
 
     Args:
@@ -56,18 +56,18 @@ def read(
         job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
         named = {"apiVersion": stored.api_version, "kind": stored.kind}
-        mistakes = _told(validate_manifest({**named, **msgspec.json.decode(encoded)}))
-        return Reading(form(empty), mistakes or str(error))
-    mistakes = _told(validate(job))
+        mistakes = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
+        return ParsedJob(normalize(empty), mistakes or str(error))
+    mistakes = _join_errors(validate(job))
     try:
-        return Reading(form(job), mistakes)
+        return ParsedJob(normalize(job), mistakes)
     except ValueError as error:
-        return Reading(form(empty), mistakes or str(error))
+        return ParsedJob(normalize(empty), mistakes or str(error))
 
 
-def run_policy(policy: api.RunPolicy, defaults: Defaults) -> RunPolicy:
+def parse_run_policy(policy: api.RunPolicy, defaults: KindDefaults) -> JobRunPolicy:
     """Convert a run policy. Validation has reported values that the schema forbids."""
-    return RunPolicy(
+    return JobRunPolicy(
         clean_pods=CleanPodPolicy(policy.clean_pod_policy or defaults.clean_pods),
         ttl=_seconds(policy.ttl_seconds_after_finished),
         active_deadline=_seconds(policy.active_deadline_seconds),
@@ -78,12 +78,12 @@ def run_policy(policy: api.RunPolicy, defaults: Defaults) -> RunPolicy:
     )
 
 
-def roles(
-    kind: Kind,
+def parse_roles(
+    kind: JobKindInfo,
     specs: Mapping[str, api.ReplicaSpec],
     order: Sequence[str],
-    defaults: Defaults,
-) -> list[Role]:
+    defaults: KindDefaults,
+) -> list[ReplicaRole]:
     """Convert the roles, in the kind's order; names are case-insensitive, as in upstream."""
     named = {name.lower(): spec for name, spec in specs.items()}
     return [
@@ -91,35 +91,37 @@ def roles(
     ]
 
 
-def port(kind: Kind, role: Role) -> int:
+def role_port(kind: JobKindInfo, role: ReplicaRole) -> int:
     """Return the port of a role's replicas: the one with the kind's port name, else the default."""
-    return template.port(role.template, kind.container, kind.port_name, kind.port)
+    return template.find_port(role.template, kind.container, kind.port_name, kind.port)
 
 
-def variables(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
+def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
     return [{"name": name, "value": str(value)} for name, value in pairs]
 
 
-def _told(mistakes: Sequence[object]) -> str:
+def _join_errors(mistakes: Sequence[object]) -> str:
     return "; ".join(str(mistake) for mistake in mistakes)
 
 
-def _role(kind: Kind, name: str, spec: api.ReplicaSpec, defaults: Defaults) -> Role:
+def _role(
+    kind: JobKindInfo, name: str, spec: api.ReplicaSpec, defaults: KindDefaults
+) -> ReplicaRole:
     replicas = 1 if spec.replicas is None else spec.replicas
     written = spec.template
     if kind.port_name:
         written = template.with_port(written, kind.container, kind.port_name, kind.port)
-    return Role(
+    return ReplicaRole(
         name=name,
         replicas=replicas,
-        least=replicas,
+        min_replicas=replicas,
         restart=RestartPolicy(spec.restart_policy or defaults.restart),
         template=written,
     )
 
 
-def _scheduling(policy: api.SchedulingPolicy) -> Scheduling:
-    return Scheduling(
+def _scheduling(policy: api.SchedulingPolicy) -> SchedulingRequest:
+    return SchedulingRequest(
         min_available=policy.min_available,
         queue=policy.queue,
         priority_class=policy.priority_class,

@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+SERVICE_ACCOUNT_PATH = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PROTOCOLS = "v5.channel.k8s.io, v4.channel.k8s.io"
 ATTEMPTS = 5
 PING_EVERY_S = 30.0
 CANNOT_RUN = 126
-CHANNEL_STDOUT, CHANNEL_STDERR, CHANNEL_OUTCOME = 1, 2, 3
+CHANNEL_STDOUT, CHANNEL_STDERR, CHANNEL_STATUS = 1, 2, 3
 BINARY, CLOSE, PING, PONG = 0x2, 0x8, 0x9, 0xA
 
 
-class NotRun(Exception):
+class CommandNotStarted(Exception):
     """The command was not started."""
 
     def __init__(self, why: str, *, may_pass: bool = False) -> None:
@@ -42,7 +42,7 @@ class NotRun(Exception):
         self.may_pass = may_pass
 
 
-class Frames:
+class WebSocketFrames:
     """Reads and writes the frames of a WebSocket."""
 
     def __init__(self, connection: ssl.SSLSocket, received: bytes) -> None:
@@ -93,43 +93,46 @@ class Frames:
 
 
 @contextmanager
-def session(pod: str, container: str, command: list[str]) -> Iterator[Frames]:
+def open_exec_session(pod: str, container: str, command: list[str]) -> Iterator[WebSocketFrames]:
     """Start a command through the API server.
 
     Raises:
-        NotRun: the command was not started.
+        CommandNotStarted: the command was not started.
     """
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-        namespace = (ACCOUNT / "namespace").read_text().strip()
-        token = (ACCOUNT / "token").read_text().strip()
-        context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+        namespace = (SERVICE_ACCOUNT_PATH / "namespace").read_text().strip()
+        token = (SERVICE_ACCOUNT_PATH / "token").read_text().strip()
+        context = ssl.create_default_context(cafile=str(SERVICE_ACCOUNT_PATH / "ca.crt"))
     except (KeyError, OSError) as error:
-        raise NotRun(f"this pod has no access to the API server: {error}") from error
+        raise CommandNotStarted(f"this pod has no access to the API server: {error}") from error
     parameters = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query = urlencode(parameters + [("command", word) for word in command])
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{query}"
     try:
         plain = socket.create_connection((host, int(port)), timeout=PING_EVERY_S)
     except OSError as error:
-        raise NotRun(f"cannot reach the API server: {error}", may_pass=True) from error
-    with plain, _secured(context, plain, host) as connection:
-        yield Frames(connection, _upgraded(connection, f"{_in_url(host)}:{port}", path, token))
+        raise CommandNotStarted(f"cannot reach the API server: {error}", may_pass=True) from error
+    with plain, _wrap_tls(context, plain, host) as connection:
+        yield WebSocketFrames(
+            connection,
+            _upgrade_connection(connection, f"{_bracket_host(host)}:{port}", path, token),
+        )
 
 
-def _in_url(host: str) -> str:
+def _bracket_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:
+def _wrap_tls(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except OSError as error:
         again = not isinstance(error, ssl.SSLError)
-        raise NotRun(f"no TLS with the API server: {error}", may_pass=again) from error
+        raise CommandNotStarted(f"no TLS with the API server: {error}", may_pass=again) from error
 
 
-def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) -> bytes:
+def _upgrade_connection(connection: ssl.SSLSocket, authority: str, path: str, token: str) -> bytes:
     """Request a WebSocket; return the bytes that follow the response header."""
     request = [
         f"GET {path} HTTP/1.1",
@@ -151,15 +154,17 @@ def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) 
                 raise ConnectionError("the connection was closed")
             answer += more
     except OSError as error:  # the server may have run the command: not repeatable
-        raise NotRun(f"no response from the API server: {error}") from error
+        raise CommandNotStarted(f"no response from the API server: {error}") from error
     head, _, rest = answer.partition(b"\r\n\r\n")
     status = int(head.split()[1])
     if status != 101:
-        raise NotRun(f"HTTP {status}: {_complaint(rest)}", may_pass=status == 429 or status >= 500)
+        raise CommandNotStarted(
+            f"HTTP {status}: {_error_message(rest)}", may_pass=status == 429 or status >= 500
+        )
     return rest
 
 
-def _complaint(body: bytes) -> str:
+def _error_message(body: bytes) -> str:
     try:
         status = json.loads(body)
     except ValueError:
@@ -167,7 +172,7 @@ def _complaint(body: bytes) -> str:
     return str(status.get("message", status))
 
 
-def follow(frames: Frames) -> int:
+def relay_output(frames: WebSocketFrames) -> int:
     """Relay the command's output until it ends; return its exit code."""
     outputs = {CHANNEL_STDOUT: sys.stdout.buffer, CHANNEL_STDERR: sys.stderr.buffer}
     while True:
@@ -179,7 +184,7 @@ def follow(frames: Frames) -> int:
         elif kind == BINARY and content[0] in outputs:
             outputs[content[0]].write(content[1:])
             outputs[content[0]].flush()
-        elif kind == BINARY and content[0] == CHANNEL_OUTCOME:
+        elif kind == BINARY and content[0] == CHANNEL_STATUS:
             return exit_code(json.loads(content[1:]))
 
 
@@ -187,14 +192,14 @@ def exit_code(outcome: Any) -> int:
     """Return the exit code of a command.
 
     Raises:
-        NotRun: the command was not started.
+        CommandNotStarted: the command was not started.
     """
     if outcome.get("status") == "Success":
         return 0
     for cause in (outcome.get("details") or {}).get("causes") or []:
         if cause.get("reason") == "ExitCode":
             return int(cause["message"])
-    raise NotRun(outcome.get("message", str(outcome)))
+    raise CommandNotStarted(outcome.get("message", str(outcome)))
 
 
 def main(arguments: list[str]) -> int:
@@ -205,9 +210,9 @@ def main(arguments: list[str]) -> int:
     pod, container, *command = arguments
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with session(pod, container, command) as frames:
-                return follow(frames)
-        except NotRun as error:
+            with open_exec_session(pod, container, command) as frames:
+                return relay_output(frames)
+        except CommandNotStarted as error:
             if not error.may_pass or attempt == ATTEMPTS:
                 print(f"kubexec: cannot run in pod {pod}: {error}", file=sys.stderr)
                 return CANNOT_RUN

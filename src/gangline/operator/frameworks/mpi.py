@@ -20,22 +20,22 @@ from gangline.api.mpi import MPIJob, MPIJobSpec
 from gangline.api.validation import validate_job
 from gangline.operator import template
 from gangline.operator.frameworks import kubeflow, mpi_access, mpi_files
-from gangline.operator.frameworks.base import Reading
-from gangline.operator.frameworks.mpi_files import MOUNT, TOOLS
+from gangline.operator.frameworks.base import ParsedJob
+from gangline.operator.frameworks.mpi_files import FILES_PATH, TOOLS_PATH
 from gangline.operator.job import (
     CleanPodPolicy,
-    Kind,
+    JobKindInfo,
     Manifest,
     RestartPolicy,
-    Role,
-    RunPolicy,
-    TrainingJob,
+    ReplicaRole,
+    JobRunPolicy,
+    NormalizedJob,
 )
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="MPIJob",
     group="kubeflow.org",
     version="v1",
@@ -45,17 +45,17 @@ KIND = Kind(
     container="mpi",
     port_name="",
     port=0,
-    everywhere=False,
-    makes=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
+    env_in_all_containers=False,
+    owned_kinds=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
 )
 LAUNCHER, WORKER = "Launcher", "Worker"
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 _CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
-_WAIT_FOR_WORK = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
-_AGENT = f"{MOUNT}/{mpi_files.EXEC}"
-_HOST_FILE = f"{MOUNT}/{mpi_files.HOST_FILE}"
-_REACH_WORKERS: Mapping[str, str] = {
+_WORKER_COMMAND = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
+_AGENT = f"{FILES_PATH}/{mpi_files.EXEC_SCRIPT}"
+_HOST_FILE = f"{FILES_PATH}/{mpi_files.HOST_FILE}"
+_LAUNCHER_ENVIRONMENT: Mapping[str, str] = {
     "OMPI_MCA_plm_rsh_agent": _AGENT,
     "OMPI_MCA_orte_default_hostfile": _HOST_FILE,
     "I_MPI_HYDRA_BOOTSTRAP": "rsh",
@@ -73,7 +73,7 @@ _NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPA
 _EXECUTABLE, _READABLE = 0o555, 0o444
 
 
-class MPI:
+class MPIFramework:
     """The framework of MPIJobs."""
 
     kind = KIND
@@ -87,18 +87,20 @@ class MPI:
                 neither ``kubectl`` nor Python.
         """
         self._kubectl_image = kubectl_image
-        self._exec_client = mpi_files.exec_client()
+        self._exec_client = mpi_files.exec_client_source()
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, MPIJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, MPIJob, validate_job, self._normalize)
 
-    def _form(self, job: MPIJob) -> TrainingJob:
-        specs = api.with_defaults(job.spec.mpi_replica_specs)
-        roles = kubeflow.roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
+    def _normalize(self, job: MPIJob) -> NormalizedJob:
+        specs = api.with_default_replicas(job.spec.mpi_replica_specs)
+        roles = kubeflow.parse_roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
         workers = sum(role.replicas for role in roles if role.name == WORKER)
         if workers:  # the launcher waits for them, so the gang must start without it
-            roles = [replace(role, least=0) if role.name == LAUNCHER else role for role in roles]
-        return TrainingJob(
+            roles = [
+                replace(role, min_replicas=0) if role.name == LAUNCHER else role for role in roles
+            ]
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
             roles=roles,
@@ -115,40 +117,44 @@ class MPIRules:
     exec_client: str = ""
     kubectl_image: str = ""
 
-    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """Configure a launcher's access to its workers; the user's variables take precedence."""
         if role.name != LAUNCHER:
             return []
         container = template.main_container(role.template, KIND.container)
         given = {variable.get("name") for variable in container.get("env") or []}
-        values = [pair for pair in _REACH_WORKERS.items() if pair[0] not in given]
-        return kubeflow.variables(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
+        values = [pair for pair in _LAUNCHER_ENVIRONMENT.items() if pair[0] not in given]
+        return kubeflow.env_vars(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
 
-    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         return role.name == LAUNCHER
 
-    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[LAUNCHER].all_succeeded
 
-    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[LAUNCHER].active > 0
 
-    def can_start(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> bool:
-        return role.name != LAUNCHER or gang[WORKER].all_up
+    def can_start(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> bool:
+        return role.name != LAUNCHER or gang[WORKER].all_running_or_succeeded
 
     def shape_pod(
-        self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         """Mount the launcher's files and set its service account; set the worker's wait command."""
         if role.name == LAUNCHER:
             return self._shape_launcher(job, pod)
         container = template.main_container(pod, KIND.container)
         if not container.get("command"):
-            waiting = list(_WAIT_FOR_WORK)
+            waiting = list(_WORKER_COMMAND)
             pod = template.with_container(pod, KIND.container, command=waiting, args=[])
-        return _with_files(pod, job, {mpi_files.EXEC: _EXECUTABLE})
+        return _with_files(pod, job, {mpi_files.EXEC_SCRIPT: _EXECUTABLE})
 
-    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the launcher's ConfigMap, service account and RBAC objects."""
         name = _launcher_objects_name(job)
         workers = _worker_names(job)
@@ -160,57 +166,59 @@ class MPIRules:
                 "metadata": {"name": _config_name(job), "labels": {"app": job.name}},
                 "data": self._files(job, gang),
             },
-            *([] if given else [mpi_access.account(job, name)]),
-            *mpi_access.grants(job, name, given or name, workers, wait=bool(self.kubectl_image)),
+            *([] if given else [mpi_access.service_account(job, name)]),
+            *mpi_access.exec_role(job, name, given or name, workers, wait=bool(self.kubectl_image)),
         ]
 
-    def _files(self, job: TrainingJob, gang: Gang) -> dict[str, str]:
+    def _files(self, job: NormalizedJob, gang: ReplicaGang) -> dict[str, str]:
         slots = self.spec.slots_per_worker or 1
-        workers, launcher = _worker_names(job), job.role(LAUNCHER)
+        workers, launcher = _worker_names(job), job.find_role(LAUNCHER)
         alone = not workers or (launcher is not None and _uses_gpus(launcher))
         own = [replica_name(job.name, LAUNCHER, 0)] if alone else []
         running = [
             name
             for name, pod in zip(workers, gang[WORKER].pods, strict=False)
-            if pod is not None and pod.active
+            if pod is not None and pod.is_active
         ]
         return {
-            mpi_files.HOST_FILE: mpi_files.host_file([*own, *workers], slots),
-            mpi_files.EXEC: mpi_files.kubexec(self._exec_container(job)),
+            mpi_files.HOST_FILE: mpi_files.format_host_file([*own, *workers], slots),
+            mpi_files.EXEC_SCRIPT: mpi_files.exec_script(self._exec_container(job)),
             mpi_files.EXEC_CLIENT: self.exec_client,
-            mpi_files.DISCOVERY: mpi_files.discovery([*own, *running], slots),
+            mpi_files.DISCOVERY_SCRIPT: mpi_files.discovery_script([*own, *running], slots),
         }
 
-    def _exec_container(self, job: TrainingJob) -> str:
-        workers = job.role(WORKER)
+    def _exec_container(self, job: NormalizedJob) -> str:
+        workers = job.find_role(WORKER)
         first = template.main_container(workers.template, KIND.container) if workers else {}
         return self.spec.main_container or str(first.get("name", ""))
 
-    def _shape_launcher(self, job: TrainingJob, pod: Manifest) -> Manifest:
+    def _shape_launcher(self, job: NormalizedJob, pod: Manifest) -> Manifest:
         shaped = _with_files(
             pod,
             job,
             {
-                mpi_files.EXEC: _EXECUTABLE,
+                mpi_files.EXEC_SCRIPT: _EXECUTABLE,
                 mpi_files.EXEC_CLIENT: _READABLE,
                 mpi_files.HOST_FILE: _READABLE,
-                mpi_files.DISCOVERY: _EXECUTABLE,
+                mpi_files.DISCOVERY_SCRIPT: _EXECUTABLE,
             },
         )
         if not template.pod_spec(pod).get("serviceAccountName"):
             shaped = template.with_spec(shaped, serviceAccountName=_launcher_objects_name(job))
         return self._with_kubectl(job, shaped) if self.kubectl_image else shaped
 
-    def _with_kubectl(self, job: TrainingJob, pod: Manifest) -> Manifest:
+    def _with_kubectl(self, job: NormalizedJob, pod: Manifest) -> Manifest:
         volume = {"name": _TOOLS_VOLUME, "emptyDir": {}}
-        tools = {"name": _TOOLS_VOLUME, "mountPath": TOOLS}
-        files = {"name": _CONFIG_VOLUME, "mountPath": MOUNT}
+        tools = {"name": _TOOLS_VOLUME, "mountPath": TOOLS_PATH}
+        files = {"name": _CONFIG_VOLUME, "mountPath": FILES_PATH}
         amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
         delivery = {
             "name": "kubectl-delivery",
             "image": self.kubectl_image,
             "imagePullPolicy": "IfNotPresent",
-            "env": kubeflow.variables([("TARGET_DIR", TOOLS), ("NAMESPACE", job.meta.namespace)]),
+            "env": kubeflow.env_vars(
+                [("TARGET_DIR", TOOLS_PATH), ("NAMESPACE", job.meta.namespace)]
+            ),
             "resources": {"requests": amounts, "limits": amounts},
             "volumeMounts": [tools, files],
         }
@@ -219,9 +227,9 @@ class MPIRules:
         return template.with_spec(pod, initContainers=[*others, delivery])
 
 
-def _policy(spec: MPIJobSpec, most: int) -> RunPolicy:
+def _policy(spec: MPIJobSpec, most: int) -> JobRunPolicy:
     """Convert the run policy; the minimum of the gang is at most ``most`` pods."""
-    policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
+    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
     if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
         policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
     minimum = policy.scheduling.min_available
@@ -230,37 +238,37 @@ def _policy(spec: MPIJobSpec, most: int) -> RunPolicy:
     return replace(policy, scheduling=replace(policy.scheduling, min_available=min(minimum, most)))
 
 
-def _with_files(pod: Manifest, job: TrainingJob, modes: Mapping[str, int]) -> Manifest:
+def _with_files(pod: Manifest, job: NormalizedJob, modes: Mapping[str, int]) -> Manifest:
     items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
     volume = {"name": _CONFIG_VOLUME, "configMap": {"name": _config_name(job), "items": items}}
-    mount = {"name": _CONFIG_VOLUME, "mountPath": MOUNT}
+    mount = {"name": _CONFIG_VOLUME, "mountPath": FILES_PATH}
     return template.with_volume(pod, KIND.container, volume, mount)
 
 
-def _uses_gpus(role: Role) -> bool:
+def _uses_gpus(role: ReplicaRole) -> bool:
     """Return whether a launcher requests GPUs: then it gets processes like a worker."""
     limits = (
         (container.get("resources") or {}).get("limits") or {}
-        for container in template.containers(role.template)
+        for container in template.list_containers(role.template)
     )
     return any("gpu" in name for amounts in limits for name in amounts)
 
 
-def _given_account(job: TrainingJob) -> str:
-    launcher = job.role(LAUNCHER)
+def _given_account(job: NormalizedJob) -> str:
+    launcher = job.find_role(LAUNCHER)
     spec = template.pod_spec(launcher.template) if launcher else {}
     return str(spec.get("serviceAccountName") or "")
 
 
-def _worker_names(job: TrainingJob) -> list[str]:
-    workers = job.role(WORKER)
+def _worker_names(job: NormalizedJob) -> list[str]:
+    workers = job.find_role(WORKER)
     count = workers.replicas if workers else 0
     return [replica_name(job.name, WORKER, index) for index in range(count)]
 
 
-def _config_name(job: TrainingJob) -> str:
+def _config_name(job: NormalizedJob) -> str:
     return f"{job.name}-config"
 
 
-def _launcher_objects_name(job: TrainingJob) -> str:
+def _launcher_objects_name(job: NormalizedJob) -> str:
     return f"{job.name}-launcher"

@@ -6,12 +6,12 @@ every pod of the namespace.
 
 from collections.abc import Sequence
 
-from gangline.operator.job import Manifest, TrainingJob
+from gangline.operator.job import Manifest, NormalizedJob
 
 _GROUP = "rbac.authorization.k8s.io"
 
 
-def account(job: TrainingJob, name: str) -> Manifest:
+def service_account(job: NormalizedJob, name: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -19,8 +19,8 @@ def account(job: TrainingJob, name: str) -> Manifest:
     }
 
 
-def grants(
-    job: TrainingJob, name: str, account: str, workers: Sequence[str], *, wait: bool
+def exec_role(
+    job: NormalizedJob, name: str, account: str, workers: Sequence[str], *, wait: bool
 ) -> list[Manifest]:
     """Build the role and binding for running commands in these pods; empty without pods.
 

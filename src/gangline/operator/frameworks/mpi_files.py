@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gangline.operator.frameworks import kubexec as client
 
-MOUNT = "/etc/mpi"
-TOOLS = "/opt/kube"
+FILES_PATH = "/etc/mpi"
+TOOLS_PATH = "/opt/kube"
 """Directory in which an init container may put ``kubectl``."""
 HOST_FILE = "hostfile"
-DISCOVERY = "discover_hosts.sh"
-EXEC = "kubexec.sh"
+DISCOVERY_SCRIPT = "discover_hosts.sh"
+EXEC_SCRIPT = "kubexec.sh"
 EXEC_CLIENT = "kubexec.py"
 
 _KUBEXEC = """\
@@ -34,23 +34,23 @@ exit 127
 """
 
 
-def exec_client() -> str:
+def exec_client_source() -> str:
     """Return the source of the client for launchers without ``kubectl``."""
     return inspect.getsource(client)
 
 
-def kubexec(container: str) -> str:
+def exec_script(container: str) -> str:
     """Return the script that ``mpirun`` calls to start a process in a worker's container."""
     return _KUBEXEC.format(
-        tools=TOOLS, mount=MOUNT, client=EXEC_CLIENT, container=shlex.quote(container)
+        tools=TOOLS_PATH, mount=FILES_PATH, client=EXEC_CLIENT, container=shlex.quote(container)
     )
 
 
-def host_file(hosts: Sequence[str], slots: int) -> str:
+def format_host_file(hosts: Sequence[str], slots: int) -> str:
     """Return the hosts in Open MPI's format."""
     return "".join(f"{host} slots={slots}\n" for host in hosts)
 
 
-def discovery(hosts: Sequence[str], slots: int) -> str:
+def discovery_script(hosts: Sequence[str], slots: int) -> str:
     """Return the script with which elastic Horovod discovers the running hosts."""
     return "#!/bin/sh\n" + "".join(f"echo {host}:{slots}\n" for host in hosts)

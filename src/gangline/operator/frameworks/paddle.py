@@ -21,22 +21,22 @@ from gangline.api.validation import validate_job
 from gangline.operator import template
 from gangline.operator.frameworks import kubeflow, paddle_pod, paddle_status
 from gangline.operator.frameworks import paddle_network as network
-from gangline.operator.frameworks.base import Reading
-from gangline.operator.frameworks.paddle_pod import PaddleSettings, Replica
+from gangline.operator.frameworks.base import ParsedJob
+from gangline.operator.frameworks.paddle_pod import PaddleSettings, PaddleReplica
 from gangline.operator.job import (
     CleanPodPolicy,
-    Kind,
+    JobKindInfo,
     Manifest,
     RestartPolicy,
-    Role,
-    RunPolicy,
-    TrainingJob,
+    ReplicaRole,
+    JobRunPolicy,
+    NormalizedJob,
 )
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="PaddleJob",
     group=api.GROUP,
     version=api.VERSION,
@@ -46,13 +46,13 @@ KIND = Kind(
     container=api.CONTAINER,
     port_name="paddle-port",
     port=network.PORT,
-    everywhere=False,
-    makes=("ConfigMap",),
+    env_in_all_containers=False,
+    owned_kinds=("ConfigMap",),
     finalizers=("finalizers.paddlepaddle.org",),
 )
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
-_CLEAN = {
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
+_CLEAN_POLICIES = {
     api.ALWAYS: (CleanPodPolicy.ALL, CleanPodPolicy.ALL),
     api.ON_COMPLETION: (CleanPodPolicy.ALL, CleanPodPolicy.RUNNING),
     api.ON_FAILURE: (CleanPodPolicy.RUNNING, CleanPodPolicy.ALL),
@@ -63,7 +63,7 @@ Pods that run after a failure are retained only for users who set ``Never``.
 """
 
 
-class Paddle:
+class PaddleFramework:
     """The framework of PaddleJobs."""
 
     kind = KIND
@@ -71,27 +71,27 @@ class Paddle:
     def __init__(self, init_image: str = "", etcd_server: str = "") -> None:
         self._settings = PaddleSettings(init_image, etcd_server)
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, PaddleJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, PaddleJob, validate_job, self._normalize)
 
-    def read_status(self, stored: StoredJob) -> JobStatus:
+    def read_status(self, stored: RawJob) -> JobStatus:
         """Decode the stored status, also one written by upstream's operator.
 
         Raises:
             msgspec.DecodeError: the stored status cannot be decoded.
         """
-        return paddle_status.read(stored)
+        return paddle_status.decode_paddle_status(stored)
 
-    def _form(self, job: PaddleJob) -> TrainingJob:
+    def _normalize(self, job: PaddleJob) -> NormalizedJob:
         spec = job.spec
         elastic = paddle_pod.elastic_range(spec, self._settings)
-        return TrainingJob(
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
-            roles=[_role(spec, name, given, elastic) for name, given in spec.roles()],
+            roles=[_role(spec, name, given, elastic) for name, given in spec.declared_roles()],
             policy=_policy(spec),
             rules=PaddleRules(spec, self._settings),
-            resize_together=spec.elastic is not None and elastic is None,
+            restart_on_resize=spec.elastic is not None and elastic is None,
         )
 
 
@@ -102,56 +102,60 @@ class PaddleRules:
     spec: PaddleJobSpec
     settings: PaddleSettings
 
-    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """List the variables of one replica, in upstream's order."""
-        return Replica(job, self.spec, self.settings, role, index).environment()
+        return PaddleReplica(job, self.spec, self.settings, role, index).environment()
 
     def shape_pod(
-        self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
-        return Replica(job, self.spec, self.settings, role, index).shaped(pod)
+        return PaddleReplica(job, self.spec, self.settings, role, index).shape(pod)
 
-    def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
+    def service_overrides(
+        self, job: NormalizedJob, role: ReplicaRole, index: int
+    ) -> Manifest | None:
         """Declare a replica's ports; select by upstream's label, which matches its pods too."""
-        first = network.port(job, self.spec, role.name, index)
+        first = network.first_port(job, self.spec, role.name, index)
         return {
-            "selector": {network.RES_NAME: replica_name(job.name, role.name, index)},
+            "selector": {network.NAME_LABEL: replica_name(job.name, role.name, index)},
             "ports": network.service_ports(first),
         }
 
-    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Return the ConfigMap; empty if workers use an etcd."""
-        if paddle_pod.meets_in_etcd(self.spec, self.settings):
+        if paddle_pod.uses_etcd(self.spec, self.settings):
             return []
         return [network.config_map(job, self.spec, gang)]
 
-    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """Worker 0 is the master, or the first replica of a job without workers."""
         leader = next((name for name in (WORKER, *api.ROLES) if _has(job, name)), "")
         return (role.name, index) == (leader, 0)
 
-    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """All trainers have succeeded, or all servers in a job without trainers."""
         trainers = [role.name for role in job.roles if role.replicas and role.name != PS]
         deciding = trainers or [PS]
         return all(gang[name].all_succeeded for name in deciding)
 
-    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """Every replica is running or completed."""
-        return paddle_status.runs(gang)
+        return paddle_status.all_running(gang)
 
-    def status_fields(self, job: TrainingJob, gang: Gang, status: JobStatus) -> Manifest:
-        return paddle_status.fields(job, self.spec, gang, status)
+    def status_fields(self, job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> Manifest:
+        return paddle_status.paddle_status_fields(job, self.spec, gang, status)
 
 
 def _role(
     spec: PaddleJobSpec, name: str, given: ResourceSpec, elastic: tuple[int, int] | None
-) -> Role:
+) -> ReplicaRole:
     least = elastic[0] if elastic and name == WORKER else given.count
-    return Role(
+    return ReplicaRole(
         name=name,
         replicas=given.count,
-        least=min(least, given.count),
+        min_replicas=min(least, given.count),
         restart=_restart(spec, name, given),
         template=given.template,
     )
@@ -167,7 +171,7 @@ def _restart(spec: PaddleJobSpec, name: str, given: ResourceSpec) -> RestartPoli
     return RestartPolicy.ON_FAILURE if by_name else RestartPolicy.NEVER
 
 
-def _policy(spec: PaddleJobSpec) -> RunPolicy:
+def _policy(spec: PaddleJobSpec) -> JobRunPolicy:
     given = spec.run_policy
     common = RunPolicyFields(
         ttl_seconds_after_finished=given.ttl_seconds_after_finished,
@@ -178,11 +182,11 @@ def _policy(spec: PaddleJobSpec) -> RunPolicy:
         scheduling_policy=spec.scheduling_policy,
     )
     word = spec.clean_pod_policy or api.ON_COMPLETION
-    after_success, after_failure = _CLEAN.get(word, _CLEAN[api.NEVER])
-    policy = kubeflow.run_policy(common, _DEFAULTS)
+    after_success, after_failure = _CLEAN_POLICIES.get(word, _CLEAN_POLICIES[api.NEVER])
+    policy = kubeflow.parse_run_policy(common, _DEFAULTS)
     return replace(policy, clean_pods=after_success, clean_after_failure=after_failure)
 
 
-def _has(job: TrainingJob, name: str) -> bool:
-    role = job.role(name)
+def _has(job: NormalizedJob, name: str) -> bool:
+    role = job.find_role(name)
     return role is not None and role.replicas > 0

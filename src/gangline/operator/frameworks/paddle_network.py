@@ -17,21 +17,21 @@ from collections.abc import Iterator, Mapping
 from zlib import crc32
 
 from gangline.api.paddle import HETER, HOST, PS, ROLES, SERVICE, WORKER, PaddleJobSpec
-from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.job import Manifest, ReplicaRole, NormalizedJob
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang, Pod
+from gangline.operator.replicas import ReplicaGang, ObservedPod
 
-PEERS_KNOWN = "TRAINER_PORTS_NUM"
+PEERS_KNOWN_KEY = "TRAINER_PORTS_NUM"
 """A key that exists whenever the ConfigMap has data: containers wait for it."""
-RES_NAME = "paddle-res-name"
+NAME_LABEL = "paddle-res-name"
 """Upstream's label with the pod name, by which its service selects it."""
 PORT = 36000
-PORTS = 20
+PORTS_PER_REPLICA = 20
 """Number of ports of each replica, starting with its first: one for each process of a node."""
 
 _GLOO_OFFSET = 18
 _HTTP_RENDEZVOUS = "3"
-_HOST_PORTS = range(12_000, 30_000, PORTS)
+_HOST_PORTS = range(12_000, 30_000, PORTS_PER_REPLICA)
 """Above the kubelet's own ports, below node ports and ephemeral ports."""
 
 _ENDPOINTS = {PS: "PADDLE_PSERVERS_IP_PORT_LIST", WORKER: "PADDLE_TRAINER_ENDPOINTS"}
@@ -39,7 +39,7 @@ HETER_ENDPOINTS = "PADDLE_HETER_ENDPOINTS"
 TRAINER_ENDPOINTS = _ENDPOINTS[WORKER]
 
 
-def port(job: TrainingJob, spec: PaddleJobSpec, role: str, index: int) -> int:
+def first_port(job: NormalizedJob, spec: PaddleJobSpec, role: str, index: int) -> int:
     """Return the first port of a replica; it stays the same when other roles are resized."""
     if spec.intranet != HOST:
         return PORT
@@ -47,7 +47,7 @@ def port(job: TrainingJob, spec: PaddleJobSpec, role: str, index: int) -> int:
     return _HOST_PORTS[place % len(_HOST_PORTS)]
 
 
-def service_name(job: TrainingJob, role: str, index: int) -> str:
+def service_name(job: NormalizedJob, role: str, index: int) -> str:
     """Return the name of a replica that its peers use in Service mode.
 
     It includes the namespace: Paddle's launcher recognises its own name, and starts the rendezvous
@@ -57,10 +57,10 @@ def service_name(job: TrainingJob, role: str, index: int) -> str:
 
 
 def service_ports(first: int) -> list[Manifest]:
-    return [{"name": f"p-{index}", "port": first + index} for index in range(PORTS)]
+    return [{"name": f"p-{index}", "port": first + index} for index in range(PORTS_PER_REPLICA)]
 
 
-def config_map(job: TrainingJob, spec: PaddleJobSpec, gang: Gang) -> Manifest:
+def config_map(job: NormalizedJob, spec: PaddleJobSpec, gang: ReplicaGang) -> Manifest:
     """Return the job's ConfigMap; it has no data while an address is unknown.
 
     It is created nevertheless, so that a name conflict is noticed before pods start with the data
@@ -72,12 +72,14 @@ def config_map(job: TrainingJob, spec: PaddleJobSpec, gang: Gang) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": job.name, "labels": {RES_NAME: job.name}},
+        "metadata": {"name": job.name, "labels": {NAME_LABEL: job.name}},
         "data": dict(_data(job, spec, known)) if complete else {},
     }
 
 
-def _hosts(job: TrainingJob, spec: PaddleJobSpec, role: Role, gang: Gang) -> list[str] | None:
+def _hosts(
+    job: NormalizedJob, spec: PaddleJobSpec, role: ReplicaRole, gang: ReplicaGang
+) -> list[str] | None:
     """List the addresses of a role's replicas, by index; None if one is unknown."""
     slots = gang[role.name]
     hosts = []
@@ -91,22 +93,24 @@ def _hosts(job: TrainingJob, spec: PaddleJobSpec, role: Role, gang: Gang) -> lis
     return hosts
 
 
-def _host(pod: Pod | None, *, over: bool) -> str:
+def _host(pod: ObservedPod | None, *, over: bool) -> str:
     """Return the address of a pod; empty if it is terminating or has failed."""
-    if pod is None or pod.failed or (pod.terminating and not over):
+    if pod is None or pod.failed or (pod.is_terminating and not over):
         return ""
     address = pod.status.pod_ip
     return f"[{address}]" if ":" in address else address
 
 
 def _data(
-    job: TrainingJob, spec: PaddleJobSpec, hosts: Mapping[str, list[str]]
+    job: NormalizedJob, spec: PaddleJobSpec, hosts: Mapping[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
     first = next(iter(hosts))
-    yield PEERS_KNOWN, str(PORTS)
-    yield "PADDLE_PORT", str(port(job, spec, first, 0))
+    yield PEERS_KNOWN_KEY, str(PORTS_PER_REPLICA)
+    yield "PADDLE_PORT", str(first_port(job, spec, first, 0))
     endpoints = {
-        role: ",".join(f"{host}:{port(job, spec, role, index)}" for index, host in enumerate(found))
+        role: ",".join(
+            f"{host}:{first_port(job, spec, role, index)}" for index, host in enumerate(found)
+        )
         for role, found in hosts.items()
     }
     if PS in hosts:
@@ -120,7 +124,7 @@ def _data(
         # The name that the framework reads; it ignores upstream's.
         yield "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", endpoints[HETER]
     if PS in hosts and spec.with_gloo:
-        meeting = port(job, spec, PS, 0) + _GLOO_OFFSET
+        meeting = first_port(job, spec, PS, 0) + _GLOO_OFFSET
         yield "PADDLE_WITH_GLOO", str(spec.with_gloo)
         yield "PADDLE_GLOO_RENDEZVOUS", _HTTP_RENDEZVOUS
         yield "PADDLE_GLOO_HTTP_ENDPOINT", f"{hosts[PS][0]}:{meeting}"

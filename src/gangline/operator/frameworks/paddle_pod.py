@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from gangline.api.paddle import CONTAINER, HETER, HOST, PS, SERVICE, WORKER, PaddleJobSpec
 from gangline.operator import template
 from gangline.operator.frameworks import paddle_network as network
-from gangline.operator.frameworks.paddle_status import BARRIER
-from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.frameworks.paddle_status import BARRIER_CONTAINER
+from gangline.operator.job import Manifest, ReplicaRole, NormalizedJob
 from gangline.operator.labels import replica_name
 
-WAITING = "GANGLINE_PEERS_KNOWN"
+PEERS_KNOWN_VARIABLE = "GANGLINE_PEERS_KNOWN"
 """A variable from the ConfigMap: no container starts before the ConfigMap has its data."""
-RES_TYPE = "paddle-res-type"
+ROLE_LABEL = "paddle-res-type"
 """Upstream's label: the role."""
-RESOURCE = "paddle-resource"
+ROLE_ANNOTATION = "paddle-resource"
 """Upstream's annotation: the role."""
 
 _ROLES = {
@@ -48,7 +48,7 @@ class PaddleSettings:
     """
 
 
-def meets_in_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
+def uses_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
     """Return whether the workers of a job find each other through an etcd."""
     if spec.elastic is None or spec.worker is None:
         return False
@@ -61,7 +61,7 @@ def meets_in_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
 def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, int] | None:
     """Return the minimum and maximum of an elastic job's workers; None if they are not set."""
     worker = spec.worker
-    if worker is None or not meets_in_etcd(spec, settings):
+    if worker is None or not uses_etcd(spec, settings):
         return None
     if not worker.requests or not worker.limits or worker.requests >= worker.limits:
         return None
@@ -69,13 +69,13 @@ def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, i
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class PaddleReplica:
     """One replica of a job."""
 
-    job: TrainingJob
+    job: NormalizedJob
     spec: PaddleJobSpec
     settings: PaddleSettings
-    role: Role
+    role: ReplicaRole
     index: int
 
     def environment(self) -> list[Manifest]:
@@ -85,7 +85,7 @@ class Replica:
         name = network.service_name(self.job, self.role.name, self.index)
         by_name = spec.intranet == SERVICE
         variables = [
-            _value("POD_IP", name) if by_name else _own_field("status.podIP"),
+            _value("POD_IP", name) if by_name else _field_variable("status.podIP"),
             _value("PADDLE_TRAINER_ID", self.index),
             _value("TRAINING_ROLE", training_role),
             _value("PADDLE_TRAINING_ROLE", older),
@@ -95,12 +95,15 @@ class Replica:
         if spec.intranet == HOST:
             variables.append(_value("PADDLE_PORT", self._port))
         given = _names(template.main_container(self.role.template, CONTAINER))
-        return [*variables, *(each for each in self._further() if each["name"] not in given)]
+        return [
+            *variables,
+            *(each for each in self._additional_variables() if each["name"] not in given),
+        ]
 
-    def shaped(self, pod: Manifest) -> Manifest:
+    def shape(self, pod: Manifest) -> Manifest:
         """Add upstream's labels and host names, the network settings and the ConfigMap."""
-        own = {network.RES_NAME: self._name, RES_TYPE: self.role.name}
-        pod = template.with_metadata(pod, own, {RESOURCE: self.role.name})
+        own = {network.NAME_LABEL: self._name, ROLE_LABEL: self.role.name}
+        pod = template.with_metadata(pod, own, {ROLE_ANNOTATION: self.role.name})
         pod = template.with_spec(pod, hostname=self._name, subdomain=self._name)
         if self.spec.intranet == HOST:
             pod = template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
@@ -109,10 +112,10 @@ class Replica:
             pod = template.with_spec(pod, initContainers=[*before, _barrier(self.job, image)])
         trains = template.main_container(pod, CONTAINER)
         ready = self._with_port(trains)
-        if not meets_in_etcd(self.spec, self.settings):
+        if not uses_etcd(self.spec, self.settings):
             source = {"configMapRef": {"name": self.job.name}}
             ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), source]}
-        containers = [ready if each is trains else each for each in template.containers(pod)]
+        containers = [ready if each is trains else each for each in template.list_containers(pod)]
         return template.with_spec(pod, containers=containers)
 
     @property
@@ -121,7 +124,7 @@ class Replica:
 
     @property
     def _port(self) -> int:
-        return network.port(self.job, self.spec, self.role.name, self.index)
+        return network.first_port(self.job, self.spec, self.role.name, self.index)
 
     def _elastic(self) -> Iterator[Manifest]:
         bounds = elastic_range(self.spec, self.settings)
@@ -130,20 +133,20 @@ class Replica:
         yield _value("PADDLE_ELASTIC_NP", "{}:{}".format(*bounds) if bounds else workers)
         yield _value("PADDLE_ELASTIC_TIMEOUT", _ELASTIC_TIMEOUT_S)
 
-    def _further(self) -> Iterator[Manifest]:
+    def _additional_variables(self) -> Iterator[Manifest]:
         """Variables that upstream leaves to scripts."""
         spec = self.spec
-        if meets_in_etcd(spec, self.settings):
+        if uses_etcd(spec, self.settings):
             if self.settings.etcd_server:
                 yield _value(_SERVER, self.settings.etcd_server)
             return
-        yield _told(self.job, WAITING, network.PEERS_KNOWN)
+        yield _config_map_variable(self.job, PEERS_KNOWN_VARIABLE, network.PEERS_KNOWN_KEY)
         yield _value("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{self._port}")
         servers, heter = spec.ps and spec.ps.count, spec.heter and spec.heter.count
         if servers and heter and self.role.name != PS:
-            yield from self._stage()
+            yield from self._pipeline_stage()
 
-    def _stage(self) -> Iterator[Manifest]:
+    def _pipeline_stage(self) -> Iterator[Manifest]:
         """Variables of a pipeline with two stages: workers, then heterogeneous workers."""
         counts = [given.count for given in (self.spec.worker, self.spec.heter) if given]
         first = self.role.name == WORKER
@@ -154,7 +157,7 @@ class Replica:
         side, key = (
             ("NEXT", network.HETER_ENDPOINTS) if first else ("PREVIOUS", network.TRAINER_ENDPOINTS)
         )
-        yield _told(self.job, f"PADDLE_{side}_HETER_TRAINER_IP_PORT_LIST", key)
+        yield _config_map_variable(self.job, f"PADDLE_{side}_HETER_TRAINER_IP_PORT_LIST", key)
 
     def _with_port(self, container: Manifest) -> Manifest:
         """Declare the port, so that on the host network the scheduler avoids port conflicts."""
@@ -169,7 +172,7 @@ class Replica:
         return {**container, "ports": [*listed, entry]}
 
 
-def _device(role: Role) -> str:
+def _device(role: ReplicaRole) -> str:
     resources = template.main_container(role.template, CONTAINER).get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return next((device for name, device in _DEVICES.items() if name in asked), "cpu")
@@ -181,7 +184,7 @@ def _dns_policy(pod: Manifest) -> str:
     return "ClusterFirstWithHostNet" if given == "ClusterFirst" else given
 
 
-def _barrier(job: TrainingJob, image: str) -> Manifest:
+def _barrier(job: NormalizedJob, image: str) -> Manifest:
     names = " ".join(
         replica_name(job.name, role.name, index)
         for role in job.roles
@@ -194,7 +197,7 @@ def _barrier(job: TrainingJob, image: str) -> Manifest:
         "done; done"
     )
     return {
-        "name": BARRIER,
+        "name": BARRIER_CONTAINER,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["sh", "-c", script],
@@ -213,9 +216,9 @@ def _value(name: str, value: object) -> Manifest:
     return {"name": name, "value": str(value)}
 
 
-def _own_field(path: str) -> Manifest:
+def _field_variable(path: str) -> Manifest:
     return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _told(job: TrainingJob, name: str, key: str) -> Manifest:
+def _config_map_variable(job: NormalizedJob, name: str, key: str) -> Manifest:
     return {"name": name, "valueFrom": {"configMapKeyRef": {"name": job.name, "key": key}}}

@@ -13,11 +13,11 @@ import msgspec
 from gangline.api.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.paddle import PaddleJobSpec
 from gangline.operator import conditions
-from gangline.operator.job import CleanPodPolicy, Manifest, TrainingJob
-from gangline.operator.replicas import Gang, Phase, Pod
-from gangline.operator.stored import StoredJob
+from gangline.operator.job import CleanPodPolicy, Manifest, NormalizedJob
+from gangline.operator.replicas import ReplicaGang, PodPhase, ObservedPod
+from gangline.operator.stored import RawJob
 
-BARRIER = "coord-paddle"
+BARRIER_CONTAINER = "coord-paddle"
 """The init container in which pods wait for each other's names."""
 
 _NO_CONFIG_MAP = "CreateContainerConfigError"
@@ -25,7 +25,7 @@ _NO_CONFIG_MAP = "CreateContainerConfigError"
 PENDING, STARTING, RUNNING, RESTARTING = "Pending", "Starting", "Running", "Restarting"
 COMPLETED, FAILED = "Completed", "Failed"
 
-_MOST_REFS = 1000
+_MAX_REFS = 1000
 """A role with more pods lists none of them, because the object would become too large."""
 
 _ENDS = {COMPLETED: conditions.SUCCEEDED, FAILED: conditions.FAILED}
@@ -41,7 +41,7 @@ _DECODER = msgspec.json.Decoder(_Upstream)
 _COMMON = tuple(field.name for field in msgspec.structs.fields(JobStatus))
 
 
-def read(stored: StoredJob) -> JobStatus:
+def decode_paddle_status(stored: RawJob) -> JobStatus:
     """Decode a stored status; a job that upstream finished without a condition counts as finished.
 
     Raises:
@@ -56,19 +56,23 @@ def read(stored: StoredJob) -> JobStatus:
     if when is None:
         return status
     message = f"{stored.kind or 'PaddleJob'} {stored.metadata.name} was {found.phase} already."
-    updated = conditions.assert_true(status.conditions, end, f"PaddleJob{end}", message, when)
+    updated = conditions.set_condition_true(
+        status.conditions, end, f"PaddleJob{end}", message, when
+    )
     return msgspec.structs.replace(status, conditions=updated, completion_time=when)
 
 
-def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus) -> Manifest:
+def paddle_status_fields(
+    job: NormalizedJob, spec: PaddleJobSpec, gang: ReplicaGang, status: JobStatus
+) -> Manifest:
     """Return upstream's fields."""
-    result: Manifest = {"phase": _phase(job, gang, status), "mode": mode(spec)}
+    result: Manifest = {"phase": _phase(job, gang, status), "mode": training_mode(spec)}
     finished = conditions.is_finished(status.conditions)
     for role in job.roles:
         pods = gang[role.name].present
         counted = status.replica_statuses.get(role.name)
-        counts = _at_the_end(counted) if finished and counted else _counts(pods)
-        listed = _refs(_staying(job, status, pods) if finished else pods)
+        counts = _final_counts(counted) if finished and counted else _counts(pods)
+        listed = _refs(_retained_pods(job, status, pods) if finished else pods)
         if counts or listed:
             result[role.name] = {**counts, **({"refs": listed} if listed else {})}
     if job.meta.generation:
@@ -76,34 +80,34 @@ def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus)
     return result
 
 
-def mode(spec: PaddleJobSpec) -> str:
+def training_mode(spec: PaddleJobSpec) -> str:
     """Return the training mode: with servers, with several workers, or with one."""
     if spec.ps and spec.ps.count:
         return "PS"
     return "Collective" if spec.worker and spec.worker.count > 1 else "Single"
 
 
-def runs(gang: Gang) -> bool:
+def all_running(gang: ReplicaGang) -> bool:
     """Return whether every replica is running or completed, and at least one is running."""
     stages = _stages(gang)
     return stages[RUNNING] > 0 and stages.total() == stages[RUNNING] + stages[COMPLETED]
 
 
-def _phase(job: TrainingJob, gang: Gang, status: JobStatus) -> str:
+def _phase(job: NormalizedJob, gang: ReplicaGang, status: JobStatus) -> str:
     for phase, condition in _ENDS.items():
-        if conditions.holds(status.conditions, condition):
+        if conditions.is_condition_true(status.conditions, condition):
             return phase
-    if conditions.holds(status.conditions, conditions.SUSPENDED):
+    if conditions.is_condition_true(status.conditions, conditions.SUSPENDED):
         return PENDING
-    if conditions.holds(status.conditions, conditions.RESTARTING):
+    if conditions.is_condition_true(status.conditions, conditions.RESTARTING):
         return RESTARTING
-    if runs(gang):
+    if all_running(gang):
         return RUNNING
     stages = _stages(gang)
     return STARTING if stages[STARTING] else PENDING
 
 
-def _stages(gang: Gang) -> Counter[str]:
+def _stages(gang: ReplicaGang) -> Counter[str]:
     """Count all replicas by stage, including those without a pod."""
     stages: Counter[str] = Counter()
     for slots in gang.roles.values():
@@ -113,29 +117,31 @@ def _stages(gang: Gang) -> Counter[str]:
     return stages
 
 
-def _stage(pod: Pod) -> str:
-    if pod.terminating:
+def _stage(pod: ObservedPod) -> str:
+    if pod.is_terminating:
         return PENDING
     match pod.status.phase:
-        case Phase.RUNNING:
+        case PodPhase.RUNNING:
             at_work = all(
                 container.ready or container.state.terminated
                 for container in pod.status.container_statuses
             )
             return RUNNING if at_work else STARTING
-        case Phase.SUCCEEDED:
+        case PodPhase.SUCCEEDED:
             return COMPLETED
-        case Phase.FAILED:
+        case PodPhase.FAILED:
             return FAILED
-        case Phase.UNKNOWN:
+        case PodPhase.UNKNOWN:
             return "Unknown"
     return STARTING if _waits_for_peers(pod) else PENDING
 
 
-def _waits_for_peers(pod: Pod) -> bool:
+def _waits_for_peers(pod: ObservedPod) -> bool:
     """Return whether a pod waits for its peers' names or for the data of the ConfigMap."""
     return any(
-        status.name == BARRIER and not status.state.waiting and not status.state.terminated
+        status.name == BARRIER_CONTAINER
+        and not status.state.waiting
+        and not status.state.terminated
         for status in pod.status.init_container_statuses
     ) or any(
         status.state.waiting and status.state.waiting.reason == _NO_CONFIG_MAP
@@ -153,12 +159,12 @@ _FIELDS = {
 }
 
 
-def _counts(pods: Iterable[Pod]) -> Manifest:
+def _counts(pods: Iterable[ObservedPod]) -> Manifest:
     stages = Counter(_stage(pod) for pod in pods)
     return {field: stages[stage] for stage, field in _FIELDS.items() if stages[stage]}
 
 
-def _at_the_end(counted: ReplicaStatus) -> Manifest:
+def _final_counts(counted: ReplicaStatus) -> Manifest:
     """Return the counts at the end of the job, which stay when its pods are deleted."""
     found: Mapping[str, int] = {
         "running": counted.active,
@@ -168,20 +174,22 @@ def _at_the_end(counted: ReplicaStatus) -> Manifest:
     return {field: count for field, count in found.items() if count}
 
 
-def _staying(job: TrainingJob, status: JobStatus, pods: list[Pod]) -> list[Pod]:
+def _retained_pods(
+    job: NormalizedJob, status: JobStatus, pods: list[ObservedPod]
+) -> list[ObservedPod]:
     """Return the pods of a finished job that its clean pod policy retains."""
-    failed = conditions.holds(status.conditions, conditions.FAILED)
-    match job.policy.clean_after(failure=failed):
+    failed = conditions.is_condition_true(status.conditions, conditions.FAILED)
+    match job.policy.clean_policy_after_end(failure=failed):
         case CleanPodPolicy.NONE:
             return pods
         case CleanPodPolicy.RUNNING:
-            return [pod for pod in pods if pod.over]
+            return [pod for pod in pods if pod.is_finished]
         case CleanPodPolicy.ALL:
             return []
 
 
-def _refs(pods: list[Pod]) -> list[Manifest]:
-    if len(pods) > _MOST_REFS:
+def _refs(pods: list[ObservedPod]) -> list[Manifest]:
+    if len(pods) > _MAX_REFS:
         return []
     return [
         {

@@ -24,13 +24,13 @@ from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, PyTorchJobSpec
 from gangline.api.validation import validate_job
 from gangline.operator import template
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import Reading
-from gangline.operator.job import Kind, Manifest, RestartPolicy, Role, TrainingJob
+from gangline.operator.frameworks.base import ParsedJob
+from gangline.operator.job import JobKindInfo, Manifest, RestartPolicy, ReplicaRole, NormalizedJob
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="PyTorchJob",
     group="kubeflow.org",
     version="v1",
@@ -40,15 +40,15 @@ KIND = Kind(
     container="pytorch",
     port_name="pytorchjob-port",
     port=23456,
-    makes=("HorizontalPodAutoscaler",),
+    owned_kinds=("HorizontalPodAutoscaler",),
 )
 MASTER, WORKER = "Master", "Worker"
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.ON_FAILURE)
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.ON_FAILURE)
 _WAIT_ATTEMPTS, _WAIT_S = 100, 2
 
 
-class PyTorch:
+class PyTorchFramework:
     """The framework of PyTorchJobs."""
 
     kind = KIND
@@ -65,17 +65,17 @@ class PyTorch:
         """
         self._init_image = init_image
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, PyTorchJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, PyTorchJob, validate_job, self._normalize)
 
-    def _form(self, job: PyTorchJob) -> TrainingJob:
+    def _normalize(self, job: PyTorchJob) -> NormalizedJob:
         spec = job.spec
-        roles = kubeflow.roles(KIND, spec.pytorch_replica_specs, (MASTER, WORKER), _DEFAULTS)
-        return TrainingJob(
+        roles = kubeflow.parse_roles(KIND, spec.pytorch_replica_specs, (MASTER, WORKER), _DEFAULTS)
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
-            roles=[_with_least(role, spec.elastic_policy) for role in roles],
-            policy=kubeflow.run_policy(spec.run_policy, _DEFAULTS),
+            roles=[_with_min_replicas(role, spec.elastic_policy) for role in roles],
+            policy=kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS),
             rules=PyTorchRules(spec, self._init_image),
         )
 
@@ -88,19 +88,19 @@ class PyTorchRules:
     init_image: str = ""
 
     def shape_pod(
-        self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         """Let workers wait for the master's name, if the administrator enabled it."""
         if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
             return pod
-        waiting = [*(template.pod_spec(pod).get("initContainers") or []), self._wait(job)]
+        waiting = [*(template.pod_spec(pod).get("initContainers") or []), self._wait_container(job)]
         return template.with_spec(pod, initContainers=waiting)
 
-    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """The Master is the master, or worker 0 without one."""
         return (role.name, index) == (_leader(job), 0)
 
-    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Master decides; without one all workers must succeed.
 
         In an elastic job one worker is enough: agents exit together, and a worker that started too
@@ -111,28 +111,30 @@ class PyTorchRules:
             return leader.succeeded > 0
         return leader.all_succeeded
 
-    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Master runs, or without one any worker."""
         return gang[_leader(job)].active > 0
 
-    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """List the variables of one replica, in upstream's order."""
-        variables = [("PYTHONUNBUFFERED", "1"), *self._meeting(job, role, index)]
+        variables = [("PYTHONUNBUFFERED", "1"), *self._rendezvous_variables(job, role, index)]
         processes = self._processes_per_node()
         if processes is not None:
             variables.append(("PET_NPROC_PER_NODE", processes))
         if self.spec.elastic_policy:
-            variables += self._elastic(job, self.spec.elastic_policy)
+            variables += self._elastic_variables(job, self.spec.elastic_policy)
         else:
             variables.append(("PET_NNODES", str(job.size)))
-        return kubeflow.variables(variables)
+        return kubeflow.env_vars(variables)
 
-    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the HorizontalPodAutoscaler of an elastic job with metrics."""
         policy = self.spec.elastic_policy
         if policy is None or not policy.metrics:
             return []
-        least, most = _range(policy, job.role(WORKER))
+        least, most = _worker_range(policy, job.find_role(WORKER))
         return [
             {
                 "apiVersion": "autoscaling/v2",
@@ -151,7 +153,7 @@ class PyTorchRules:
             }
         ]
 
-    def _wait(self, job: TrainingJob) -> Manifest:
+    def _wait_container(self, job: NormalizedJob) -> Manifest:
         name = replica_name(job.name, MASTER, 0)
         script = (
             f"for attempt in $(seq {_WAIT_ATTEMPTS}); do "
@@ -168,11 +170,13 @@ class PyTorchRules:
             },
         }
 
-    def _meeting(self, job: TrainingJob, role: Role, index: int) -> Iterator[tuple[str, str]]:
+    def _rendezvous_variables(
+        self, job: NormalizedJob, role: ReplicaRole, index: int
+    ) -> Iterator[tuple[str, str]]:
         """The rendezvous address, the world size and the rank of a replica."""
         if self.spec.elastic_policy and _leader(job) == WORKER:
             return  # torchrun assigns ranks at each rendezvous: fixed ones would be wrong.
-        leader = job.role(_leader(job))
+        leader = job.find_role(_leader(job))
         if leader is None:
             return
         port = str(_port(leader))
@@ -196,13 +200,15 @@ class PyTorchRules:
         older = elastic.n_proc_per_node if elastic else None
         return self.spec.nproc_per_node or (None if older is not None else "auto")
 
-    def _elastic(self, job: TrainingJob, policy: ElasticPolicy) -> Iterator[tuple[str, str]]:
-        workers = job.role(WORKER)
+    def _elastic_variables(
+        self, job: NormalizedJob, policy: ElasticPolicy
+    ) -> Iterator[tuple[str, str]]:
+        workers = job.find_role(WORKER)
         host = policy.rdzv_host or replica_name(job.name, WORKER, 0)
         port = policy.rdzv_port or (_port(workers) if workers else KIND.port)
         yield "PET_RDZV_ENDPOINT", f"{host}:{port}"
         yield "PET_RDZV_BACKEND", policy.rdzv_backend or "c10d"
-        least, most = _range(policy, workers)
+        least, most = _worker_range(policy, workers)
         others = job.size - (workers.replicas if workers else 0)
         yield "PET_NNODES", f"{least + others}:{most + others}"
         if policy.max_restarts is not None:
@@ -221,26 +227,26 @@ def _first(*numbers: int | None) -> int:
     return next(number for number in numbers if number is not None)
 
 
-def _range(policy: ElasticPolicy, workers: Role | None) -> tuple[int, int]:
+def _worker_range(policy: ElasticPolicy, workers: ReplicaRole | None) -> tuple[int, int]:
     """Return the minimum and maximum of the workers; a missing bound equals the other."""
     count = workers.replicas if workers else 0
     least = _first(policy.min_replicas, policy.max_replicas, count)
     return least, _first(policy.max_replicas, policy.min_replicas, count)
 
 
-def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
+def _with_min_replicas(role: ReplicaRole, elastic: ElasticPolicy | None) -> ReplicaRole:
     """An elastic job starts with its minimum of workers."""
     if elastic is None or role.name != WORKER:
         return role
-    least, _ = _range(elastic, role)
-    return replace(role, least=min(least, role.replicas))
+    least, _ = _worker_range(elastic, role)
+    return replace(role, min_replicas=min(least, role.replicas))
 
 
-def _leader(job: TrainingJob) -> str:
+def _leader(job: NormalizedJob) -> str:
     """Return the role of the master; a Master without replicas is ignored."""
-    master = job.role(MASTER)
+    master = job.find_role(MASTER)
     return MASTER if master and master.replicas else WORKER
 
 
-def _port(role: Role) -> int:
-    return kubeflow.port(KIND, role)
+def _port(role: ReplicaRole) -> int:
+    return kubeflow.role_port(KIND, role)

@@ -20,13 +20,13 @@ from gangline.api import tensorflow as api
 from gangline.api.tensorflow import ALL_WORKERS, TFJob, TFJobSpec
 from gangline.api.validation import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import Reading
-from gangline.operator.job import Kind, Manifest, RestartPolicy, Role, TrainingJob
+from gangline.operator.frameworks.base import ParsedJob
+from gangline.operator.job import JobKindInfo, Manifest, RestartPolicy, ReplicaRole, NormalizedJob
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="TFJob",
     group="kubeflow.org",
     version="v1",
@@ -36,14 +36,14 @@ KIND = Kind(
     container=api.CONTAINER,
     port_name="tfjob-port",
     port=2222,
-    everywhere=False,
+    env_in_all_containers=False,
 )
 CHIEF, MASTER, PS, WORKER = "Chief", "Master", "PS", "Worker"
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
 
-class TensorFlow:
+class TensorFlowFramework:
     """The framework of TFJobs."""
 
     kind = KIND
@@ -57,16 +57,16 @@ class TensorFlow:
         """
         self._domain = cluster_domain
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, TFJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, TFJob, validate_job, self._normalize)
 
-    def _form(self, job: TFJob) -> TrainingJob:
+    def _normalize(self, job: TFJob) -> NormalizedJob:
         spec = job.spec
-        return TrainingJob(
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
-            roles=kubeflow.roles(KIND, spec.tf_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.run_policy(spec.run_policy, _DEFAULTS),
+            roles=kubeflow.parse_roles(KIND, spec.tf_replica_specs, api.ROLES, _DEFAULTS),
+            policy=kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS),
             rules=TensorFlowRules(spec, self._domain),
         )
 
@@ -78,7 +78,9 @@ class TensorFlowRules:
     spec: TFJobSpec
     cluster_domain: str = ""
 
-    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """Describe the cluster and the replica's own task; empty for a single replica."""
         if job.size == 1:
             return []
@@ -87,32 +89,32 @@ class TensorFlowRules:
         config: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
         if not dynamic:
             config["environment"] = "cloud"
-        return kubeflow.variables([("TF_CONFIG", json.dumps(config, separators=(",", ":")))])
+        return kubeflow.env_vars([("TF_CONFIG", json.dumps(config, separators=(",", ":")))])
 
-    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """The Chief or Master is the master, or worker 0 without either."""
         return (role.name, index) == (_leader(job), 0)
 
-    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Chief or Master decides; without either the success policy does."""
         leader = gang[_leader(job)]
         if _leader(job) != WORKER or self.spec.success_policy == ALL_WORKERS:
             return leader.all_succeeded
         return 0 in leader.completed
 
-    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         """The Chief or Master runs, or without either any worker."""
         return gang[_leader(job)].active > 0
 
-    def tolerates(self, job: TrainingJob, role: Role) -> bool:
+    def tolerates_failures(self, job: NormalizedJob, role: ReplicaRole) -> bool:
         """A dynamic job continues without workers that failed and are not restarted."""
         dynamic = self.spec.enable_dynamic_worker and role.name == WORKER
         return dynamic and role.restart == RestartPolicy.NEVER
 
-    def has_failed(self, job: TrainingJob, gang: Gang) -> str:
+    def failure_reason(self, job: NormalizedJob, gang: ReplicaGang) -> str:
         """The job fails when all workers have ended, some of them permanently failed."""
-        role, workers = job.role(WORKER), gang[WORKER]
-        if _leader(job) != WORKER or role is None or not self.tolerates(job, role):
+        role, workers = job.find_role(WORKER), gang[WORKER]
+        if _leader(job) != WORKER or role is None or not self.tolerates_failures(job, role):
             return ""
         over = workers.failed + workers.succeeded == len(workers.pods)
         if not over or self.has_succeeded(job, gang):
@@ -123,27 +125,27 @@ class TensorFlowRules:
             f"workers failed, the others have ended, and {required} had to succeed."
         )
 
-    def _cluster(self, job: TrainingJob) -> Manifest:
+    def _cluster(self, job: NormalizedJob) -> Manifest:
         roles = sorted((role for role in job.roles if role.replicas), key=lambda role: role.label)
         return {role.label: self._addresses(job, role) for role in roles}
 
-    def _sparse_cluster(self, job: TrainingJob, role: Role, index: int) -> Manifest:
-        servers = job.role(PS)
+    def _sparse_cluster(self, job: NormalizedJob, role: ReplicaRole, index: int) -> Manifest:
+        servers = job.find_role(PS)
         every_server = self._addresses(job, servers) if servers else []
         if role.name == WORKER:
             return {"worker": {str(index): self._address(job, role, index)}, "ps": every_server}
         return {"worker": {}, "ps": [every_server[index]] if role.name == PS else []}
 
-    def _addresses(self, job: TrainingJob, role: Role) -> list[str]:
+    def _addresses(self, job: NormalizedJob, role: ReplicaRole) -> list[str]:
         return [self._address(job, role, index) for index in range(role.replicas)]
 
-    def _address(self, job: TrainingJob, role: Role, index: int) -> str:
+    def _address(self, job: NormalizedJob, role: ReplicaRole, index: int) -> str:
         host = f"{replica_name(job.name, role.name, index)}.{job.meta.namespace}.svc"
         domain = f".{self.cluster_domain}" if self.cluster_domain else ""
-        return f"{host}{domain}:{kubeflow.port(KIND, role)}"
+        return f"{host}{domain}:{kubeflow.role_port(KIND, role)}"
 
 
-def _leader(job: TrainingJob) -> str:
+def _leader(job: NormalizedJob) -> str:
     """Return the role of the master; a role without replicas is ignored."""
-    declared = (job.role(name) for name in (CHIEF, MASTER))
+    declared = (job.find_role(name) for name in (CHIEF, MASTER))
     return next((role.name for role in declared if role and role.replicas), WORKER)

@@ -11,13 +11,13 @@ from gangline.api import xgboost as api
 from gangline.api.validation import validate_job
 from gangline.api.xgboost import XGBoostJob
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import Reading
-from gangline.operator.job import Kind, Manifest, RestartPolicy, Role, TrainingJob
+from gangline.operator.frameworks.base import ParsedJob
+from gangline.operator.job import JobKindInfo, Manifest, RestartPolicy, ReplicaRole, NormalizedJob
 from gangline.operator.labels import replica_name
-from gangline.operator.replicas import Gang
-from gangline.operator.stored import StoredJob
+from gangline.operator.replicas import ReplicaGang
+from gangline.operator.stored import RawJob
 
-KIND = Kind(
+KIND = JobKindInfo(
     kind="XGBoostJob",
     group="kubeflow.org",
     version="v1",
@@ -30,23 +30,23 @@ KIND = Kind(
 )
 MASTER, WORKER = "Master", "Worker"
 
-_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
 
-class XGBoost:
+class XGBoostFramework:
     """The framework of XGBoostJobs."""
 
     kind = KIND
 
-    def read(self, stored: StoredJob) -> Reading:
-        return kubeflow.read(stored, XGBoostJob, validate_job, self._form)
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, XGBoostJob, validate_job, self._normalize)
 
-    def _form(self, job: XGBoostJob) -> TrainingJob:
-        return TrainingJob(
+    def _normalize(self, job: XGBoostJob) -> NormalizedJob:
+        return NormalizedJob(
             kind=KIND,
             meta=job.metadata,
-            roles=kubeflow.roles(KIND, job.spec.xgb_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.run_policy(job.spec.run_policy, _DEFAULTS),
+            roles=kubeflow.parse_roles(KIND, job.spec.xgb_replica_specs, api.ROLES, _DEFAULTS),
+            policy=kubeflow.parse_run_policy(job.spec.run_policy, _DEFAULTS),
             rules=XGBoostRules(),
         )
 
@@ -55,29 +55,33 @@ class XGBoost:
 class XGBoostRules:
     """The rules of XGBoostJobs."""
 
-    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
         """List the variables of one replica, in upstream's order."""
-        return kubeflow.variables(_told(job, role, index))
+        return kubeflow.env_vars(_replica_variables(job, role, index))
 
-    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         return role.name == MASTER
 
-    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[MASTER].all_succeeded
 
-    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
         return gang[MASTER].active > 0
 
 
-def _told(job: TrainingJob, role: Role, index: int) -> Iterator[tuple[str, object]]:
-    master, workers = job.role(MASTER), job.role(WORKER)
+def _replica_variables(
+    job: NormalizedJob, role: ReplicaRole, index: int
+) -> Iterator[tuple[str, object]]:
+    master, workers = job.find_role(MASTER), job.find_role(WORKER)
     masters = master.replicas if master else 0
-    yield "MASTER_PORT", kubeflow.port(KIND, master) if master else KIND.port
+    yield "MASTER_PORT", kubeflow.role_port(KIND, master) if master else KIND.port
     yield "MASTER_ADDR", replica_name(job.name, MASTER, 0)
     yield "WORLD_SIZE", job.size
     yield "RANK", index if role.name == MASTER else index + masters
     yield "PYTHONUNBUFFERED", "1"
     if job.size > 1 and workers:
-        yield "WORKER_PORT", kubeflow.port(KIND, workers)
+        yield "WORKER_PORT", kubeflow.role_port(KIND, workers)
         names = (replica_name(job.name, WORKER, each) for each in range(workers.replicas))
         yield "WORKER_ADDRS", ",".join(names)

@@ -15,12 +15,12 @@ from collections.abc import Iterable
 import msgspec
 
 from gangline.api.kubeflow import RestartRecord
-from gangline.operator.replicas import Pod
+from gangline.operator.replicas import ObservedPod
 
-CRASH_LOOP = "CrashLoopBackOff"
+CRASH_LOOP_BACKOFF = "CrashLoopBackOff"
 
 
-def in_place(pod: Pod) -> int:
+def count_in_place_restarts(pod: ObservedPod) -> int:
     """Count how often the kubelet restarted this pod's containers, or is about to.
 
     A container in CrashLoopBackOff has failed once more than it was restarted. That restart is
@@ -28,11 +28,13 @@ def in_place(pod: Pod) -> int:
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     waiting = (status.state.waiting for status in statuses)
-    due = sum(1 for state in waiting if state and state.reason == CRASH_LOOP)
+    due = sum(1 for state in waiting if state and state.reason == CRASH_LOOP_BACKOFF)
     return sum(status.restart_count for status in statuses) + due
 
 
-def count(record: RestartRecord, pods: Iterable[Pod], replaced: frozenset[str]) -> RestartRecord:
+def count_restarts(
+    record: RestartRecord, pods: Iterable[ObservedPod], replaced: frozenset[str]
+) -> RestartRecord:
     """Update the record from the observed pods.
 
     Args:
@@ -43,7 +45,7 @@ def count(record: RestartRecord, pods: Iterable[Pod], replaced: frozenset[str]) 
     total, seen = record.total, {}
     for pod in sorted(pods, key=lambda pod: pod.uid):
         known = record.pods.get(pod.uid, 0)
-        now = known if pod.terminating else in_place(pod) + (pod.uid in replaced)
+        now = known if pod.is_terminating else count_in_place_restarts(pod) + (pod.uid in replaced)
         if now := max(now, known):
             seen[pod.uid] = now
         total += now - known
@@ -52,5 +54,5 @@ def count(record: RestartRecord, pods: Iterable[Pod], replaced: frozenset[str]) 
     return msgspec.structs.replace(record, total=total, pods=seen)
 
 
-def is_exceeded(record: RestartRecord, limit: int | None) -> bool:
+def is_limit_exceeded(record: RestartRecord, limit: int | None) -> bool:
     return limit is not None and record.total > limit

@@ -7,23 +7,23 @@ everything stays, also running pods, as upstream documents it.
 from collections.abc import Iterable
 
 from gangline.operator.job import CleanPodPolicy
-from gangline.operator.replicas import Pod, Service
+from gangline.operator.replicas import ObservedPod, ObservedService
 
 
-def pods_to_remove(policy: CleanPodPolicy, pods: Iterable[Pod]) -> list[Pod]:
+def pods_to_remove(policy: CleanPodPolicy, pods: Iterable[ObservedPod]) -> list[ObservedPod]:
     """List the pods of a finished job that the policy deletes."""
     match policy:
         case CleanPodPolicy.ALL:
             return list(pods)
         case CleanPodPolicy.RUNNING:
-            return [pod for pod in pods if not pod.over]
+            return [pod for pod in pods if not pod.is_finished]
         case CleanPodPolicy.NONE:
             return []
 
 
 def services_to_remove(
-    policy: CleanPodPolicy, services: Iterable[Service], pods: Iterable[Pod]
-) -> list[Service]:
+    policy: CleanPodPolicy, services: Iterable[ObservedService], pods: Iterable[ObservedPod]
+) -> list[ObservedService]:
     """List the services to delete: all without a pod that the policy retains.
 
     This follows from the existing pods rather than from the deleted ones, so a service is also

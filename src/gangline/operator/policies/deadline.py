@@ -7,7 +7,7 @@ other event may ever occur.
 from datetime import datetime, timedelta
 
 
-def left(start: datetime | None, limit: timedelta | None, now: datetime) -> timedelta | None:
+def time_left(start: datetime | None, limit: timedelta | None, now: datetime) -> timedelta | None:
     """Return the time until ``limit`` after ``start``; zero or less once it has passed.
 
     None if there is no limit or no start.
@@ -17,5 +17,5 @@ def left(start: datetime | None, limit: timedelta | None, now: datetime) -> time
     return start + limit - now
 
 
-def is_over(remaining: timedelta | None) -> bool:
+def has_passed(remaining: timedelta | None) -> bool:
     return remaining is not None and remaining <= timedelta(0)

@@ -18,30 +18,30 @@ from gangline.api.pod import PodSpec
 from gangline.api.quantity import QuantityError
 from gangline.api.scheduling import (
     GROUP,
-    PLACES_ANNOTATION,
+    PREVIOUS_NODES_ANNOTATION,
     RUN_TIME_ANNOTATION,
     VERSION,
-    KeptPlaces,
+    PreviousNodesAnnotation,
     PodGroup,
     PodGroupSpec,
 )
 from gangline.operator import conditions, labels, template
-from gangline.operator.decision import Creation, Patch, Target
-from gangline.operator.job import Manifest, Role, TrainingJob
-from gangline.operator.replicas import Gang, Pod
+from gangline.operator.decision import PlannedCreation, PlannedPatch, TargetKind
+from gangline.operator.job import Manifest, ReplicaRole, NormalizedJob
+from gangline.operator.replicas import ReplicaGang, ObservedPod
 
 UNSCHEDULABLE = "Unschedulable"
 
-KEEP_PLACES = timedelta(minutes=3)
+PREVIOUS_NODES_TTL = timedelta(minutes=3)
 """How long the nodes of replicas that restart together stay reserved: old pods end within their
 grace period, then new ones are created.
 """
 
 
-def create(job: TrainingJob) -> Creation:
+def create_pod_group(job: NormalizedJob) -> PlannedCreation:
     """Build the job's group, which has the job's name as other tools expect."""
-    return Creation(
-        Target.POD_GROUP,
+    return PlannedCreation(
+        TargetKind.POD_GROUP,
         {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "PodGroup",
@@ -52,19 +52,19 @@ def create(job: TrainingJob) -> Creation:
                     labels.JOB_NAME: job.name,
                     labels.OPERATOR_NAME: job.kind.controller,
                 },
-                "annotations": _annotations(job),
+                "annotations": _group_annotations(job),
                 "ownerReferences": [msgspec.to_builtins(job.owner_reference())],
             },
-            "spec": msgspec.to_builtins(wanted(job)),
+            "spec": msgspec.to_builtins(desired_spec(job)),
         },
     )
 
 
-def update(job: TrainingJob, group: PodGroup) -> Patch | None:
+def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None:
     """Return the patch that makes a group current. Its queue is not changed, as in upstream."""
     if group.metadata.deletion_timestamp is not None:
         return None
-    spec = wanted(job)
+    spec = desired_spec(job)
     if group.spec.queue:
         spec = msgspec.structs.replace(spec, queue=group.spec.queue)
     fields = {
@@ -72,7 +72,10 @@ def update(job: TrainingJob, group: PodGroup) -> Patch | None:
         "minTaskMember": (spec.min_task_member, group.spec.min_task_member),
         "queue": (spec.queue, group.spec.queue),
         "priorityClassName": (spec.priority_class_name, group.spec.priority_class_name),
-        "minResources": (_comparable(spec.min_resources), _comparable(group.spec.min_resources)),
+        "minResources": (
+            _comparable_amounts(spec.min_resources),
+            _comparable_amounts(group.spec.min_resources),
+        ),
     }
     written = {**msgspec.to_builtins(spec), "minResources": spec.min_resources or {}}
     empty: dict[str, object] = {"minMember": 0, "minTaskMember": {}}
@@ -81,11 +84,13 @@ def update(job: TrainingJob, group: PodGroup) -> Patch | None:
         for name, (want, have) in fields.items()
         if want != have
     ]
-    operations += _run_time_changes(job, group)
-    return Patch(Target.POD_GROUP, group.metadata.name, operations) if operations else None
+    operations += _run_time_operations(job, group)
+    return (
+        PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
+    )
 
 
-def wanted(job: TrainingJob) -> PodGroupSpec:
+def desired_spec(job: NormalizedJob) -> PodGroupSpec:
     """Return the spec of the job's group.
 
     A number of pods that the user sets counts over all roles. Otherwise each role has a minimum of
@@ -97,7 +102,7 @@ def wanted(job: TrainingJob) -> PodGroupSpec:
         counts = _first_members(job, members)
         tasks = {}
     else:
-        counts = [(role, role.least) for role in job.roles if role.least]
+        counts = [(role, role.min_replicas) for role in job.roles if role.min_replicas]
         members = sum(count for _, count in counts)
         tasks = {role.label: count for role, count in counts}
     given = scheduling.min_resources
@@ -110,39 +115,45 @@ def wanted(job: TrainingJob) -> PodGroupSpec:
     )
 
 
-def keep_places(group: PodGroup, pods: Iterable[Pod], until: datetime) -> Patch | None:
+def record_previous_nodes(
+    group: PodGroup, pods: Iterable[ObservedPod], until: datetime
+) -> PlannedPatch | None:
     """Record the nodes of the pods on the group, so that the scheduler reserves them."""
     places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
     if not places:
         return None
-    encoded = msgspec.json.encode(KeptPlaces(until, dict(sorted(places.items())))).decode()
-    if group.metadata.annotations.get(PLACES_ANNOTATION) == encoded:
+    encoded = msgspec.json.encode(
+        PreviousNodesAnnotation(until, dict(sorted(places.items())))
+    ).decode()
+    if group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION) == encoded:
         return None
-    annotations = {**group.metadata.annotations, PLACES_ANNOTATION: encoded}
+    annotations = {**group.metadata.annotations, PREVIOUS_NODES_ANNOTATION: encoded}
     operations: list[Manifest] = [
         {"op": "add", "path": "/metadata/annotations", "value": annotations}
     ]
-    return Patch(Target.POD_GROUP, group.metadata.name, operations)
+    return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations)
 
 
-def time_left(job: TrainingJob, gang: Gang, status: JobStatus, now: datetime) -> timedelta | None:
+def time_to_schedule_timeout(
+    job: NormalizedJob, gang: ReplicaGang, status: JobStatus, now: datetime
+) -> timedelta | None:
     """Return the time until the scheduling timeout; None if the gang is placed or has no limit."""
     limit = job.policy.scheduling.timeout
     placed = any(pod.spec.node_name for pod in gang.pods)
-    ran = conditions.find(status.conditions, conditions.RUNNING) or status.restarts.total
+    ran = conditions.find_condition(status.conditions, conditions.RUNNING) or status.restarts.total
     if limit is None or status.start_time is None or placed or ran:
         return None
     return status.start_time + limit - now
 
 
-def waiting_reason(group: PodGroup | None) -> str:
+def pending_reason(group: PodGroup | None) -> str:
     """Return why the gang is pending, as reported by the scheduler."""
     reported = group.status.conditions if group else []
     reasons = [c.message for c in reported if c.type == UNSCHEDULABLE and c.status == "True"]
     return reasons[-1] if reasons else "no scheduler has reported a reason."
 
 
-def _annotations(job: TrainingJob) -> dict[str, str]:
+def _group_annotations(job: NormalizedJob) -> dict[str, str]:
     """Copy the job's annotations, which configure gang schedulers, except kubectl's own."""
     copied = {
         key: value
@@ -153,14 +164,14 @@ def _annotations(job: TrainingJob) -> dict[str, str]:
     return {**copied, RUN_TIME_ANNOTATION: run_time} if run_time else copied
 
 
-def _run_time(job: TrainingJob) -> str:
+def _run_time(job: NormalizedJob) -> str:
     """Return the maximal run time in seconds, for the scheduler; empty if it is unknown."""
     deadline = job.policy.active_deadline
     ends = f"{deadline.total_seconds():.0f}" if deadline else ""
     return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
 
 
-def _run_time_changes(job: TrainingJob, group: PodGroup) -> list[Manifest]:
+def _run_time_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
     """Keep the group's run time equal to the job's: a removed deadline must not be used."""
     run_time = _run_time(job)
     if run_time == group.metadata.annotations.get(RUN_TIME_ANNOTATION, ""):
@@ -177,7 +188,7 @@ def _run_time_changes(job: TrainingJob, group: PodGroup) -> list[Manifest]:
     ]
 
 
-def _first_members(job: TrainingJob, members: int) -> list[tuple[Role, int]]:
+def _first_members(job: NormalizedJob, members: int) -> list[tuple[ReplicaRole, int]]:
     """Select the pods that the minimum consists of: roles in order, the leader first."""
     counts, left = [], members
     for role in job.roles:
@@ -188,14 +199,14 @@ def _first_members(job: TrainingJob, members: int) -> list[tuple[Role, int]]:
     return counts
 
 
-def _resources(counts: list[tuple[Role, int]]) -> ResourceList | None:
+def _resources(counts: list[tuple[ReplicaRole, int]]) -> ResourceList | None:
     """Sum the requests of the members; None if a quantity cannot be parsed.
 
     The API server refuses such a pod with an error message.
     """
     try:
         sums = [
-            resourcelist.times(
+            resourcelist.scale_resources(
                 resourcelist.pod_request(
                     msgspec.convert(template.pod_spec(role.template), PodSpec)
                 ),
@@ -205,11 +216,11 @@ def _resources(counts: list[tuple[Role, int]]) -> ResourceList | None:
         ]
     except (QuantityError, msgspec.ValidationError):
         return None
-    return resourcelist.quantities(resourcelist.total(sums)) or None
+    return resourcelist.format_resources(resourcelist.sum_resources(sums)) or None
 
 
-def _comparable(written: ResourceList | None) -> object:
+def _comparable_amounts(written: ResourceList | None) -> object:
     try:
-        return resourcelist.amounts(written or {})
+        return resourcelist.parse_resources(written or {})
     except QuantityError:
         return written

@@ -10,33 +10,33 @@ from enum import StrEnum
 
 from gangline.api import failure
 from gangline.operator.job import RestartPolicy
-from gangline.operator.replicas import Pod
+from gangline.operator.replicas import ObservedPod
 
 
-class Judgement(StrEnum):
+class FailureAction(StrEnum):
     """What a failed pod leads to."""
 
     REPLACE = "replace"
     FATAL = "fatal"
 
 
-def _by_exit_code(code: int | None) -> Judgement:
+def _by_exit_code(code: int | None) -> FailureAction:
     """Codes 1 to 127 are errors of the program; signals and pods without a code are retried."""
-    return Judgement.REPLACE if failure.is_retryable_code(code) else Judgement.FATAL
+    return FailureAction.REPLACE if failure.is_retryable_exit_code(code) else FailureAction.FATAL
 
 
-_TABLE: Mapping[RestartPolicy, Callable[[int | None], Judgement]] = {
-    RestartPolicy.ALWAYS: lambda _: Judgement.REPLACE,
-    RestartPolicy.ON_FAILURE: lambda _: Judgement.REPLACE,
-    RestartPolicy.NEVER: lambda _: Judgement.FATAL,
+_ACTIONS: Mapping[RestartPolicy, Callable[[int | None], FailureAction]] = {
+    RestartPolicy.ALWAYS: lambda _: FailureAction.REPLACE,
+    RestartPolicy.ON_FAILURE: lambda _: FailureAction.REPLACE,
+    RestartPolicy.NEVER: lambda _: FailureAction.FATAL,
     RestartPolicy.EXIT_CODE: _by_exit_code,
 }
 
 
-def judge(policy: RestartPolicy, pod: Pod, container: str) -> Judgement:
+def failure_action(policy: RestartPolicy, pod: ObservedPod, container: str) -> FailureAction:
     """Return the action for a failed pod, given the name of the main container."""
-    ended = pod.ending(container)
-    return _TABLE[policy](ended.exit_code if ended else None)
+    ended = pod.termination_of(container)
+    return _ACTIONS[policy](ended.exit_code if ended else None)
 
 
 def pod_policy(policy: RestartPolicy) -> str:
@@ -44,10 +44,12 @@ def pod_policy(policy: RestartPolicy) -> str:
     return RestartPolicy.NEVER if policy is RestartPolicy.EXIT_CODE else policy
 
 
-def describe(pod: Pod, container: str) -> str:
+def describe_pod_failure(pod: ObservedPod, container: str) -> str:
     """Return how a pod failed: ``digits-worker-1: OOMKilled (exit code 137): ...``."""
     if pod.status.reason:
         return f"{pod.name}: {pod.status.reason}. {pod.status.message}".rstrip()
-    ended = pod.ending(container)
-    reason = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
+    ended = pod.termination_of(container)
+    reason = (
+        failure.failure_of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
+    )
     return f"{pod.name}: {reason}" if reason else f"{pod.name} failed without a reason."

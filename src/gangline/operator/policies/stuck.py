@@ -9,23 +9,23 @@ do more harm than waiting.
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from gangline.operator.replicas import Pod
+from gangline.operator.replicas import ObservedPod
 
 
-def time_left(
-    pod: Pod, lost_nodes: frozenset[str], patience: timedelta, now: datetime
+def time_to_force_delete_pod(
+    pod: ObservedPod, lost_nodes: frozenset[str], grace: timedelta, now: datetime
 ) -> timedelta | None:
     """Return the time until the pod may be deleted by force; None if it must not be."""
     gone_by = pod.metadata.deletion_timestamp
     if gone_by is None or pod.spec.node_name not in lost_nodes:
         return None
-    return gone_by + patience - now
+    return gone_by + grace - now
 
 
-def overdue(
-    pods: Iterable[Pod], lost_nodes: frozenset[str], patience: timedelta, now: datetime
-) -> list[Pod]:
+def overdue_pods(
+    pods: Iterable[ObservedPod], lost_nodes: frozenset[str], grace: timedelta, now: datetime
+) -> list[ObservedPod]:
     """List the pods that may be deleted by force now."""
     zero = timedelta(0)
-    due = ((pod, time_left(pod, lost_nodes, patience, now)) for pod in pods)
+    due = ((pod, time_to_force_delete_pod(pod, lost_nodes, grace, now)) for pod in pods)
     return [pod for pod, left in due if left is not None and left <= zero]

@@ -17,72 +17,78 @@ from collections.abc import Iterable
 from itertools import chain
 
 from gangline.api.kubeflow import RESIZE_ANNOTATION, RESTART_ANNOTATION
-from gangline.operator.job import RestartPolicy, TrainingJob
-from gangline.operator.policies.restart import Judgement, judge
-from gangline.operator.replicas import Gang, Pod
+from gangline.operator.job import RestartPolicy, NormalizedJob
+from gangline.operator.policies.restart import FailureAction, failure_action
+from gangline.operator.replicas import ReplicaGang, ObservedPod
 
-GENERATION = "gangline.dev/generation"
+GENERATION_ANNOTATION = "gangline.dev/generation"
 """Pod annotation: the generation of the pod; 0 if missing."""
 
-WORLD = "gangline.dev/world"
+REPLICAS_ANNOTATION = "gangline.dev/world"
 """Pod annotation: the number of replicas of each role when the pod was created."""
 
 
-def restarts(job: TrainingJob) -> bool:
+def restarts_gang(job: NormalizedJob) -> bool:
     """Return whether the failure of one replica restarts all."""
     return job.meta.annotations.get(RESTART_ANNOTATION) == "gang"
 
 
-def resizes(job: TrainingJob) -> bool:
+def restarts_on_resize(job: NormalizedJob) -> bool:
     """Return whether a changed number of replicas restarts all."""
-    return job.resize_together or job.meta.annotations.get(RESIZE_ANNOTATION) == "restart"
+    return job.restart_on_resize or job.meta.annotations.get(RESIZE_ANNOTATION) == "restart"
 
 
-def annotations(job: TrainingJob, generation: int) -> dict[str, str]:
+def generation_annotations(job: NormalizedJob, generation: int) -> dict[str, str]:
     """Return the annotations of a new pod; empty for jobs that never restart together."""
-    carried = {GENERATION: str(generation)} if generation or restarts(job) else {}
-    return carried | ({WORLD: world(job)} if resizes(job) else {})
+    carried = {GENERATION_ANNOTATION: str(generation)} if generation or restarts_gang(job) else {}
+    return carried | (
+        {REPLICAS_ANNOTATION: format_replicas(job)} if restarts_on_resize(job) else {}
+    )
 
 
-def world(job: TrainingJob) -> str:
+def format_replicas(job: NormalizedJob) -> str:
     """Return the number of replicas of each role as text: ``Master=1,Worker=3``."""
     return ",".join(f"{role.name}={role.replicas}" for role in job.roles)
 
 
-def generation_of(pod: Pod) -> int:
-    text = pod.metadata.annotations.get(GENERATION, "")
+def generation_of(pod: ObservedPod) -> int:
+    text = pod.metadata.annotations.get(GENERATION_ANNOTATION, "")
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def parted(pods: Iterable[Pod], generation: int) -> tuple[list[Pod], list[Pod]]:
-    current: list[Pod] = []
-    former: list[Pod] = []
+def split_by_generation(
+    pods: Iterable[ObservedPod], generation: int
+) -> tuple[list[ObservedPod], list[ObservedPod]]:
+    current: list[ObservedPod] = []
+    former: list[ObservedPod] = []
     for pod in pods:
         (former if generation_of(pod) < generation else current).append(pod)
     return current, former
 
 
-def judged(policy: RestartPolicy, pod: Pod, container: str) -> Judgement:
+def gang_failure_action(policy: RestartPolicy, pod: ObservedPod, container: str) -> FailureAction:
     """Return the action for a failed pod of a job that restarts together.
 
     The annotation asks for restarts, also if the restart policy is Never. Only an exit code that is
     permanent ends the job.
     """
     if policy is RestartPolicy.EXIT_CODE:
-        return judge(policy, pod, container)
-    return Judgement.REPLACE
+        return failure_action(policy, pod, container)
+    return FailureAction.REPLACE
 
 
-def taken_away(gang: Gang) -> list[Pod]:
+def externally_deleted(gang: ReplicaGang) -> list[ObservedPod]:
     """List the replicas that are being deleted by another component before they have succeeded."""
     slots = chain.from_iterable(
         ((pod, index in role.completed) for index, pod in enumerate(role.pods) if pod)
         for role in gang.roles.values()
     )
-    return [pod for pod, completed in slots if pod.terminating and not completed]
+    return [pod for pod, completed in slots if pod.is_terminating and not completed]
 
 
-def outgrown(job: TrainingJob, gang: Gang) -> bool:
-    now = world(job)
-    recorded = (pod.metadata.annotations.get(WORLD) for pod in (*gang.pods, *gang.surplus))
+def was_resized(job: NormalizedJob, gang: ReplicaGang) -> bool:
+    now = format_replicas(job)
+    recorded = (
+        pod.metadata.annotations.get(REPLICAS_ANNOTATION) for pod in (*gang.pods, *gang.surplus)
+    )
     return any(world is not None and world != now for world in recorded)

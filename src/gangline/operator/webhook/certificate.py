@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-BACKDATED = timedelta(hours=1)
+CLOCK_SKEW = timedelta(hours=1)
 """Allowed difference between the clocks of callers and ours."""
 AUTHORITY = "gangline-operator webhook authority"
 
@@ -26,7 +26,7 @@ class UnusableCertificate(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class CertificateAuthority:
     """A CA certificate that callers trust, as PEM."""
 
     pem: str
@@ -35,12 +35,12 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ServingCertificate:
     """A serving certificate with its key, as PEM, and the CA that signed it."""
 
     certificate: str
     key: str
-    authority: Authority
+    authority: CertificateAuthority
     names: frozenset[str]
     """Host names and addresses that the certificate is valid for."""
     issued: datetime
@@ -51,9 +51,11 @@ class Pair:
         return f"Pair(names={sorted(self.names)}, issued={self.issued}, expires={self.expires})"
 
 
-def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
+def issue_certificate(
+    names: Iterable[str], now: datetime, lifetime: timedelta
+) -> ServingCertificate:
     """Issue a serving certificate for these names, and its CA."""
-    begins, ends = now.replace(microsecond=0) - BACKDATED, now.replace(microsecond=0) + lifetime
+    begins, ends = now.replace(microsecond=0) - CLOCK_SKEW, now.replace(microsecond=0) + lifetime
     hosts_and_addresses = frozenset(names)
     # A unique name: of two CAs with one name a caller may try only the wrong one.
     issuer = _name(f"{AUTHORITY} {x509.random_serial_number():x}"[:64])
@@ -84,13 +86,13 @@ def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    trusted = Authority(_pem(authority), begins + BACKDATED, ends)
-    return Pair(
-        _pem(serving), secret.decode(), trusted, hosts_and_addresses, begins + BACKDATED, ends
+    trusted = CertificateAuthority(_pem(authority), begins + CLOCK_SKEW, ends)
+    return ServingCertificate(
+        _pem(serving), secret.decode(), trusted, hosts_and_addresses, begins + CLOCK_SKEW, ends
     )
 
 
-def read_authorities(bundle: str) -> list[Authority]:
+def read_authorities(bundle: str) -> list[CertificateAuthority]:
     """Parse the CA certificates of a PEM bundle, sorted from oldest to newest.
 
     Raises:
@@ -102,13 +104,15 @@ def read_authorities(bundle: str) -> list[Authority]:
     except ValueError as error:
         raise UnusableCertificate(f"is not a list of certificates: {error}") from error
     authorities = [
-        Authority(pem, each.not_valid_before_utc + BACKDATED, each.not_valid_after_utc)
+        CertificateAuthority(pem, each.not_valid_before_utc + CLOCK_SKEW, each.not_valid_after_utc)
         for pem, each in read.items()
     ]
     return sorted(authorities, key=lambda authority: (authority.issued, authority.pem))
 
 
-def read_pair(certificate: str, key: str, authorities: Iterable[Authority]) -> Pair:
+def read_certificate(
+    certificate: str, key: str, authorities: Iterable[CertificateAuthority]
+) -> ServingCertificate:
     """Parse a certificate and its key, and find the one of ``authorities`` that signed it.
 
     Raises:
@@ -126,17 +130,17 @@ def read_pair(certificate: str, key: str, authorities: Iterable[Authority]) -> P
     signer = next((each for each in authorities if _signed(each, serving)), None)
     if signer is None:
         raise UnusableCertificate("is not signed by any of the stored authorities")
-    return Pair(
+    return ServingCertificate(
         certificate,
         key,
         signer,
         frozenset(str(host.value) for host in hosts),
-        serving.not_valid_before_utc + BACKDATED,
+        serving.not_valid_before_utc + CLOCK_SKEW,
         min(serving.not_valid_after_utc, signer.expires),
     )
 
 
-def _signed(authority: Authority, certificate: x509.Certificate) -> bool:
+def _signed(authority: CertificateAuthority, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(
             x509.load_pem_x509_certificate(authority.pem.encode())

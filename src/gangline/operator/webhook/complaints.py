@@ -3,19 +3,19 @@
 import logging
 
 
-class Complaints:
+class DeduplicatedWarnings:
     """Remembers the last warning about each subject."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
-    def say(self, about: str, text: str) -> None:
+    def warn(self, subject: str, text: str) -> None:
         """Log a warning, unless it equals the last one about the subject."""
-        if self._said.get(about) != text:
-            self._said[about] = text
+        if self._logged.get(subject) != text:
+            self._logged[subject] = text
             self._log.warning("%s", text)
 
-    def settle(self, about: str) -> None:
+    def clear(self, subject: str) -> None:
         """Record that a problem is resolved."""
-        self._said.pop(about, None)
+        self._logged.pop(subject, None)

@@ -6,32 +6,32 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.operator.frameworks.base import Framework
 from gangline.operator.webhook import configuration, review
-from gangline.operator.webhook.advice import advise
-from gangline.operator.webhook.defaults import Defaulting
-from gangline.operator.webhook.keeper import Keeper
-from gangline.operator.webhook.registration import Registration
-from gangline.operator.webhook.server import Server
+from gangline.operator.webhook.advice import list_warnings
+from gangline.operator.webhook.defaults import JobDefaulter
+from gangline.operator.webhook.keeper import CertificateController
+from gangline.operator.webhook.registration import WebhookRegistration
+from gangline.operator.webhook.server import WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
-from gangline.operator.webhook.shared_secret import SharedSecret
+from gangline.operator.webhook.shared_secret import CertificateSecret
 
-REMOVE_WITHIN_S = 2.0
+REMOVE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class RunningWebhook:
     """A running webhook."""
 
-    keeper: Keeper
-    server: Server
+    controller: CertificateController
+    server: WebhookServer
 
 
 @asynccontextmanager
-async def admission(
-    client: Client, settings: WebhookSettings | None, frameworks: Sequence[Framework]
-) -> AsyncIterator[Webhook | None]:
+async def run_webhook(
+    client: ApiClient, settings: WebhookSettings | None, frameworks: Sequence[Framework]
+) -> AsyncIterator[RunningWebhook | None]:
     """Run the webhook while the context is open; None without settings.
 
     Does not wait until it is served: the operator's work does not depend on it.
@@ -40,36 +40,38 @@ async def admission(
         yield None
         return
     server = _server(frameworks)
-    registration = Registration(client, settings, [framework.kind for framework in frameworks])
-    secret = SharedSecret(client, settings.secret, settings.namespace)
-    keeper = Keeper(settings, secret, server, registration)
+    registration = WebhookRegistration(
+        client, settings, [framework.kind for framework in frameworks]
+    )
+    secret = CertificateSecret(client, settings.secret, settings.namespace)
+    keeper = CertificateController(settings, secret, server, registration)
     task = asyncio.create_task(keeper.run(), name="webhook")
     try:
-        yield Webhook(keeper, server)
+        yield RunningWebhook(keeper, server)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        if settings.removed_at_end:
+        if settings.remove_at_end:
             with suppress(TimeoutError):
-                async with asyncio.timeout(REMOVE_WITHIN_S):
+                async with asyncio.timeout(REMOVE_TIMEOUT_S):
                     await registration.remove()
         await server.stop()
 
 
-async def withdraw(client: Client, settings: WebhookSettings) -> None:
+async def remove_webhook(client: ApiClient, settings: WebhookSettings) -> None:
     """Remove configurations of an earlier run if the webhook is now disabled."""
-    await Registration(client, settings, []).remove()
+    await WebhookRegistration(client, settings, []).remove()
 
 
-def _server(frameworks: Sequence[Framework]) -> Server:
-    defaulting = Defaulting(frameworks)
-    return Server(
+def _server(frameworks: Sequence[Framework]) -> WebhookServer:
+    defaulting = JobDefaulter(frameworks)
+    return WebhookServer(
         {
             configuration.PATHS[configuration.VALIDATING.kind]: partial(
-                review.judge, advise=advise
+                review.validate, warnings_for=list_warnings
             ),
             configuration.PATHS[configuration.MUTATING.kind]: partial(
-                review.complete, defaults=defaulting.operations
+                review.mutate, defaults_for=defaulting.patch_operations
             ),
         }
     )

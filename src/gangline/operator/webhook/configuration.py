@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gangline.api.resource import Resource
-from gangline.operator.job import Kind
+from gangline.operator.job import JobKindInfo
 from gangline.operator.webhook.certificate import (
-    Authority,
+    CertificateAuthority,
     UnusableCertificate,
     read_authorities,
 )
-from gangline.operator.webhook.keyring import Keyring, ordered
-from gangline.operator.webhook.settings import Validity, WebhookSettings
+from gangline.operator.webhook.keyring import CertificateSet, sort_authorities
+from gangline.operator.webhook.settings import CertificateValidity, WebhookSettings
 
 GROUP = "admissionregistration.k8s.io"
 VALIDATING = Resource(
@@ -38,26 +38,26 @@ MUTATING = Resource(
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
-BOTH = (MUTATING, VALIDATING)
+CONFIGURATION_RESOURCES = (MUTATING, VALIDATING)
 PATHS = {VALIDATING.kind: "/validate", MUTATING.kind: "/default"}
 _NAMES = {VALIDATING.kind: "validate.jobs.gangline.dev", MUTATING.kind: "default.jobs.gangline.dev"}
 
-OWNED = {"app.kubernetes.io/managed-by": "gangline-operator"}
+OWNER_LABELS = {"app.kubernetes.io/managed-by": "gangline-operator"}
 """The label of objects that the operator created and may change."""
 
 Manifest = Mapping[str, Any]
 
 
 def is_owned(manifest: Manifest) -> bool:
-    labels = _at(manifest, "metadata", "labels") or {}
-    return OWNED.items() <= dict(labels).items()
+    labels = _get_path(manifest, "metadata", "labels") or {}
+    return OWNER_LABELS.items() <= dict(labels).items()
 
 
-def wanted(
+def desired_configuration(
     resource: Resource[dict[str, Any]],
     settings: WebhookSettings,
-    kinds: Sequence[Kind],
-    authorities: Iterable[Authority],
+    kinds: Sequence[JobKindInfo],
+    authorities: Iterable[CertificateAuthority],
     port: int,
 ) -> dict[str, Any]:
     """Build a webhook configuration.
@@ -74,7 +74,7 @@ def wanted(
     webhook: dict[str, Any] = {
         "name": _NAMES[resource.kind],
         "clientConfig": {**client, "caBundle": base64.b64encode(bundle.encode()).decode()},
-        "rules": [_rule(each) for each in sorted(_looked_at(resource, kinds), key=_order)],
+        "rules": [_rule(each) for each in sorted(_reviewed_resources(resource, kinds), key=_order)],
         "namespaceSelector": _namespaces(settings.namespaces),
         "failurePolicy": str(settings.failure_policy),
         "matchPolicy": "Equivalent",
@@ -85,62 +85,62 @@ def wanted(
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
-        "metadata": {"name": settings.configuration, "labels": dict(OWNED)},
+        "metadata": {"name": settings.configuration, "labels": dict(OWNER_LABELS)},
         "webhooks": [webhook],
     }
 
 
-def bundle_for(
-    keyring: Keyring, existing: Manifest | None, now: datetime, validity: Validity
-) -> tuple[Authority, ...]:
+def authorities_for(
+    keyring: CertificateSet, existing: Manifest | None, now: datetime, validity: CertificateValidity
+) -> tuple[CertificateAuthority, ...]:
     """Return the CAs that a configuration should contain.
 
     While certificates are rotated, the CAs that it contains already stay: a replica of the operator
     that has not read the Secret yet may serve under one of them.
     """
-    if not keyring.in_motion(now, validity):
+    if not keyring.is_rotating(now, validity):
         return keyring.trusted
     before = [each for each in authorities_in(existing) if now < each.expires]
-    return ordered([*keyring.trusted, *before])
+    return sort_authorities([*keyring.trusted, *before])
 
 
-def authorities_in(existing: Manifest | None) -> tuple[Authority, ...]:
+def authorities_in(existing: Manifest | None) -> tuple[CertificateAuthority, ...]:
     """Parse the CAs in a configuration; empty if they cannot be parsed."""
     webhooks = (existing or {}).get("webhooks") or []
-    bundle = _at(webhooks[0], "clientConfig", "caBundle") if webhooks else ""
+    bundle = _get_path(webhooks[0], "clientConfig", "caBundle") if webhooks else ""
     try:
         return tuple(read_authorities(base64.b64decode(bundle or "", validate=True).decode()))
     except (binascii.Error, ValueError, UnusableCertificate):
         return ()
 
 
-def agrees(existing: Any, manifest: Any) -> bool:
+def contains(existing: Any, manifest: Any) -> bool:
     """Return whether ``existing`` contains ``manifest``; {} stands for nothing."""
     if manifest == {}:
         return not existing
     if isinstance(manifest, Mapping) and isinstance(existing, Mapping):
-        return all(agrees(existing.get(name), value) for name, value in manifest.items())
+        return all(contains(existing.get(name), value) for name, value in manifest.items())
     if isinstance(manifest, list) and isinstance(existing, list):
         pairs = zip(existing, manifest, strict=False)
-        return len(existing) == len(manifest) and all(agrees(old, new) for old, new in pairs)
+        return len(existing) == len(manifest) and all(contains(old, new) for old, new in pairs)
     return bool(existing == manifest)
 
 
-def _looked_at(
-    resource: Resource[dict[str, Any]], kinds: Sequence[Kind]
-) -> Iterator[Kind | Resource[Any]]:
+def _reviewed_resources(
+    resource: Resource[dict[str, Any]], kinds: Sequence[JobKindInfo]
+) -> Iterator[JobKindInfo | Resource[Any]]:
     """Jobs, and for validation the related resources, which have no defaults."""
     for kind in kinds:
         yield kind
         if resource is VALIDATING:
-            yield from kind.companions
+            yield from kind.related_resources
 
 
-def _order(kind: Kind | Resource[Any]) -> tuple[str, str]:
+def _order(kind: JobKindInfo | Resource[Any]) -> tuple[str, str]:
     return kind.group, kind.plural
 
 
-def _rule(kind: Kind | Resource[Any]) -> dict[str, Any]:
+def _rule(kind: JobKindInfo | Resource[Any]) -> dict[str, Any]:
     return {
         "operations": ["CREATE", "UPDATE"],
         "apiGroups": [kind.group],
@@ -167,7 +167,7 @@ def _client(settings: WebhookSettings, path: str, port: int) -> dict[str, Any]:
     return {"url": f"https://{host}{place}{parts.path.rstrip('/')}{path}"}
 
 
-def _at(manifest: Any, *way: str) -> Any:
+def _get_path(manifest: Any, *way: str) -> Any:
     for step in way:
         manifest = manifest.get(step) if isinstance(manifest, Mapping) else None
     return manifest

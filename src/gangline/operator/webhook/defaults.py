@@ -22,32 +22,32 @@ import msgspec
 
 from gangline.api.kubeflow import MANAGED_BY_US, ReplicaSpec, RunPolicy
 from gangline.api.meta import Object
-from gangline.api.resources import CUSTOM
+from gangline.api.resources import CUSTOM_RESOURCES
 from gangline.operator.frameworks.base import Framework
-from gangline.operator.job import TrainingJob
-from gangline.operator.stored import StoredJob
+from gangline.operator.job import NormalizedJob
+from gangline.operator.stored import RawJob
 
 Operation = dict[str, Any]
 
-_STORED = msgspec.json.Decoder(StoredJob)
+_STORED = msgspec.json.Decoder(RawJob)
 
 
-class Places(NamedTuple):
+class DefaultedFields(NamedTuple):
     """The fields of a kind that have defaults; None: the kind has no such field."""
 
-    roles: str | None
+    roles_field: str | None
     """The field of the specification that maps roles to replica specs."""
-    clean_up: tuple[str, ...] | None
+    clean_up_path: tuple[str, ...] | None
     """The path of the clean-up policy."""
 
 
-class Defaulting:
+class JobDefaulter:
     """Computes the defaults of jobs of the enabled kinds."""
 
     def __init__(self, frameworks: Sequence[Framework]) -> None:
         self._frameworks = {(f.kind.api_version, f.kind.kind): f for f in frameworks}
 
-    def operations(self, manifest: Mapping[str, Any]) -> list[Operation]:
+    def patch_operations(self, manifest: Mapping[str, Any]) -> list[Operation]:
         """List the JSON patch operations that write a job's defaults into it.
 
         Empty for a job with errors, which has no reliable reading, and for one with another
@@ -55,26 +55,29 @@ class Defaulting:
         """
         version, kind = str(manifest.get("apiVersion")), str(manifest.get("kind"))
         framework = self._frameworks.get((version, kind))
-        places = _places(version, kind)
+        places = _defaulted_fields(version, kind)
         if framework is None or places is None:
             return []
         reading = framework.read(_STORED.decode(msgspec.json.encode(manifest)))
-        if reading.mistakes or reading.job.policy.managed_by not in (None, MANAGED_BY_US):
+        if reading.spec_errors or reading.job.policy.managed_by not in (None, MANAGED_BY_US):
             return []
         spec = manifest["spec"]
-        return [*_clean_up(spec, places, reading.job), *_roles(spec, places, reading.job)]
+        return [
+            *_clean_up_operations(spec, places, reading.job),
+            *_role_operations(spec, places, reading.job),
+        ]
 
 
 @cache
-def _places(api_version: str, kind: str) -> Places | None:
+def _defaulted_fields(api_version: str, kind: str) -> DefaultedFields | None:
     """Derive the fields from the structs of the kind."""
-    for resource in CUSTOM:
+    for resource in CUSTOM_RESOURCES:
         if (resource.api_version, resource.kind) == (api_version, kind):
-            return _places_of(resource.type)
+            return _defaulted_fields_of(resource.type)
     return None
 
 
-def _places_of(type_: type[Object]) -> Places | None:
+def _defaulted_fields_of(type_: type[Object]) -> DefaultedFields | None:
     spec = get_type_hints(type_).get("spec")
     if spec is None:
         return None
@@ -86,31 +89,35 @@ def _places_of(type_: type[Object]) -> Places | None:
         # If a kind has two fields, the one with lower precedence: the user may set the other later.
         own = "clean_pod_policy" in fields
         clean_up = ("cleanPodPolicy",) if own else ("runPolicy", "cleanPodPolicy")
-    return Places(roles[0] if roles else None, clean_up)
+    return DefaultedFields(roles[0] if roles else None, clean_up)
 
 
-def _clean_up(spec: Mapping[str, Any], places: Places, job: TrainingJob) -> Iterator[Operation]:
-    if places.clean_up is None or job.policy.clean_after_failure is not None:
+def _clean_up_operations(
+    spec: Mapping[str, Any], places: DefaultedFields, job: NormalizedJob
+) -> Iterator[Operation]:
+    if places.clean_up_path is None or job.policy.clean_after_failure is not None:
         return
     policy = spec.get("runPolicy") or {}
     if policy.get("cleanPodPolicy") is not None or spec.get("cleanPodPolicy") is not None:
         return
     value: Any = str(job.policy.clean_pods)
-    if len(places.clean_up) > 1 and spec.get("runPolicy") is None:
+    if len(places.clean_up_path) > 1 and spec.get("runPolicy") is None:
         yield _add(("spec", "runPolicy"), {"cleanPodPolicy": value})
     else:
-        yield _add(("spec", *places.clean_up), value)
+        yield _add(("spec", *places.clean_up_path), value)
 
 
-def _roles(spec: Mapping[str, Any], places: Places, job: TrainingJob) -> Iterator[Operation]:
-    if places.roles is None:
+def _role_operations(
+    spec: Mapping[str, Any], places: DefaultedFields, job: NormalizedJob
+) -> Iterator[Operation]:
+    if places.roles_field is None:
         return
     known = {role.name.lower(): role for role in job.roles}
-    for key, replica in spec[places.roles].items():
+    for key, replica in spec[places.roles_field].items():
         role = known.get(key.lower())
         if role is None:
             continue
-        here = ("spec", places.roles, key)
+        here = ("spec", places.roles_field, key)
         if replica.get("replicas") is None:
             yield _add((*here, "replicas"), role.replicas)
         if replica.get("restartPolicy") is None:

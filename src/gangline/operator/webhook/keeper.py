@@ -13,31 +13,31 @@ from datetime import UTC, datetime
 
 from gangline.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, Forbidden
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.certificate import Authority, Pair
-from gangline.operator.webhook.complaints import Complaints
-from gangline.operator.webhook.keyring import Keyring
-from gangline.operator.webhook.registration import Registration
-from gangline.operator.webhook.server import Server
+from gangline.operator.webhook.certificate import CertificateAuthority, ServingCertificate
+from gangline.operator.webhook.complaints import DeduplicatedWarnings
+from gangline.operator.webhook.keyring import CertificateSet
+from gangline.operator.webhook.registration import WebhookRegistration
+from gangline.operator.webhook.server import WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
-from gangline.operator.webhook.shared_secret import SharedSecret
+from gangline.operator.webhook.shared_secret import CertificateSecret
 
 log = logging.getLogger(__name__)
 
 RETRY_S = (1.0, 60.0)
 """The first and the longest delay in seconds after an error."""
-COLLISION_S = 0.2
-SOON_S = 0.05
+CONFLICT_RETRY_S = 0.2
+MIN_WAIT_S = 0.05
 
 
-class Keeper:
+class CertificateController:
     """Reconciles one webhook. Call ``run`` in a task."""
 
     def __init__(
         self,
         settings: WebhookSettings,
-        secret: SharedSecret,
-        server: Server,
-        registration: Registration,
+        secret: CertificateSecret,
+        server: WebhookServer,
+        registration: WebhookRegistration,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
@@ -45,9 +45,9 @@ class Keeper:
         self._server = server
         self._registration = registration
         self._clock = clock
-        self._held: Pair | None = None
-        self._known: frozenset[Authority] = frozenset()
-        self._complaints = Complaints(log)
+        self._serving: ServingCertificate | None = None
+        self._registered_authorities: frozenset[CertificateAuthority] = frozenset()
+        self._complaints = DeduplicatedWarnings(log)
         self.registered = asyncio.Event()
         """Set once the webhook is registered with the API server."""
 
@@ -56,20 +56,20 @@ class Keeper:
         retry_s = RETRY_S[0]
         while True:
             try:
-                wait_s = await self.look()
+                wait_s = await self.reconcile()
                 retry_s = RETRY_S[0]
-                self._complaints.settle("look")
+                self._complaints.clear("look")
             except (Conflict, AlreadyExists):
-                wait_s = COLLISION_S * random.random()
+                wait_s = CONFLICT_RETRY_S * random.random()
             except (ApiError, ConfigError, OSError) as error:
-                self._complaints.say("look", _explained(error, self._settings))
+                self._complaints.warn("look", _explain(error, self._settings))
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_S[1])
             except Exception:  # the outermost loop: an error must not end the operator
                 log.exception("webhook failed and is retried")
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_S[1])
             await asyncio.sleep(wait_s)
 
-    async def look(self) -> float:
+    async def reconcile(self) -> float:
         """Run one pass; return the seconds until the next one.
 
         Raises:
@@ -79,41 +79,48 @@ class Keeper:
         """
         now, settings = self._clock(), self._settings
         secret, found = await self._secret.load(now)
-        desired = keyring.plan(
-            found, self._held, settings.names, now, settings.validity, self._known
+        desired = keyring.plan_rotation(
+            found,
+            self._serving,
+            settings.names,
+            now,
+            settings.validity,
+            self._registered_authorities,
         )
         if desired != found:
             await self._secret.store(secret, desired)
         if not self._server.is_serving:
             await self._server.start(settings.address, desired.serving)
-            self._held = desired.serving
+            self._serving = desired.serving
             log.info("webhook is serving", extra={"port": self._server.port})
         try:
-            self._known = await self._registration.tell(desired, self._server.port, now)
+            self._registered_authorities = await self._registration.register(
+                desired, self._server.port, now
+            )
             self.registered.set()
         finally:
             # All replicas serve the same certificate, even if the registration failed.
-            self._show(desired.serving)
-        return self._wait_s(desired, now)
+            self._set_certificate(desired.serving)
+        return self._requeue_delay(desired, now)
 
-    def _show(self, pair: Pair) -> None:
-        if pair != self._held:
-            self._server.show(pair)
-            self._held = pair
+    def _set_certificate(self, pair: ServingCertificate) -> None:
+        if pair != self._serving:
+            self._server.set_certificate(pair)
+            self._serving = pair
             log.info(
                 "webhook certificate is replaced",
                 extra={"served_until": pair.expires.isoformat()},
             )
 
-    def _wait_s(self, ring: Keyring, now: datetime) -> float:
-        usual_s = self._settings.look_every_s * (0.9 + 0.2 * random.random())
-        if ring.next is None or ring.next.authority not in self._known:
+    def _requeue_delay(self, ring: CertificateSet, now: datetime) -> float:
+        usual_s = self._settings.resync_s * (0.9 + 0.2 * random.random())
+        if ring.next is None or ring.next.authority not in self._registered_authorities:
             return usual_s
-        ripe_s = (ring.ripe(self._settings.validity) - now).total_seconds()
-        return min(usual_s, max(ripe_s, SOON_S))
+        ripe_s = (ring.promotion_time(self._settings.validity) - now).total_seconds()
+        return min(usual_s, max(ripe_s, MIN_WAIT_S))
 
 
-def _explained(error: Exception, settings: WebhookSettings) -> str:
+def _explain(error: Exception, settings: WebhookSettings) -> str:
     match error:
         case Forbidden():
             remedy = "grant what docs/operator.md lists under Webhook, or use --webhook off"

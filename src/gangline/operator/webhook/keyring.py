@@ -22,59 +22,59 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gangline.operator.webhook.certificate import (
-    Authority,
-    Pair,
+    CertificateAuthority,
+    ServingCertificate,
     UnusableCertificate,
-    issue,
+    issue_certificate,
     read_authorities,
-    read_pair,
+    read_certificate,
 )
-from gangline.operator.webhook.settings import Validity
+from gangline.operator.webhook.settings import CertificateValidity
 
 CERTIFICATE, KEY, AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
 NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
-CHANGED = "changed"
+CHANGED_AT = "changed"
 
 
 @dataclass(frozen=True, slots=True)
-class Keyring:
+class CertificateSet:
     """The content of the Secret."""
 
-    serving: Pair
-    next: Pair | None
-    former: tuple[Authority, ...]
+    serving: ServingCertificate
+    next: ServingCertificate | None
+    previous: tuple[CertificateAuthority, ...]
     """CAs of certificates that some replica may still serve."""
-    changed: datetime
+    changed_at: datetime
     """Time of the last step, by the clock of the replica that wrote it."""
 
     @property
-    def trusted(self) -> tuple[Authority, ...]:
+    def trusted(self) -> tuple[CertificateAuthority, ...]:
         """All CAs that callers must trust, sorted from oldest to newest."""
         pairs = [self.serving, *([self.next] if self.next else [])]
-        return ordered([*self.former, *(pair.authority for pair in pairs)])
+        return sort_authorities([*self.previous, *(pair.authority for pair in pairs)])
 
-    def in_motion(self, now: datetime, validity: Validity) -> bool:
+    def is_rotating(self, now: datetime, validity: CertificateValidity) -> bool:
         """Return whether replicas may be at different steps of a rotation."""
-        return now < self.changed + 3 * validity.settle
+        return now < self.changed_at + 3 * validity.propagation
 
-    def ripe(self, validity: Validity) -> datetime:
+    def promotion_time(self, validity: CertificateValidity) -> datetime:
         """Return when callers trust the next certificate, provided that it is registered."""
-        return self.changed + validity.settle
+        return self.changed_at + validity.propagation
 
 
-def ordered(authorities: list[Authority]) -> tuple[Authority, ...]:
+def sort_authorities(authorities: list[CertificateAuthority]) -> tuple[CertificateAuthority, ...]:
     """Sort without duplicates, oldest first: every replica writes the same bundle."""
     return tuple(sorted(set(authorities), key=lambda each: (each.issued, each.pem)))
 
 
-def plan(
-    found: Keyring | None,
-    held: Pair | None,
+def plan_rotation(
+    stored: CertificateSet | None,
+    serving: ServingCertificate | None,
     names: frozenset[str],
     now: datetime,
-    validity: Validity,
-    known: frozenset[Authority],
-) -> Keyring:
+    validity: CertificateValidity,
+    registered: frozenset[CertificateAuthority],
+) -> CertificateSet:
     """Return the desired content of the Secret; equal to ``found`` if no change is needed.
 
     Args:
@@ -85,60 +85,71 @@ def plan(
         validity: how long certificates are valid.
         known: the CAs in the webhook configurations.
     """
-    if found is None:
-        return _anew(held, names, now, validity)
-    found = _without_former(found, now, validity)
-    if not _usable(found.serving, names, now):
-        return _at_once(found, names, now, validity)
-    following = found.next
+    if stored is None:
+        return _without_secret(serving, names, now, validity)
+    stored = _drop_expired_authorities(stored, now, validity)
+    if not _is_usable(stored.serving, names, now):
+        return _replace_immediately(stored, names, now, validity)
+    following = stored.next
     if following is None:
-        if now < found.serving.expires - validity.renewed_before:
-            return found
-        made = issue(names | found.serving.names, now, validity.lifetime)
-        return replace(found, next=made, changed=_stamp(now))
-    if not _usable(following, names, now):
-        made = issue(names | following.names, now, validity.lifetime)
-        return replace(found, next=made, changed=_stamp(now))
-    if following.authority in known and now >= found.ripe(validity):
-        former = ordered([*found.former, found.serving.authority])
-        return Keyring(following, None, former, _stamp(now))
-    return found
+        if now < stored.serving.expires - validity.renew_before:
+            return stored
+        made = issue_certificate(names | stored.serving.names, now, validity.lifetime)
+        return replace(stored, next=made, changed_at=_stamp(now))
+    if not _is_usable(following, names, now):
+        made = issue_certificate(names | following.names, now, validity.lifetime)
+        return replace(stored, next=made, changed_at=_stamp(now))
+    if following.authority in registered and now >= stored.promotion_time(validity):
+        former = sort_authorities([*stored.previous, stored.serving.authority])
+        return CertificateSet(following, None, former, _stamp(now))
+    return stored
 
 
-def _usable(pair: Pair, names: frozenset[str], now: datetime) -> bool:
+def _is_usable(pair: ServingCertificate, names: frozenset[str], now: datetime) -> bool:
     return now < pair.expires and names <= pair.names
 
 
-def _anew(held: Pair | None, names: frozenset[str], now: datetime, validity: Validity) -> Keyring:
+def _without_secret(
+    held: ServingCertificate | None,
+    names: frozenset[str],
+    now: datetime,
+    validity: CertificateValidity,
+) -> CertificateSet:
     """Start without a Secret, from the served certificate, which callers trust."""
-    if held is None or not _usable(held, names, now):
-        return Keyring(issue(names, now, validity.lifetime), None, (), _stamp(now))
-    following = issue(names | held.names, now, validity.lifetime)
-    return Keyring(held, following, (), _stamp(now))
+    if held is None or not _is_usable(held, names, now):
+        return CertificateSet(
+            issue_certificate(names, now, validity.lifetime), None, (), _stamp(now)
+        )
+    following = issue_certificate(names | held.names, now, validity.lifetime)
+    return CertificateSet(held, following, (), _stamp(now))
 
 
-def _at_once(found: Keyring, names: frozenset[str], now: datetime, validity: Validity) -> Keyring:
+def _replace_immediately(
+    found: CertificateSet, names: frozenset[str], now: datetime, validity: CertificateValidity
+) -> CertificateSet:
     """Replace a certificate that callers cannot accept any more: waiting would not help."""
-    former = ordered([*found.former, found.serving.authority])
-    if found.next and _usable(found.next, names, now):
-        return Keyring(found.next, None, former, _stamp(now))
+    former = sort_authorities([*found.previous, found.serving.authority])
+    if found.next and _is_usable(found.next, names, now):
+        return CertificateSet(found.next, None, former, _stamp(now))
     # Valid for its former names too: replicas with different settings must not replace it in turns.
-    made = issue(names | found.serving.names, now, validity.lifetime)
-    return Keyring(made, None, former, _stamp(now))
+    made = issue_certificate(names | found.serving.names, now, validity.lifetime)
+    return CertificateSet(made, None, former, _stamp(now))
 
 
-def _without_former(found: Keyring, now: datetime, validity: Validity) -> Keyring:
+def _drop_expired_authorities(
+    found: CertificateSet, now: datetime, validity: CertificateValidity
+) -> CertificateSet:
     """Drop CAs without a served certificate."""
-    if found.next is None and not found.in_motion(now, validity):
-        return replace(found, former=())
-    return replace(found, former=tuple(each for each in found.former if now < each.expires))
+    if found.next is None and not found.is_rotating(now, validity):
+        return replace(found, previous=())
+    return replace(found, previous=tuple(each for each in found.previous if now < each.expires))
 
 
 def _stamp(now: datetime) -> datetime:
     return now.replace(microsecond=0)
 
 
-def read(data: Mapping[str, str]) -> Keyring:
+def parse_certificate_set(data: Mapping[str, str]) -> CertificateSet:
     """Parse the data of the Secret.
 
     Raises:
@@ -158,17 +169,17 @@ def read(data: Mapping[str, str]) -> Keyring:
     with contextlib.suppress(UnusableCertificate):
         following = _pair(texts, NEXT_CERTIFICATE, NEXT_KEY, authorities)
     used = {serving.authority} | ({following.authority} if following else set())
-    former = ordered([each for each in authorities if each not in used])
-    return Keyring(serving, following, former, _changed(texts, following or serving))
+    former = sort_authorities([each for each in authorities if each not in used])
+    return CertificateSet(serving, following, former, _changed(texts, following or serving))
 
 
-def write(keyring: Keyring) -> dict[str, str]:
+def format_certificate_set(keyring: CertificateSet) -> dict[str, str]:
     """Convert to the data of a Secret."""
     texts = {
         CERTIFICATE: keyring.serving.certificate,
         KEY: keyring.serving.key,
         AUTHORITIES: "".join(authority.pem for authority in keyring.trusted),
-        CHANGED: keyring.changed.isoformat(),
+        CHANGED_AT: keyring.changed_at.isoformat(),
     }
     if keyring.next:
         texts |= {NEXT_CERTIFICATE: keyring.next.certificate, NEXT_KEY: keyring.next.key}
@@ -176,17 +187,17 @@ def write(keyring: Keyring) -> dict[str, str]:
 
 
 def _pair(
-    texts: Mapping[str, str], certificate: str, key: str, authorities: list[Authority]
-) -> Pair:
+    texts: Mapping[str, str], certificate: str, key: str, authorities: list[CertificateAuthority]
+) -> ServingCertificate:
     try:
-        return read_pair(texts.get(certificate, ""), texts.get(key, ""), authorities)
+        return read_certificate(texts.get(certificate, ""), texts.get(key, ""), authorities)
     except UnusableCertificate as error:
         raise UnusableCertificate(f"{certificate} {error}") from error
 
 
-def _changed(texts: Mapping[str, str], newest: Pair) -> datetime:
+def _changed(texts: Mapping[str, str], newest: ServingCertificate) -> datetime:
     try:
-        changed = datetime.fromisoformat(texts.get(CHANGED, ""))
+        changed = datetime.fromisoformat(texts.get(CHANGED_AT, ""))
     except ValueError:
         return newest.issued
     return changed if changed.tzinfo else newest.issued

@@ -6,30 +6,34 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.resource import Resource
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ApiError, ConfigError, NotFound
-from gangline.operator.job import Kind
+from gangline.operator.job import JobKindInfo
 from gangline.operator.webhook import configuration
-from gangline.operator.webhook.certificate import Authority
-from gangline.operator.webhook.complaints import Complaints
-from gangline.operator.webhook.keyring import Keyring
+from gangline.operator.webhook.certificate import CertificateAuthority
+from gangline.operator.webhook.complaints import DeduplicatedWarnings
+from gangline.operator.webhook.keyring import CertificateSet
 from gangline.operator.webhook.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 
-MANAGER = "gangline-operator"
+FIELD_MANAGER = "gangline-operator"
 
 
-class Registration:
+class WebhookRegistration:
     """Writes the webhook configurations."""
 
-    def __init__(self, client: Client, settings: WebhookSettings, kinds: Sequence[Kind]) -> None:
+    def __init__(
+        self, client: ApiClient, settings: WebhookSettings, kinds: Sequence[JobKindInfo]
+    ) -> None:
         self._client = client
         self._settings = settings
         self._kinds = kinds
-        self._complaints = Complaints(log)
+        self._complaints = DeduplicatedWarnings(log)
 
-    async def tell(self, ring: Keyring, port: int, now: datetime) -> frozenset[Authority]:
+    async def register(
+        self, ring: CertificateSet, port: int, now: datetime
+    ) -> frozenset[CertificateAuthority]:
         """Update both configurations; return the CAs that both contain.
 
         Raises:
@@ -37,13 +41,14 @@ class Registration:
             ApiError: one cannot be read or written.
         """
         registered = [
-            await self._tell(resource, ring, port, now) for resource in configuration.BOTH
+            await self._register_one(resource, ring, port, now)
+            for resource in configuration.CONFIGURATION_RESOURCES
         ]
         return frozenset(ring.trusted) if all(registered) else frozenset()
 
     async def remove(self) -> None:
         """Delete the configurations, so that the API server does not call a stopped webhook."""
-        for resource in configuration.BOTH:
+        for resource in configuration.CONFIGURATION_RESOURCES:
             try:
                 existing = await self._get(resource)
                 if existing is not None and configuration.is_owned(existing):
@@ -51,19 +56,21 @@ class Registration:
             except (ApiError, ConfigError) as error:
                 log.debug("%s is not deleted: %s", resource.kind, error)
 
-    async def _tell(
-        self, resource: Resource[dict[str, Any]], ring: Keyring, port: int, now: datetime
+    async def _register_one(
+        self, resource: Resource[dict[str, Any]], ring: CertificateSet, port: int, now: datetime
     ) -> bool:
         existing = await self._get(resource)
         if existing is not None and not configuration.is_owned(existing):
-            self._complaints.say(resource.kind, self._another(resource.kind))
+            self._complaints.warn(resource.kind, self._not_owned_message(resource.kind))
             return False
-        self._complaints.settle(resource.kind)
-        bundle = configuration.bundle_for(ring, existing, now, self._settings.validity)
-        manifest = configuration.wanted(resource, self._settings, self._kinds, bundle, port)
-        if not configuration.agrees(existing, manifest):
+        self._complaints.clear(resource.kind)
+        bundle = configuration.authorities_for(ring, existing, now, self._settings.validity)
+        manifest = configuration.desired_configuration(
+            resource, self._settings, self._kinds, bundle, port
+        )
+        if not configuration.contains(existing, manifest):
             await self._client.apply(
-                resource, _at_version_of(existing, manifest), manager=MANAGER, force=True
+                resource, _with_version_of(existing, manifest), manager=FIELD_MANAGER, force=True
             )
             log.info("webhook is registered", extra={"kind": resource.kind})
         return True
@@ -74,16 +81,18 @@ class Registration:
         except NotFound:
             return None
 
-    def _another(self, kind: str) -> str:
+    def _not_owned_message(self, kind: str) -> str:
         return (
             f"{kind} {self._settings.configuration} does not belong to the operator (it has no "
-            f"label {configuration.OWNED}) and is not changed: jobs are validated when they run, "
+            f"label {configuration.OWNER_LABELS}) and is not changed: jobs are validated when they run, "
             "not when they are written. Remove it, or choose another name with "
             "--webhook-configuration"
         )
 
 
-def _at_version_of(existing: Mapping[str, Any] | None, manifest: dict[str, Any]) -> dict[str, Any]:
+def _with_version_of(
+    existing: Mapping[str, Any] | None, manifest: dict[str, Any]
+) -> dict[str, Any]:
     """Require the version that was read: another replica may have added a CA meanwhile."""
     if existing is None:
         return manifest

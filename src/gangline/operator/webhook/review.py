@@ -15,31 +15,31 @@ from typing import Any
 import msgspec
 
 from gangline.api.admission import AdmissionResponse
-from gangline.api.fielderror import FieldError, shown
+from gangline.api.fielderror import FieldError, format_value
 from gangline.api.meta import Status, StatusCause, StatusDetails, Wire
 from gangline.api.validation import validate_manifest
 
 API_VERSION = "admission.k8s.io/v1"
-MOST_CAUSES = 100
+MAX_CAUSES = 100
 """Number of errors in one response."""
-MOST_WARNINGS = 15
-LONGEST_WARNING = 256
+MAX_WARNINGS = 15
+MAX_WARNING_LENGTH = 256
 """The API server truncates longer warnings, and drops those beyond 4,096 characters in total."""
 
 Manifest = Mapping[str, Any]
-Advise = Callable[[Manifest], Sequence[FieldError]]
+WarningsFunction = Callable[[Manifest], Sequence[FieldError]]
 """Lists the warnings about a job."""
-Defaults = Callable[[Manifest], Sequence[Mapping[str, Any]]]
+DefaultsFunction = Callable[[Manifest], Sequence[Mapping[str, Any]]]
 """Lists the JSON patch operations that write a job's defaults into it."""
 
 _REASONS = {"is missing": "FieldValueRequired", "is not allowed": "FieldValueNotSupported"}
 
 
-class UnreadableReview(Exception):
+class InvalidReview(Exception):
     """The body is no admission review; the message gives the reason."""
 
 
-class Question(Wire):
+class ReviewRequest(Wire):
     """The fields of a review's request that the response depends on."""
 
     uid: str = ""
@@ -50,19 +50,19 @@ class Question(Wire):
     old_object: dict[str, Any] | None = None
 
     @property
-    def is_asked(self) -> bool:
+    def is_applicable(self) -> bool:
         """True if the request creates or updates an object that is not being deleted."""
         writes = self.operation in ("CREATE", "UPDATE") and not self.sub_resource
         return writes and not _part(self.object, "metadata").get("deletionTimestamp")
 
     @property
-    def names_kind(self) -> bool:
+    def has_kind(self) -> bool:
         """True if the object has an apiVersion and a kind."""
         named = self.object or {}
         return isinstance(named.get("apiVersion"), str) and isinstance(named.get("kind"), str)
 
     @property
-    def respecified(self) -> bool:
+    def spec_changed(self) -> bool:
         """True if the spec is new or changed."""
         if self.object is None or self.old_object is None:
             return True
@@ -72,63 +72,65 @@ class Question(Wire):
 class _Review(Wire):
     api_version: str = ""
     kind: str = ""
-    request: Question | None = None
+    request: ReviewRequest | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Review)
 
 
-def read(body: bytes) -> Question:
+def parse_review(body: bytes) -> ReviewRequest:
     """Parse the request of a review.
 
     Raises:
-        UnreadableReview: the body contains none.
+        InvalidReview: the body contains none.
     """
     try:
         review = _DECODER.decode(body)
     except RecursionError as error:
-        raise UnreadableReview("the body is nested too deeply") from error
+        raise InvalidReview("the body is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableReview(f"the body is no AdmissionReview: {error}") from error
+        raise InvalidReview(f"the body is no AdmissionReview: {error}") from error
     if (review.api_version, review.kind) != (API_VERSION, "AdmissionReview"):
         given = f"{review.kind or 'nothing'} of {review.api_version or 'no version'}"
-        raise UnreadableReview(f"the body is {shown(given)}, not AdmissionReview of {API_VERSION}")
+        raise InvalidReview(
+            f"the body is {format_value(given)}, not AdmissionReview of {API_VERSION}"
+        )
     if review.request is None or not review.request.uid:
-        raise UnreadableReview("the review has no request with a uid")
+        raise InvalidReview("the review has no request with a uid")
     return review.request
 
 
-def write(response: AdmissionResponse) -> bytes:
+def format_review(response: AdmissionResponse) -> bytes:
     # The struct omits fields that are False; an explicit False is clearer to readers of a log.
     fields = {"allowed": response.allowed, **msgspec.to_builtins(response)}
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": fields}
     return msgspec.json.encode(review)
 
 
-def judge(question: Question, advise: Advise) -> AdmissionResponse:
+def validate(request: ReviewRequest, warnings_for: WarningsFunction) -> AdmissionResponse:
     """Validate a job: deny with all errors, or allow with warnings."""
-    if not question.is_asked:
-        return AdmissionResponse(uid=question.uid, allowed=True)
-    if question.object is None or not question.names_kind:
-        return _refused(question.uid, "the request has no object with apiVersion and kind")
+    if not request.is_applicable:
+        return AdmissionResponse(uid=request.uid, allowed=True)
+    if request.object is None or not request.has_kind:
+        return _bad_request(request.uid, "the request has no object with apiVersion and kind")
     try:
-        mistakes = _brought_in(question.object, question.old_object)
+        mistakes = _new_errors(request.object, request.old_object)
         if mistakes:
-            return _denied(question, mistakes)
-        advice = _advice(question, advise)
+            return _deny(request, mistakes)
+        advice = _new_warnings(request, warnings_for)
     except RecursionError:
-        return _refused(question.uid, "the object is nested too deeply: take levels out of it")
-    return AdmissionResponse(uid=question.uid, allowed=True, warnings=advice or None)
+        return _bad_request(request.uid, "the object is nested too deeply: take levels out of it")
+    return AdmissionResponse(uid=request.uid, allowed=True, warnings=advice or None)
 
 
-def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
+def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionResponse:
     """Return the defaults of a job whose spec is written. Never denies: validation does."""
-    answer = AdmissionResponse(uid=question.uid, allowed=True)
-    if question.object is None or not question.names_kind:
+    answer = AdmissionResponse(uid=request.uid, allowed=True)
+    if request.object is None or not request.has_kind:
         return answer
     try:
-        writes = question.is_asked and question.respecified
-        operations = defaults(question.object) if writes else ()
+        writes = request.is_applicable and request.spec_changed
+        operations = defaults_for(request.object) if writes else ()
     except RecursionError:
         return answer
     if not operations:
@@ -137,7 +139,7 @@ def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
     return msgspec.structs.replace(answer, patch=patch, patch_type="JSONPatch")
 
 
-def _brought_in(new: Manifest, old: Manifest | None) -> list[FieldError]:
+def _new_errors(new: Manifest, old: Manifest | None) -> list[FieldError]:
     """Return the errors that the old object does not have."""
     mistakes = validate_manifest(new, strict=False, old=old)
     if old is None or not mistakes:
@@ -146,24 +148,26 @@ def _brought_in(new: Manifest, old: Manifest | None) -> list[FieldError]:
     return [mistake for mistake in mistakes if mistake not in before]
 
 
-def _advice(question: Question, advise: Advise) -> list[str]:
+def _new_warnings(question: ReviewRequest, advise: WarningsFunction) -> list[str]:
     """Return the new warnings; an update of other fields does not repeat them."""
-    if not question.object or not question.respecified:
+    if not question.object or not question.spec_changed:
         return []
     old = question.old_object
     before = {str(each) for each in advise(old)} if old else set()
     warnings = dict.fromkeys(str(each) for each in advise(question.object))
-    return [_cut(text, LONGEST_WARNING) for text in warnings if text not in before][:MOST_WARNINGS]
+    return [_truncate(text, MAX_WARNING_LENGTH) for text in warnings if text not in before][
+        :MAX_WARNINGS
+    ]
 
 
-def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResponse:
+def _deny(question: ReviewRequest, mistakes: Sequence[FieldError]) -> AdmissionResponse:
     """Deny in the format of the API server's own validation, which clients can parse."""
     manifest = question.object or {}
     kind, group = str(manifest.get("kind")), str(manifest.get("apiVersion")).partition("/")[0]
     name = question.name or str(_part(manifest, "metadata").get("name") or "")
-    messages = [str(mistake) for mistake in mistakes[:MOST_CAUSES]]
-    if len(mistakes) > MOST_CAUSES:
-        messages.append(f"and {len(mistakes) - MOST_CAUSES} more")
+    messages = [str(mistake) for mistake in mistakes[:MAX_CAUSES]]
+    if len(mistakes) > MAX_CAUSES:
+        messages.append(f"and {len(mistakes) - MAX_CAUSES} more")
     listed = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     status = Status(
         status="Failure",
@@ -171,7 +175,7 @@ def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResp
         code=422,
         message=f"{kind}.{group} {_quoted(name)} is invalid: {listed}",
         details=StatusDetails(
-            name=name, group=group, kind=kind, causes=[_cause(m) for m in mistakes[:MOST_CAUSES]]
+            name=name, group=group, kind=kind, causes=[_cause(m) for m in mistakes[:MAX_CAUSES]]
         ),
     )
     return AdmissionResponse(uid=question.uid, allowed=False, status=status)
@@ -183,7 +187,7 @@ def _cause(mistake: FieldError) -> StatusCause:
     return StatusCause(reason, message, mistake.path)
 
 
-def _refused(uid: str, why: str) -> AdmissionResponse:
+def _bad_request(uid: str, why: str) -> AdmissionResponse:
     status = Status(status="Failure", reason="BadRequest", code=400, message=why)
     return AdmissionResponse(uid=uid, allowed=False, status=status)
 
@@ -197,5 +201,5 @@ def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
 
-def _cut(text: str, longest: int) -> str:
+def _truncate(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -16,11 +16,11 @@ from prometheus_client import Counter, Gauge
 from gangline.api.admission import AdmissionResponse
 from gangline.kube.probes import Address
 from gangline.operator.webhook import review
-from gangline.operator.webhook.certificate import Pair
+from gangline.operator.webhook.certificate import ServingCertificate
 
-LARGEST_BODY = 8 << 20
+MAX_BODY_BYTES = 8 << 20
 """Bytes. An API server stores objects of at most 3 MiB, and a review may contain two of them."""
-LARGE_BODY = 256 << 10
+THREADED_BODY_BYTES = 256 << 10
 """Bytes from which a review is processed in a thread, so that it does not delay others."""
 READ_TIMEOUT_S = 10.0
 STOP_GRACE_S = 5.0
@@ -31,16 +31,16 @@ EXPIRY = Gauge(
     "Expiry of the served certificate",
 )
 
-Respond = Callable[[review.Question], AdmissionResponse]
+Responder = Callable[[review.ReviewRequest], AdmissionResponse]
 
 
-class Server:
+class WebhookServer:
     """Serves each path with its responder."""
 
-    def __init__(self, responders: dict[str, Respond]) -> None:
+    def __init__(self, responders: dict[str, Responder]) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        app = web.Application(client_max_size=LARGEST_BODY)
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes([web.post(path, _handler(path, r)) for path, r in responders.items()])
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_GRACE_S)
         self._serving = False
@@ -53,13 +53,13 @@ class Server:
     def port(self) -> int:
         return int(self._runner.addresses[0][1])
 
-    async def start(self, address: Address, pair: Pair) -> None:
+    async def start(self, address: Address, pair: ServingCertificate) -> None:
         """Start to listen.
 
         Raises:
             OSError: the port is in use, or the address is not on this machine.
         """
-        self.show(pair)
+        self.set_certificate(pair)
         if self._runner.server is None:
             await self._runner.setup()
         host, port = address.host or None, address.port
@@ -71,7 +71,7 @@ class Server:
             raise
         self._serving = True
 
-    def show(self, pair: Pair) -> None:
+    def set_certificate(self, pair: ServingCertificate) -> None:
         # OpenSSL's binding reads keys only from files: this one exists only in memory.
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "w") as file:
@@ -86,7 +86,7 @@ class Server:
         await self._runner.cleanup()
 
 
-def _handler(path: str, respond: Respond) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(path: str, respond: Responder) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
         try:
             response = await _response(request, respond)
@@ -94,12 +94,12 @@ def _handler(path: str, respond: Respond) -> Callable[[web.Request], Awaitable[w
             REVIEWS.labels(path, str(error.status)).inc()
             raise
         REVIEWS.labels(path, "allowed" if response.allowed else "denied").inc()
-        return web.Response(body=review.write(response), content_type="application/json")
+        return web.Response(body=review.format_review(response), content_type="application/json")
 
     return handle
 
 
-async def _response(request: web.Request, respond: Respond) -> AdmissionResponse:
+async def _response(request: web.Request, respond: Responder) -> AdmissionResponse:
     """Respond to a request.
 
     Raises:
@@ -110,10 +110,10 @@ async def _response(request: web.Request, respond: Respond) -> AdmissionResponse
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             body = await request.read()
-        if len(body) < LARGE_BODY:
-            return respond(review.read(body))
-        return await asyncio.to_thread(lambda: respond(review.read(body)))
+        if len(body) < THREADED_BODY_BYTES:
+            return respond(review.parse_review(body))
+        return await asyncio.to_thread(lambda: respond(review.parse_review(body)))
     except TimeoutError:
         raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
-    except review.UnreadableReview as error:
+    except review.InvalidReview as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from gangline.kube.probes import Address
 
-USUAL_ADDRESS = Address("", 9443)
+DEFAULT_ADDRESS = Address("", 9443)
 
 
 class FailurePolicy(StrEnum):
@@ -22,13 +22,13 @@ class FailurePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Validity:
+class CertificateValidity:
     """How long certificates are valid, and how they are rotated."""
 
     lifetime: timedelta = timedelta(days=90)
-    renewed_before: timedelta = timedelta(days=30)
+    renew_before: timedelta = timedelta(days=30)
     """Time before the expiry at which a certificate is renewed."""
-    settle: timedelta = timedelta(minutes=2)
+    propagation: timedelta = timedelta(minutes=2)
     """Time from the registration of a CA until callers may be assumed to trust it."""
 
 
@@ -51,38 +51,38 @@ class WebhookSettings:
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
     timeout_s: int = 5
     """Seconds that the API server waits for a response, 1 to 30. Each takes a few milliseconds."""
-    address: Address = USUAL_ADDRESS
+    address: Address = DEFAULT_ADDRESS
     """Address of the webhook; port 0 chooses a free one, which is possible only with a ``url``."""
     namespaces: tuple[str, ...] = ()
     """Namespaces whose jobs are reviewed; empty: all. Matched by the label
     ``kubernetes.io/metadata.name``, which API servers set from 1.21 on.
     """
-    removed_at_end: bool = False
+    remove_at_end: bool = False
     """Whether the configurations are deleted when this process ends, because no replica remains."""
-    look_every_s: float = 60.0
+    resync_s: float = 60.0
     """Seconds between checks of the Secret and the configurations for changes by others."""
-    validity: Validity = field(default_factory=Validity)
+    validity: CertificateValidity = field(default_factory=CertificateValidity)
 
     @classmethod
-    def beside_the_server(cls) -> Self:
+    def for_embedded_cluster(cls) -> Self:
         """Return the settings for an operator in the process of the embedded API server."""
         return cls(
             url="https://127.0.0.1:0",
             namespace="kube-system",
             address=Address("127.0.0.1", 0),
-            removed_at_end=True,
+            remove_at_end=True,
         )
 
     @property
     def names(self) -> frozenset[str]:
         """The host names that the certificate must be valid for."""
         if self.url:
-            return frozenset({_plain(urlsplit(self.url).hostname or "")})
+            return frozenset({_normalize_host(urlsplit(self.url).hostname or "")})
         name = f"{self.service}.{self.namespace}"
         return frozenset({name, f"{name}.svc", f"{name}.svc.cluster.local"})
 
 
-def _plain(host: str) -> str:
+def _normalize_host(host: str) -> str:
     """Return an address in the form that certificates use."""
     try:
         return str(ipaddress.ip_address(host))

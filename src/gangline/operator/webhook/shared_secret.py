@@ -13,29 +13,29 @@ import msgspec
 from gangline.api.core import Secret
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import SECRETS
-from gangline.kube.client import Client
+from gangline.kube.client import ApiClient
 from gangline.kube.errors import ConfigError, NotFound
 from gangline.operator.webhook import keyring
 from gangline.operator.webhook.certificate import UnusableCertificate
-from gangline.operator.webhook.complaints import Complaints
-from gangline.operator.webhook.configuration import OWNED
-from gangline.operator.webhook.keyring import Keyring
+from gangline.operator.webhook.complaints import DeduplicatedWarnings
+from gangline.operator.webhook.configuration import OWNER_LABELS
+from gangline.operator.webhook.keyring import CertificateSet
 
 log = logging.getLogger(__name__)
 
-OWN = "-own"
+FALLBACK_SUFFIX = "-own"
 """Suffix of the fallback name."""
 
 
-class SharedSecret:
+class CertificateSecret:
     """Reads and writes the Secret."""
 
-    def __init__(self, client: Client, name: str, namespace: str) -> None:
+    def __init__(self, client: ApiClient, name: str, namespace: str) -> None:
         self._client = client
         self._name, self._namespace = name, namespace
-        self._complaints = Complaints(log)
+        self._complaints = DeduplicatedWarnings(log)
 
-    async def load(self, now: datetime) -> tuple[Secret, Keyring | None]:
+    async def load(self, now: datetime) -> tuple[Secret, CertificateSet | None]:
         """Read the Secret and parse its content; without a resource version it does not exist yet.
 
         Raises:
@@ -47,32 +47,32 @@ class SharedSecret:
             return secret, None
         where = f"secret {self._namespace}/{secret.metadata.name}"
         try:
-            found = keyring.read(secret.data)
+            found = keyring.parse_certificate_set(secret.data)
         except UnusableCertificate as error:
-            self._complaints.say(
+            self._complaints.warn(
                 where,
                 f"{where} cannot be used: {error}. A new certificate is written into it. "
                 "Find out which other program writes it; no other action is needed",
             )
             return secret, None
         if now >= found.serving.expires:
-            self._complaints.say(
+            self._complaints.warn(
                 where,
                 f"{where} contains a certificate that expired at {found.serving.expires}. A new "
                 "one is served. If an operator was running until then, check the clocks",
             )
         else:
-            self._complaints.settle(where)
+            self._complaints.clear(where)
         return secret, found
 
-    async def store(self, secret: Secret, certificates: Keyring) -> None:
+    async def store(self, secret: Secret, certificates: CertificateSet) -> None:
         """Write new content over the loaded Secret.
 
         Raises:
             Conflict, AlreadyExists: another replica wrote first: load again.
             ApiError: it cannot be written.
         """
-        changed = msgspec.structs.replace(secret, data=keyring.write(certificates))
+        changed = msgspec.structs.replace(secret, data=keyring.format_certificate_set(certificates))
         if secret.metadata.resource_version:
             await self._client.update(SECRETS, changed, self._namespace)
         else:
@@ -87,23 +87,27 @@ class SharedSecret:
         )
 
     async def _find(self) -> Secret:
-        for name in (self._name, self._name + OWN):
+        for name in (self._name, self._name + FALLBACK_SUFFIX):
             try:
                 secret = await self._client.get(SECRETS, name, self._namespace)
             except NotFound:
-                labels = dict(OWNED)
+                labels = dict(OWNER_LABELS)
                 fresh = ObjectMeta(name=name, namespace=self._namespace, labels=labels)
                 return Secret(metadata=fresh, type="Opaque")
-            if OWNED.items() <= secret.metadata.labels.items():
+            if OWNER_LABELS.items() <= secret.metadata.labels.items():
                 return secret
-            self._complaints.say(name, self._another(name))
-        raise ConfigError(self._another(self._name + OWN))
+            self._complaints.warn(name, self._not_owned_message(name))
+        raise ConfigError(self._not_owned_message(self._name + FALLBACK_SUFFIX))
 
-    def _another(self, name: str) -> str:
-        label = ",".join(f"{key}={value}" for key, value in OWNED.items())
+    def _not_owned_message(self, name: str) -> str:
+        label = ",".join(f"{key}={value}" for key, value in OWNER_LABELS.items())
         return (
             f"secret {self._namespace}/{name} does not belong to the operator (it has no label "
             f"{label}) and is not changed. Remove it, add that label, or choose another name with "
             "--webhook-secret"
-            + (f"; until then {name}{OWN} is used" if not name.endswith(OWN) else "")
+            + (
+                f"; until then {name}{FALLBACK_SUFFIX} is used"
+                if not name.endswith(FALLBACK_SUFFIX)
+                else ""
+            )
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gangline.scheduler.plugins.node_scores import Amounts, Scores
 
 
-def evenness(left: Amounts, allocatable: Amounts) -> Scores:
+def balance_score(left: Amounts, allocatable: Amounts) -> Scores:
     """Return the balance of each node (column) over its resources (rows): 1 if fractions are equal.
 
     Resources that a node does not have are left out.

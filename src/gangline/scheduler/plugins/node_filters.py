@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping
 
 from gangline.api.taints import tolerates
 from gangline.scheduler.model import (
-    Constraints,
-    Expression,
-    NodeFacts,
+    PlacementConstraints,
+    LabelExpression,
+    NodeInfo,
     NodeTerm,
-    Taint,
-    Toleration,
+    TaintInfo,
+    TolerationInfo,
 )
 
-Filter = Callable[[Constraints, NodeFacts], str]
+NodeFilter = Callable[[PlacementConstraints, NodeInfo], str]
 """Returns why the node is refused, or an empty text."""
 
-UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-NOT_READY_TAINT = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
-_KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
+UNSCHEDULABLE_TAINT = TaintInfo("node.kubernetes.io/unschedulable", "", "NoSchedule")
+NOT_READY_TAINT = TaintInfo("node.kubernetes.io/not-ready", "", "NoSchedule")
+_BLOCKING_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 
 
-def refusal(constraints: Constraints, node: NodeFacts) -> str:
+def filter_message(constraints: PlacementConstraints, node: NodeInfo) -> str:
     """Return why a node is refused for these constraints; empty: it is accepted."""
     for accepts in FILTERS:
         if why := accepts(constraints, node):
@@ -32,20 +32,20 @@ def refusal(constraints: Constraints, node: NodeFacts) -> str:
     return ""
 
 
-def _schedulable(constraints: Constraints, node: NodeFacts) -> str:
+def _schedulable(constraints: PlacementConstraints, node: NodeInfo) -> str:
     if not node.unschedulable or _tolerated(UNSCHEDULABLE_TAINT, constraints.tolerations):
         return ""
     return "node(s) were unschedulable"
 
 
-def _taints(constraints: Constraints, node: NodeFacts) -> str:
+def _taints(constraints: PlacementConstraints, node: NodeInfo) -> str:
     for taint in node.taints:
-        if taint.effect in _KEEPS_OFF and not _tolerated(taint, constraints.tolerations):
+        if taint.effect in _BLOCKING_EFFECTS and not _tolerated(taint, constraints.tolerations):
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     return ""
 
 
-def discouraging(constraints: Constraints, node: NodeFacts) -> int:
+def count_prefer_no_schedule(constraints: PlacementConstraints, node: NodeInfo) -> int:
     """Return the number of untolerated PreferNoSchedule taints."""
     return sum(
         taint.effect == "PreferNoSchedule" and not _tolerated(taint, constraints.tolerations)
@@ -53,43 +53,43 @@ def discouraging(constraints: Constraints, node: NodeFacts) -> int:
     )
 
 
-def keeps_off(node: NodeFacts) -> bool:
+def has_blocking_taint(node: NodeInfo) -> bool:
     """Return whether a node has a NoSchedule or NoExecute taint."""
-    return any(taint.effect in _KEEPS_OFF for taint in node.taints)
+    return any(taint.effect in _BLOCKING_EFFECTS for taint in node.taints)
 
 
-def _ready(constraints: Constraints, node: NodeFacts) -> str:
+def _ready(constraints: PlacementConstraints, node: NodeInfo) -> str:
     # A node may be NotReady before it is tainted: a pod bound now would be lost.
     if node.ready or _tolerated(NOT_READY_TAINT, constraints.tolerations):
         return ""
     return "node(s) were not ready"
 
 
-def _affinity(constraints: Constraints, node: NodeFacts) -> str:
+def _affinity(constraints: PlacementConstraints, node: NodeInfo) -> str:
     labels = dict(node.labels)
     selected = all(labels.get(key) == value for key, value in constraints.selector)
     if selected and (
         constraints.required is None
-        or any(matches(term, labels, node.name) for term in constraints.required)
+        or any(term_matches(term, labels, node.name) for term in constraints.required)
     ):
         return ""
     return "node(s) didn't match Pod's node affinity/selector"
 
 
-def _fences(constraints: Constraints, node: NodeFacts) -> str:
-    if not constraints.fences:
+def _fences(constraints: PlacementConstraints, node: NodeInfo) -> str:
+    if not constraints.required_node_terms:
         return ""
     labels = dict(node.labels)
-    for fence in constraints.fences:
-        if not any(matches(term, labels, node.name) for term in fence.terms):
-            return fence.why
+    for fence in constraints.required_node_terms:
+        if not any(term_matches(term, labels, node.name) for term in fence.terms):
+            return fence.message
     return ""
 
 
-FILTERS: tuple[Filter, ...] = (_schedulable, _taints, _ready, _affinity, _fences)
+FILTERS: tuple[NodeFilter, ...] = (_schedulable, _taints, _ready, _affinity, _fences)
 
 
-def matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
+def term_matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
     if not (term.labels or term.fields):
         return False
     fields = {"metadata.name": name}
@@ -98,7 +98,7 @@ def matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
     )
 
 
-def _holds(expression: Expression, labels: Mapping[str, str]) -> bool:
+def _holds(expression: LabelExpression, labels: Mapping[str, str]) -> bool:
     value = labels.get(expression.key)
     match expression.operator:
         case "In":
@@ -123,5 +123,5 @@ def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool
     return number > bound if operator == "Gt" else number < bound
 
 
-def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+def _tolerated(taint: TaintInfo, tolerations: tuple[TolerationInfo, ...]) -> bool:
     return any(tolerates(toleration, taint) for toleration in tolerations)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import Constraints, NodeFacts
-from gangline.scheduler.plugins.node_filters import matches
+from gangline.scheduler.model import PlacementConstraints, NodeInfo
+from gangline.scheduler.plugins.node_filters import term_matches
 
 Amounts = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ScoreWeights:
     """Weights of the scores."""
 
     packing: float = 1.0
@@ -31,9 +31,9 @@ class Weights:
     """Other weights of single resources."""
     spare_devices: float = 2.0
     """Against nodes whose devices the pod does not need."""
-    one_model: float = 1.0
+    same_device_model: float = 1.0
     """Above 0: gangs stay on nodes with one device model if they fit there."""
-    together: float = 0.0
+    fewer_nodes: float = 0.0
     """Against each node that a gang's pods with devices use; a node that was unused before costs 1.
     """
     fragments: float = 0.0
@@ -54,7 +54,7 @@ class Weights:
     """Order of equally good nodes; 0: by name."""
 
     @property
-    def one_by_one(self) -> bool:
+    def scores_each_pod(self) -> bool:
         """True if a node may get worse by being used: then each pod is scored by itself.
 
         Else the best node stays the best, and takes pods of one shape in one step.
@@ -62,11 +62,11 @@ class Weights:
         return self.packing < 0 or self.balance > 0
 
     @property
-    def stays_best(self) -> bool:
+    def best_node_stays_best(self) -> bool:
         """True if the best node certainly stays the best while pods fit."""
-        return not (self.one_by_one or self.fragments)
+        return not (self.scores_each_pod or self.fragments)
 
-    def of(self, resource: str) -> float:
+    def resource_weight(self, resource: str) -> float:
         """Return the packing weight of a resource; pod slots have none."""
         special = dict(self.resources).get(resource)
         if special is not None:
@@ -85,11 +85,11 @@ def is_device(resource: str) -> bool:
     return "/" in resource and not resource.startswith("kubernetes.io/")
 
 
-def preference(constraints: Constraints, node: NodeFacts) -> float:
+def preference_score(constraints: PlacementConstraints, node: NodeInfo) -> float:
     """Return how well a node matches the pod's preferred affinity, between 0 and 1."""
     total = sum(weight for weight, _ in constraints.preferred)
     if not total:
         return 0.0
     labels = dict(node.labels)
-    met = sum(w for w, term in constraints.preferred if matches(term, labels, node.name))
+    met = sum(w for w, term in constraints.preferred if term_matches(term, labels, node.name))
     return met / total

@@ -10,28 +10,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import PodFacts, PodTerm, SpreadTerm
+from gangline.scheduler.model import PodInfo, PodTerm, SpreadTerm
 
 Counts = NDArray[np.int64]
-Parts = NDArray[np.intp]
+TopologyDomains = NDArray[np.intp]
 """Topology domain number of each row; -1: its node lacks the label."""
 Mask = NDArray[np.bool_]
 
-NOT_NEAR = "node(s) didn't match pod affinity rules"
-NOT_APART = "node(s) didn't match pod anti-affinity rules"
-REPELLED = "node(s) didn't satisfy existing pods anti-affinity rules"
-UNEVEN = "node(s) didn't match pod topology spread constraints"
+AFFINITY_MISMATCH = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY_MISMATCH = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+SPREAD_VIOLATED = "node(s) didn't match pod topology spread constraints"
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodSelection:
     """The pods that a term selects."""
 
     term: PodTerm
     namespace: str
     """Namespace of the owner, for terms that name no namespaces."""
 
-    def matches(self, pod: PodFacts) -> bool:
+    def matches(self, pod: PodInfo) -> bool:
         namespace = pod.key.partition("/")[0]
         namespaces = self.term.namespaces
         if namespaces is not None and namespace not in (namespaces or (self.namespace,)):
@@ -39,7 +39,7 @@ class Pods:
         return self.term.selector.matches(dict(pod.labels))
 
 
-def in_parts(counts: Counts, parts: Parts) -> Counts:
+def count_per_domain(counts: Counts, parts: TopologyDomains) -> Counts:
     """Return for each row the total of its domain; 0 without a domain."""
     if not len(parts):
         return counts
@@ -48,24 +48,26 @@ def in_parts(counts: Counts, parts: Parts) -> Counts:
     return np.where(parts >= 0, totals[parts], 0).astype(np.int64)
 
 
-def near(counts: Counts, parts: Parts, itself: bool) -> Mask:
+def affinity_mask(counts: Counts, parts: TopologyDomains, itself: bool) -> Mask:
     """Rows in a domain with a matching pod. The first of pods that select themselves may use any
     domain.
     """
     if itself and not counts[parts >= 0].any():
         return parts >= 0
-    return (parts >= 0) & (in_parts(counts, parts) > 0)
+    return (parts >= 0) & (count_per_domain(counts, parts) > 0)
 
 
-def apart(counts: Counts, parts: Parts) -> Mask:
+def anti_affinity_mask(counts: Counts, parts: TopologyDomains) -> Mask:
     """Rows in a domain without matching pods, or in no domain."""
-    rows: Mask = (parts < 0) | (in_parts(counts, parts) == 0)
+    rows: Mask = (parts < 0) | (count_per_domain(counts, parts) == 0)
     return rows
 
 
-def even(term: SpreadTerm, counts: Counts, parts: Parts, eligible: Mask, itself: bool) -> Mask:
+def spread_mask(
+    term: SpreadTerm, counts: Counts, parts: TopologyDomains, eligible: Mask, itself: bool
+) -> Mask:
     """Rows where one more pod keeps the skew within its limit."""
-    there = in_parts(np.where(eligible, counts, 0), parts)
+    there = count_per_domain(np.where(eligible, counts, 0), parts)
     counted = eligible & (parts >= 0)
     if not counted.any():
         return counted

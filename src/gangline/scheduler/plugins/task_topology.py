@@ -10,16 +10,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gangline.scheduler.model import PodFacts, RoleWishes
+from gangline.scheduler.model import PodInfo, RoleAffinity
 
 SERVERS = frozenset({"ps", "parameter-server", "parameterserver"})
 WORKER = "worker"
 
 
-def wishes(affinity: str, anti_affinity: str) -> RoleWishes | None:
+def parse_role_affinity(affinity: str, anti_affinity: str) -> RoleAffinity | None:
     """Parse the annotations: ``;`` separates groups of roles, ``,`` separates roles."""
     together, apart = _groups(affinity), _groups(anti_affinity)
-    return RoleWishes(together, apart) if together or apart else None
+    return RoleAffinity(together, apart) if together or apart else None
 
 
 def _groups(written: str) -> tuple[tuple[str, ...], ...]:
@@ -30,47 +30,50 @@ def _groups(written: str) -> tuple[tuple[str, ...], ...]:
     return tuple(group for group in groups if group)
 
 
-def usual_wishes(roles: frozenset[str]) -> RoleWishes | None:
+def default_role_affinity(roles: frozenset[str]) -> RoleAffinity | None:
     """Return the default of a gang: servers are spread, and workers share their nodes."""
     servers = sorted(role for role in roles if role.lower() in SERVERS)
     workers = sorted(role for role in roles if role.lower() == WORKER)
     if not servers or not workers:
         return None
-    return RoleWishes(((servers[0], workers[0]),), ((servers[0],),))
+    return RoleAffinity(((servers[0], workers[0]),), ((servers[0],),))
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class RoleBucket:
     """Pods for one node."""
 
-    pods: tuple[PodFacts, ...]
-    alone: bool
+    pods: tuple[PodInfo, ...]
+    exclusive: bool
     """True if buckets of this kind use different nodes."""
 
 
-def buckets(pods: Sequence[PodFacts], wished: RoleWishes) -> list[Bucket]:
+def role_buckets(pods: Sequence[PodInfo], wished: RoleAffinity) -> list[RoleBucket]:
     """Divide a gang's pods evenly into buckets; pods of roles without a preference are left out."""
-    by_role: dict[str, list[PodFacts]] = defaultdict(list)
+    by_role: dict[str, list[PodInfo]] = defaultdict(list)
     for pod in pods:
         by_role[pod.role].append(pod)
-    spread = {group[0] for group in wished.apart if len(group) == 1}
-    found: list[Bucket] = []
+    spread = {group[0] for group in wished.anti_affinity if len(group) == 1}
+    found: list[RoleBucket] = []
     seen: set[str] = set()
-    for group in (*wished.together, *((role,) for role in sorted(spread))):
+    for group in (*wished.affinity, *((role,) for role in sorted(spread))):
         roles = [role for role in group if role in by_role and role not in seen]
         seen |= set(roles)
         count = max((len(by_role[role]) for role in roles if role in spread), default=1)
-        shares: list[list[PodFacts]] = [[] for _ in range(count)]
+        shares: list[list[PodInfo]] = [[] for _ in range(count)]
         for role in roles:
             for index, pod in enumerate(by_role[role]):
                 shares[index % count].append(pod)
         alone = any(role in spread for role in roles)
-        found += [Bucket(tuple(share), alone) for share in shares if share]
+        found += [RoleBucket(tuple(share), alone) for share in shares if share]
     return found
 
 
-def enemies(role: str, wished: RoleWishes) -> frozenset[str]:
+def anti_affine_roles(role: str, wished: RoleAffinity) -> frozenset[str]:
     """Return the roles that prefer not to share a node with ``role``."""
     return frozenset(
-        other for group in wished.apart if len(group) > 1 and role in group for other in group
+        other
+        for group in wished.anti_affinity
+        if len(group) > 1 and role in group
+        for other in group
     ) - {role}

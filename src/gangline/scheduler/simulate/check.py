@@ -8,50 +8,50 @@ scheduler, and no code that decides.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from gangline.scheduler.model import HOST_PORT, Decision, GroupKey, PodFacts, Request
-from gangline.scheduler.simulate.check_evictions import wrongly_evicted
-from gangline.scheduler.simulate.check_places import misplaced
-from gangline.scheduler.simulate.check_pools import outside_pools, torn_apart
-from gangline.scheduler.simulate.check_queues import above_limits
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import HOST_PORT_PREFIX, CycleResult, GroupKey, PodInfo, Request
+from gangline.scheduler.simulate.check_evictions import eviction_violations
+from gangline.scheduler.simulate.check_places import placement_violations
+from gangline.scheduler.simulate.check_pools import node_group_violations, subgroup_violations
+from gangline.scheduler.simulate.check_queues import queue_violations
+from gangline.scheduler.state import SchedulerCache
 
 
-class Wrong(AssertionError):
+class Violation(AssertionError):
     """A result violates a rule. The message says which one and where."""
 
 
-def check(state: ClusterState, decision: Decision, now: float) -> None:
+def check_result(state: SchedulerCache, decision: CycleResult, now: float) -> None:
     """Check a result before it is applied.
 
     Raises:
         Wrong: it violates a rule.
     """
-    for fault in faults(state, decision):
-        raise Wrong(f"at {now}: {fault}")
+    for fault in violations(state, decision):
+        raise Violation(f"at {now}: {fault}")
 
 
-def faults(state: ClusterState, decision: Decision) -> Iterator[str]:
+def violations(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
     """Yield the rules that a result violates."""
     bound = {binding.pod for binding in decision.bindings}
     if len(bound) != len(decision.bindings):
         yield "a pod is bound twice"
     for binding in decision.bindings:
         pod = state.pods[binding.pod]
-        if not pod.waits or pod.uid != binding.uid:
+        if not pod.is_pending or pod.uid != binding.uid:
             yield f"{pod.key} is bound and does not wait"
     yield from _overcommitted(state, decision)
     yield from _incomplete(state, decision)
-    yield from misplaced(state, decision)
-    yield from outside_pools(state, decision)
-    yield from torn_apart(state, decision)
-    yield from above_limits(state, decision)
-    yield from wrongly_evicted(state, decision)
+    yield from placement_violations(state, decision)
+    yield from node_group_violations(state, decision)
+    yield from subgroup_violations(state, decision)
+    yield from queue_violations(state, decision)
+    yield from eviction_violations(state, decision)
 
 
-def _overcommitted(state: ClusterState, decision: Decision) -> Iterator[str]:
+def _overcommitted(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
     used: dict[str, Counter[str]] = defaultdict(Counter)
     for pod in state.pods.values():
-        if pod.holds_room and pod.node is not None:
+        if pod.holds_resources and pod.node is not None:
             used[pod.node].update(dict(pod.shape.request))
     asked: dict[str, set[str]] = defaultdict(set)
     for binding in decision.bindings:
@@ -59,17 +59,17 @@ def _overcommitted(state: ClusterState, decision: Decision) -> Iterator[str]:
         used[binding.node].update(request)
         asked[binding.node] |= request.keys()
     allocatable: dict[str, Request] = {
-        node.name: node.allocatable for node in state.nodes.facts if node is not None
+        node.name: node.allocatable for node in state.nodes.infos if node is not None
     }
     for name in sorted(asked):
         has = dict(allocatable.get(name, ()))
         for resource in sorted(asked[name]):
-            most = 1 if resource.startswith(HOST_PORT) else has.get(resource, 0)
+            most = 1 if resource.startswith(HOST_PORT_PREFIX) else has.get(resource, 0)
             if used[name][resource] > most:
                 yield f"{name} has {most} {resource}, {used[name][resource]} are used"
 
 
-def _incomplete(state: ClusterState, decision: Decision) -> Iterator[str]:
+def _incomplete(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
     bound = {binding.pod for binding in decision.bindings}
     gangs: set[GroupKey] = {b.group for b in decision.bindings if b.group is not None}
     for key in sorted(gangs | decision.placed):
@@ -83,5 +83,5 @@ def _incomplete(state: ClusterState, decision: Decision) -> Iterator[str]:
                 yield f"{key} has {roles[role]} of {minimum} pods of role {role}"
 
 
-def _settled(pod: PodFacts) -> bool:
-    return pod.phase == "Succeeded" or (pod.holds_room and not pod.terminating)
+def _settled(pod: PodInfo) -> bool:
+    return pod.phase == "Succeeded" or (pod.holds_resources and not pod.is_terminating)

@@ -8,42 +8,45 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from gangline.scheduler.model import (
-    Binding,
-    Constraints,
-    Decision,
-    Expression,
-    MemberFacts,
-    NetworkRule,
-    NodeFacts,
+    PodBinding,
+    PlacementConstraints,
+    CycleResult,
+    LabelExpression,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
+    NodeInfo,
     NodeTerm,
-    PodFacts,
+    PodInfo,
     PodTerm,
     SpreadTerm,
-    Taint,
-    Toleration,
+    TaintInfo,
+    TolerationInfo,
 )
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.state import SchedulerCache
 
-_UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-_NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+_UNSCHEDULABLE = TaintInfo("node.kubernetes.io/unschedulable", "", "NoSchedule")
+_NOT_READY = TaintInfo("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 
-def misplaced(state: ClusterState, decision: Decision) -> Iterator[str]:
+def placement_violations(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
     """Yield the pods that may not run on their nodes."""
-    scene = Scene(state)
+    scene = ClusterOracle(state)
     for binding in decision.bindings:
         pod = state.pods[binding.pod]
         node = scene.nodes.get(binding.node)
         if node is None:
             yield f"{pod.key} is put on {binding.node}, which does not exist"
             continue
-        for why in (*refusals(pod.shape.constraints, node), *scene.quarrels(pod, node)):
+        for why in (
+            *filter_messages(pod.shape.constraints, node),
+            *scene.inter_pod_violations(pod, node),
+        ):
             yield f"{pod.key} is put on {node.name}: {why}"
         scene.pods_on[node.name].append(pod)
-    yield from _scattered(state, scene, decision.bindings)
+    yield from _network_violations(state, scene, decision.bindings)
 
 
-def refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
+def filter_messages(constraints: PlacementConstraints, node: NodeInfo) -> Iterator[str]:
     """Yield why a pod may not run on a node, apart from other pods."""
     repelling = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
     if node.unschedulable:
@@ -58,11 +61,11 @@ def refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
         if labels.get(key) != value:
             yield f"it selects nodes with {key}={value}"
     terms = constraints.required
-    if terms is not None and not any(meets(term, node) for term in terms):
+    if terms is not None and not any(term_matches(term, node) for term in terms):
         yield "its node affinity excludes the node"
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates(toleration: TolerationInfo, taint: TaintInfo) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.operator == "Exists":
@@ -70,16 +73,16 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return (toleration.key, toleration.value) == (taint.key, taint.value)
 
 
-def meets(term: NodeTerm, node: NodeFacts) -> bool:
+def term_matches(term: NodeTerm, node: NodeInfo) -> bool:
     """Return whether a node matches a term."""
     if not term.labels and not term.fields:
         return False
     labels, fields = dict(node.labels), {"metadata.name": str(node.name)}
     pairs = [(each, labels) for each in term.labels] + [(each, fields) for each in term.fields]
-    return all(_true(expression, there) for expression, there in pairs)
+    return all(_expression_holds(expression, there) for expression, there in pairs)
 
 
-def _true(expression: Expression, there: Mapping[str, str]) -> bool:
+def _expression_holds(expression: LabelExpression, there: Mapping[str, str]) -> bool:
     present = expression.key in there
     value = there.get(expression.key, "")
     numbers = re.fullmatch(r"[+-]?\d+", value) and expression.values
@@ -93,43 +96,50 @@ def _true(expression: Expression, there: Mapping[str, str]) -> bool:
     }[expression.operator]
 
 
-class Scene:
+class ClusterOracle:
     """Nodes, and the pods on them."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self.nodes = {str(node.name): node for node in state.nodes.facts if node is not None}
-        self.pods_on: dict[str, list[PodFacts]] = defaultdict(list)
+    def __init__(self, state: SchedulerCache) -> None:
+        self.nodes = {str(node.name): node for node in state.nodes.infos if node is not None}
+        self.pods_on: dict[str, list[PodInfo]] = defaultdict(list)
         for pod in state.pods.values():
-            if pod.holds_room and pod.node in self.nodes:
+            if pod.holds_resources and pod.node in self.nodes:
                 self.pods_on[str(pod.node)].append(pod)
-        self._repelling = any(_apart(p) for pods in self.pods_on.values() for p in pods)
+        self._repelling = any(
+            _required_anti_affinity(p) for pods in self.pods_on.values() for p in pods
+        )
 
-    def quarrels(self, pod: PodFacts, node: NodeFacts) -> Iterator[str]:
+    def inter_pod_violations(self, pod: PodInfo, node: NodeInfo) -> Iterator[str]:
         """Yield the inter-pod rules that the pod would violate on the node, or that others have
         against it.
         """
-        relations = pod.shape.constraints.relations
+        relations = pod.shape.constraints.inter_pod
         if relations is not None:
-            for term in relations.near:
+            for term in relations.affinity:
                 if not term.weight and not self._finds_company(pod, term, node):
                     yield "its affinity selects no pod there"
             for spread in relations.spread:
                 if spread.hard and not self._is_even(pod, spread, node):
                     yield "its topology spread is violated"
-        for term in _apart(pod):
-            if any(_means(pod, term, other) for other in self._within(node, term.topology_key)):
+        for term in _required_anti_affinity(pod):
+            if any(
+                _term_selects(pod, term, other) for other in self._within(node, term.topology_key)
+            ):
                 yield "its anti-affinity excludes a pod there"
-        self._repelling |= bool(_apart(pod))
+        self._repelling |= bool(_required_anti_affinity(pod))
         for key, other in self._neighbours(node) if self._repelling else ():
-            if any(t.topology_key == key and _means(other, t, pod) for t in _apart(other)):
+            if any(
+                t.topology_key == key and _term_selects(other, t, pod)
+                for t in _required_anti_affinity(other)
+            ):
                 yield f"{other.key} excludes it by anti-affinity"
 
-    def _neighbours(self, node: NodeFacts) -> Iterator[tuple[str, PodFacts]]:
+    def _neighbours(self, node: NodeInfo) -> Iterator[tuple[str, PodInfo]]:
         for key, _ in node.labels:
             for other in self._within(node, key):
                 yield key, other
 
-    def _within(self, node: NodeFacts, key: str) -> Iterator[PodFacts]:
+    def _within(self, node: NodeInfo, key: str) -> Iterator[PodInfo]:
         """Pods on nodes with the same value of a label."""
         value = dict(node.labels).get(key)
         if value is not None:
@@ -137,20 +147,20 @@ class Scene:
                 if dict(other.labels).get(key) == value:
                     yield from self.pods_on[str(other.name)]
 
-    def _finds_company(self, pod: PodFacts, term: PodTerm, node: NodeFacts) -> bool:
+    def _finds_company(self, pod: PodInfo, term: PodTerm, node: NodeInfo) -> bool:
         if term.topology_key not in dict(node.labels):
             return False
-        if any(_means(pod, term, other) for other in self._within(node, term.topology_key)):
+        if any(_term_selects(pod, term, other) for other in self._within(node, term.topology_key)):
             return True
         anywhere = any(
-            _means(pod, term, other)
+            _term_selects(pod, term, other)
             for each in self.nodes.values()
             if term.topology_key in dict(each.labels)
             for other in self.pods_on[str(each.name)]
         )
-        return not anywhere and _means(pod, term, pod)
+        return not anywhere and _term_selects(pod, term, pod)
 
-    def _is_even(self, pod: PodFacts, spread: SpreadTerm, node: NodeFacts) -> bool:
+    def _is_even(self, pod: PodInfo, spread: SpreadTerm, node: NodeInfo) -> bool:
         key = spread.pods.topology_key
         here = dict(node.labels).get(key)
         if here is None:
@@ -158,27 +168,35 @@ class Scene:
         counts: dict[str, int] = {}
         for each in self.nodes.values():
             place = dict(each.labels).get(key)
-            if place is not None and not list(refusals(pod.shape.constraints, each)):
-                there = sum(_means(pod, spread.pods, o) for o in self.pods_on[str(each.name)])
+            if place is not None and not list(filter_messages(pod.shape.constraints, each)):
+                there = sum(
+                    _term_selects(pod, spread.pods, o) for o in self.pods_on[str(each.name)]
+                )
                 counts[place] = counts.get(place, 0) + there
         least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
-        mine = counts.get(here, 0) + _means(pod, spread.pods, pod)
+        mine = counts.get(here, 0) + _term_selects(pod, spread.pods, pod)
         return mine - least <= spread.max_skew
 
 
-def _apart(pod: PodFacts) -> list[PodTerm]:
-    relations = pod.shape.constraints.relations
-    return [term for term in relations.apart if not term.weight] if relations is not None else []
+def _required_anti_affinity(pod: PodInfo) -> list[PodTerm]:
+    relations = pod.shape.constraints.inter_pod
+    return (
+        [term for term in relations.anti_affinity if not term.weight]
+        if relations is not None
+        else []
+    )
 
 
-def _means(owner: PodFacts, term: PodTerm, other: PodFacts) -> bool:
+def _term_selects(owner: PodInfo, term: PodTerm, other: PodInfo) -> bool:
     home, there = owner.key.split("/")[0], other.key.split("/")[0]
     if term.namespaces is not None and there not in (term.namespaces or (home,)):
         return False
     return term.selector.matches(dict(other.labels))
 
 
-def _scattered(state: ClusterState, scene: Scene, bindings: tuple[Binding, ...]) -> Iterator[str]:
+def _network_violations(
+    state: SchedulerCache, scene: ClusterOracle, bindings: tuple[PodBinding, ...]
+) -> Iterator[str]:
     """Gangs whose network rule is violated."""
     put = {binding.pod: str(binding.node) for binding in bindings}
     for key in sorted({binding.group for binding in bindings if binding.group is not None}):
@@ -188,14 +206,16 @@ def _scattered(state: ClusterState, scene: Scene, bindings: tuple[Binding, ...])
         nodes = {
             put.get(pod.key) or str(pod.node)
             for pod in state.members[key].values()
-            if pod.key in put or (pod.holds_room and not pod.terminating)
+            if pod.key in put or (pod.holds_resources and not pod.is_terminating)
         }
         nodes &= scene.nodes.keys()
-        if not any(nodes <= each for each in permitted(state, scene, group.network)):
+        if not any(nodes <= each for each in allowed_domains(state, scene, group.network)):
             yield f"{key} is on {sorted(nodes)}, which no network domain allowed to it holds"
 
 
-def permitted(state: ClusterState, scene: Scene, rule: NetworkRule) -> Iterator[set[str]]:
+def allowed_domains(
+    state: SchedulerCache, scene: ClusterOracle, rule: NetworkTopologyRule
+) -> Iterator[set[str]]:
     """Yield the nodes of each network domain that a rule allows."""
     for domain in state.nodes.hypernodes.values():
         named = [d.tier for d in state.nodes.hypernodes.values() if d.tier_name == rule.tier_name]
@@ -204,7 +224,9 @@ def permitted(state: ClusterState, scene: Scene, rule: NetworkRule) -> Iterator[
             yield _nodes_of(state, scene, domain.name, frozenset())
 
 
-def _nodes_of(state: ClusterState, scene: Scene, name: str, above: frozenset[str]) -> set[str]:
+def _nodes_of(
+    state: SchedulerCache, scene: ClusterOracle, name: str, above: frozenset[str]
+) -> set[str]:
     if name in above:
         return set()
     found: set[str] = set()
@@ -221,7 +243,7 @@ def _nodes_of(state: ClusterState, scene: Scene, name: str, above: frozenset[str
     return found
 
 
-def _names(member: MemberFacts, name: str) -> bool:
+def _names(member: HyperNodeMemberInfo, name: str) -> bool:
     if member.exact:
         return member.exact == name
     return bool(member.pattern) and re.search(member.pattern, name) is not None

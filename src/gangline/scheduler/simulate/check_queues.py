@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.model import HOST_PORT, Decision, NodeFacts, PodFacts, QueueFacts
-from gangline.scheduler.simulate.check_places import refusals
-from gangline.scheduler.simulate.check_pools import fences_of, within
-from gangline.scheduler.state import ClusterState
+from gangline.scheduler.model import HOST_PORT_PREFIX, CycleResult, NodeInfo, PodInfo, QueueInfo
+from gangline.scheduler.simulate.check_places import filter_messages
+from gangline.scheduler.simulate.check_pools import required_terms_of, meets_all
+from gangline.scheduler.state import SchedulerCache
 
 _HALVINGS = 100
 _SMALL = 1e-14
@@ -22,30 +22,30 @@ TOLERANCE = 1e-9
 
 
 @dataclass(slots=True)
-class Figures:
+class QueueFigures:
     """Amounts of one queue and its descendants, by resource."""
 
     used: Counter[str] = field(default_factory=Counter)
     requested: Counter[str] = field(default_factory=Counter)
     """Usage and pending requests."""
-    ceiling: dict[str, float] = field(default_factory=dict)
-    entitled: dict[str, float] = field(default_factory=dict)
+    limit: dict[str, float] = field(default_factory=dict)
+    fair_share: dict[str, float] = field(default_factory=dict)
 
 
-class Books:
+class QueueOracle:
     """The amounts of all queues."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._queues: dict[str, QueueFacts] = {
+    def __init__(self, state: SchedulerCache) -> None:
+        self._queues: dict[str, QueueInfo] = {
             name: queue for name, queue in state.queues.items() if name != "root"
         }
-        self._queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
-        self.of: dict[str, Figures] = {name: Figures() for name in self._queues}
+        self._queues.setdefault(DEFAULT_QUEUE, QueueInfo(DEFAULT_QUEUE))
+        self.figures: dict[str, QueueFigures] = {name: QueueFigures() for name in self._queues}
         self._names = {
-            name for node in state.nodes.facts if node is not None for name, _ in node.allocatable
+            name for node in state.nodes.infos if node is not None for name, _ in node.allocatable
         }
         self._names |= {name for pod in state.pods.values() for name, _ in pod.shape.request}
-        self._names = {n for n in self._names if n != "pods" and not n.startswith(HOST_PORT)}
+        self._names = {n for n in self._names if n != "pods" and not n.startswith(HOST_PORT_PREFIX)}
         self._count(state)
         self._open = list(_open_nodes(state))
         self._pools = {name: self._pool(state, name) for name in self._queues}
@@ -68,29 +68,29 @@ class Books:
             found.append(above)
         return found
 
-    def _count(self, state: ClusterState) -> None:
+    def _count(self, state: SchedulerCache) -> None:
         alike = Counter(
-            (queue_of(state, pod), pod.shape.request, pod.holds_room)
+            (queue_of(state, pod), pod.shape.request, pod.holds_resources)
             for pod in state.pods.values()
-            if pod.holds_room or pod.waits
+            if pod.holds_resources or pod.is_pending
         )
         for (queue, request, runs), count in alike.items():
             total = {name: count * amount for name, amount in request}
             for name in self.path(queue) if queue in self._queues else ():
-                self.of[name].requested.update(total)
+                self.figures[name].requested.update(total)
                 if runs:
-                    self.of[name].used.update(total)
+                    self.figures[name].used.update(total)
 
-    def _obtainable(self, state: ClusterState) -> dict[str, float]:
+    def _obtainable(self, state: SchedulerCache) -> dict[str, float]:
         usable = {node.name for node in self._open}
-        known = {n.name for n in state.nodes.facts if n is not None}
+        known = {n.name for n in state.nodes.infos if n is not None}
         total: Counter[str] = Counter()
-        for node in state.nodes.facts:
+        for node in state.nodes.infos:
             if node is not None and node.name in usable:
                 total.update(dict(node.allocatable))
         outside: Counter[str] = Counter()
         for pod in state.pods.values():
-            if not pod.holds_room:
+            if not pod.holds_resources:
                 continue
             request = dict(pod.shape.request)
             mine = queue_of(state, pod) in self._queues
@@ -102,12 +102,12 @@ class Books:
                 outside.subtract(request)
         return {name: max(0, total[name] - max(0, outside[name])) for name in self._names}
 
-    def _pool(self, state: ClusterState, queue: str) -> dict[str, float]:
+    def _pool(self, state: SchedulerCache, queue: str) -> dict[str, float]:
         """Return the capacity of the nodes that match a queue's node terms."""
-        fences = fences_of(state, queue)
+        fences = required_terms_of(state, queue)
         there: Counter[str] = Counter()
         for node in self._open:
-            if within(fences, node):
+            if meets_all(fences, node):
                 there.update(dict(node.allocatable))
         return {name: there[name] if fences else _ENDLESS for name in self._names}
 
@@ -128,14 +128,14 @@ class Books:
             for child in children:
                 others = sum(kept.values()) - kept[child]
                 bound = min(ceiling[name], everything[name]) - others if others else ceiling[name]
-                self.of[child].ceiling[name] = max(0.0, min(limits[child], bound))
+                self.figures[child].limit[name] = max(0.0, min(limits[child], bound))
             parts = self._parts(children, name, total[name], kept)
             for child in children:
-                self.of[child].entitled[name] = parts[child]
+                self.figures[child].fair_share[name] = parts[child]
         for child in children:
-            figures = self.of[child]
-            within = {name: min(figures.entitled[name], total[name]) for name in self._names}
-            self._divide(child, within, figures.ceiling, everything)
+            figures = self.figures[child]
+            within = {name: min(figures.fair_share[name], total[name]) for name in self._names}
+            self._divide(child, within, figures.limit, everything)
 
     def _limit(self, queue: str, name: str) -> float:
         stated = dict(self._queues[queue].capability).get(name)
@@ -149,10 +149,10 @@ class Books:
         """Divide by weight: each queue gets at least its floor, and no more than it wants."""
         least, most = {}, {}
         for child in children:
-            figures, facts = self.of[child], self._queues[child]
-            needed = min(figures.requested[name], figures.ceiling[name], self._pools[child][name])
+            figures, facts = self.figures[child], self._queues[child]
+            needed = min(figures.requested[name], figures.limit[name], self._pools[child][name])
             deserved = min(dict(facts.deserved).get(name, 0), total, needed)
-            least[child] = max(min(kept[child], figures.ceiling[name]), deserved)
+            least[child] = max(min(kept[child], figures.limit[name]), deserved)
             most[child] = least[child] if facts.deserved else max(needed, least[child])
         if sum(most.values()) <= total:
             return most
@@ -174,52 +174,52 @@ class Books:
         }
 
 
-def _open_nodes(state: ClusterState) -> Iterator[NodeFacts]:
+def _open_nodes(state: SchedulerCache) -> Iterator[NodeInfo]:
     """Yield the nodes that queues can use: tainted ones only if pods of this scheduler may use
     them, or do.
     """
-    waiting = {pod.shape.constraints for pod in state.pods.values() if pod.waits}
-    ours = {pod.node for pod in state.pods.values() if pod.ours and pod.holds_room}
-    for node in state.nodes.facts:
+    waiting = {pod.shape.constraints for pod in state.pods.values() if pod.is_pending}
+    ours = {pod.node for pod in state.pods.values() if pod.is_ours and pod.holds_resources}
+    for node in state.nodes.infos:
         if node is None or not node.ready or node.unschedulable:
             continue
         tainted = any(taint.effect in ("NoSchedule", "NoExecute") for taint in node.taints)
         if (
             not tainted
             or node.name in ours
-            or any(not list(refusals(each, node)) for each in waiting)
+            or any(not list(filter_messages(each, node)) for each in waiting)
         ):
             yield node
 
 
-def queue_of(state: ClusterState, pod: PodFacts) -> str | None:
+def queue_of(state: SchedulerCache, pod: PodInfo) -> str | None:
     """Return the queue that a pod is charged to; None: none."""
     if pod.group is None:
-        return DEFAULT_QUEUE if pod.ours else None
+        return DEFAULT_QUEUE if pod.is_ours else None
     group = state.groups.get(pod.group)
     return group.queue if group is not None else None
 
 
-def above_limits(state: ClusterState, decision: Decision) -> Iterator[str]:
+def queue_violations(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
     """Yield the queues that would exceed their limits."""
     if not decision.bindings:
         return
-    books = Books(state)
+    books = QueueOracle(state)
     grown: dict[str, Counter[str]] = defaultdict(Counter)
     for binding in decision.bindings:
         pod = state.pods[binding.pod]
         queue = queue_of(state, pod)
-        if queue is None or queue not in books.of:
+        if queue is None or queue not in books.figures:
             yield f"{pod.key} is bound and charged to no queue"
             continue
         for name in books.path(queue):
             grown[name].update({n: amount for n, amount in pod.shape.request if amount})
-            if not state.queues.get(name, QueueFacts(name)).open:
+            if not state.queues.get(name, QueueInfo(name)).open:
                 yield f"{pod.key} is bound and queue {name} is closed"
     for name, amounts in sorted(grown.items()):
-        figures = books.of[name]
+        figures = books.figures[name]
         for resource, amount in sorted(amounts.items()):
-            most = figures.ceiling.get(resource, _ENDLESS)
+            most = figures.limit.get(resource, _ENDLESS)
             if figures.used[resource] + amount > most * (1 + TOLERANCE):
                 uses = figures.used[resource] + amount
                 yield f"queue {name} may use {most:g} {resource}, it would use {uses}"

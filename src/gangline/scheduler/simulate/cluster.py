@@ -17,19 +17,19 @@ from gangline.api.meta import ObjectMeta
 from gangline.api.quantity import QuantityError
 from gangline.api.resourcelist import PODS
 from gangline.api.scheduling import Queue, QueueSpec
-from gangline.scheduler.model import NodeFacts, NodeName, QueueFacts
-from gangline.scheduler.observe import queue_facts
+from gangline.scheduler.model import NodeInfo, NodeName, QueueInfo
+from gangline.scheduler.observe import queue_info
 from gangline.scheduler.simulate.trace import TraceError, pod_request
 
 PODS_PER_NODE = 110
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SimulatedCluster:
     """Nodes and queues of a simulation."""
 
-    nodes: tuple[NodeFacts, ...]
-    queues: tuple[QueueFacts, ...] = ()
+    nodes: tuple[NodeInfo, ...]
+    queues: tuple[QueueInfo, ...] = ()
 
 
 class _Nodes(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ class _Description(msgspec.Struct, forbid_unknown_fields=True):
     queues: list[dict[str, object]] = []
 
 
-def read_cluster(path: Path) -> Cluster:
+def read_cluster(path: Path) -> SimulatedCluster:
     """Read the description of a cluster.
 
     Raises:
@@ -61,18 +61,18 @@ def read_cluster(path: Path) -> Cluster:
         raise TraceError(f"{path}: {error}") from error
     if len({node.name for node in nodes}) != len(nodes):
         raise TraceError(f"{path}: two kinds of nodes have one name")
-    return Cluster(nodes, queues)
+    return SimulatedCluster(nodes, queues)
 
 
-def uniform(count: int, cpu: float, memory: str, gpu: int) -> Cluster:
-    return Cluster(tuple(_nodes(_Nodes(count, cpu, memory, gpu))))
+def uniform_cluster(count: int, cpu: float, memory: str, gpu: int) -> SimulatedCluster:
+    return SimulatedCluster(tuple(_nodes(_Nodes(count, cpu, memory, gpu))))
 
 
-def _nodes(kind: _Nodes) -> list[NodeFacts]:
+def _nodes(kind: _Nodes) -> list[NodeInfo]:
     has = dict(pod_request(kind.cpu, kind.memory, kind.gpu)) | {PODS: PODS_PER_NODE}
     width = len(str(max(0, kind.count - 1)))
     return [
-        NodeFacts(
+        NodeInfo(
             name=NodeName(f"{kind.name}-{index:0{width}d}"),
             allocatable=tuple(sorted(has.items())),
             labels=tuple(sorted(kind.labels.items())),
@@ -81,7 +81,7 @@ def _nodes(kind: _Nodes) -> list[NodeFacts]:
     ]
 
 
-def _queue(written: Mapping[str, object]) -> QueueFacts:
+def _queue(written: Mapping[str, object]) -> QueueInfo:
     spec = {key: value for key, value in written.items() if key != "name"}
     metadata = ObjectMeta(name=str(written.get("name", "")))
-    return queue_facts(Queue(metadata=metadata, spec=msgspec.convert(spec, QueueSpec)))
+    return queue_info(Queue(metadata=metadata, spec=msgspec.convert(spec, QueueSpec)))

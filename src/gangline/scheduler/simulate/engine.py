@@ -14,43 +14,43 @@ from heapq import heapify, heappop, heappush
 from msgspec import structs
 
 from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.decide import decide
+from gangline.scheduler.decide import run_cycle
 from gangline.scheduler.model import (
     EPOCH,
-    Constraints,
-    Decision,
-    GroupFacts,
+    PlacementConstraints,
+    CycleResult,
+    PodGroupInfo,
     GroupKey,
-    PodFacts,
+    PodInfo,
     PodKey,
-    QueueFacts,
+    QueueInfo,
     Request,
     shape_of,
 )
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS
 from gangline.scheduler.plugins.fragments import CommonPods, common_pods
-from gangline.scheduler.plugins.node_scores import Weights, is_device
+from gangline.scheduler.plugins.node_scores import ScoreWeights, is_device
 from gangline.scheduler.run_times import family_of
-from gangline.scheduler.simulate.cluster import Cluster
-from gangline.scheduler.simulate.trace import Job
-from gangline.scheduler.state import ClusterState
-from gangline.scheduler.victims import Policy
+from gangline.scheduler.simulate.cluster import SimulatedCluster
+from gangline.scheduler.simulate.trace import TraceJob
+from gangline.scheduler.state import SchedulerCache
+from gangline.scheduler.victims import EvictionPolicy
 
 NAMESPACE = "sim"
-LOOKS = 2000
+MAX_FRAGMENT_SAMPLES = 2000
 """How often it is looked at what is left over, while jobs arrive: that takes longer than the rest
 of a moment."""
 ARRIVES, ENDS = 0, 1
-ANYWHERE = Constraints()
-Watcher = Callable[[ClusterState, Decision, float], None]
+ANYWHERE = PlacementConstraints()
+CycleObserver = Callable[[SchedulerCache, CycleResult, float], None]
 """Sees every decision before it is carried out."""
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class JobRun:
     """One job in the simulation: what has become of it."""
 
-    job: Job
+    job: TraceJob
     started: float | None = None
     """When its minimum last got nodes."""
     first_started: float | None = None
@@ -68,7 +68,7 @@ class Run:
         """Lose the work since the last checkpoint."""
         if self.started is not None:
             ran = now - self.started
-            kept = self.job.saved_in(ran)
+            kept = self.job.checkpointed_work(ran)
             self.saved += kept
             self.lost += ran - kept
             self.started = None
@@ -93,10 +93,10 @@ class Sample:
 
 
 @dataclass(slots=True)
-class History:
+class SimulationHistory:
     """The records of a simulation."""
 
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, JobRun] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     decisions: int = 0
     evictions: int = 0
@@ -107,58 +107,58 @@ class Simulation:
 
     def __init__(
         self,
-        cluster: Cluster,
-        jobs: Iterable[Job],
-        policy: Policy | None = None,
-        watchers: Sequence[Watcher] = (),
+        cluster: SimulatedCluster,
+        jobs: Iterable[TraceJob],
+        policy: EvictionPolicy | None = None,
+        watchers: Sequence[CycleObserver] = (),
         quantum_s: float = 0.0,
-        weights: Weights = DEFAULT_WEIGHTS,
+        weights: ScoreWeights = DEFAULT_WEIGHTS,
     ) -> None:
-        self.state = ClusterState(weights)
-        self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
+        self.state = SchedulerCache(weights)
+        self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
         for queue in cluster.queues:
             self.state.queues[queue.name] = queue
         for node in cluster.nodes:
             self.state.set_node(node)
-        self.history = History({job.name: Run(job) for job in jobs})
-        self._saving: dict[str, Run] = {}
+        self.history = SimulationHistory({job.name: JobRun(job) for job in jobs})
+        self._saving: dict[str, JobRun] = {}
         """Runs that write checkpoints and have not ended."""
-        self._policy = policy or Policy()
+        self._policy = policy or EvictionPolicy()
         self._watchers = watchers
         self._quantum_s = quantum_s
         self._usual = _usual_pods(self.history, self.state)
         self._left_over = (0, 0.0)
         self._look_every_s = max((r.job.arrival for r in self.history.runs.values()), default=0.0)
-        self._look_every_s /= LOOKS
+        self._look_every_s /= MAX_FRAGMENT_SAMPLES
         self._looked = -math.inf
         self._events: list[tuple[float, int, str, int]] = [
             (run.job.arrival, ARRIVES, name, 0) for name, run in self.history.runs.items()
         ]
         heapify(self._events)
 
-    def run(self, until: float = float("inf")) -> History:
+    def run(self, until: float = float("inf")) -> SimulationHistory:
         """Run until no event is left, or until ``until`` seconds."""
         while self._events and self._events[0][0] <= until:
             now = self._events[0][0]
             last = now + self._quantum_s
             while self._events and self._events[0][0] <= last:
                 now, kind, name, start = heappop(self._events)
-                self._happen(kind, name, start, now)
-            self._settle(now)
+                self._handle_event(kind, name, start, now)
+            self._run_cycles(now)
         return self.history
 
-    def _happen(self, kind: int, name: str, start: int, now: float) -> None:
+    def _handle_event(self, kind: int, name: str, start: int, now: float) -> None:
         run = self.history.runs[name]
         if kind == ARRIVES:
             self._create(run)
         elif start == run.starts and run.ended is None:
             self._end(run, now)
 
-    def _create(self, run: Run) -> None:
+    def _create(self, run: JobRun) -> None:
         job = run.job
         created = EPOCH + timedelta(seconds=job.arrival)
         key = GroupKey(f"{NAMESPACE}/{job.name}")
-        group = GroupFacts(
+        group = PodGroupInfo(
             key,
             min_member=job.minimum,
             queue=job.queue,
@@ -171,18 +171,18 @@ class Simulation:
         for index in range(job.size):
             pod = PodKey(f"{key}-{index}")
             uid = f"{pod}#{run.starts}.{run.evicted}"
-            self.state.set_pod(PodFacts(pod, uid, shape, created, job.priority, key))
+            self.state.set_pod(PodInfo(pod, uid, shape, created, job.priority, key))
 
-    def _remove(self, run: Run) -> None:
+    def _remove(self, run: JobRun) -> None:
         key = GroupKey(f"{NAMESPACE}/{run.job.name}")
         for pod in list(self.state.members.get(key, {})):
             self.state.remove_pod(pod)
-        self.state.former.pop(key, None)
+        self.state.former_members.pop(key, None)
 
-    def _end(self, run: Run, now: float) -> None:
+    def _end(self, run: JobRun, now: float) -> None:
         self._remove(run)
         run.starts += 1
-        self._learn(run, now)
+        self._record_run_time(run, now)
         if run.job.fails_after and not run.failed:
             run.failed = True
             run.interrupt(now)
@@ -192,41 +192,41 @@ class Simulation:
         self._saving.pop(run.job.name, None)
         run.ended = now
 
-    def _learn(self, run: Run, now: float) -> None:
+    def _record_run_time(self, run: JobRun, now: float) -> None:
         group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
         if run.started is not None:
             failed = bool(run.job.fails_after) and not run.failed
             ran = now - run.started
             self.state.run_times.ended(group.family, group.key, ran, whole=not failed)
 
-    def _settle(self, now: float) -> None:
+    def _run_cycles(self, now: float) -> None:
         """Run cycles until none evicts pods: evicted pods end and are recreated immediately."""
         self._note_checkpoints(now)
         for _ in range(len(self.history.runs) + 1):
-            decision = decide(self.state, now, self._policy)
+            decision = run_cycle(self.state, now, self._policy)
             for watch in self._watchers:
                 watch(self.state, decision, now)
             self.history.decisions += 1
-            self._carry_out(decision, now)
+            self._apply_result(decision, now)
             if not decision.evictions:
                 break
-        running = dict(self.state.running.by_queue)
+        running = dict(self.state.usage.by_queue)
         total: dict[str, int] = {}
         for amounts in running.values():
             for name, amount in amounts.items():
                 total[name] = total.get(name, 0) + amount
-        waiting = len(self.state.waiting_members)
-        self.history.samples.append(Sample(now, total, waiting, *self._look(now)))
+        waiting = len(self.state.pending_members)
+        self.history.samples.append(Sample(now, total, waiting, *self._sample_fragments(now)))
 
     def _note_checkpoints(self, now: float) -> None:
         """Update the checkpoint times of groups."""
         for run in self._saving.values():
-            if run.started is not None and (kept := run.job.saved_in(now - run.started)):
+            if run.started is not None and (kept := run.job.checkpointed_work(now - run.started)):
                 group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
-                if group.checkpointed != run.started + kept:
-                    self.state.set_group(replace(group, checkpointed=run.started + kept))
+                if group.checkpointed_at != run.started + kept:
+                    self.state.set_group(replace(group, checkpointed_at=run.started + kept))
 
-    def _look(self, now: float) -> tuple[int, float]:
+    def _sample_fragments(self, now: float) -> tuple[int, float]:
         """How many devices are free, and how many of them the usual pod cannot use."""
         if self._usual is not None and now >= self._looked + self._look_every_s:
             self._looked = now
@@ -236,12 +236,12 @@ class Simulation:
             self._left_over = int(free[self._usual.device_columns].sum()), fragments
         return self._left_over
 
-    def _carry_out(self, decision: Decision, now: float) -> None:
-        self.state.promises = dict(decision.promises)
-        self.state.lodgers.update(decision.lodgers)
+    def _apply_result(self, decision: CycleResult, now: float) -> None:
+        self.state.reservations = dict(decision.reservations)
+        self.state.backfilled.update(decision.backfilled)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
-            bound = structs.replace(self.state.pods[binding.pod], phase="Running", started=now)
+            bound = structs.replace(self.state.pods[binding.pod], phase="Running", started_at=now)
             self.state.set_pod(bound)
         for group in decision.placed:
             self._start(self.history.runs[group.partition("/")[2]], now)
@@ -252,9 +252,9 @@ class Simulation:
             if eviction.group is not None:
                 broken.add(eviction.group)
         for group in sorted(broken):
-            self._come_back(self.history.runs[group.partition("/")[2]], now)
+            self._recreate_evicted(self.history.runs[group.partition("/")[2]], now)
 
-    def _start(self, run: Run, now: float) -> None:
+    def _start(self, run: JobRun, now: float) -> None:
         if run.started is not None:
             return
         run.started = now
@@ -267,7 +267,7 @@ class Simulation:
             self._saving[run.job.name] = run
         heappush(self._events, (now + lasts, ENDS, run.job.name, run.starts))
 
-    def _come_back(self, run: Run, now: float) -> None:
+    def _recreate_evicted(self, run: JobRun, now: float) -> None:
         """Recreate evicted pods: all pods if the gang is broken, else only the evicted ones."""
         key = GroupKey(f"{NAMESPACE}/{run.job.name}")
         left = [pod for pod in self.state.members.get(key, {}).values() if pod.node is not None]
@@ -284,10 +284,10 @@ class Simulation:
             pod = PodKey(f"{key}-{index}")
             if pod not in self.state.pods:
                 uid = f"{pod}#{run.starts}.{run.evicted}"
-                self.state.set_pod(PodFacts(pod, uid, shape, created, run.job.priority, key))
+                self.state.set_pod(PodInfo(pod, uid, shape, created, run.job.priority, key))
 
 
-def _usual_pods(history: History, state: ClusterState) -> CommonPods | None:
+def _usual_pods(history: SimulationHistory, state: SchedulerCache) -> CommonPods | None:
     """The pods of a trace that ask for devices, by how many of them there are."""
     counts: Counter[Request] = Counter()
     for run in history.runs.values():

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from random import Random
 
 from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.simulate.cluster import Cluster
-from gangline.scheduler.simulate.trace import Job, pod_request
+from gangline.scheduler.simulate.cluster import SimulatedCluster
+from gangline.scheduler.simulate.trace import TraceJob, pod_request
 
 DAY_S = 86_400.0
-NIGHT = 0.4
+NIGHT_RATE = 0.4
 """Arrival rate at the quietest hour, relative to the busiest."""
-LONGEST_S = 30 * DAY_S
+MAX_DURATION_S = 30 * DAY_S
 _GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TraceShape:
     """Distribution of the jobs of a trace."""
 
     sizes: tuple[tuple[int, int, float], ...]
@@ -38,20 +38,20 @@ class Shape:
     """Fraction of jobs that fail once."""
 
 
-SHAPES = {
-    "philly": Shape(
+TRACE_SHAPES = {
+    "philly": TraceShape(
         ((1, 1, 0.80), (1, 2, 0.06), (1, 4, 0.06), (1, 8, 0.05), (2, 8, 0.02), (4, 8, 0.01)),
         median_s=900,
         spread=2.2,
         fails=0.25,
     ),
-    "helios": Shape(
+    "helios": TraceShape(
         ((1, 1, 0.62), (1, 4, 0.12), (1, 8, 0.17), (2, 8, 0.06), (8, 8, 0.025), (16, 8, 0.005)),
         median_s=240,
         spread=2.3,
         fails=0.15,
     ),
-    "pai": Shape(
+    "pai": TraceShape(
         ((1, 1, 0.40), (2, 1, 0.2), (4, 1, 0.2), (8, 1, 0.12), (16, 1, 0.05), (64, 1, 0.03)),
         median_s=600,
         spread=1.8,
@@ -60,14 +60,14 @@ SHAPES = {
 }
 
 
-def generate(
-    shape: Shape,
+def generate_trace(
+    shape: TraceShape,
     count: int,
-    cluster: Cluster,
+    cluster: SimulatedCluster,
     load: float,
     seed: int,
     queues: Sequence[str] = (DEFAULT_QUEUE,),
-) -> list[Job]:
+) -> list[TraceJob]:
     """Return jobs that keep ``cluster`` busy by ``load`` (1: they request all of its GPUs).
 
     Equal arguments give equal jobs.
@@ -82,7 +82,7 @@ def generate(
     arrivals = sorted(_arrival(span, random) for _ in range(count))
     width = len(str(count))
     return [
-        Job(
+        TraceJob(
             name=f"job-{index:0{width}d}",
             arrival=arrival,
             duration=duration,
@@ -96,9 +96,9 @@ def generate(
     ]
 
 
-def _duration(shape: Shape, random: Random) -> float:
+def _duration(shape: TraceShape, random: Random) -> float:
     drawn = random.lognormvariate(math.log(shape.median_s), shape.spread)
-    return min(LONGEST_S, max(1.0, drawn))
+    return min(MAX_DURATION_S, max(1.0, drawn))
 
 
 def _arrival(span: float, random: Random) -> float:
@@ -106,5 +106,5 @@ def _arrival(span: float, random: Random) -> float:
     while True:
         moment = random.uniform(0, span)
         hour = math.sin(2 * math.pi * moment / DAY_S) / 2 + 0.5
-        if random.random() < NIGHT + (1 - NIGHT) * hour:
+        if random.random() < NIGHT_RATE + (1 - NIGHT_RATE) * hour:
             return moment

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from gangline.scheduler.simulate.cluster import Cluster
-from gangline.scheduler.simulate.engine import History, Run, Sample
+from gangline.scheduler.simulate.cluster import SimulatedCluster
+from gangline.scheduler.simulate.engine import SimulationHistory, JobRun, Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitStatistics:
     """Seconds from arrival to the first start."""
 
     count: int
@@ -21,16 +21,16 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """Metrics of a simulation."""
 
     lasted: float
     """Seconds until the last job ended."""
     utilisation: Mapping[str, float]
     """Used fraction of each resource, from the first arrival to the last start."""
-    waits: Waits
-    by_queue: Mapping[str, Waits]
-    by_size: Mapping[str, Waits]
+    waits: WaitStatistics
+    by_queue: Mapping[str, WaitStatistics]
+    by_size: Mapping[str, WaitStatistics]
     fairness: float
     """Jain's index over the mean slowdowns of queues: 1 if all are equal."""
     fragmented: float
@@ -42,11 +42,11 @@ class Outcome:
     decisions: int
 
 
-def outcome(history: History, cluster: Cluster) -> Outcome:
+def summarize(history: SimulationHistory, cluster: SimulatedCluster) -> SimulationResult:
     runs = list(history.runs.values())
     queues = sorted({run.job.queue for run in runs})
     by_queue = {queue: [run for run in runs if run.job.queue == queue] for queue in queues}
-    return Outcome(
+    return SimulationResult(
         lasted=max((run.ended or 0.0 for run in runs), default=0.0),
         utilisation=_utilisation(_busy(history), cluster),
         waits=_waits(runs),
@@ -67,15 +67,15 @@ def outcome(history: History, cluster: Cluster) -> Outcome:
 _SIZES = (("1 pod", 1, 2), ("2 to 7 pods", 2, 8), ("8 pods and more", 8, 10**9))
 
 
-def _waits(runs: Sequence[Run]) -> Waits:
+def _waits(runs: Sequence[JobRun]) -> WaitStatistics:
     waited = [run.waited for run in runs if run.waited is not None]
     if not waited:
-        return Waits(0, 0.0, 0.0, 0.0)
+        return WaitStatistics(0, 0.0, 0.0, 0.0)
     median, p95 = np.percentile(waited, (50, 95))
-    return Waits(len(waited), float(median), float(p95), max(waited))
+    return WaitStatistics(len(waited), float(median), float(p95), max(waited))
 
 
-def _slowdown(runs: Sequence[Run]) -> float:
+def _slowdown(runs: Sequence[JobRun]) -> float:
     """Return the mean of (end - arrival) / duration over ended jobs."""
     ratios = [
         (run.ended - run.job.arrival) / max(run.job.duration, 1.0)
@@ -99,14 +99,14 @@ def _fragmented(samples: Sequence[Sample]) -> float:
     return fragments / free if free else 0.0
 
 
-def _busy(history: History) -> list[Sample]:
+def _busy(history: SimulationHistory) -> list[Sample]:
     """Return the samples up to the last start: afterwards no gang is pending."""
     starts = [r.first_started for r in history.runs.values() if r.first_started is not None]
     last = max(starts, default=0.0)
     return [sample for sample in history.samples if sample.at <= last]
 
 
-def _utilisation(samples: Sequence[Sample], cluster: Cluster) -> dict[str, float]:
+def _utilisation(samples: Sequence[Sample], cluster: SimulatedCluster) -> dict[str, float]:
     total: dict[str, int] = {}
     for node in cluster.nodes:
         for name, amount in node.allocatable:

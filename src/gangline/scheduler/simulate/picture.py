@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from gangline.scheduler.simulate.engine import Sample
-from gangline.scheduler.simulate.outcome import Outcome, Waits
+from gangline.scheduler.simulate.outcome import SimulationResult, WaitStatistics
 
 _BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 72
 
 
-def figures(outcome: Outcome) -> list[tuple[str, str]]:
+def result_rows(outcome: SimulationResult) -> list[tuple[str, str]]:
     """Return the metrics with their names."""
-    rows = [("lasted", span(outcome.lasted))]
+    rows = [("lasted", format_duration(outcome.lasted))]
     rows += [
         (f"{name} in use", f"{part:.1%}")
         for name, part in sorted(outcome.utilisation.items())
@@ -21,14 +21,14 @@ def figures(outcome: Outcome) -> list[tuple[str, str]]:
         ("fairness between queues (1 is even)", f"{outcome.fairness:.3f}"),
         ("free devices of no use to the usual pod", f"{outcome.fragmented:.1%}"),
         ("pods evicted", str(outcome.evictions)),
-        ("repeated work of pods", span(outcome.redone)),
+        ("repeated work of pods", format_duration(outcome.redone)),
         ("jobs that never started", str(outcome.unstarted)),
         ("decisions", str(outcome.decisions)),
     ]
     return rows
 
 
-def waits(outcome: Outcome) -> list[tuple[str, str, str, str, str]]:
+def wait_rows(outcome: SimulationResult) -> list[tuple[str, str, str, str, str]]:
     """Return waiting times: group of jobs, count, median, 95th percentile, maximum."""
     of = [("all", outcome.waits), *outcome.by_size.items()]
     if len(outcome.by_queue) > 1:
@@ -36,12 +36,16 @@ def waits(outcome: Outcome) -> list[tuple[str, str, str, str, str]]:
     return [_row(name, waited) for name, waited in of if waited.count]
 
 
-def _row(name: str, waited: Waits) -> tuple[str, str, str, str, str]:
-    times = (span(waited.median), span(waited.p95), span(waited.longest))
+def _row(name: str, waited: WaitStatistics) -> tuple[str, str, str, str, str]:
+    times = (
+        format_duration(waited.median),
+        format_duration(waited.p95),
+        format_duration(waited.longest),
+    )
     return (name, str(waited.count), *times)
 
 
-def course(samples: Sequence[Sample], resource: str, total: int) -> str:
+def usage_chart(samples: Sequence[Sample], resource: str, total: int) -> str:
     """Draw the used fraction of a resource, and the number of pending gangs, over time."""
     if len(samples) < 2 or not total:
         return ""
@@ -68,7 +72,7 @@ def _line(parts: Sequence[float]) -> str:
     return "".join(_BARS[min(last, max(0, round(part * last)))] for part in parts)
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration: ``12 s``, ``3.5 min``, ``2.0 h``, ``1.5 d``."""
     for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * size:

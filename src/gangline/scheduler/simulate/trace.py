@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.api.quantity import QuantityError
-from gangline.api.resourcelist import CPU, GPU, MEMORY, PODS, amount
+from gangline.api.resourcelist import CPU, GPU, MEMORY, PODS, parse_resource
 from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.model import Request
 
@@ -28,7 +28,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TraceJob:
     """A gang that arrives, runs, and ends."""
 
     name: str
@@ -47,13 +47,13 @@ class Job:
     checkpoint_every: float = 0.0
     """Seconds of running between checkpoints; 0: none."""
 
-    def saved_in(self, seconds: float) -> float:
+    def checkpointed_work(self, seconds: float) -> float:
         """Return how many of these seconds of running a checkpoint has saved."""
         every = self.checkpoint_every
         return seconds - math.fmod(seconds, every) if every else 0.0
 
 
-def read_trace(path: Path) -> list[Job]:
+def read_trace(path: Path) -> list[TraceJob]:
     """Read a trace, in the order of arrival.
 
     Raises:
@@ -75,7 +75,7 @@ def read_trace(path: Path) -> list[Job]:
     return sorted(jobs, key=lambda job: (job.arrival, job.name))
 
 
-def _job(row: object, where: str, number: int) -> Job:
+def _job(row: object, where: str, number: int) -> TraceJob:
     if not isinstance(row, Mapping):
         raise TraceError(f"{where}: not a job")
     if unknown := sorted(str(key) for key in row if key not in _KNOWN):
@@ -83,7 +83,7 @@ def _job(row: object, where: str, number: int) -> Job:
     given = {key: value for key, value in row.items() if value not in (None, "")}
     try:
         size = int(given.get("size", 1))
-        job = Job(
+        job = TraceJob(
             name=str(given.get("name", f"job-{number}")),
             arrival=float(given["arrival"]),
             duration=float(given["duration"]),
@@ -116,7 +116,7 @@ def pod_request(cpu: object, memory: object, gpu: object) -> Request:
     for name, written in ((CPU, cpu), (MEMORY, memory), (GPU, gpu)):
         if not isinstance(written, str | int | float):
             raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
-        counts[name] = amount(name, written)
+        counts[name] = parse_resource(name, written)
     if any(count < 0 for count in counts.values()):
         raise ValueError("amounts must not be negative")
     return tuple(sorted((name, count) for name, count in counts.items() if count))

@@ -77,7 +77,7 @@ def one_life(folder: str, point: int) -> tuple[list[list[str]], bool]:
     listen, say = os.pipe()
     child = os.fork()
     if child == 0:
-        failpoints.arm(f"*:{point}")
+        failpoints.arm_failpoint(f"*:{point}")
         os.close(listen)
         code = 1
         try:
@@ -132,11 +132,11 @@ def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
 
 
 def main(folder: str, kills: int, with_saver: bool) -> None:
-    base = homes.base_folder(os.environ)
-    home = homes.home_of(base, homes.job_name(os.environ, folder), folder)
+    base = homes.shared_memory_root(os.environ)
+    home = homes.job_directory(base, homes.job_name(os.environ, folder), folder)
     os.environ[failpoints.RECORD] = str(base / "killed")
     if with_saver:  # it has the most to do after saves of a device
-        moves._sums = lambda *_: None
+        moves._checksums = lambda *_: None
     returned, done, point, lives, lost_nodes = 0, 0, 1, 0, 0
     while done < kills:
         if with_saver:

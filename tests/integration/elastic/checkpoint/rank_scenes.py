@@ -29,7 +29,7 @@ from gangline.elastic.checkpoint import (
     failpoints,
     segment,
 )
-from gangline.elastic.checkpoint.checkpointer import Level
+from gangline.elastic.checkpoint.checkpointer import SaveLevel
 from gangline.elastic.checkpoint.training import TrainingState
 
 Scene = Callable[[int, int, str], Any]
@@ -159,7 +159,7 @@ def shards(rank: int) -> dict[str, Any]:
     return {f"mine-{rank}": torch.full((500,), float(rank + 1)), "all": torch.arange(5.0)}
 
 
-def memory_save(rank: int, world: int, folder: str, level: Level = "memory") -> Any:
+def memory_save(rank: int, world: int, folder: str, level: SaveLevel = "memory") -> Any:
     checkpointer = Checkpointer(folder, linger_s=60)
     checkpointer.save(7, shards(rank), level)
     assert checkpointer.wait(60)
@@ -168,7 +168,7 @@ def memory_save(rank: int, world: int, folder: str, level: Level = "memory") -> 
     for _ in range(600):
         if copies:
             break
-        checkpointer.link.listen(0.1)
+        checkpointer.saver_client.poll(0.1)
         copies = sorted(checkpointer.home.glob("copy-*.seg"))
     dist.barrier()
     checkpointer.close(finished=False)
@@ -193,7 +193,7 @@ def die_in_save(point: str) -> Scene:
         checkpointer.save(7, shards(rank))
         dist.barrier()
         if rank == 1:
-            failpoints.arm(f"{point}:1")
+            failpoints.arm_failpoint(f"{point}:1")
         checkpointer.save(8, {key: value + 1 for key, value in shards(rank).items()})
         checkpointer.buffers.close()
         return "returned"  # and dies without a goodbye, as when its agent ends it

@@ -9,7 +9,7 @@ import torch
 
 from accelerator_stand_in import install
 from gangline.elastic.checkpoint import Checkpointer, buffers
-from gangline.elastic.progress import PROGRESS_VARIABLE, read
+from gangline.elastic.progress import PROGRESS_VARIABLE, read_progress
 
 
 def test_a_save_goes_to_storage_once_it_has_arrived(
@@ -24,12 +24,12 @@ def test_a_save_goes_to_storage_once_it_has_arrived(
         assert checkpointer.wait(60)
         module.holds_back = True
         checkpointer.save(2, state, "storage")
-        assert read(progress, tmp_path / "none").saved_step == 1
+        assert read_progress(progress, tmp_path / "none").saved_step == 1
         assert checkpointer.latest() == 1
         module.events[-1].happened.set()
         assert checkpointer.wait(60)
         assert checkpointer.latest() == 2
-        assert read(progress, tmp_path / "none").saved_step == 2
+        assert read_progress(progress, tmp_path / "none").saved_step == 2
         state["w"].zero_()
         module.holds_back = False
         loaded = checkpointer.load(state)
@@ -46,7 +46,7 @@ def test_an_unfinished_transfer_at_process_end_is_not_loaded(
     state = {"w": torch.ones(1000)}
     checkpointer = Checkpointer(tmp_path / "steps", linger_s=60, overlap=True)
     checkpointer.save(1, state)
-    checkpointer.buffers.arrive()
+    checkpointer.buffers.wait_for_transfers()
     module.holds_back = True
     checkpointer.save(2, {"w": torch.zeros(1000)})
     module.events[-1].failure = "the process ends here"
@@ -88,5 +88,5 @@ def test_tensors_to_pin_are_found_within_objects(
     monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
     with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
         first(checkpointer, {"training": Model()})
-        checkpointer.buffers.settle()
+        checkpointer.buffers.wait_for_memory()
         assert set(pinned) == {torch.device("cpu")}

@@ -17,11 +17,11 @@ import torch
 
 from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
 from gangline.elastic.checkpoint.home import segment_path
-from gangline.elastic.checkpoint.manifest import step_name
+from gangline.elastic.checkpoint.manifest import step_folder
 from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.target import open_target
-from gangline.elastic.progress import Saves, read
+from gangline.elastic.progress import SaveCounts, read_progress
 
 WORKER = Path(__file__).parent / "saved_worker.py"
 
@@ -180,8 +180,8 @@ def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage_and_th
             assert not checkpointer.save(3, state(3))
         segment.close()
         assert checkpointer.counts.skipped == 1
-    told = read(progress, tmp_path / "none")
-    assert (told.saved_step, told.saves) == (2, Saves(skipped=1))
+    told = read_progress(progress, tmp_path / "none")
+    assert (told.saved_step, told.saves) == (2, SaveCounts(skipped=1))
     assert told.blocked_s == pytest.approx(checkpointer.counts.blocked_s, abs=0.001)
 
 
@@ -210,7 +210,7 @@ def test_a_damaged_newest_step_is_skipped_with_a_reason(
         checkpointer.buffers.close()
         for segment in checkpointer.home.glob("*.seg"):
             segment.unlink()
-        part = tmp_path / step_name(2) / "__0_0.distcp"
+        part = tmp_path / step_folder(2) / "__0_0.distcp"
         data = bytearray(part.read_bytes())
         data[1000] ^= 4
         part.write_bytes(data)

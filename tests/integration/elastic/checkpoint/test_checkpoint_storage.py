@@ -15,7 +15,7 @@ import torch
 
 from gangline.elastic.checkpoint import Checkpointer, CorruptError, StorageError
 from gangline.elastic.checkpoint.stored import StorageSource
-from gangline.elastic.checkpoint.target import RemoteTarget, open_target, speaking_to
+from gangline.elastic.checkpoint.target import RemoteTarget, open_target, wrapped_store_errors
 
 
 @pytest.fixture(autouse=True)
@@ -141,28 +141,28 @@ class OddStore:
 def test_errors_of_a_store_s_own_kind_are_storage_errors() -> None:
     target = RemoteTarget(OddStore(), "bucket/run")
     for call in (
-        lambda: target.names(""),
+        lambda: target.list_names(""),
         lambda: target.read("x"),
         lambda: target.put("x", b""),
         lambda: target.remove("x"),
     ):
         with pytest.raises(StorageError, match="bucket/run: OddError: no "):
             call()
-    with pytest.raises(CorruptError), speaking_to("bucket"):
+    with pytest.raises(CorruptError), wrapped_store_errors("bucket"):
         raise CorruptError("what is no error of the store stays what it is")
 
 
 def test_a_target_in_a_store_has_the_content_of_a_folder() -> None:
     fsspec = pytest.importorskip("fsspec")
     target = RemoteTarget(fsspec.filesystem("memory"), f"/run-{random.getrandbits(60)}")
-    assert target.names("") == []
+    assert target.list_names("") == []
     target.put("step-1/part", b"abc")
     target.put("top", b"")
-    assert target.names("") == ["step-1", "top"]
+    assert target.list_names("") == ["step-1", "top"]
     with target.open("step-1/part") as stream:
         assert stream.seek(0, io.SEEK_END) == 3
     target.remove("step-1")
     target.remove("step-1")
-    assert target.names("") == ["top"]
+    assert target.list_names("") == ["top"]
     with pytest.raises(FileNotFoundError):
         target.read("step-1/part")

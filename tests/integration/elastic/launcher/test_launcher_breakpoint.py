@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.protocol.client import Client
-from gangline.elastic.protocol.messages import Status, StatusWanted
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.client import MasterClient
+from gangline.elastic.protocol.messages import JobStatusReply, JobStatusRequest
+from gangline.elastic.protocol.seal import read_job_secret
 
 SECRET = {"GANGLINE_JOB_SECRET": "00" * 32}
 
@@ -59,9 +59,9 @@ def test_the_newest_step_in_memory_is_in_storage_after_each_death(launch, script
 
 async def told(address: str, message: str) -> None:
     """Wait until the job's timeline contains a text."""
-    async with Client(address, secret_of(SECRET, "job")) as client:
+    async with MasterClient(address, read_job_secret(SECRET, "job")) as client:
         while True:
-            status = await client.ask(StatusWanted(), Status)
+            status = await client.ask(JobStatusRequest(), JobStatusReply)
             if ("CheckpointSaved", message) in [(e.reason, e.message) for e in status.events]:
                 return
             await asyncio.sleep(0.05)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api.failure import NODE_FAULT
-from gangline.elastic.protocol.client import Client
-from gangline.elastic.protocol.messages import JobEvent, Status, StatusWanted
-from gangline.elastic.protocol.seal import secret_of
+from gangline.api.failure import NODE_FAULT_EXIT_CODE
+from gangline.elastic.protocol.client import MasterClient
+from gangline.elastic.protocol.messages import JobEvent, JobStatusReply, JobStatusRequest
+from gangline.elastic.protocol.seal import read_job_secret
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -47,8 +47,10 @@ def free_port() -> int:
 
 async def events(address: str) -> tuple[JobEvent, ...]:
     """Ask the master what has happened."""
-    async with Client(address, secret_of({"GANGLINE_JOB_SECRET": SECRET}, "job")) as client:
-        return (await client.ask(StatusWanted(), Status)).events
+    async with MasterClient(
+        address, read_job_secret({"GANGLINE_JOB_SECRET": SECRET}, "job")
+    ) as client:
+        return (await client.ask(JobStatusRequest(), JobStatusReply)).events
 
 
 def parents() -> dict[int, int]:
@@ -93,7 +95,7 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     healthy = [node(0, "--no-standby"), node(1, "--preload", "torch")]
     slow = node(2, "--preload", "torch", PYTHONPATH=str(tmp_path / "slow"))
     os.kill(check_process(healthy[1].process.pid), signal.SIGKILL)
-    assert slow.wait() == NODE_FAULT, slow.output
+    assert slow.wait() == NODE_FAULT_EXIT_CODE, slow.output
     assert "this node is slow: node 2 failed compute" in slow.output
     for run, before in zip(healthy, (False, True), strict=True):
         # The last call is long: the others must not wait for a node that has left.

@@ -11,27 +11,27 @@ from typing import TypeVar
 
 import pytest
 
-from gangline.elastic.agent.rendezvous import MeetingError
-from gangline.elastic.launcher.host import MasterHost
-from gangline.elastic.protocol.client import Client
+from gangline.elastic.agent.rendezvous import RendezvousError
+from gangline.elastic.launcher.host import HostedMaster
+from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.messages import (
-    CommandKind,
-    Done,
+    CommandBody,
+    Acknowledged,
     DumpStacks,
     KeyValueWait,
-    Message,
+    ProtocolMessage,
     RunCheck,
     SaveCheckpoint,
     SendCommand,
-    Status,
-    StatusWanted,
-    Values,
+    JobStatusReply,
+    JobStatusRequest,
+    KeyValueReply,
 )
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.seal import read_job_secret
 
 PATIENCE_S = 60.0
 
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=ProtocolMessage)
 
 HELD = """
     import sys
@@ -62,16 +62,18 @@ HANGS = """
 SECRET = "00" * 32
 
 
-async def asked(address: str, message: Message, kind: type[R]) -> R:
+async def asked(address: str, message: ProtocolMessage, kind: type[R]) -> R:
     """Ask the master."""
-    async with Client(address, secret_of({"GANGLINE_JOB_SECRET": SECRET}, "job")) as client:
+    async with MasterClient(
+        address, read_job_secret({"GANGLINE_JOB_SECRET": SECRET}, "job")
+    ) as client:
         return await client.ask(message, kind)
 
 
-async def told_to(address: str, what: CommandKind) -> Status:
+async def told_to(address: str, what: CommandBody) -> JobStatusReply:
     """Give all nodes a command; return how the master sees the job."""
-    await asked(address, SendCommand(what=what), Done)
-    return await asked(address, StatusWanted(), Status)
+    await asked(address, SendCommand(what=what), Acknowledged)
+    return await asked(address, JobStatusRequest(), JobStatusReply)
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def test_a_lost_node_leaves_a_smaller_world_and_comes_back(node, end):
         run.until("/2 ")
     second.process.kill()
     first.until("0/1 ")
-    asyncio.run(asked(first.master, KeyValueWait(keys=("gangline/imports",)), Values))
+    asyncio.run(asked(first.master, KeyValueWait(keys=("gangline/imports",)), KeyValueReply))
     third = node("1:2")
     third.until("/2 ")
     first.until("/2 ", 2)
@@ -238,9 +240,9 @@ def test_unresolved_name_is_logged_and_fails_after_timeout(launch, script):
 async def test_taken_port_is_logged_when_rendezvous_fails(tmp_path, caplog):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        host = await MasterHost("job", f"127.0.0.1:{port}", tmp_path).__aenter__()
+        host = await HostedMaster("job", f"127.0.0.1:{port}", tmp_path).__aenter__()
         async with asyncio.timeout(PATIENCE_S):
             while not host.is_port_taken:
                 await asyncio.sleep(0.01)
-        await host.__aexit__(MeetingError, MeetingError("nobody came"), None)
+        await host.__aexit__(RendezvousError, RendezvousError("nobody came"), None)
     assert f"another program listens on port {port} of this node" in caplog.text

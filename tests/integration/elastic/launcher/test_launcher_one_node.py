@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.checkpoint.home import Settings, home_of, write_settings
+from gangline.elastic.checkpoint.home import SaverSettings, job_directory, write_settings
 
 HELD = """
     import os, time
@@ -88,9 +88,9 @@ def test_what_cannot_be_imported_is_not_tried_again(launch, script):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path):
     shared_memory = tmp_path / ("long" * 25)  # longer than the name of a socket may be
-    home = home_of(shared_memory, "job", "there")
+    home = job_directory(shared_memory, "job", "there")
     home.mkdir(parents=True)
-    write_settings(home, Settings("there", "job", linger_s=5))
+    write_settings(home, SaverSettings("there", "job", linger_s=5))
     path = script("""
         import signal, sys, time
         def end(number, frame):

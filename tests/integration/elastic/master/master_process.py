@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from gangline.elastic.protocol.client import Client, ClientName
-from gangline.elastic.protocol.messages import Join, World
-from gangline.elastic.protocol.seal import Secret, new_secret
+from gangline.elastic.protocol.client import MasterClient, ClientIdentity
+from gangline.elastic.protocol.messages import Join, WorldInfo
+from gangline.elastic.protocol.seal import JobSecret, generate_secret
 
 PATIENCE_S = 90.0
 
@@ -20,7 +20,7 @@ class MasterProcess:
     """``python -m gangline.elastic.master`` with a journal in ``folder``."""
 
     folder: Path
-    secret_text: str = field(default_factory=new_secret)
+    secret_text: str = field(default_factory=generate_secret)
     port: int = 0
     flags: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -29,8 +29,8 @@ class MasterProcess:
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
-    def secret(self) -> Secret:
-        return Secret(bytes.fromhex(self.secret_text))
+    def secret(self) -> JobSecret:
+        return JobSecret(bytes.fromhex(self.secret_text))
 
     @property
     def address(self) -> str:
@@ -75,10 +75,10 @@ class MasterProcess:
         self.process = None
         return code
 
-    async def agent(self, stack: AsyncExitStack, node: int) -> Client:
+    async def agent(self, stack: AsyncExitStack, node: int) -> MasterClient:
         """The client of a node's agent, until the stack unwinds."""
-        name = ClientName("train", node_id=node, incarnation=f"i{node}")
-        return await stack.enter_async_context(Client(self.address, self.secret, name))
+        name = ClientIdentity("train", node_id=node, incarnation=f"i{node}")
+        return await stack.enter_async_context(MasterClient(self.address, self.secret, name))
 
 
 def a_join(node: int, number: int = 1, *, lowest: int = 2, highest: int = 2) -> Join:
@@ -89,9 +89,9 @@ def a_join(node: int, number: int = 1, *, lowest: int = 2, highest: int = 2) -> 
     )  # fmt: skip
 
 
-async def world_for(client: Client, join: Join) -> World:
+async def world_for(client: MasterClient, join: Join) -> WorldInfo:
     """Join until there is a world."""
     while True:
         reply = await client.call(join, timeout_s=PATIENCE_S)
-        if isinstance(reply, World):
+        if isinstance(reply, WorldInfo):
             return reply

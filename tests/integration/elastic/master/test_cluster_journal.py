@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from gangline.api.resources import CONFIG_MAPS, EVENTS
-from gangline.elastic.master.cluster_journal import ClusterJournal, open_journal
+from gangline.elastic.master.cluster_journal import ClusterJournal, open_cluster_journal
 from gangline.elastic.master.journal import JournalError
-from gangline.elastic.protocol.messages import Done, Failure, Status, StatusWanted
-from gangline.kube.client import Client, Malformed
+from gangline.elastic.protocol.messages import (
+    Acknowledged,
+    FailureReport,
+    JobStatusReply,
+    JobStatusRequest,
+)
+from gangline.kube.client import ApiClient, MalformedObject
 from gangline.local.apiserver.server import ApiServer
 from gangline.sdk.events import job_events
 from integration.elastic.master.master_process import MasterProcess, a_join, world_for
@@ -20,21 +25,21 @@ PATIENCE_S = 60.0
 
 async def kept(journal: ClusterJournal, state: bytes) -> None:
     """Write a state to the journal."""
-    journal.begin(lambda: state, lambda: {"step": "7"})
+    journal.set_state_source(lambda: state, lambda: {"step": "7"})
     journal.append(b"something happened")
     await journal.close()
 
 
-async def test_the_state_is_read_by_the_next_master(client: Client) -> None:
-    first = await open_journal(client, "default", "train-journal")
+async def test_the_state_is_read_by_the_next_master(client: ApiClient) -> None:
+    first = await open_cluster_journal(client, "default", "train-journal")
     assert first.read() == (b"", [])
     await kept(first, b"the state" * 1000)
-    second = await open_journal(client, "default", "train-journal")
+    second = await open_cluster_journal(client, "default", "train-journal")
     assert second.read() == (b"the state" * 1000, [])
 
 
 async def test_a_master_stores_its_state_in_a_config_map(
-    client: Client, api_server: ApiServer, tmp_path: Path
+    client: ApiClient, api_server: ApiServer, tmp_path: Path
 ) -> None:
     master = MasterProcess(
         tmp_path,
@@ -49,21 +54,21 @@ async def test_a_master_stores_its_state_in_a_config_map(
             await asyncio.wait_for(_written(client), PATIENCE_S)
             master.kill()
             await asyncio.to_thread(master.start, journal=False)
-            status = await agent.ask(StatusWanted(), Status, timeout_s=PATIENCE_S)
+            status = await agent.ask(JobStatusRequest(), JobStatusReply, timeout_s=PATIENCE_S)
             assert status.world == world
     finally:
         master.kill()
 
 
-async def _written(client: Client) -> None:
+async def _written(client: ApiClient) -> None:
     """Wait until the ConfigMap shows the world."""
     async for event in client.watch(CONFIG_MAPS, "default"):
-        if not isinstance(event, Malformed) and event.object.data.get("nodes") == "1":
+        if not isinstance(event, MalformedObject) and event.object.data.get("nodes") == "1":
             return
 
 
 async def test_events_of_an_elastic_job_are_published_once(
-    client: Client, api_server: ApiServer, tmp_path: Path
+    client: ApiClient, api_server: ApiServer, tmp_path: Path
 ) -> None:
     master = MasterProcess(
         tmp_path,
@@ -83,8 +88,10 @@ async def test_events_of_an_elastic_job_are_published_once(
             assert await asyncio.to_thread(master.stop) == 0
             await asyncio.to_thread(master.start, journal=False)
             await asyncio.wait_for(_told(client, "MasterBack"), PATIENCE_S)
-            failure = Failure(node_id=0, cause="SignalKilled", message="Killed", action="Restart")
-            await agent.ask(failure, Done, timeout_s=PATIENCE_S)
+            failure = FailureReport(
+                node_id=0, cause="SignalKilled", message="Killed", action="Restart"
+            )
+            await agent.ask(failure, Acknowledged, timeout_s=PATIENCE_S)
             await asyncio.wait_for(_told(client, "WorkersFailed"), PATIENCE_S)
     finally:
         master.kill()
@@ -96,34 +103,34 @@ async def test_events_of_an_elastic_job_are_published_once(
     assert found["WorkersFailed"].type == "Warning"
 
 
-async def _told(client: Client, reason: str) -> None:
+async def _told(client: ApiClient, reason: str) -> None:
     """Wait for an event."""
     async for event in client.watch(EVENTS, "default"):
-        if not isinstance(event, Malformed) and event.object.reason == reason:
+        if not isinstance(event, MalformedObject) and event.object.reason == reason:
             return
 
 
-async def test_a_replaced_master_ends(client: Client) -> None:
-    old = await open_journal(client, "default", "train-journal")
-    new = await open_journal(client, "default", "train-journal")
+async def test_a_replaced_master_ends(client: ApiClient) -> None:
+    old = await open_cluster_journal(client, "default", "train-journal")
+    new = await open_cluster_journal(client, "default", "train-journal")
     await kept(new, b"new")
     fenced = asyncio.Event()
-    old.begin(lambda: b"old", dict)
-    keeper = asyncio.create_task(old.keep(fenced.set))
+    old.set_state_source(lambda: b"old", dict)
+    keeper = asyncio.create_task(old.run_writer(fenced.set))
     old.append(b"something happened")
     await asyncio.wait_for(fenced.wait(), PATIENCE_S)
     await keeper
-    assert (await open_journal(client, "default", "train-journal")).read()[0] == b"new"
+    assert (await open_cluster_journal(client, "default", "train-journal")).read()[0] == b"new"
 
 
-async def test_a_deleted_config_map_is_created_again(client: Client) -> None:
-    journal = await open_journal(client, "default", "train-journal")
+async def test_a_deleted_config_map_is_created_again(client: ApiClient) -> None:
+    journal = await open_cluster_journal(client, "default", "train-journal")
     await client.delete(journal.resource, "train-journal", "default")
     await kept(journal, b"still here")
-    again = await open_journal(client, "default", "train-journal")
+    again = await open_cluster_journal(client, "default", "train-journal")
     assert again.read()[0] == b"still here"
 
 
-async def test_a_missing_namespace_is_named(client: Client) -> None:
+async def test_a_missing_namespace_is_named(client: ApiClient) -> None:
     with pytest.raises(JournalError, match="nowhere/train-journal"):
-        await open_journal(client, "nowhere", "train-journal")
+        await open_cluster_journal(client, "nowhere", "train-journal")

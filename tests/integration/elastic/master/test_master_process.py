@@ -16,7 +16,7 @@ import pytest
 from gangline.elastic.data import dataset, events
 from gangline.elastic.protocol.blocking import BlockingClient
 from gangline.elastic.protocol.client import (
-    Client,
+    MasterClient,
     MasterUnreachableError,
     RequestRefusedError,
 )
@@ -24,26 +24,26 @@ from gangline.elastic.protocol.messages import (
     CheckGroup,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
-    Done,
+    CheckRequest,
+    Acknowledged,
     DumpStacks,
-    Finished,
+    WorkersFinished,
     Heartbeat,
     KeyValueAdd,
     KeyValueSet,
     KeyValueWait,
     Leave,
-    Refused,
-    Restart,
+    RequestRefused,
+    RestartCommand,
     SendCommand,
-    ShardAnswer,
-    ShardEvent,
-    Status,
-    StatusWanted,
-    Values,
-    Waiting,
+    ShardReply,
+    ShardRequest,
+    JobStatusReply,
+    JobStatusRequest,
+    KeyValueReply,
+    JoinPending,
 )
-from gangline.elastic.protocol.seal import Secret
+from gangline.elastic.protocol.seal import JobSecret
 from integration.elastic.master.master_process import (
     PATIENCE_S,
     MasterProcess,
@@ -70,7 +70,7 @@ async def test_nodes_form_a_world_and_restart_after_a_death(master: MasterProces
         commands = agents[0].commands()
         await agents[1].close()  # as the kernel does when an agent is killed
         command = await asyncio.wait_for(anext(commands), PATIENCE_S)
-        assert isinstance(command.what, Restart)
+        assert isinstance(command.what, RestartCommand)
         alone = await world_for(agents[0], a_join(0, 2, lowest=1))
         assert [member.node_id for member in alone.members] == [0]
         assert alone.round > worlds[0].round
@@ -81,7 +81,7 @@ async def test_a_join_survives_a_restart_of_the_master(master: MasterProcess) ->
     async with AsyncExitStack() as stack:
         first = await master.agent(stack, 0)
         waits = asyncio.create_task(world_for(first, a_join(0)))
-        await first.connected(PATIENCE_S)
+        await first.wait_connected(PATIENCE_S)
         master.kill()
         master.start()
         second = await master.agent(stack, 1)
@@ -100,7 +100,7 @@ async def test_the_world_is_kept_when_the_master_comes_back(master: MasterProces
             beat = Heartbeat(node_id=node, incarnation=f"i{node}", round=worlds[0].round)
             assert (await agent.call(beat, timeout_s=PATIENCE_S)).commands == ()
             assert await world_for(agent, a_join(node)) == worlds[0]
-        status = await agents[0].ask(StatusWanted(), Status)
+        status = await agents[0].ask(JobStatusRequest(), JobStatusReply)
         assert status.world == worlds[0]
         assert "MasterBack" in [event.reason for event in status.events]
 
@@ -125,7 +125,7 @@ async def test_master_without_a_journal_learns_of_the_world_from_heartbeats(tmp_
             ]
             rejoins = asyncio.create_task(world_for(agents[0], again[0]))
             command = await asyncio.wait_for(anext(commands), PATIENCE_S)
-            assert isinstance(command.what, Restart)
+            assert isinstance(command.what, RestartCommand)
             new = await world_for(agents[1], again[1])
             assert await rejoins == new
             assert new.round > old[0].round
@@ -146,24 +146,25 @@ async def test_shards_are_neither_lost_nor_doubled_over_many_deaths(
             request = 0
             while True:
                 request += 1
-                take = events.Take("d", worker, request, 3)
+                take = events.TakeShards("d", worker, request, 3)
                 answer = client.ask(
-                    ShardEvent(event=take, wait_s=1.0), ShardAnswer, timeout_s=PATIENCE_S
+                    ShardRequest(event=take, wait_s=1.0), ShardReply, timeout_s=PATIENCE_S
                 ).answer
-                assert isinstance(answer, events.Taken), answer
+                assert isinstance(answer, events.TakenShards), answer
                 if answer.supply is events.Supply.END:
                     return
                 for shard in answer.shards:
                     seen.extend(range(shard.start, shard.end))
                 done = tuple(shard.lease for shard in answer.shards)
                 client.call(
-                    ShardEvent(event=events.Report("d", worker, done=done)), timeout_s=PATIENCE_S
+                    ShardRequest(event=events.ShardReport("d", worker, done=done)),
+                    timeout_s=PATIENCE_S,
                 )
 
     async with AsyncExitStack() as stack:
         agent = await master.agent(stack, 0)
         table = dataset.Table(name="d", size=records, shard_size=2)
-        await agent.call(ShardEvent(event=events.Register(table)), timeout_s=PATIENCE_S)
+        await agent.call(ShardRequest(event=events.RegisterDataset(table)), timeout_s=PATIENCE_S)
         chance = random.Random(1)
         jobs = [asyncio.create_task(asyncio.to_thread(work, f"{n}/0")) for n in range(workers)]
         for _ in range(3):
@@ -180,7 +181,7 @@ async def test_a_repeated_addition_counts_once_over_deaths(master: MasterProcess
     async with AsyncExitStack() as stack:
         agents = [await master.agent(stack, node) for node in range(3)]
 
-        async def add(agent: Client) -> None:
+        async def add(agent: MasterClient) -> None:
             for _ in range(40):
                 await agent.call(KeyValueAdd(key="n"), timeout_s=PATIENCE_S)
 
@@ -190,7 +191,9 @@ async def test_a_repeated_addition_counts_once_over_deaths(master: MasterProcess
             master.kill()
             master.start()
         await asyncio.gather(*adding)
-        total = await agents[0].ask(KeyValueAdd(key="n", amount=0), Values, timeout_s=PATIENCE_S)
+        total = await agents[0].ask(
+            KeyValueAdd(key="n", amount=0), KeyValueReply, timeout_s=PATIENCE_S
+        )
         assert total.values == (b"120",)
 
 
@@ -203,7 +206,7 @@ async def test_keys_commands_and_the_end_of_a_job(master: MasterProcess) -> None
         waits = asyncio.create_task(agents[0].call(KeyValueWait(keys=("a", "b"))))
         for key in ("a", "b"):
             await agents[1].call(KeyValueSet(key=key, value=key.encode()))
-        assert await asyncio.wait_for(waits, PATIENCE_S) == Values(values=(b"a", b"b"))
+        assert await asyncio.wait_for(waits, PATIENCE_S) == KeyValueReply(values=(b"a", b"b"))
 
         commands = agents[1].commands()
         await agents[0].call(SendCommand(what=DumpStacks(reason="look"), nodes=(1,)))
@@ -211,20 +214,23 @@ async def test_keys_commands_and_the_end_of_a_job(master: MasterProcess) -> None
         assert command.what == DumpStacks(reason="look")
         await commands.aclose()
 
-        early = Finished(node_id=0, incarnation="i0", round=world.round, wait_s=0.01)
-        assert isinstance(await agents[0].call(early), Waiting)
+        early = WorkersFinished(node_id=0, incarnation="i0", round=world.round, wait_s=0.01)
+        assert isinstance(await agents[0].call(early), JoinPending)
         ends = [
-            agent.call(Finished(node_id=node, incarnation=f"i{node}", round=world.round))
+            agent.call(WorkersFinished(node_id=node, incarnation=f"i{node}", round=world.round))
             for node, agent in enumerate(agents)
         ]
-        assert await asyncio.wait_for(asyncio.gather(*ends), PATIENCE_S) == [Done(), Done()]
+        assert await asyncio.wait_for(asyncio.gather(*ends), PATIENCE_S) == [
+            Acknowledged(),
+            Acknowledged(),
+        ]
         await agents[0].call(Leave(node_id=0, incarnation="i0", succeeded=True))
         with pytest.raises(RequestRefusedError, match="JobOver"):
             await agents[1].call(a_join(5))
 
 
 async def test_clients_without_the_secret_neither_read_nor_disturb(master: MasterProcess) -> None:
-    stranger = Client(master.address, Secret(b"guess" * 8))
+    stranger = MasterClient(master.address, JobSecret(b"guess" * 8))
     async with stranger:
         with pytest.raises(MasterUnreachableError):
             await stranger.call(SendCommand(what=DumpStacks()), timeout_s=1.0)
@@ -235,7 +241,7 @@ async def test_clients_without_the_secret_neither_read_nor_disturb(master: Maste
         writer.close()
     async with AsyncExitStack() as stack:
         agent = await master.agent(stack, 0)
-        status = await agent.ask(StatusWanted(), Status, timeout_s=PATIENCE_S)
+        status = await agent.ask(JobStatusRequest(), JobStatusReply, timeout_s=PATIENCE_S)
         assert [event.reason for event in status.events] == []
 
 
@@ -288,12 +294,12 @@ async def test_master_ends_when_the_job_is_over(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         agent = await master.agent(stack, 0)
         world = await world_for(agent, a_join(0, lowest=1, highest=1))
-        finished = Finished(node_id=0, incarnation="i0", round=world.round)
-        assert not isinstance(await agent.call(finished), Refused)
+        finished = WorkersFinished(node_id=0, incarnation="i0", round=world.round)
+        assert not isinstance(await agent.call(finished), RequestRefused)
         assert await asyncio.to_thread(master.ended) == 0
 
 
-async def check(client: Client, wanted: CheckWanted, *, passes: bool) -> CheckVerdict:
+async def check(client: MasterClient, wanted: CheckRequest, *, passes: bool) -> CheckVerdict:
     """Take part in a node check with a given result, without a test."""
     step = await client.call(wanted, timeout_s=PATIENCE_S)
     while isinstance(step, CheckGroup):
@@ -316,7 +322,7 @@ async def test_a_node_check_finds_the_faulty_node(master: MasterProcess) -> None
             *(
                 check(
                     agent,
-                    CheckWanted(node_id=node, incarnation=f"i{node}", host="h", nodes=4),
+                    CheckRequest(node_id=node, incarnation=f"i{node}", host="h", nodes=4),
                     passes=node != 2,
                 )
                 for node, agent in enumerate(agents)
@@ -330,7 +336,7 @@ async def test_a_node_that_dies_in_the_check_does_not_delay_it(master: MasterPro
     async with AsyncExitStack() as stack:
         agents = [await master.agent(stack, node) for node in range(3)]
         wishes = [
-            CheckWanted(node_id=node, incarnation=f"i{node}", host="h", nodes=3)
+            CheckRequest(node_id=node, incarnation=f"i{node}", host="h", nodes=3)
             for node in range(3)
         ]
         dying = asyncio.create_task(agents[2].call(wishes[2], timeout_s=PATIENCE_S))
@@ -351,7 +357,7 @@ async def test_master_continues_with_a_full_disk(tmp_path: Path) -> None:
             for _ in range(6):
                 await agent.call(KeyValueSet(key="k", value=bytes(2000)), timeout_s=PATIENCE_S)
             await world_for(agent, a_join(0, lowest=1, highest=1))
-            status = await agent.ask(StatusWanted(), Status, timeout_s=PATIENCE_S)
+            status = await agent.ask(JobStatusRequest(), JobStatusReply, timeout_s=PATIENCE_S)
             assert "JournalFailed" in [event.reason for event in status.events]
     finally:
         master.kill()

@@ -7,13 +7,21 @@ from dataclasses import dataclass
 
 import pytest
 
-from gangline.elastic.agent.agreement import Agreement
-from gangline.elastic.agent.peers import LEFT, Failed, Go, Heard, PeerMessage, Peers, Started
-from gangline.elastic.agent.round import Round
-from gangline.elastic.protocol.messages import Member, World
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.agent.agreement import RestartCoordinator
+from gangline.elastic.agent.peers import (
+    LEFT_ROUND,
+    RestartRequest,
+    RestartOrder,
+    Ack,
+    PeerMessage,
+    PeerTransport,
+    WorkersStarted,
+)
+from gangline.elastic.agent.round import RoundState
+from gangline.elastic.protocol.messages import WorldMember, WorldInfo
+from gangline.elastic.protocol.seal import read_job_secret
 
-SECRET = secret_of({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
+SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
 ROUND, PATIENCE_S = 4, 60.0
 
 
@@ -21,11 +29,11 @@ ROUND, PATIENCE_S = 4, 60.0
 class Two:
     """The two nodes of a round; node 0 leads."""
 
-    leader: Agreement
-    member: Agreement
-    led: Round
-    joined: Round
-    member_ear: Peers
+    leader: RestartCoordinator
+    member: RestartCoordinator
+    led: RoundState
+    joined: RoundState
+    member_ear: PeerTransport
 
 
 @contextlib.asynccontextmanager
@@ -33,21 +41,21 @@ async def two_nodes(member_says: PeerMessage | None = None) -> AsyncIterator[Two
     """Connect the two; the member may answer every message with a fixed reply."""
 
     async def of_leader(message: PeerMessage) -> PeerMessage:
-        assert isinstance(message, Failed)
-        two.leader.lead(two.led, message.attempt, message.reason)
-        return two.led.go
+        assert isinstance(message, RestartRequest)
+        two.leader.order_restart(two.led, message.attempt, message.reason)
+        return two.led.order
 
     async def of_member(message: PeerMessage) -> PeerMessage:
-        if isinstance(message, Started):
-            two.member.hear_start(message)
-        return member_says or two.joined.hear(message)
+        if isinstance(message, WorkersStarted):
+            two.member.record_start(message)
+        return member_says or two.joined.apply_message(message)
 
-    peers = Peers(SECRET, of_leader), Peers(SECRET, of_member)
+    peers = PeerTransport(SECRET, of_leader), PeerTransport(SECRET, of_member)
     first, second = [f"127.0.0.1:{await each.listen()}" for each in peers]
-    members = Member(0, 0, 0, 1, 0, "one", first), Member(1, 1, 1, 1, 1, "two", second)
-    world = World(ROUND, members, "one", 20000)
-    agreements = [Agreement(each) for each in peers]
-    two = Two(*agreements, Round(world, node_id=0), Round(world, node_id=1), peers[1])
+    members = WorldMember(0, 0, 0, 1, 0, "one", first), WorldMember(1, 1, 1, 1, 1, "two", second)
+    world = WorldInfo(ROUND, members, "one", 20000)
+    agreements = [RestartCoordinator(each) for each in peers]
+    two = Two(*agreements, RoundState(world, node_id=0), RoundState(world, node_id=1), peers[1])
     try:
         yield two
     finally:
@@ -57,27 +65,27 @@ async def two_nodes(member_says: PeerMessage | None = None) -> AsyncIterator[Two
 
 async def test_failure_of_either_node_gives_both_the_same_store() -> None:
     async with two_nodes() as two:
-        assert await two.member.reached(two.joined, 0, "signal 9")
-        assert await two.leader.all_heard()
-        assert two.led.go == two.joined.go
-        assert (two.led.go.attempt, two.led.go.reason) == (1, "signal 9")
-        assert await two.leader.reached(two.led, 1, "signal 11")
-        assert two.led.go == two.joined.go
-        assert two.joined.go.attempt == 2
+        assert await two.member.agree_on_restart(two.joined, 0, "signal 9")
+        assert await two.leader.wait_for_acks()
+        assert two.led.order == two.joined.order
+        assert (two.led.order.attempt, two.led.order.reason) == (1, "signal 9")
+        assert await two.leader.agree_on_restart(two.led, 1, "signal 11")
+        assert two.led.order == two.joined.order
+        assert two.joined.order.attempt == 2
 
 
-@pytest.mark.parametrize("answer", [None, Heard(ROUND, LEFT)], ids=["gone", "left"])
+@pytest.mark.parametrize("answer", [None, Ack(ROUND, LEFT_ROUND)], ids=["gone", "left"])
 async def test_no_agreement_without_an_acknowledgement(answer: PeerMessage | None) -> None:
     async with two_nodes(answer) as two:
         if answer is None:
             await two.member_ear.close()
-        assert not await two.leader.reached(two.led, 0, "signal 9")
+        assert not await two.leader.agree_on_restart(two.led, 0, "signal 9")
 
 
 async def test_leader_announces_start_of_its_workers() -> None:
     async with two_nodes() as two:
         assert not two.member.is_started(ROUND, 0)
-        await two.leader.tell_start(two.led, 0)
+        await two.leader.announce_start(two.led, 0)
         assert two.member.is_started(ROUND, 0)
         assert two.member.is_started(ROUND - 1, 7), "that round is over"
         assert not two.member.is_started(ROUND, 1)
@@ -88,14 +96,14 @@ async def test_lost_announcement_of_a_start_is_ignored(
 ) -> None:
     async with two_nodes() as two:
         await two.member_ear.close()
-        await two.leader.tell_start(two.led, 0)
+        await two.leader.announce_start(two.led, 0)
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 def test_the_leader_decides_once_on_each_attempt() -> None:
-    members = Member(0, 0, 0, 1, 0, "one", "a:1"), Member(1, 1, 1, 1, 1, "two", "b:1")
-    stands = Round(World(ROUND, members, "one", 20000), node_id=0)
-    go = stands.propose(0, 20001, "signal 9")
-    assert go == Go(ROUND, 1, "one", 20001, "signal 9")
-    assert stands.propose(0, 20002, "a lost peer") is None
-    assert stands.go == go
+    members = WorldMember(0, 0, 0, 1, 0, "one", "a:1"), WorldMember(1, 1, 1, 1, 1, "two", "b:1")
+    stands = RoundState(WorldInfo(ROUND, members, "one", 20000), node_id=0)
+    go = stands.propose_restart(0, 20001, "signal 9")
+    assert go == RestartOrder(ROUND, 1, "one", 20001, "signal 9")
+    assert stands.propose_restart(0, 20002, "a lost peer") is None
+    assert stands.order == go

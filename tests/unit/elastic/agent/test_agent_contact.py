@@ -8,45 +8,45 @@ from dataclasses import dataclass
 
 import pytest
 
-from gangline.elastic.agent.contact import CUT_OFF_AFTER, Contact, Silence
-from gangline.elastic.agent.peers import LEFT, Heard, PeerMessage, Peers
-from gangline.elastic.agent.round import Round
-from gangline.elastic.protocol.client import Client
-from gangline.elastic.protocol.messages import Member, Welcome, World
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.agent.contact import PARTITIONED_AFTER, PartitionDetector, FailureDetector
+from gangline.elastic.agent.peers import LEFT_ROUND, Ack, PeerMessage, PeerTransport
+from gangline.elastic.agent.round import RoundState
+from gangline.elastic.protocol.client import MasterClient
+from gangline.elastic.protocol.messages import WorldMember, Welcome, WorldInfo
+from gangline.elastic.protocol.seal import read_job_secret
 
-SECRET = secret_of({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
+SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
 ROUND = 4
-HERE = Heard(ROUND, 0)
+HERE = Ack(ROUND, 0)
 PATIENCE_S = 1.6
 """A probe may take an eighth of it, which suffices on a loaded machine."""
 
 
 def test_members_are_probed_after_part_of_the_silence_limit() -> None:
-    silence = Silence(15.0)
-    assert not silence.passed(4.0)
-    assert silence.passed(2.0)
+    silence = FailureDetector(15.0)
+    assert not silence.add_silence(4.0)
+    assert silence.add_silence(2.0)
 
 
 def test_member_is_lost_after_silence_limit_and_several_failed_probes() -> None:
-    silence = Silence(15.0)
-    silence.passed(14.0)
-    assert not silence.missed(1)
-    silence.passed(2.0)
-    assert not silence.missed(1)
-    assert silence.missed(1)
-    silence.heard(1)
-    assert not silence.missed(1)
+    silence = FailureDetector(15.0)
+    silence.add_silence(14.0)
+    assert not silence.record_timeout(1)
+    silence.add_silence(2.0)
+    assert not silence.record_timeout(1)
+    assert silence.record_timeout(1)
+    silence.record_reply(1)
+    assert not silence.record_timeout(1)
 
 
 def test_node_with_any_answer_is_not_partitioned() -> None:
-    silence = Silence(1.0)
-    silence.passed(CUT_OFF_AFTER - 0.5)
-    silence.heard(1)
-    silence.passed(1.0)
-    assert not silence.is_cut_off
-    silence.passed(CUT_OFF_AFTER)
-    assert silence.is_cut_off
+    silence = FailureDetector(1.0)
+    silence.add_silence(PARTITIONED_AFTER - 0.5)
+    silence.record_reply(1)
+    silence.add_silence(1.0)
+    assert not silence.is_partitioned
+    silence.add_silence(PARTITIONED_AFTER)
+    assert silence.is_partitioned
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def nowhere() -> Iterator[str]:
 class Watched:
     """Node 1 of a round that node 0 leads, while the master is silent."""
 
-    contact: Contact
+    contact: PartitionDetector
     left: "asyncio.Future[str]"
 
 
@@ -79,12 +79,15 @@ async def watching(
     async def answer(_: PeerMessage) -> PeerMessage:
         return says
 
-    client, peers = Client("127.0.0.1:9", SECRET), Peers(SECRET, answer)
+    client, peers = MasterClient("127.0.0.1:9", SECRET), PeerTransport(SECRET, answer)
     client.welcome = Welcome(protocol=1, silence_s=patience_s)
     own = f"127.0.0.1:{await peers.listen()}"
-    members = Member(0, 0, 0, 1, 0, "one", leader or own), Member(1, 1, 1, 1, 1, "two", own)
-    stands = Round(World(ROUND, members, "one", 20000), node_id=1)
-    watched = Watched(Contact(client, peers, witness), asyncio.Future())
+    members = (
+        WorldMember(0, 0, 0, 1, 0, "one", leader or own),
+        WorldMember(1, 1, 1, 1, 1, "two", own),
+    )
+    stands = RoundState(WorldInfo(ROUND, members, "one", 20000), node_id=1)
+    watched = Watched(PartitionDetector(client, peers, witness), asyncio.Future())
 
     async def leave(round_: int, reason: str) -> None:
         assert round_ == ROUND
@@ -101,7 +104,7 @@ async def watching(
 
 
 async def test_member_leaves_round_that_its_leader_has_left() -> None:
-    for says in (Heard(ROUND, LEFT), Heard(ROUND + 1, 0)):
+    for says in (Ack(ROUND, LEFT_ROUND), Ack(ROUND + 1, 0)):
         async with watching(says) as node:
             assert await asyncio.wait_for(node.left, 60) == "node 0 has left this world"
 
@@ -122,6 +125,6 @@ async def test_answering_member_or_machine_keeps_the_world(nowhere: str) -> None
             watching(HERE, nowhere, nowhere, PATIENCE_S) as lost,
         ):
             # The others keep their leader for the time after which the third one is partitioned.
-            assert nowhere in await asyncio.wait_for(lost.contact.cut_off(), 60)
+            assert nowhere in await asyncio.wait_for(lost.contact.wait_until_partitioned(), 60)
             assert not answered.left.done()
             assert not refused.left.done()

@@ -5,27 +5,27 @@ import signal
 import pytest
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.decide import Action, decide
-from gangline.elastic.agent.diagnosis import LastWords, WorkerFailure, diagnose, root_cause
-from gangline.elastic.agent.settings import AgentSettings, Command
+from gangline.elastic.agent.decide import Action, decide_restart
+from gangline.elastic.agent.diagnosis import WorkerError, WorkerFailure, diagnose_exit, root_cause
+from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
 
 KILLED = -signal.SIGKILL
 
 
 def settings(max_restarts: int | None = None, *, other_nodes: bool = False) -> AgentSettings:
-    command = Command(("python", "train.py"), is_python=True, name="train.py")
+    command = WorkerCommand(("python", "train.py"), is_python=True, name="train.py")
     return AgentSettings(command, 2, max_restarts=max_restarts, has_other_nodes=other_nodes)
 
 
 def failure(code: int, message: str = "", *, out_of_memory: bool = False) -> Failure:
-    words = LastWords(message, "") if message else None
-    found = diagnose(code, words, out_of_memory=out_of_memory)
+    words = WorkerError(message, "") if message else None
+    found = diagnose_exit(code, words, out_of_memory=out_of_memory)
     assert found is not None
     return found
 
 
 def test_success_is_no_failure():
-    assert diagnose(0, None, out_of_memory=True) is None
+    assert diagnose_exit(0, None, out_of_memory=True) is None
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_the_cause_is_the_earliest_failure_that_follows_from_no_other():
     ],
 )
 def test_action_follows_from_blame_and_restart_limit(code, message, max_restarts, restarts, action):
-    verdict = decide(settings(max_restarts), failure(code, message), restarts)
+    verdict = decide_restart(settings(max_restarts), failure(code, message), restarts)
     assert verdict.action is action
     assert verdict.reason
 
 
 def test_node_fault_moves_if_another_node_is_available():
     broken = failure(1, "CUDA error: uncorrectable ECC error")
-    assert decide(settings(3, other_nodes=True), broken, 0).action is Action.MOVE
-    assert decide(settings(3), broken, 0).action is Action.RESTART
+    assert decide_restart(settings(3, other_nodes=True), broken, 0).action is Action.MOVE
+    assert decide_restart(settings(3), broken, 0).action is Action.RESTART

@@ -2,7 +2,14 @@
 
 import pytest
 
-from gangline.elastic.agent.hang import HangWatch, Place, Pulse, View, hang_failure, place
+from gangline.elastic.agent.hang import (
+    HangDetector,
+    StackLocation,
+    ProgressSample,
+    RankStack,
+    hang_failure,
+    parse_stack_location,
+)
 
 STACKS = """Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -11,49 +18,49 @@ Thread 0x00007e (most recent call first):
   File "/venv/torch/distributed/distributed_c10d.py", line 4811 in barrier
   File "train.py", line 7 in <module>
 """
-WAITS = Place("/venv/torch/distributed/distributed_c10d.py", 4811, "barrier")
-LOADS = Place("/home/me/train.py", 30, "load_batch")
+WAITS = StackLocation("/venv/torch/distributed/distributed_c10d.py", 4811, "barrier")
+LOADS = StackLocation("/home/me/train.py", 30, "load_batch")
 
 
 def test_the_main_thread_is_the_last_in_the_stacks():
-    assert place(STACKS) == WAITS
-    assert WAITS.waits
-    assert not LOADS.waits
+    assert parse_stack_location(STACKS) == WAITS
+    assert WAITS.is_waiting
+    assert not LOADS.is_waiting
 
 
 @pytest.mark.parametrize("text", ["", "Thread 0x1 (most recent call first):\n"])
 def test_no_stack_is_no_place(text):
-    assert place(text) is None
+    assert parse_stack_location(text) is None
 
 
 def test_steps_are_progress_and_processor_time_then_is_none():
-    watch = HangWatch(10.0, since=100.0)
-    assert not watch.is_hung([Pulse(5.0, 0.0), Pulse(None, 0.0)], 105.0)
-    assert not watch.is_hung([Pulse(5.0, 50.0), Pulse(None, 0.0)], 115.0)
-    assert watch.is_hung([Pulse(5.0, 99.0), Pulse(None, 0.0)], 115.1)
+    watch = HangDetector(10.0, since=100.0)
+    assert not watch.is_hung([ProgressSample(5.0, 0.0), ProgressSample(None, 0.0)], 105.0)
+    assert not watch.is_hung([ProgressSample(5.0, 50.0), ProgressSample(None, 0.0)], 115.0)
+    assert watch.is_hung([ProgressSample(5.0, 99.0), ProgressSample(None, 0.0)], 115.1)
 
 
 def test_a_clock_that_jumps_is_no_hang_and_hides_none():
     for jump in (3600.0, -3600.0):
-        watch = HangWatch(10.0, since=100.0)
-        assert not watch.is_hung([Pulse(5000.0, 0.0)], 105.0)
-        assert not watch.is_hung([Pulse(5000.0, 0.0)], 114.0)
-        assert not watch.is_hung([Pulse(5000.0 + jump, 0.0)], 114.5)
-        assert watch.is_hung([Pulse(5000.0 + jump, 0.0)], 125.0)
+        watch = HangDetector(10.0, since=100.0)
+        assert not watch.is_hung([ProgressSample(5000.0, 0.0)], 105.0)
+        assert not watch.is_hung([ProgressSample(5000.0, 0.0)], 114.0)
+        assert not watch.is_hung([ProgressSample(5000.0 + jump, 0.0)], 114.5)
+        assert watch.is_hung([ProgressSample(5000.0 + jump, 0.0)], 125.0)
 
 
 def test_without_steps_processor_time_is_progress():
-    watch = HangWatch(10.0, since=100.0)
+    watch = HangDetector(10.0, since=100.0)
     busy_s = 0.0
     for second in range(101, 130):
         busy_s += 0.5
-        assert not watch.is_hung([Pulse(None, busy_s)], float(second))
-    assert not watch.is_hung([Pulse(None, busy_s + 0.001)], 139.0)
-    assert watch.is_hung([Pulse(None, busy_s + 0.002)], 139.5)
+        assert not watch.is_hung([ProgressSample(None, busy_s)], float(second))
+    assert not watch.is_hung([ProgressSample(None, busy_s + 0.001)], 139.0)
+    assert watch.is_hung([ProgressSample(None, busy_s + 0.002)], 139.5)
 
 
-def seen(rank: int, at: Place | None, node: str = "", step: int | None = None) -> View:
-    return View.of(rank, node, at, step)
+def seen(rank: int, at: StackLocation | None, node: str = "", step: int | None = None) -> RankStack:
+    return RankStack.from_location(rank, node, at, step)
 
 
 def test_the_rank_that_did_not_arrive_is_named():
@@ -75,7 +82,7 @@ def test_rank_without_stack_is_blamed_if_no_rank_waits():
 
 def test_mute_rank_is_blamed_at_any_location():
     for others in (WAITS, LOADS):
-        mute = View.of(1, "b", others, 9, is_mute=True)
+        mute = RankStack.from_location(1, "b", others, 9, is_mute=True)
         message = hang_failure([seen(0, others, "a", 7), mute], 60).message
         assert message.startswith(f"rank 1 on b is at {others} and does not answer, after step 9")
 

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-from gangline.elastic.agent.hang import View
-from gangline.elastic.agent.inquest import Inquest
-from gangline.elastic.agent.peers import Peers
-from gangline.elastic.agent.round import Round
+from gangline.elastic.agent.hang import RankStack
+from gangline.elastic.agent.inquest import HangDiagnosis
+from gangline.elastic.agent.peers import PeerTransport
+from gangline.elastic.agent.round import RoundState
 from gangline.elastic.protocol import seal
-from gangline.elastic.protocol.messages import Member, World
+from gangline.elastic.protocol.messages import WorldMember, WorldInfo
 
-MEMBER = Member(1, 0, 0, local_world_size=1, first_rank=0)
-ALONE = Round(World(3, (MEMBER,), "127.0.0.1", 20_000), node_id=1)
+MEMBER = WorldMember(1, 0, 0, local_world_size=1, first_rank=0)
+ALONE = RoundState(WorldInfo(3, (MEMBER,), "127.0.0.1", 20_000), node_id=1)
 
 
 class Workers:
@@ -19,19 +19,22 @@ class Workers:
 
     looks = 0
 
-    async def views(self) -> Sequence[View]:
+    async def views(self) -> Sequence[RankStack]:
         self.looks += 1
-        return [View(0, "node", f"look {self.looks}")]
+        return [RankStack(0, "node", f"look {self.looks}")]
 
 
 def test_stacks_are_recalled_for_their_attempt_only():
     async def scene() -> None:
-        inquest, workers = Inquest(Peers(seal.secret_of({}, "job"), None)), Workers()
-        assert await inquest.recalled(3, 0) == ()
-        seen = await inquest.gathered(ALONE, 0, workers)
-        assert await inquest.recalled(3, 0) == seen == (View(0, "node", "look 1"),)
-        assert await inquest.recalled(3, 1) == await inquest.recalled(2, 0) == ()
-        assert (await inquest.gathered(ALONE, 1, workers))[0].where == "look 2"
-        assert await inquest.recalled(3, 0) == ()
+        inquest, workers = (
+            HangDiagnosis(PeerTransport(seal.read_job_secret({}, "job"), None)),
+            Workers(),
+        )
+        assert await inquest.recall(3, 0) == ()
+        seen = await inquest.gather_once(ALONE, 0, workers)
+        assert await inquest.recall(3, 0) == seen == (RankStack(0, "node", "look 1"),)
+        assert await inquest.recall(3, 1) == await inquest.recall(2, 0) == ()
+        assert (await inquest.gather_once(ALONE, 1, workers))[0].where == "look 2"
+        assert await inquest.recall(3, 0) == ()
 
     asyncio.run(scene())

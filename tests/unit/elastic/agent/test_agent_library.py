@@ -4,18 +4,18 @@ import zlib
 
 import pytest
 
-from gangline.elastic.agent.library import read, written
+from gangline.elastic.agent.library import decode_modules, encode_modules
 
 
 def test_a_list_is_read_as_it_was_written():
     modules = ("torch", "torch.distributed", "numpy")
-    assert read(written(modules)) == modules
+    assert decode_modules(encode_modules(modules)) == modules
 
 
 @pytest.mark.parametrize("held", [b"", b"torch", zlib.compress(b"{"), zlib.compress(b'{"a": 1}')])
 def test_invalid_list_is_empty(held):
-    assert read(held) == ()
+    assert decode_modules(held) == ()
 
 
 def test_only_names_are_imported():
-    assert read(zlib.compress(b'["torch", 3, null]')) == ("torch",)
+    assert decode_modules(zlib.compress(b'["torch", 3, null]')) == ("torch",)

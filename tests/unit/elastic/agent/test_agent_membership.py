@@ -8,21 +8,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from gangline.api.failure import of_exit
+from gangline.api.failure import failure_of_exit
 from gangline.elastic.agent import membership
 from gangline.elastic.agent.membership import Membership
-from gangline.elastic.agent.place import Place
-from gangline.elastic.agent.world import World
+from gangline.elastic.agent.place import NodeIdentity
+from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.master.journal import FileJournal
-from gangline.elastic.master.main import run
+from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.protocol.client import Client
-from gangline.elastic.protocol.messages import Done, Restart, SendCommand
-from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.client import MasterClient
+from gangline.elastic.protocol.messages import Acknowledged, RestartCommand, SendCommand
+from gangline.elastic.protocol.seal import read_job_secret
 
-SECRET = secret_of({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
+SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
 PATIENCE_S = 60.0
-KILLED = of_exit(137)
+KILLED = failure_of_exit(137)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def master(tmp_path: Path) -> AsyncIterator[str]:
     """The address of a master."""
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     settings = MasterSettings("job", host="127.0.0.1", port=0)
-    serving = run(settings, SECRET, FileJournal(tmp_path / "journal"), stop, port.set_result)
+    serving = run_master(settings, SECRET, FileJournal(tmp_path / "journal"), stop, port.set_result)
     task = asyncio.create_task(serving)
     yield f"127.0.0.1:{await port}"
     stop.set()
@@ -43,7 +43,7 @@ async def nodes(master: str) -> AsyncIterator[SimpleNamespace]:
 
     def node(rank: int) -> Membership:
         return Membership(
-            Place("job", master, rank, rank, "127.0.0.1", 1, 2, 2, 1, 1.0, 60.0), SECRET
+            NodeIdentity("job", master, rank, rank, "127.0.0.1", 1, 2, 2, 1, 1.0, 60.0), SECRET
         )
 
     first, second = node(0), node(1)
@@ -60,7 +60,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "START_WAIT_S", PATIENCE_S)
 
 
-async def both_run(nodes: SimpleNamespace) -> tuple[World, World]:
+async def both_run(nodes: SimpleNamespace) -> tuple[WorldSpec, WorldSpec]:
     """Report the start of both nodes' workers."""
     nodes.first.started(nodes.world)
     other = await asyncio.wait_for(nodes.joining, PATIENCE_S)
@@ -70,11 +70,11 @@ async def both_run(nodes: SimpleNamespace) -> tuple[World, World]:
 
 @contextlib.asynccontextmanager
 async def held_back(
-    work: "asyncio.Task[World]", node: Membership, attempt: int
+    work: "asyncio.Task[WorldSpec]", node: Membership, attempt: int
 ) -> AsyncIterator[None]:
     """Wait until a node has agreed on an attempt; at the end of the block it must still wait."""
     async with asyncio.timeout(PATIENCE_S):
-        while node._round is None or node._round.go.attempt < attempt:
+        while node._round is None or node._round.order.attempt < attempt:
             await asyncio.sleep(0.01)
     yield
     assert not work.done(), "its workers are started before those of rank 0"
@@ -106,9 +106,9 @@ async def test_waiting_node_is_notified_when_world_is_over(
     await asyncio.wait_for(nodes.first.notice(), PATIENCE_S)
     async with held_back(again, nodes.second, 1):
         pass
-    async with Client(master, SECRET) as person:
-        order = SendCommand(what=Restart(round=first.round, reason="curious"))
-        await person.ask(order, Done, timeout_s=PATIENCE_S)
+    async with MasterClient(master, SECRET) as person:
+        order = SendCommand(what=RestartCommand(round=first.round, reason="curious"))
+        await person.ask(order, Acknowledged, timeout_s=PATIENCE_S)
     joined = await asyncio.wait_for(nodes.first.join(), PATIENCE_S)
     assert joined.round > first.round
     nodes.first.started(joined)

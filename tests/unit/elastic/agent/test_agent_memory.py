@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.memory import memory, out_of_memory_kills
+from gangline.elastic.agent.memory import memory_status, out_of_memory_kills
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ def test_the_tighter_limit_counts(machine, tmp_path, files, limit_mib, left_mib)
     for name, text in files.items():
         (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cgroup" / name).write_text(text)
-    found = memory(machine, tmp_path / "cgroup")
+    found = memory_status(machine, tmp_path / "cgroup")
     assert (found.limit_bytes, found.available_bytes) == (limit_mib * MIB, left_mib * MIB)
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gangline.elastic.agent.learning import preloadable
+from gangline.elastic.agent.learning import preloadable_modules
 from gangline.elastic.agent.process import HOOK_FOLDER, HOOK_VARIABLE
 from gangline.elastic.agent.standby import may_raise_priority
 
@@ -20,7 +20,7 @@ def test_only_libraries_are_preloaded_in_the_order_of_the_first_start():
         ("plugin", "/opt/plugins/plugin.py"),
         ("zipped", "archive.zip/zipped.py"),
     ]
-    assert preloadable(modules, ["/work"]) == ("json", "torch")
+    assert preloadable_modules(modules, ["/work"]) == ("json", "torch")
 
 
 @pytest.mark.parametrize(

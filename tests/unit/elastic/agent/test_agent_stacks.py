@@ -14,10 +14,10 @@ import pytest
 
 from gangline.elastic.agent import outside
 from gangline.elastic.agent.group import Worker
-from gangline.elastic.agent.hang import Place, hang_failure, place
-from gangline.elastic.agent.logs import Streams
-from gangline.elastic.agent.process import STACKS_SIGNAL, start
-from gangline.elastic.agent.progress import evidence, stacks, views
+from gangline.elastic.agent.hang import StackLocation, hang_failure, parse_stack_location
+from gangline.elastic.agent.logs import WorkerFiles
+from gangline.elastic.agent.process import STACKS_SIGNAL, start_process
+from gangline.elastic.agent.progress import describe_evidence, collect_stacks, rank_stacks
 
 MuteMaker = Callable[[str], None]
 
@@ -72,8 +72,8 @@ class Group:
 
     def ask_for_stacks(self) -> None:
         for worker in self.workers:
-            worker.process.tell(STACKS_SIGNAL)
-            worker.streams.stacks.write_text(self.answer)
+            worker.process.signal_process(STACKS_SIGNAL)
+            worker.files.stacks_file.write_text(self.answer)
 
 
 @asynccontextmanager
@@ -81,11 +81,11 @@ async def stopped(folder: Path) -> AsyncIterator[Any]:
     """A group with one worker, which is stopped."""
     files = folder / "attempt_0" / "0"
     files.mkdir(parents=True)
-    process = start(["sleep", "1000"], os.environ)
-    process.tell(signal.SIGSTOP)
-    streams = Streams(None, None, (), files / "error.json", files / "stacks.txt")
+    process = start_process(["sleep", "1000"], os.environ)
+    process.signal_process(signal.SIGSTOP)
+    streams = WorkerFiles(None, None, (), files / "error.json", files / "stacks.txt")
     yield Group([Worker(3, 0, process, streams, was_spare=False)])
-    process.tell(signal.SIGKILL)
+    process.signal_process(signal.SIGKILL)
     await process.ended
 
 
@@ -94,9 +94,11 @@ async def test_stacks_of_mute_worker_are_read_with_py_spy(
 ) -> None:
     py_spy(says(tmp_path, SEEN))
     async with stopped(tmp_path) as group:
-        [seen] = (await stacks(group, 0.2)).values()
+        [seen] = (await collect_stacks(group, 0.2)).values()
         assert seen.is_mute
-        assert place(seen.text) == Place("/home/me/train.py", 30, "load_batch")
+        assert parse_stack_location(seen.text) == StackLocation(
+            "/home/me/train.py", 30, "load_batch"
+        )
         pid = group.workers[0].process.pid
         asked = (tmp_path / "asked").read_text().split()
         assert asked == ["dump", "--nonblocking", "--json", "--pid", str(pid)]
@@ -110,7 +112,7 @@ async def test_mute_worker_is_blamed_though_it_waits_in_torch(
 ) -> None:
     py_spy(says(tmp_path, [thread(None, frame("all_reduce", 7, "/x/torch/distributed/c.py"))]))
     async with stopped(tmp_path) as group:
-        [view] = await views(group, 0.2, "here")
+        [view] = await rank_stacks(group, 0.2, "here")
     assert not view.waits
     failure = hang_failure([view], 60, "Stacks are there.")
     assert failure.explanation.endswith("for 60 s. Stacks are there.")
@@ -138,19 +140,22 @@ async def test_failing_py_spy_gives_no_stack(
     py_spy(script)
     monkeypatch.setattr(outside, "LOOK_S", 0.5 if "sleep" in script else 60.0)
     async with stopped(tmp_path) as group:
-        [view] = await views(group, 0.1, "here")
+        [view] = await rank_stacks(group, 0.1, "here")
     assert (view.where, view.is_mute) == ("", True)
     assert warning in caplog.text
 
 
 async def test_py_spy_is_optional(tmp_path: Path) -> None:
-    assert await outside.stacks_of(os.getpid(), tmp_path, {"PATH": str(tmp_path)}) == ""
+    assert await outside.py_spy_stacks(os.getpid(), tmp_path, {"PATH": str(tmp_path)}) == ""
 
 
 async def test_flight_records_are_awaited_and_named(tmp_path: Path) -> None:
     async with stopped(tmp_path) as group:
         files = tmp_path / "attempt_0" / "0"
-        assert evidence(group, stays=True) == f"Stacks of this node are in {files.parent}."
+        assert (
+            describe_evidence(group, is_permanent=True)
+            == f"Stacks of this node are in {files.parent}."
+        )
         group.answer = "Current thread (most recent call first):\n"
         group.answer += '  File "/home/me/train.py", line 30 in load_batch\n'
         pipe = files / "flight_recorder_3.pipe"
@@ -166,9 +171,9 @@ async def test_flight_records_are_awaited_and_named(tmp_path: Path) -> None:
             asyncio.get_running_loop().remove_reader(reader)
 
         asyncio.get_running_loop().add_reader(reader, dump)
-        [view] = await views(group, 60.0, "here")
+        [view] = await rank_stacks(group, 60.0, "here")
         assert (view.where, view.is_mute) == ("/home/me/train.py:30 in load_batch", False)
         os.close(reader)
-        told = evidence(group, stays=False)
+        told = describe_evidence(group, is_permanent=False)
     assert told.startswith(f"Stacks and NCCL's flight records of this node are in {files.parent}")
     assert told.endswith("(--log-dir keeps them).")

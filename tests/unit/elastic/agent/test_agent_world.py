@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from gangline.elastic.agent.rendezvous import OneNode
+from gangline.elastic.agent.rendezvous import SingleNodeRendezvous
 from gangline.elastic.agent.world import STORE_PORTS, PortsTakenError, free_port
 
 
@@ -12,8 +12,8 @@ async def test_taken_master_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortsTakenError, match=f"--master-port {port}: another process listens"):
-            await OneNode(1, "127.0.0.1", port).join()
-    assert (await OneNode(1, "127.0.0.1", port).join()).store_port == port
+            await SingleNodeRendezvous(1, "127.0.0.1", port).join()
+    assert (await SingleNodeRendezvous(1, "127.0.0.1", port).join()).store_port == port
 
 
 async def test_lingering_connections_do_not_take_the_port() -> None:
@@ -23,7 +23,7 @@ async def test_lingering_connections_do_not_take_the_port() -> None:
             accepted, _ = server.accept()
             accepted.close()  # this end closes first, and lingers
             assert client.recv(1) == b""
-    assert (await OneNode(1, "127.0.0.1", port).join()).store_port == port
+    assert (await SingleNodeRendezvous(1, "127.0.0.1", port).join()).store_port == port
 
 
 def test_a_fresh_port_is_below_those_of_outgoing_connections() -> None:

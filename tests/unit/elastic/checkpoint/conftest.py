@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint import pending, persist
-from gangline.elastic.checkpoint.buffers import Buffers
-from gangline.elastic.checkpoint.checkpointer import lookup_of
-from gangline.elastic.checkpoint.group import Ranks
-from gangline.elastic.checkpoint.pending import Held
-from gangline.elastic.checkpoint.plan import agree, planner_of
+from gangline.elastic.checkpoint.buffers import SnapshotRing
+from gangline.elastic.checkpoint.checkpointer import value_lookup
+from gangline.elastic.checkpoint.group import SaveGroup
+from gangline.elastic.checkpoint.pending import SnapshotInfo
+from gangline.elastic.checkpoint.plan import agree_on_layout, create_planner
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.target import LocalTarget
 
@@ -28,33 +28,37 @@ class Rig:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.ranks = Ranks()
-        self.buffers = Buffers(self.home, 0, 3)
+        self.ranks = SaveGroup()
+        self.buffers = SnapshotRing(self.home, 0, 3)
         self.target = LocalTarget(str(self.folder))
 
     def save(self, state: dict[str, Any], step: int, wanted: bool = True) -> None:
-        planner = planner_of(state, first=True)
-        agreement = agree(self.ranks, "here", planner)
-        lookup = lookup_of(planner, agreement)
-        small = self.buffers.pickle(agreement, lookup)
+        planner = create_planner(state, first=True)
+        agreement = agree_on_layout(self.ranks, "here", planner)
+        lookup = value_lookup(planner, agreement)
+        small = self.buffers.pickle_values(agreement, lookup)
         self.buffers.save(agreement, lookup, small, step, wanted)
 
-    def held(self, step: int) -> Held:
-        return next(one for one in pending.survey(self.home) if one.step == step)
+    def held(self, step: int) -> SnapshotInfo:
+        return next(one for one in pending.list_snapshots(self.home) if one.step == step)
 
     def persist(self, step: int) -> None:
         held = self.held(step)
         segment = Segment(held.path)
-        persist.seal(segment, held.header, held.layout)
+        persist.seal_segment(segment, held.header, held.layout)
         persist.write_part(
-            self.target, segment, held.header, held.layout, persist.Pace(0, threading.Event())
+            self.target,
+            segment,
+            held.header,
+            held.layout,
+            persist.BandwidthLimiter(0, threading.Event()),
         )
         segment.close()
         assert persist.try_commit(self.target, step, held.layout.plan, 1)
 
     def clear(self) -> None:
         self.buffers.close()
-        self.buffers = Buffers(self.home, 0, 3)
+        self.buffers = SnapshotRing(self.home, 0, 3)
         for _, path in enumerate(self.home.iterdir()):
             path.unlink()
 

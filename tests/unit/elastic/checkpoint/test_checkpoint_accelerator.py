@@ -17,10 +17,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelerator_stand_in import Module, install
 from gangline.elastic.checkpoint import accelerator, moves, pending
-from gangline.elastic.checkpoint.accelerator import Arrivals, Streams, Updates, accelerator_of
-from gangline.elastic.checkpoint.buffers import Buffers
-from gangline.elastic.checkpoint.plan import agree, planner_of
-from gangline.elastic.checkpoint.segment import create
+from gangline.elastic.checkpoint.accelerator import (
+    PendingTransfers,
+    TransferStreams,
+    OptimizerBarrier,
+    find_accelerator,
+)
+from gangline.elastic.checkpoint.buffers import SnapshotRing
+from gangline.elastic.checkpoint.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.segment import create_segment
 
 
 @pytest.fixture
@@ -29,8 +34,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 
 @pytest.fixture
-def updates() -> Iterator[Updates]:
-    updates = Updates()
+def updates() -> Iterator[OptimizerBarrier]:
+    updates = OptimizerBarrier()
     yield updates
     updates.close()
 
@@ -48,7 +53,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def test_computation_continues_after_unstable_tensors_are_copied(module: Module) -> None:
-    streams, lasting, fleeting = Streams(), torch.ones(3), torch.ones(3)
+    streams, lasting, fleeting = TransferStreams(), torch.ones(3), torch.ones(3)
     places = [torch.zeros(3), torch.zeros(3)]
     arrivals = streams.copy(
         list(zip(places, [lasting, fleeting], strict=True)), lambda tensor: tensor is lasting
@@ -62,7 +67,7 @@ def test_computation_continues_after_unstable_tensors_are_copied(module: Module)
         "copying begins",
         "copying records event 0",
     ]
-    arrivals.hold_back()
+    arrivals.delay_computation()
     assert module.notes[-1] == "computing waits for event 0"
     streams.copy([(places[0], lasting)], lambda _: True)
     assert module.notes.count("a new stream") == 1
@@ -84,23 +89,23 @@ def test_conjugation_is_resolved_on_the_device(module: Module) -> None:
     views = [origin.conj(), origin.conj().imag, origin]
     places = [torch.zeros_like(view, memory_format=torch.contiguous_format) for view in views]
     lazy = [place.as_subclass(Lazy) for place in places]
-    Streams().copy(list(zip(lazy, views, strict=True)), lambda _: False)
+    TransferStreams().copy(list(zip(lazy, views, strict=True)), lambda _: False)
     assert all(torch.equal(place, view) for place, view in zip(places, views, strict=True))
 
 
 def test_a_copy_of_nothing_has_no_transfers(module: Module) -> None:
-    arrivals = Streams().copy([], lambda _: True)
+    arrivals = TransferStreams().copy([], lambda _: True)
     assert not arrivals
     arrivals.wait()
-    arrivals.hold_back()
+    arrivals.delay_computation()
     assert module.notes == []
 
 
-def test_only_tensors_of_optimizers_that_have_stepped_are_stable(updates: Updates) -> None:
+def test_only_tensors_of_optimizers_that_have_stepped_are_stable(updates: OptimizerBarrier) -> None:
     model, optimizer = a_training()
-    assert not any(updates.theirs()(one) for one in model.state_dict().values())
+    assert not any(updates.optimizer_memory()(one) for one in model.state_dict().values())
     train(model, optimizer)
-    is_theirs = updates.theirs()
+    is_theirs = updates.optimizer_memory()
     found = {name: is_theirs(tensor) for name, tensor in model.state_dict().items()}
     assert found == {
         "0.weight": True,
@@ -115,22 +120,22 @@ def test_only_tensors_of_optimizers_that_have_stepped_are_stable(updates: Update
     assert all(is_theirs(one) for state in states.values() for one in state.values())
 
 
-def test_a_deleted_optimizer_holds_no_tensors(updates: Updates) -> None:
+def test_a_deleted_optimizer_holds_no_tensors(updates: OptimizerBarrier) -> None:
     model, optimizer = a_training()
     train(model, optimizer)
     del optimizer
-    assert not any(updates.theirs()(one) for one in model.state_dict().values())
+    assert not any(updates.optimizer_memory()(one) for one in model.state_dict().values())
 
 
-def test_optimizer_steps_wait_for_pending_copies(module: Module, updates: Updates) -> None:
+def test_optimizer_steps_wait_for_pending_copies(module: Module, updates: OptimizerBarrier) -> None:
     model, optimizer = a_training()
     train(model, optimizer)
     assert module.notes == []
-    updates.expect(Streams().copy([(torch.zeros(3), torch.ones(3))], lambda _: True))
+    updates.set_pending(TransferStreams().copy([(torch.zeros(3), torch.ones(3))], lambda _: True))
     train(model, optimizer)
     assert module.notes[-1] == "computing waits for event 0"
     waits = len(module.notes)
-    updates.expect(Arrivals())
+    updates.set_pending(PendingTransfers())
     train(model, optimizer)
     updates.close()
     train(model, optimizer)
@@ -141,8 +146,8 @@ def test_accelerator_of_a_state_is_that_of_its_first_device_tensor() -> None:
     with FakeTensorMode():
         there = torch.empty(2, device="cuda:1")
     near = torch.empty(2)
-    assert accelerator_of({"a": 1, "b": [near, {"c": (near, there)}]}) == torch.device("cuda:1")
-    assert accelerator_of({"a": near, "b": torch.empty(2, device="meta"), "c": "x"}) is None
+    assert find_accelerator({"a": 1, "b": [near, {"c": (near, there)}]}) == torch.device("cuda:1")
+    assert find_accelerator({"a": near, "b": torch.empty(2, device="meta"), "c": "x"}) is None
 
 
 class Runtime:
@@ -169,13 +174,13 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 
 def test_a_segment_is_pinned_completely_and_unpinned(runtime: Runtime, tmp_path: Path) -> None:
-    segment = create(tmp_path / "r0-0.seg", 1 << 16)
-    unpin = accelerator.pin(segment, torch.device("cuda:0"))
+    segment = create_segment(tmp_path / "r0-0.seg", 1 << 16)
+    unpin = accelerator.pin_segment(segment, torch.device("cuda:0"))
     assert unpin is not None
     assert list(runtime.pinned.values()) == [1 << 16]
     unpin()
     assert runtime.pinned == {}
-    assert accelerator.pin(segment, torch.device("xpu:0")) is None
+    assert accelerator.pin_segment(segment, torch.device("xpu:0")) is None
     segment.close()
 
 
@@ -183,9 +188,9 @@ def test_memory_that_cannot_be_pinned_is_used_unpinned(
     runtime: Runtime, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.refuses = 2
-    segment = create(tmp_path / "r0-0.seg", 1 << 16)
+    segment = create_segment(tmp_path / "r0-0.seg", 1 << 16)
     with caplog.at_level(logging.WARNING):
-        assert accelerator.pin(segment, torch.device("cuda:0")) is None
+        assert accelerator.pin_segment(segment, torch.device("cuda:0")) is None
     assert "pinned" in caplog.text
     segment.close()
 
@@ -206,13 +211,13 @@ def test_buffers_are_pinned_once_and_unpinned_when_they_are_closed(
 def overlapping(rig: Any) -> list[int]:
     told: list[int] = []
     rig.buffers.close()
-    rig.buffers = Buffers(rig.home, 0, 3, overlap=True, told=told.append)
+    rig.buffers = SnapshotRing(rig.home, 0, 3, overlap=True, on_complete=told.append)
     return told
 
 
 def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Module) -> None:
     rig.save({"w": torch.ones(3)}, 1)
-    assert [one.step for one in pending.survey(rig.home)] == [1]
+    assert [one.step for one in pending.list_snapshots(rig.home)] == [1]
     assert "computing waits for copying" in module.notes
 
 
@@ -222,10 +227,10 @@ def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Modu
     rig.buffers.arrive()
     module.holds_back = True
     rig.save({"w": torch.full((3,), 2.0)}, 2)
-    assert [one.step for one in pending.survey(rig.home)] == [1]  # as a kill would leave it
+    assert [one.step for one in pending.list_snapshots(rig.home)] == [1]  # as a kill would leave it
     module.events[-1].happened.set()
     rig.buffers.arrive()
-    assert sorted(one.step for one in pending.survey(rig.home)) == [1, 2]
+    assert sorted(one.step for one in pending.list_snapshots(rig.home)) == [1, 2]
     assert told == [1, 2]
 
 
@@ -240,7 +245,7 @@ def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> N
     saving.join()
     rig.buffers.arrive()
     assert told == [1, 2]
-    assert len({one.path for one in pending.survey(rig.home)}) == 2
+    assert len({one.path for one in pending.list_snapshots(rig.home)}) == 2
 
 
 def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module) -> None:
@@ -254,7 +259,7 @@ def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module
     with pytest.raises(RuntimeError, match="device lost"):
         rig.save({"w": torch.ones(3)}, 3)
     assert told == [1]
-    assert [one.step for one in pending.survey(rig.home)] == [1]
+    assert [one.step for one in pending.list_snapshots(rig.home)] == [1]
     module.holds_back = False
     rig.save({"w": torch.ones(3)}, 4)
     rig.buffers.arrive()
@@ -265,7 +270,7 @@ def test_a_failing_copy_waits_for_running_transfers(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[bool] = []
-    monkeypatch.setattr(Arrivals, "wait", lambda self: waited.append(True))
+    monkeypatch.setattr(PendingTransfers, "wait", lambda self: waited.append(True))
     place = torch.zeros(3)
 
     def fail() -> None:
@@ -273,9 +278,9 @@ def test_a_failing_copy_waits_for_running_transfers(
 
     move = (SimpleNamespace(tensor=place), torch.ones(3))
     with pytest.raises(RuntimeError, match="half"):
-        moves.Copier().copy([move], fail, lambda _: True)  # type: ignore[list-item]
+        moves.TensorCopier().copy([move], fail, lambda _: True)  # type: ignore[list-item]
     assert waited == [True]
-    assert moves.Copier().copy([move], lambda: None, lambda _: True).arrivals  # type: ignore[list-item]
+    assert moves.TensorCopier().copy([move], lambda: None, lambda _: True).transfers  # type: ignore[list-item]
     assert waited == [True]
 
 
@@ -283,17 +288,19 @@ def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> N
     told = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
-    larger = agree(rig.ranks, "here", planner_of({"w": torch.ones(1 << 17)}, first=True))
+    larger = agree_on_layout(
+        rig.ranks, "here", create_planner({"w": torch.ones(1 << 17)}, first=True)
+    )
     rig.buffers.prepare(larger)
     rig.buffers.settle()
     module.events[-1].happened.set()
     rig.buffers.arrive()
     assert told == [1]
-    assert [one.step for one in pending.survey(rig.home)] == [1]
+    assert [one.step for one in pending.list_snapshots(rig.home)] == [1]
 
 
 def test_a_state_on_the_cpu_is_complete_immediately(rig: Any) -> None:
     told = overlapping(rig)
     rig.save({"w": torch.ones(1 << 17)}, 1)
     assert told == [1]
-    assert [one.step for one in pending.survey(rig.home)] == [1]
+    assert [one.step for one in pending.list_snapshots(rig.home)] == [1]

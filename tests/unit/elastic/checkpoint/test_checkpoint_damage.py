@@ -15,13 +15,13 @@ import torch
 from gangline.elastic.checkpoint import moves, pending, persist
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.header import HEADER_BYTES, PAGE
-from gangline.elastic.checkpoint.manifest import MANIFEST, step_name
-from gangline.elastic.checkpoint.reader import load_into
-from gangline.elastic.checkpoint.safety import read_metadata, safe_load
+from gangline.elastic.checkpoint.manifest import MANIFEST, step_folder
+from gangline.elastic.checkpoint.reader import load_state
+from gangline.elastic.checkpoint.safety import read_metadata, safe_unpickle
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.source import MemorySource
 from gangline.elastic.checkpoint.stored import StorageSource
-from gangline.elastic.checkpoint.writing import Writer
+from gangline.elastic.checkpoint.writing import Uploader
 
 FILES = ["__0_0.distcp", ".metadata", MANIFEST]
 
@@ -42,14 +42,14 @@ def flip(path: Path, bit: int) -> None:
 def test_a_flipped_bit_in_storage_is_found(rig: Any, file: str) -> None:
     rig.save(state(), 5)
     rig.persist(5)
-    path = rig.folder / step_name(5) / file
+    path = rig.folder / step_folder(5) / file
     bits = random.Random(1).sample(range(path.stat().st_size * 8), 60)
     for bit in bits:
         flip(path, bit)
         with pytest.raises(CorruptError):
             StorageSource(rig.target, 5).verify()
         with pytest.raises(CorruptError):
-            load_into(StorageSource(rig.target, 5), None)
+            load_state(StorageSource(rig.target, 5), None)
         flip(path, bit)
     StorageSource(rig.target, 5).verify()
 
@@ -58,7 +58,7 @@ def test_a_flipped_bit_in_storage_is_found(rig: Any, file: str) -> None:
 def test_a_truncated_missing_or_longer_file_is_detected(rig: Any, file: str) -> None:
     rig.save(state(), 5)
     rig.persist(5)
-    path = rig.folder / step_name(5) / file
+    path = rig.folder / step_folder(5) / file
     whole = path.read_bytes()
     for length in [0, 1, len(whole) // 2, len(whole) - 1]:
         path.write_bytes(whole[:length])
@@ -80,12 +80,12 @@ def readable(rig: Any) -> bool:
 
 
 def _readable(rig: Any, mapped: Any) -> bool:
-    held = [one for one in pending.survey(rig.home) if one.step == 5]
+    held = [one for one in pending.list_snapshots(rig.home) if one.step == 5]
     if not held:
         return False
     try:
         source = MemorySource(held, None, mapped)
-        found = load_into(source, None)
+        found = load_state(source, None)
         source.close()
     except CorruptError:
         return False
@@ -138,7 +138,7 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_save_has_checksums_when_it_returns(rig: Any) -> None:
-    writer = Writer(rig.home, lambda outcome: None)
+    writer = Uploader(rig.home, lambda outcome: None)
     large = torch.randn(3, 500_000)
     values = {"l": large, "t": large.t(), "w": torch.ones(3), "none": torch.empty(0, 2), "n": [1]}
     for step in range(1, 5):
@@ -146,27 +146,27 @@ def test_save_has_checksums_when_it_returns(rig: Any) -> None:
         rig.save(values, step)
         held = rig.held(step)
         segment = Segment(held.path)
-        known = segment.seal(held.header, len(held.layout.entries))
-        assert known == persist.sums_of(segment, held.header, held.layout)
+        known = segment.read_seal(held.header, len(held.layout.entries))
+        assert known == persist.entry_checksums(segment, held.header, held.layout)
         segment.close()
-        assert writer.seal() == 0, "nothing is left to the saver"
+        assert writer.seal_snapshots() == 0, "nothing is left to the saver"
     writer.close()
 
 
 @pytest.mark.usefixtures("unsealed")
 def test_checksums_follow_a_segment_replaced_by_a_larger_one(rig: Any) -> None:
-    writer = Writer(rig.home, lambda outcome: None)
+    writer = Uploader(rig.home, lambda outcome: None)
     for step, size in enumerate((10, 10, 10, 90_000, 90_000, 90_000), start=1):
         rig.save({"w": torch.full((size,), float(step))}, step)
-        assert writer.seal() == 1
+        assert writer.seal_snapshots() == 1
     rig.buffers.close()
-    for held in pending.survey(rig.home):
+    for held in pending.list_snapshots(rig.home):
         segment = Segment(held.path)
-        known = segment.seal(held.header, len(held.layout.entries))
-        assert known == persist.sums_of(segment, held.header, held.layout)
+        known = segment.read_seal(held.header, len(held.layout.entries))
+        assert known == persist.entry_checksums(segment, held.header, held.layout)
         segment.close()
     rig.clear()
-    assert writer.seal() == 0
+    assert writer.seal_snapshots() == 0
     assert not writer._mapped, "what is gone is let go"
     writer.close()
 
@@ -196,7 +196,7 @@ def test_safe_globals_of_the_script_stay_registered() -> None:
     with torch.serialization.safe_globals([numpy.ndarray]):
         before = set(torch.serialization.get_safe_globals())
         plain.seek(0)
-        assert safe_load(plain)["a"].tolist() == [1, 1, 1]
+        assert safe_unpickle(plain)["a"].tolist() == [1, 1, 1]
         assert set(torch.serialization.get_safe_globals()) >= before
     assert set(torch.serialization.get_safe_globals()).isdisjoint({bytes, numpy.dtype})
 
@@ -205,5 +205,5 @@ def test_values_are_loaded_by_several_threads_concurrently() -> None:
     plain = io.BytesIO()
     torch.save({"a": numpy.ones(3), "b": b""}, plain)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: safe_load(io.BytesIO(plain.getvalue())), range(400)))
+        found = list(pool.map(lambda _: safe_unpickle(io.BytesIO(plain.getvalue())), range(400)))
     assert all(one["b"] == b"" for one in found)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gangline.elastic.checkpoint.deepspeed import (
     FlashEngine,
-    _leave_out,
-    _mapped,
-    _put_back,
-    _with_room,
+    _extract_tensor,
+    _map_tensors,
+    _insert_tensor,
+    _empty_tensors,
 )
 from gangline.elastic.checkpoint.errors import CheckpointError
 from unit.elastic.checkpoint.checkpoint_states import equal
@@ -38,14 +38,14 @@ FILES = st.recursive(
 @given(FILES)
 def test_a_file_is_complete_after_tensors_are_inserted_again(file: Any) -> None:
     tensors: dict[str, torch.Tensor] = {}
-    rest = _mapped(file, partial(_leave_out, tensors))
-    room = dict(_with_room(rest))
+    rest = _map_tensors(file, partial(_extract_tensor, tensors))
+    room = dict(_empty_tensors(rest))
     assert {path: (one.shape, one.dtype) for path, one in room.items()} == {
         path: (one.shape, one.dtype) for path, one in tensors.items()
     }
     for path, tensor in room.items():
         tensor.copy_(tensors[path])
-    assert equal(_mapped(rest, partial(_put_back, room)), file)
+    assert equal(_map_tensors(rest, partial(_insert_tensor, room)), file)
 
 
 @pytest.mark.parametrize("what", ["MoE", "pipeline", "NVMe"])

@@ -11,16 +11,16 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 
 from gangline.elastic.checkpoint import FlashReader, FlashWriter, ForeignFolderError, foreign
-from gangline.elastic.checkpoint.group import Ranks
-from gangline.elastic.checkpoint.home import Settings
-from gangline.elastic.checkpoint.manifest import step_name
+from gangline.elastic.checkpoint.group import SaveGroup
+from gangline.elastic.checkpoint.home import SaverSettings
+from gangline.elastic.checkpoint.manifest import step_folder
 from gangline.elastic.checkpoint.persist import committed_steps
-from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.reader import load_state
 from gangline.elastic.checkpoint.restore import Restorer
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import LocalTarget
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from checkpoint_states import blank, equal, trees
 
 
@@ -42,11 +42,11 @@ def test_a_step_written_through_pytorch_is_ours_and_pytorch_s(
     assert committed_steps(target) == [3]
     source = StorageSource(target, 3)
     source.verify()
-    assert equal(load_into(source, blank(state)), state)
-    into = load_into(source, None)
+    assert equal(load_state(source, blank(state)), state)
+    into = load_state(source, None)
     plainly(dcp.load, into, storage_reader=FlashReader.of_step(str(tmp_path), 3))
     assert equal(into, state)
-    plainly(dcp.load, into, checkpoint_id=tmp_path / step_name(3))
+    plainly(dcp.load, into, checkpoint_id=tmp_path / step_folder(3))
     assert equal(into, state)
 
 
@@ -54,7 +54,7 @@ def test_a_single_element_of_a_larger_tensor_is_written_and_filled(tmp_path: Pat
     numbers = torch.arange(4.0).to(torch.complex64)
     plainly(dcp.save, {"one": numbers[1:3:2]}, storage_writer=FlashWriter(tmp_path, 3))
     into = torch.zeros(4, dtype=torch.complex64)
-    load_into(StorageSource(LocalTarget(str(tmp_path)), 3), {"one": into[2:4:2]})
+    load_state(StorageSource(LocalTarget(str(tmp_path)), 3), {"one": into[2:4:2]})
     assert into.tolist() == [0, 0, 1, 0]
 
 
@@ -101,7 +101,9 @@ def test_a_folder_of_another_format_is_refused_with_a_hint(
     rig: Any, tmp_path: Path, make: Any, words: str
 ) -> None:
     make(tmp_path)
-    restorer = Restorer(Ranks(), rig.home, "here", Settings(target=str(tmp_path), job="job"))
+    restorer = Restorer(
+        SaveGroup(), rig.home, "here", SaverSettings(target=str(tmp_path), job="job")
+    )
     with pytest.raises(ForeignFolderError, match=words):
         restorer.load(None, None)
 
@@ -109,12 +111,14 @@ def test_a_folder_of_another_format_is_refused_with_a_hint(
 def test_unrelated_files_are_ignored(rig: Any) -> None:
     (rig.folder / "log.txt").touch()
     (rig.folder / "runs").mkdir()
-    assert foreign.format_of(foreign.look(rig.target)) is None
+    assert foreign.detect_format(foreign.list_folder_names(rig.target)) is None
     torch_saves(rig.folder)
     rig.save({"w": torch.ones(2)}, 5)
     rig.persist(5)
-    assert foreign.format_of(foreign.look(rig.target)) is None
-    restorer = Restorer(Ranks(), rig.home, "here", Settings(target=str(rig.folder), job="job"))
+    assert foreign.detect_format(foreign.list_folder_names(rig.target)) is None
+    restorer = Restorer(
+        SaveGroup(), rig.home, "here", SaverSettings(target=str(rig.folder), job="job")
+    )
     loaded = restorer.load(None, None)
     assert loaded is not None
     assert loaded.step == 5

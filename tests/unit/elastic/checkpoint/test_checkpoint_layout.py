@@ -14,13 +14,13 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 
 from gangline.elastic.checkpoint.errors import MemoryShortError, UnsavableError
-from gangline.elastic.checkpoint.layout import decode, encode, faults
-from gangline.elastic.checkpoint.manifest import step_name
-from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.layout import decode_layout, encode_layout, find_layout_error
+from gangline.elastic.checkpoint.manifest import step_folder
+from gangline.elastic.checkpoint.reader import load_state
 from gangline.elastic.checkpoint.source import MemorySource
 from gangline.elastic.checkpoint.stored import StorageSource
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from checkpoint_states import blank, equal, trees
 
 several = settings(
@@ -30,7 +30,7 @@ several = settings(
 
 def loaded_from(source: MemorySource | StorageSource, state: dict[str, Any]) -> dict[str, Any]:
     try:
-        return load_into(source, blank(state))
+        return load_state(source, blank(state))
     finally:
         source.close()
 
@@ -40,19 +40,19 @@ def loaded_from(source: MemorySource | StorageSource, state: dict[str, Any]) -> 
 def test_any_state_is_restored_from_memory_and_storage(rig: Any, state: dict[str, Any]) -> None:
     rig.clear()
     rig.save(state, 7)
-    assert faults(rig.held(7).layout) is None
+    assert find_layout_error(rig.held(7).layout) is None
     assert equal(loaded_from(MemorySource([rig.held(7)]), state), state)
     rig.persist(7)
     assert equal(loaded_from(StorageSource(rig.target, 7), state), state)
-    assert equal(load_into(StorageSource(rig.target, 7), None), plain_load(rig, state, None))
+    assert equal(load_state(StorageSource(rig.target, 7), None), plain_load(rig, state, None))
 
 
 def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> dict[str, Any]:
     """Load the folder with PyTorch's own reader."""
-    found = into if into is not None else load_into(StorageSource(rig.target, 7), None)
+    found = into if into is not None else load_state(StorageSource(rig.target, 7), None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that there is no process group
-        dcp.load(found, checkpoint_id=rig.folder / step_name(7))
+        dcp.load(found, checkpoint_id=rig.folder / step_folder(7))
     return found
 
 
@@ -81,7 +81,7 @@ def test_integer_keys_are_restored(rig: Any) -> None:
     optimizer = {"state": {0: {"step": 3, "mean": torch.ones(2)}}}
     rig.save({"optimizer": optimizer}, 1)
     into = {"optimizer": {"state": {0: {"step": 0, "mean": torch.zeros(2)}}}}
-    load_into(MemorySource([rig.held(1)]), into)
+    load_state(MemorySource([rig.held(1)]), into)
     assert equal(into["optimizer"], optimizer)
 
 
@@ -119,7 +119,7 @@ def test_memory_shortage_names_remedies(rig: Any, monkeypatch: Any) -> None:
 def test_layouts_survive_their_own_encoding(rig: Any) -> None:
     rig.save({"w": torch.zeros(3), "n": 1}, 1)
     layout = rig.held(1).layout
-    assert decode(encode(layout)) == layout
+    assert decode_layout(encode_layout(layout)) == layout
     assert layout.part_bytes == layout.file_bytes
 
 
@@ -136,7 +136,7 @@ def test_parameters_are_saved_and_loaded_as_they_are(rig: Any) -> None:
     weight = torch.nn.Parameter(torch.randn(70_000))
     rig.save({"w": weight, "still": weight.detach()[:5]}, 1)
     into = {"w": torch.nn.Parameter(torch.zeros(70_000)), "still": torch.zeros(5)}
-    load_into(MemorySource([rig.held(1)]), into)
+    load_state(MemorySource([rig.held(1)]), into)
     assert torch.equal(into["w"], weight)
     assert into["w"].requires_grad
     assert torch.equal(into["still"], weight[:5])

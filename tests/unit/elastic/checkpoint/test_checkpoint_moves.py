@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.elastic.checkpoint import moves, sums
-from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
-from gangline.elastic.checkpoint.moves import Copier, Move, Place
-from gangline.elastic.checkpoint.sums import checksum, joined
+from gangline.elastic.checkpoint.envelope import tensor_bytes, is_plain_memory
+from gangline.elastic.checkpoint.moves import TensorCopier, TensorMove, TensorDestination
+from gangline.elastic.checkpoint.sums import checksum, combine_checksums
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from checkpoint_states import equal, tensors
 
 
@@ -33,22 +33,22 @@ def code(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def copier() -> Iterator[Copier]:
+def copier() -> Iterator[TensorCopier]:
     threads = torch.get_num_threads()
-    one = Copier()
+    one = TensorCopier()
     yield one
     one.close()
     torch.set_num_threads(threads)
 
 
-def place_for(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> Place:
+def place_for(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> TensorDestination:
     place = torch.zeros(tensor.shape, dtype=dtype or tensor.dtype)
-    return Place(place, bytes_of(place))
+    return TensorDestination(place, tensor_bytes(place))
 
 
 def large_ones() -> list[torch.Tensor]:
     """Tensors longer than a chunk, and of every form that PyTorch has to copy."""
-    count = 2 * moves.STRETCH // 4 + 7
+    count = 2 * moves.COPY_CHUNK // 4 + 7
     row = torch.randn(count)
     square = torch.randn(300, 300)
     return [
@@ -66,9 +66,9 @@ def large_ones() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_every_tensor_arrives_whatever_its_form(copier: Copier, threads: int) -> None:
+def test_every_tensor_arrives_whatever_its_form(copier: TensorCopier, threads: int) -> None:
     torch.set_num_threads(threads)
-    work: list[Move] = [(place_for(one), one.detach()) for one in large_ones()]
+    work: list[TensorMove] = [(place_for(one), one.detach()) for one in large_ones()]
     told: list[bool] = []
     for _ in range(2):
         taken = copier.copy(work, lambda: told.append(True)).sums
@@ -83,8 +83,8 @@ def test_every_tensor_arrives_whatever_its_form(copier: Copier, threads: int) ->
 def test_random_tensors_arrive_in_chunks_of_any_length(
     some: list[torch.Tensor], threads: int
 ) -> None:
-    work: list[Move] = [(place_for(one), one) for one in some]
-    copier, known = Copier(), torch.get_num_threads()
+    work: list[TensorMove] = [(place_for(one), one) for one in some]
+    copier, known = TensorCopier(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moves, "SMALL", 1)
         patch.setattr(moves, "STRETCH", 5)
@@ -98,7 +98,7 @@ def test_random_tensors_arrive_in_chunks_of_any_length(
         assert equal(place.tensor, tensor)
 
 
-def test_another_type_is_converted_rather_than_copied_as_bytes(copier: Copier) -> None:
+def test_another_type_is_converted_rather_than_copied_as_bytes(copier: TensorCopier) -> None:
     numbers = torch.arange(100_000, dtype=torch.int32)
     place = place_for(numbers, torch.float32)
     taken = copier.copy([(place, numbers)], lambda: None).sums
@@ -106,17 +106,17 @@ def test_another_type_is_converted_rather_than_copied_as_bytes(copier: Copier) -
     assert taken == [checksum(place.raw)]
 
 
-def test_checksum_is_of_the_copy_even_if_the_tensor_changes(copier: Copier) -> None:
-    tensor = torch.zeros(moves.STRETCH)
+def test_checksum_is_of_the_copy_even_if_the_tensor_changes(copier: TensorCopier) -> None:
+    tensor = torch.zeros(moves.COPY_CHUNK)
     place = place_for(tensor)
     taken = copier.copy([(place, tensor)], lambda: tensor.add_(1.0)).sums
     tensor.add_(1.0)
     assert taken == [checksum(place.raw)]
 
 
-def test_nothing_is_written_after_a_copy_failed(copier: Copier) -> None:
+def test_nothing_is_written_after_a_copy_failed(copier: TensorCopier) -> None:
     torch.set_num_threads(3)
-    work: list[Move] = [(place_for(one), one.detach()) for one in large_ones()[:2]]
+    work: list[TensorMove] = [(place_for(one), one.detach()) for one in large_ones()[:2]]
 
     def fail() -> None:
         raise RuntimeError("half")
@@ -131,10 +131,10 @@ def test_nothing_is_written_after_a_copy_failed(copier: Copier) -> None:
     assert all(torch.equal(place.tensor, tensor) for place, tensor in work)
 
 
-def test_a_copy_that_fails_in_another_thread_fails(copier: Copier) -> None:
+def test_a_copy_that_fails_in_another_thread_fails(copier: TensorCopier) -> None:
     torch.set_num_threads(2)
-    tensor = torch.zeros(moves.STRETCH)  # four stretches
-    work: list[Move] = [(place_for(tensor), tensor)]
+    tensor = torch.zeros(moves.COPY_CHUNK)  # four stretches
+    work: list[TensorMove] = [(place_for(tensor), tensor)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moves, "copy_summed", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -143,12 +143,12 @@ def test_a_copy_that_fails_in_another_thread_fails(copier: Copier) -> None:
 
 def test_only_tensors_whose_memory_is_their_value_are_plain() -> None:
     square = torch.randn(3, 3)
-    assert is_plain(square)
-    assert is_plain(square[1:])
-    assert is_plain(torch.nn.Parameter(square))
+    assert is_plain_memory(square)
+    assert is_plain_memory(square[1:])
+    assert is_plain_memory(torch.nn.Parameter(square))
     negated = torch.complex(square, square).conj().imag  # minus the bytes that lie there
     assert not any(
-        is_plain(one)
+        is_plain_memory(one)
         for one in [
             square.t(),
             square.to_sparse(),
@@ -168,5 +168,5 @@ def test_checksum_is_crc64_nvme() -> None:
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_checksums_of_adjacent_chunks_combine(data: bytes, at: int) -> None:
     first, second = data[:at], data[at:]
-    assert joined(checksum(first), checksum(second), len(second)) == checksum(data)
+    assert combine_checksums(checksum(first), checksum(second), len(second)) == checksum(data)
     assert checksum(second, checksum(first)) == checksum(data)

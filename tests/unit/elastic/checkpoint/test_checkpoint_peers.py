@@ -13,26 +13,26 @@ import torch
 from gangline.elastic.checkpoint import arrival, peers, pending, persist, segment
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
-from gangline.elastic.checkpoint.home import Settings
-from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.home import SaverSettings
+from gangline.elastic.checkpoint.pending import SnapshotInfo
 from gangline.elastic.checkpoint.segment import Segment
 
 
 @pytest.fixture
-def sealed(rig: Any) -> Held:
+def sealed(rig: Any) -> SnapshotInfo:
     """A save with its checksums."""
     rig.save({"w": torch.arange(500.0), "n": 3}, 5)
-    held: Held = rig.held(5)
+    held: SnapshotInfo = rig.held(5)
     segment = Segment(held.path)
-    persist.seal(segment, held.header, held.layout)
+    persist.seal_segment(segment, held.header, held.layout)
     segment.close()
     return held
 
 
 @pytest.fixture
-def server(rig: Any, sealed: Held) -> Iterator[peers.PeerServer]:
+def server(rig: Any, sealed: SnapshotInfo) -> Iterator[peers.PeerServer]:
     """The peer that has the save."""
-    homes.write_settings(rig.home, Settings(target="", job="job", token="secret"))
+    homes.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
     with peers.PeerServer(rig.home) as made:
         made.start()
         yield made
@@ -47,15 +47,17 @@ class Dribbling(io.BytesIO):
         return super().readinto(view[: max(1, len(view) * 2 // 3)])
 
 
-def request_of(held: Held) -> peers.Request:
-    return peers.Request("get", 0, 5, held.layout.plan, held.header.total_bytes)
+def request_of(held: SnapshotInfo) -> peers.SegmentRequest:
+    return peers.SegmentRequest("get", 0, 5, held.layout.plan, held.header.total_bytes)
 
 
 def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :]
 
 
-def test_a_damaged_or_truncated_transfer_leaves_nothing(sealed: Held, tmp_path: Path) -> None:
+def test_a_damaged_or_truncated_transfer_leaves_nothing(
+    sealed: SnapshotInfo, tmp_path: Path
+) -> None:
     data, header = sealed.path.read_bytes(), sealed.header
     middle = header.part_offset + header.part_bytes // 2
     places = [
@@ -69,25 +71,25 @@ def test_a_damaged_or_truncated_transfer_leaves_nothing(sealed: Held, tmp_path: 
     damaged = [flipped(data, at) for at in places]
     for sent in [*damaged, data[:middle], data[:-1], b""]:
         with pytest.raises(CorruptError):
-            peers.receive(io.BytesIO(sent), tmp_path, request_of(sealed))
+            peers.receive_copy(io.BytesIO(sent), tmp_path, request_of(sealed))
         assert list(tmp_path.iterdir()) == []
-    peers.receive(io.BytesIO(data), tmp_path, request_of(sealed))
-    assert [one.own for one in pending.survey(tmp_path)] == [False]
+    peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
+    assert [one.is_local for one in pending.list_snapshots(tmp_path)] == [False]
 
 
 @pytest.mark.parametrize("length", [1, 7, 100, 4096, 1 << 20])
 def test_a_segment_is_received_in_pieces_of_any_size(
-    sealed: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+    sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     monkeypatch.setattr(arrival, "BLOCK", length)
     data = sealed.path.read_bytes()
-    peers.receive(Dribbling(data), tmp_path, request_of(sealed))
+    peers.receive_copy(Dribbling(data), tmp_path, request_of(sealed))
     (copy,) = tmp_path.iterdir()
     assert copy.read_bytes() == data
 
 
 def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
-    sealed: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, write = sealed.path.read_bytes(), os.pwrite
 
@@ -99,17 +101,19 @@ def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
     monkeypatch.setattr(arrival, "BLOCK", 512)
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(MemoryShortError, match="emptyDir"):
-        peers.receive(io.BytesIO(data), tmp_path, request_of(sealed))
+        peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(segment, "free_bytes", lambda folder: len(data) - 1)
     unread = io.BytesIO(data)
     with pytest.raises(MemoryShortError, match="emptyDir"):
-        peers.receive(unread, tmp_path, request_of(sealed))
+        peers.receive_copy(unread, tmp_path, request_of(sealed))
     assert unread.tell() == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_partial_copies_of_killed_receivers_are_removed(sealed: Held, tmp_path: Path) -> None:
+def test_partial_copies_of_killed_receivers_are_removed(
+    sealed: SnapshotInfo, tmp_path: Path
+) -> None:
     data, left = sealed.path.read_bytes(), tmp_path / "arriving-0-0.seg"
 
     class Killed(io.BytesIO):
@@ -119,42 +123,42 @@ def test_partial_copies_of_killed_receivers_are_removed(sealed: Held, tmp_path: 
             if self.tell() < len(data) // 2:
                 return super().readinto(memoryview(place)[:100])
             if not left.exists():
-                peers.clear_abandoned(tmp_path)
+                peers.remove_partial_copies(tmp_path)
                 (arriving,) = tmp_path.iterdir()
                 os.link(arriving, left)
                 left.with_suffix(".new").touch()
             return 0
 
     with pytest.raises(CorruptError, match="closed the connection"):
-        peers.receive(Killed(data), tmp_path, request_of(sealed))
+        peers.receive_copy(Killed(data), tmp_path, request_of(sealed))
     assert len(list(tmp_path.iterdir())) == 2
-    peers.clear_abandoned(tmp_path)
+    peers.remove_partial_copies(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_segment_of_another_step_is_refused(sealed: Held, tmp_path: Path) -> None:
+def test_a_segment_of_another_step_is_refused(sealed: SnapshotInfo, tmp_path: Path) -> None:
     wish = msgspec.structs.replace(request_of(sealed), step=6)
     with pytest.raises(CorruptError, match="not the requested"):
-        peers.receive(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
+        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_segment_damaged_in_the_peers_memory_is_refused(
-    server: peers.PeerServer, sealed: Held, tmp_path: Path
+    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{server.port}"
-    peers.fetch(tmp_path, address, "secret", request_of(sealed))
+    peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
     (copy,) = tmp_path.iterdir()
     copy.unlink()
     data = sealed.path.read_bytes()
     sealed.path.write_bytes(flipped(data, sealed.header.part_offset + 700))
     with pytest.raises(CorruptError, match="damaged in transfer"):
-        peers.fetch(tmp_path, address, "secret", request_of(sealed))
+        peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
-    server: peers.PeerServer, sealed: Held, rig: Any
+    server: peers.PeerServer, sealed: SnapshotInfo, rig: Any
 ) -> None:
     address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
     wish = msgspec.structs.replace(request_of(sealed), verb="put")
@@ -165,5 +169,5 @@ def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
         ):
             peers._answer_of(connection)
     with pytest.raises(CorruptError, match="belongs to another job"):
-        peers.fetch(rig.home, address, "guess", request_of(sealed))
-    assert all(one.own for one in pending.survey(rig.home))
+        peers.fetch_segment(rig.home, address, "guess", request_of(sealed))
+    assert all(one.is_local for one in pending.list_snapshots(rig.home))

@@ -25,19 +25,19 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gangline.elastic.checkpoint import pending, persist
-from gangline.elastic.checkpoint.buffers import Buffers
-from gangline.elastic.checkpoint.checkpointer import lookup_of
-from gangline.elastic.checkpoint.group import Ranks
-from gangline.elastic.checkpoint.layout import faults
-from gangline.elastic.checkpoint.pending import Held
-from gangline.elastic.checkpoint.plan import agree, planner_of
-from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.buffers import SnapshotRing
+from gangline.elastic.checkpoint.checkpointer import value_lookup
+from gangline.elastic.checkpoint.group import SaveGroup
+from gangline.elastic.checkpoint.layout import find_layout_error
+from gangline.elastic.checkpoint.pending import SnapshotInfo
+from gangline.elastic.checkpoint.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.reader import load_state
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import MemorySource, Source
+from gangline.elastic.checkpoint.source import MemorySource, RestoreSource
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import LocalTarget
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from checkpoint_states import DTYPES, bits, blank, equal, trees
 
 STEP = 3
@@ -57,7 +57,7 @@ class Table:
         self.barrier = threading.Barrier(self.world, timeout=PATIENCE_S)
 
 
-class Seat(Ranks):
+class Seat(SaveGroup):
     """A rank that is a thread."""
 
     def __init__(self, rank: int, table: Table) -> None:
@@ -164,23 +164,28 @@ class World:
                 one.result(PATIENCE_S)
 
     def _save_one(self, seat: Seat, state: dict[str, Any]) -> None:
-        planner = planner_of(state, seat.rank == 0)
+        planner = create_planner(state, seat.rank == 0)
         node = self.places[seat.rank]
-        agreement = agree(seat, f"node-{node}", planner)
-        buffers, lookup = Buffers(self.homes[node], seat.rank, 1), lookup_of(planner, agreement)
-        buffers.save(agreement, lookup, buffers.pickle(agreement, lookup), STEP, wanted=True)
+        agreement = agree_on_layout(seat, f"node-{node}", planner)
+        buffers, lookup = (
+            SnapshotRing(self.homes[node], seat.rank, 1),
+            value_lookup(planner, agreement),
+        )
+        buffers.save(
+            agreement, lookup, buffers.pickle_values(agreement, lookup), STEP, for_storage=True
+        )
         buffers.close()
 
-    def held(self, node: int | None = None) -> list[Held]:
+    def held(self, node: int | None = None) -> list[SnapshotInfo]:
         homes = self.homes if node is None else [self.homes[node]]
-        return [one for home in homes for one in pending.survey(home)]
+        return [one for home in homes for one in pending.list_snapshots(home)]
 
     def persist(self) -> None:
         for held in self.held():
-            assert faults(held.layout) is None
+            assert find_layout_error(held.layout) is None
             segment = Segment(held.path)
-            persist.seal(segment, held.header, held.layout)
-            pace = persist.Pace(0, threading.Event())
+            persist.seal_segment(segment, held.header, held.layout)
+            pace = persist.BandwidthLimiter(0, threading.Event())
             persist.write_part(self.target, segment, held.header, held.layout, pace)
             segment.close()
         assert persist.try_commit(self.target, STEP, held.layout.plan, self.world)
@@ -198,7 +203,7 @@ def a_world(world: int, nodes: int = 1) -> Iterator[World]:
         yield World(homes, folder, world)
 
 
-def holds(source: Source, states: list[dict[str, Any]]) -> bool:
+def holds(source: RestoreSource, states: list[dict[str, Any]]) -> bool:
     """Return whether each rank gets its own values from the source."""
     try:
         return all(gets(source, state) for state in states)
@@ -206,7 +211,7 @@ def holds(source: Source, states: list[dict[str, Any]]) -> bool:
         source.close()
 
 
-def gets(source: Source, state: dict[str, Any]) -> bool:
+def gets(source: RestoreSource, state: dict[str, Any]) -> bool:
     into = {
         key: DTensor.from_local(
             torch.zeros_like(value.to_local(), memory_format=torch.contiguous_format),
@@ -218,7 +223,7 @@ def gets(source: Source, state: dict[str, Any]) -> bool:
         )
         for key, value in state.items()
     }
-    load_into(source, into)
+    load_state(source, into)
     return all(bits(into[key].to_local()) == bits(state[key].to_local()) for key in state)
 
 
@@ -258,6 +263,6 @@ def test_replicated_state_is_complete_in_the_memory_of_each_node(
         several_ranks.save([tree] * world)
         for node in range(len(several_ranks.homes)):
             source = MemorySource(several_ranks.held(node))
-            found = load_into(source, blank(tree))
+            found = load_state(source, blank(tree))
             source.close()
             assert equal(found, tree)

@@ -6,17 +6,24 @@ from typing import Any
 import pytest
 import torch
 
-from gangline.elastic.checkpoint.checkpointer import lookup_of
+from gangline.elastic.checkpoint.checkpointer import value_lookup
 from gangline.elastic.checkpoint.errors import MemoryShortError
-from gangline.elastic.checkpoint.plan import agree, planner_of
-from gangline.elastic.checkpoint.room import Want, check_room, tight, want_of
+from gangline.elastic.checkpoint.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.room import (
+    MemoryRequest,
+    check_capacity,
+    memory_warning,
+    memory_request,
+)
 
 MB = 1_000_000
 
 
-def want(node: str, size: int, had: int = 0, free: int = 1000, available: int = 1000) -> Want:
+def want(
+    node: str, size: int, had: int = 0, free: int = 1000, available: int = 1000
+) -> MemoryRequest:
     place = f"{node}/boot/dev/shm"
-    return Want(place, "/dev/shm/home", size * MB, had * MB, free * MB, available * MB)
+    return MemoryRequest(place, "/dev/shm/home", size * MB, had * MB, free * MB, available * MB)
 
 
 @pytest.mark.parametrize(
@@ -29,8 +36,8 @@ def want(node: str, size: int, had: int = 0, free: int = 1000, available: int = 
         pytest.param([want("a", 100, 900, 0)], id="what is had is larger than what is needed"),
     ],
 )
-def test_buffers_fit(wants: list[Want]) -> None:
-    check_room(wants)
+def test_buffers_fit(wants: list[MemoryRequest]) -> None:
+    check_capacity(wants)
 
 
 @pytest.mark.parametrize(
@@ -58,32 +65,32 @@ def test_buffers_fit(wants: list[Want]) -> None:
         ),
     ],
 )
-def test_shortage_message_has_numbers_and_remedies(wants: list[Want], words: str) -> None:
+def test_shortage_message_has_numbers_and_remedies(wants: list[MemoryRequest], words: str) -> None:
     with pytest.raises(MemoryShortError, match=words) as caught:
-        check_room(wants)
+        check_capacity(wants)
     assert "emptyDir with medium: Memory" in str(caught.value)
 
 
 def test_memory_warning_is_given_only_to_the_node_concerned() -> None:
     wants = [want("a", 400, 100, 1000, 500), want("a", 400, 0, 1000, 600), want("b", 400)]
     assert wants[2].node.startswith("b")
-    assert tight(wants, wants[2].node) == ""
-    words = tight(wants, wants[0].node)
+    assert memory_warning(wants, wants[2].node) == ""
+    words = memory_warning(wants, wants[0].node)
     assert words.startswith("checkpoints need 700 MB more memory, and only 500 MB are available")
     assert "fewer buffers" in words
 
 
 def test_allocated_memory_is_not_requested_again(rig: Any) -> None:
     state = {"w": torch.zeros(1000)}
-    planner = planner_of(state, first=True)
-    agreement = agree(rig.ranks, "here", planner)
+    planner = create_planner(state, first=True)
+    agreement = agree_on_layout(rig.ranks, "here", planner)
     size, had = rig.buffers.need(agreement)
     assert (size > 3 * 4000, had) == (True, 0)
-    assert want_of("here", rig.home, size, had).free_bytes > 0
+    assert memory_request("here", rig.home, size, had).free_bytes > 0
     rig.buffers.prepare(agreement)
     rig.buffers.settle()
     assert rig.buffers.need(agreement) == (size, size)
-    small = rig.buffers.pickle(agreement, lookup_of(planner, agreement))
-    rig.buffers.save(agreement, lookup_of(planner, agreement), small, 1, False)
+    small = rig.buffers.pickle(agreement, value_lookup(planner, agreement))
+    rig.buffers.save(agreement, value_lookup(planner, agreement), small, 1, False)
     assert rig.buffers.need(agreement) == (size, size)
     assert {path.suffix for path in Path(rig.home).iterdir()} == {".seg"}

@@ -14,28 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.checkpoint import CorruptError, StorageError, reader
-from gangline.elastic.checkpoint.manifest import step_name
-from gangline.elastic.checkpoint.reader import Wanted, in_rows, load_into
-from gangline.elastic.checkpoint.source import Where
+from gangline.elastic.checkpoint.manifest import step_folder
+from gangline.elastic.checkpoint.reader import ReadTarget, split_reads, load_state
+from gangline.elastic.checkpoint.source import EntryLocation
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import LocalTarget, RemoteTarget
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from checkpoint_states import blank, equal
 
 STEP = 3
 places = st.lists(
-    st.builds(Where, st.sampled_from(["a", "b"]), st.integers(0, 99), st.integers(1, 50)),
+    st.builds(EntryLocation, st.sampled_from(["a", "b"]), st.integers(0, 99), st.integers(1, 50)),
     max_size=40,
 )
 
 
 @given(places, st.integers(1, 5))
 def test_runs_contain_each_read_once_in_order_and_overshoot_by_one(
-    where: list[Where], readers: int
+    where: list[EntryLocation], readers: int
 ) -> None:
     wanted = cast("list[Wanted]", where)  # only the order of what lies there is looked at
-    rows = in_rows(wanted, lambda one: cast("Where", one), readers)
+    rows = split_reads(wanted, lambda one: cast("Where", one), readers)
     assert [one for row in rows for one in row] == sorted(where)
     assert all(rows)
     assert len(rows) <= readers, "as little as this is shared out evenly"
@@ -46,8 +46,8 @@ def test_large_reads_are_split_into_runs_for_all_threads(
 ) -> None:
     monkeypatch.setattr(reader, "ROW", 40)
     monkeypatch.setattr(reader, "LAST_ROW", 8)
-    where = [Where("a", at, 4) for at in range(0, 400, 4)]
-    rows = in_rows(cast("list[Wanted]", where), lambda one: cast("Where", one), 2)
+    where = [EntryLocation("a", at, 4) for at in range(0, 400, 4)]
+    rows = split_reads(cast("list[Wanted]", where), lambda one: cast("Where", one), 2)
     assert [one for row in rows for one in row] == where
     lengths = [len(row) for row in rows]
     assert lengths[:6] == [10] * 6, "long ones while there is much"
@@ -93,7 +93,7 @@ def test_a_step_of_many_tensors_is_read_from_front_to_back_by_few(rig: Any) -> N
     rig.persist(STEP)
     target = Watched(str(rig.folder))
     into = blank(state)
-    load_into(StorageSource(target, STEP), into)
+    load_state(StorageSource(target, STEP), into)
     assert equal(into, state)
     tensors = [seen for seen in target.opened if len(seen) > 2]
     assert len(target.opened) <= reader.READERS + 1
@@ -105,10 +105,10 @@ def test_a_missing_file_is_corruption_wherever_it_is_noticed(rig: Any) -> None:
     rig.save(a_state(), STEP)
     rig.persist(STEP)
     source = StorageSource(rig.target, STEP)
-    for part in (rig.folder / step_name(STEP)).glob("*.distcp"):
+    for part in (rig.folder / step_folder(STEP)).glob("*.distcp"):
         part.unlink()
     with pytest.raises(CorruptError, match="missing"):
-        load_into(source, blank(a_state()))
+        load_state(source, blank(a_state()))
 
 
 class Failing:
@@ -155,6 +155,6 @@ def test_a_client_library_error_is_reported_and_files_are_closed(rig: Any) -> No
     rig.save(a_state(), STEP)
     rig.persist(STEP)
     with pytest.raises(StorageError, match="the wire was cut"):
-        load_into(StorageSource(rig.target, STEP), blank(a_state()))
+        load_state(StorageSource(rig.target, STEP), blank(a_state()))
     assert store.open_now == 0
     rig.target.files.rm("/rows", recursive=True)

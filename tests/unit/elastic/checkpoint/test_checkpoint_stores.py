@@ -12,13 +12,13 @@ import torch
 
 from gangline.elastic.checkpoint import pending, persist
 from gangline.elastic.checkpoint.errors import StepTakenError
-from gangline.elastic.checkpoint.home import Settings
-from gangline.elastic.checkpoint.manifest import MANIFEST, read_manifest, step_name
+from gangline.elastic.checkpoint.home import SaverSettings
+from gangline.elastic.checkpoint.manifest import MANIFEST, decode_manifest, step_folder
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target
-from gangline.elastic.checkpoint.words import Outcome
-from gangline.elastic.checkpoint.writing import Writer
+from gangline.elastic.checkpoint.words import StorageOutcome
+from gangline.elastic.checkpoint.writing import Uploader
 
 STEP = 7
 
@@ -34,14 +34,14 @@ def write(rig: Any, store: RemoteTarget, value: float) -> str:
     rig.save({"w": torch.full((50,), value)}, STEP)
     held = rig.held(STEP)
     segment = Segment(held.path)
-    pace = persist.Pace(0, threading.Event())
+    pace = persist.BandwidthLimiter(0, threading.Event())
     persist.write_part(store, segment, held.header, held.layout, pace)
     segment.close()
     return str(held.layout.plan)
 
 
 def owner(store: RemoteTarget) -> str:
-    return read_manifest(store.read(f"{step_name(STEP)}/{MANIFEST}")).plan
+    return decode_manifest(store.read(f"{step_folder(STEP)}/{MANIFEST}")).plan
 
 
 def manifest_of(store: RemoteTarget, plan: str) -> bytes:
@@ -80,7 +80,7 @@ def test_a_step_saved_again_after_a_restart_replaces_the_old_one(
 
 
 def test_a_damaged_manifest_does_not_block_a_commit(rig: Any, store: RemoteTarget) -> None:
-    store.put(f"{step_name(STEP)}/{MANIFEST}", b"{}")
+    store.put(f"{step_folder(STEP)}/{MANIFEST}", b"{}")
     assert persist.try_commit(store, STEP, write(rig, store, 1.0), 1)
 
 
@@ -133,7 +133,7 @@ def test_the_stored_manifest_decides_whatever_the_error(
     store.files = Picky(error)
     with pytest.raises(OSError, match=error.strerror):
         store.commit(STEP, plan, manifest)
-    plain.pipe_file(f"{store.root}/{step_name(STEP)}/{MANIFEST}", manifest)
+    plain.pipe_file(f"{store.root}/{step_folder(STEP)}/{MANIFEST}", manifest)
     store.commit(STEP, plan, manifest)
     with pytest.raises(StepTakenError):
         store.commit(STEP, "another", manifest)
@@ -142,20 +142,20 @@ def test_the_stored_manifest_decides_whatever_the_error(
 def test_a_superseded_saver_reports_once_and_does_not_retry(rig: Any) -> None:
     root = f"/run-{uuid.uuid4().hex}"
     store = RemoteTarget(fsspec.filesystem("memory"), root)
-    settings, said = Settings(target=f"memory:/{root}", job="job"), list[Outcome]()
+    settings, said = SaverSettings(target=f"memory:/{root}", job="job"), list[StorageOutcome]()
     first = write(rig, store, 1.0)
     manifest = manifest_of(store, first)
     rig.clear()
     rig.save({"w": torch.zeros(50)}, STEP)
-    writer = Writer(rig.home, said.append)
+    writer = Uploader(rig.home, said.append)
     try:
-        assert writer.write(settings, [rig.held(STEP)])
+        assert writer.write_snapshots(settings, [rig.held(STEP)])
         store.commit(STEP, first, manifest)
         assert writer.commit(settings) == []
         assert [(one.step, one.committed) for one in said] == [(STEP, False)]
         assert "another saver" in said[0].reason
-        assert not writer.waiting
-        assert writer.rescue(settings) is None
+        assert not writer.uncommitted
+        assert writer.write_newest(settings) is None
         assert owner(store) == first
         assert len(said) == 1
     finally:
@@ -165,18 +165,18 @@ def test_a_superseded_saver_reports_once_and_does_not_retry(rig: Any) -> None:
 @pytest.mark.parametrize("kind", ["folder", "store"])
 def test_a_restarted_saver_commits_parts_of_the_killed_one(rig: Any, kind: str) -> None:
     target = str(rig.folder) if kind == "folder" else f"memory://run-{uuid.uuid4().hex}"
-    settings = Settings(target=target, job="job")
+    settings = SaverSettings(target=target, job="job")
     rig.save({"w": torch.ones(50)}, STEP)
-    killed = Writer(rig.home, lambda _: None)
-    assert killed.write(settings, [rig.held(STEP)])
+    killed = Uploader(rig.home, lambda _: None)
+    assert killed.write_snapshots(settings, [rig.held(STEP)])
     killed.close()
     assert persist.committed_steps(open_target(target)) == []
-    said = list[Outcome]()
-    writer = Writer(rig.home, said.append)
+    said = list[StorageOutcome]()
+    writer = Uploader(rig.home, said.append)
     try:
-        held = pending.survey(rig.home)
-        writer.take_up(settings, held)
-        assert writer.write(settings, pending.asked_for(held))
+        held = pending.list_snapshots(rig.home)
+        writer.resume_commits(settings, held)
+        assert writer.write_snapshots(settings, pending.storage_requests(held))
         assert writer.commit(settings) == [STEP]
         assert [(one.step, one.committed) for one in said] == [(STEP, True)]
         StorageSource(open_target(target), STEP).verify()
@@ -193,29 +193,29 @@ def test_commit_removes_older_unfinished_steps_and_leaves_newer_ones(rig: Any, k
         rig.save({"w": torch.ones(50)}, step)
         held = rig.held(step)
         segment = Segment(held.path)
-        pace = persist.Pace(0, threading.Event())
+        pace = persist.BandwidthLimiter(0, threading.Event())
         persist.write_part(target, segment, held.header, held.layout, pace)
         segment.close()
         if step == STEP:
             assert persist.try_commit(target, STEP, held.layout.plan, 1)
-    assert [step for step, _ in target.unfinished()] == [STEP - 1, STEP + 1]
-    persist.tidy(target, 3, 0, STEP)
-    assert [step for step, _ in target.unfinished()] == [STEP + 1]
+    assert [step for step, _ in target.list_unfinished()] == [STEP - 1, STEP + 1]
+    persist.apply_retention(target, 3, 0, STEP)
+    assert [step for step, _ in target.list_unfinished()] == [STEP + 1]
     assert persist.committed_steps(target) == [STEP]
     StorageSource(target, STEP).verify()
 
 
 def test_a_store_unreachable_at_saver_start_is_retried(rig: Any) -> None:
     rig.save({"w": torch.ones(50)}, STEP)
-    settings = Settings(target=str(rig.folder), job="job")
-    killed = Writer(rig.home, lambda _: None)
-    assert killed.write(settings, [rig.held(STEP)])
+    settings = SaverSettings(target=str(rig.folder), job="job")
+    killed = Uploader(rig.home, lambda _: None)
+    assert killed.write_snapshots(settings, [rig.held(STEP)])
     killed.close()
-    writer, held = Writer(rig.home, lambda _: None), pending.survey(rig.home)
+    writer, held = Uploader(rig.home, lambda _: None), pending.list_snapshots(rig.home)
     try:
-        writer.take_up(msgspec.structs.replace(settings, target="no-such-scheme://x"), held)
-        assert (writer.troubles, writer.waiting) == (1, {})
-        writer.take_up(settings, held)
+        writer.resume_commits(msgspec.structs.replace(settings, target="no-such-scheme://x"), held)
+        assert (writer.consecutive_failures, writer.uncommitted) == (1, {})
+        writer.resume_commits(settings, held)
         assert writer.commit(settings) == [STEP]
     finally:
         writer.close()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.checkpoint import sums
-from gangline.elastic.checkpoint.sums import Bytes, NativeCopy, checksum, copy_in_blocks
+from gangline.elastic.checkpoint.sums import ByteArray, NativeCopy, checksum, copy_in_blocks
 
 BUILT = sums.NATIVE is not None
 needs_native = pytest.mark.skipif(not BUILT, reason="native code was not built here")
@@ -25,7 +25,7 @@ def native() -> NativeCopy:
     return sums.NATIVE
 
 
-def row(size: int, seed: int) -> Bytes:
+def row(size: int, seed: int) -> ByteArray:
     return numpy.random.default_rng(seed).integers(0, 256, size, dtype=numpy.uint8)
 
 
@@ -102,7 +102,7 @@ def test_checksum_is_of_the_copy_during_concurrent_writes(way: int) -> None:
     ],
     ids=["lengths", "gaps in the place", "gaps in the origin", "read-only"],
 )
-def test_memory_that_does_not_fit_is_refused(place: Bytes, origin: Bytes) -> None:
+def test_memory_that_does_not_fit_is_refused(place: ByteArray, origin: ByteArray) -> None:
     with pytest.raises(ValueError, match="one length"):
         native().copy(place, origin, 0)
 

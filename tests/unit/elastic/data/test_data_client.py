@@ -15,13 +15,13 @@ from gangline.elastic.data.client import (
     worker_name,
 )
 from gangline.elastic.data.dataset import Shard, Stream
-from gangline.elastic.data.events import Forget, Release
-from gangline.elastic.data.feed import ShardBatchSampler, accounted, records_in
-from gangline.elastic.data.source import LocalSource, MasterSource, source_of
+from gangline.elastic.data.events import ForgetDataset, ReleaseWorker
+from gangline.elastic.data.feed import ShardBatchSampler, report_batches, batch_length
+from gangline.elastic.data.source import LocalShardSource, MasterShardSource, open_shard_source
 from gangline.elastic.data.torch_feed import ShardedRecords
 
 
-def a_client(source: LocalSource, worker: str = "n/0", size: int = 100) -> IndexShardingClient:
+def a_client(source: LocalShardSource, worker: str = "n/0", size: int = 100) -> IndexShardingClient:
     return IndexShardingClient(
         "d",
         batch_size=4,
@@ -34,7 +34,7 @@ def a_client(source: LocalSource, worker: str = "n/0", size: int = 100) -> Index
 
 
 def test_a_plain_loop_sees_every_record_once() -> None:
-    client = a_client(LocalSource())
+    client = a_client(LocalShardSource())
     seen: list[int] = []
     while shard := client.fetch_shard():
         numbers = list(client.records(shard))
@@ -49,7 +49,7 @@ def test_a_plain_loop_sees_every_record_once() -> None:
 
 
 def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     before = a_client(source)
     first = before.fetch_shard()
     assert first is not None
@@ -60,14 +60,14 @@ def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one() -> None
 
 
 def test_different_definitions_are_refused_with_a_message() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     a_client(source)
     with pytest.raises(ShardRefusedError, match="size=100, not 101"):
         a_client(source, size=101)
 
 
 def test_a_failed_shard_is_leased_again_and_its_reason_recorded() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     client = a_client(source, size=8)
     for _ in range(3):
         assert client.fetch_shard() is not None
@@ -82,7 +82,7 @@ def test_a_failed_shard_is_leased_again_and_its_reason_recorded() -> None:
 
 
 def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     client = a_client(source)
     seen: Counter[int] = Counter()
     for _ in range(13):
@@ -92,7 +92,7 @@ def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
     for _ in range(20):
         client.fetch_sample_index()
     client.report_batch_done(20)
-    for source_then in (source, LocalSource()):
+    for source_then in (source, LocalShardSource()):
         later = a_client(source_then)
         assert later.restore_shard_from_checkpoint(checkpoint)
         rest = Counter(later.indices())
@@ -103,20 +103,20 @@ def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
 
 
 def test_a_master_without_its_state_gets_the_last_position() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     client = a_client(source)
     first = client.fetch_shard()
     assert first is not None
     client.report_batch_done(8)
     client.get_shard_checkpoint()
-    source.apply(Forget("d"))
+    source.apply(ForgetDataset("d"))
     records = list(client.indices())
     assert len(records) == 92
     assert not set(records) & set(client.records(first))
 
 
 def test_a_data_set_can_be_reset() -> None:
-    client = a_client(LocalSource())
+    client = a_client(LocalShardSource())
     assert client.get_total_sample_num() == 100
     assert client.get_minibatch_count_per_epoch() == 25
     assert len(list(client.indices())) == 100
@@ -128,11 +128,11 @@ def test_a_data_set_can_be_reset() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_torch_loader_that_reads_ahead_is_accounted_for_exactly(workers: int) -> None:
-    client = a_client(LocalSource())
+    client = a_client(LocalShardSource())
     data = TensorDataset(torch.arange(100))
     loader = DataLoader(data, batch_sampler=ShardBatchSampler(client, 7), num_workers=workers)  # type: ignore[arg-type]
     seen: list[int] = []
-    for [batch] in accounted(loader, client):
+    for [batch] in report_batches(loader, client):
         state = client.state()
         assert state is not None
         assert state.done_records <= len(seen)
@@ -142,26 +142,26 @@ def test_a_torch_loader_that_reads_ahead_is_accounted_for_exactly(workers: int) 
 
 
 def test_a_torch_iterable_data_set_reads_shards_in_the_training_process_only() -> None:
-    client = ShardingClient("d", 4, dataset_size=30, source=LocalSource(), worker="n/0")
+    client = ShardingClient("d", 4, dataset_size=30, source=LocalShardSource(), worker="n/0")
 
     def read(shard: Shard) -> Iterator[torch.Tensor]:
         return (torch.tensor(float(one)) for one in client.records(shard))
 
     seen: list[float] = []
-    for batch in accounted(DataLoader(ShardedRecords(client, read), batch_size=4), client):
+    for batch in report_batches(DataLoader(ShardedRecords(client, read), batch_size=4), client):
         seen += batch.tolist()
     assert seen == [float(one) for one in range(30)]
 
 
 def test_two_workers_share_the_data_and_take_over_from_a_lost_one() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     lost = a_client(source, "lost/0")
     lost.fetch_shard()
     seen: list[int] = []
 
     def work(name: str) -> None:
         client = a_client(source, name)
-        for batch in accounted(ShardBatchSampler(client), client):
+        for batch in report_batches(ShardBatchSampler(client), client):
             seen.extend(batch)
 
     threads = [threading.Thread(target=work, args=(f"n/{i}",)) for i in range(2)]
@@ -170,14 +170,14 @@ def test_two_workers_share_the_data_and_take_over_from_a_lost_one() -> None:
     while len(seen) < 92:
         threads[0].join(0.01)
     assert all(thread.is_alive() for thread in threads)
-    source.apply(Release("lost"))
+    source.apply(ReleaseWorker("lost"))
     for thread in threads:
         thread.join(60)
     assert Counter(seen) == Counter(range(100))
 
 
 def test_a_stream_is_waited_for_until_it_is_closed() -> None:
-    source = LocalSource()
+    source = LocalShardSource()
     stream = Stream(name="s", shard_size=5, partitions={"p": 0})
     client = ShardingClient(batch_size=5, definition=stream, source=source, worker="n/0")
     seen: list[tuple[str, int, int]] = []
@@ -202,14 +202,16 @@ def test_a_stream_is_waited_for_until_it_is_closed() -> None:
 def test_batch_sizes_are_found_in_outputs_of_pipelines() -> None:
     tensor = torch.zeros(3, 2)
     for batch in (tensor, [tensor, tensor], (tensor, 1), {"x": tensor}, ["a", "b", "c"]):
-        assert records_in(batch) == 3
+        assert batch_length(batch) == 3
 
 
 def test_the_environment_names_worker_and_source() -> None:
     assert worker_name({"NODE_ID": "7", "LOCAL_RANK": "2"}) == "7/2"
     assert worker_name({"GROUP_RANK": "1"}) == "1/0"
-    assert isinstance(source_of({"WORLD_SIZE": "1"}), LocalSource)
-    assert isinstance(source_of({"GANGLINE_MASTER_ADDR": "127.0.0.1:1"}), MasterSource)
-    assert isinstance(source_of({"GANGLINE_LOCAL_MASTER_ADDR": "127.0.0.1:1"}), MasterSource)
+    assert isinstance(open_shard_source({"WORLD_SIZE": "1"}), LocalShardSource)
+    assert isinstance(open_shard_source({"GANGLINE_MASTER_ADDR": "127.0.0.1:1"}), MasterShardSource)
+    assert isinstance(
+        open_shard_source({"GANGLINE_LOCAL_MASTER_ADDR": "127.0.0.1:1"}), MasterShardSource
+    )
     with pytest.raises(LookupError, match="gangline run"):
-        source_of({"WORLD_SIZE": "2"})
+        open_shard_source({"WORLD_SIZE": "2"})

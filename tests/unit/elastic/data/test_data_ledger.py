@@ -8,57 +8,59 @@ import pytest
 from hypothesis import given, settings
 
 from gangline.elastic.data.dataset import (
-    Definition,
+    DatasetDefinition,
     Shard,
     Shuffle,
     Stream,
     Table,
     Text,
     TextFile,
-    records,
+    records_of,
 )
 from gangline.elastic.data.events import (
-    Accepted,
-    Close,
-    Event,
-    Extend,
-    Failed,
-    Forget,
-    Progress,
-    Refused,
-    Register,
-    Release,
-    Report,
-    Restore,
-    Resume,
-    Revive,
+    EventAccepted,
+    CloseStream,
+    LedgerEvent,
+    ExtendStream,
+    ShardFailure,
+    ForgetDataset,
+    ShardProgress,
+    EventRefused,
+    RegisterDataset,
+    ReleaseWorker,
+    ShardReport,
+    RestorePosition,
+    RenewLeases,
+    RetryDeadLetters,
     Supply,
-    Take,
-    Taken,
-    Tick,
+    TakeShards,
+    TakenShards,
+    ExpireLeases,
 )
-from gangline.elastic.data.ledger import Ledger, Outcome
+from gangline.elastic.data.ledger import ShardLedger, LedgerOutcome
 
 
-def a_ledger(definition: Definition) -> Ledger:
-    ledger = Ledger()
-    assert ledger.apply(Register(definition), 0.0).answer == Accepted(definition)
+def a_ledger(definition: DatasetDefinition) -> ShardLedger:
+    ledger = ShardLedger()
+    assert ledger.apply(RegisterDataset(definition), 0.0).answer == EventAccepted(definition)
     return ledger
 
 
-def take(ledger: Ledger, worker: str = "n/0", now: float = 0.0, **words: object) -> Taken:
+def take(
+    ledger: ShardLedger, worker: str = "n/0", now: float = 0.0, **words: object
+) -> TakenShards:
     name = next(iter(ledger.states())).name
-    answer = ledger.apply(Take(name, worker, **words), now).answer  # type: ignore[arg-type]
-    assert isinstance(answer, Taken)
+    answer = ledger.apply(TakeShards(name, worker, **words), now).answer  # type: ignore[arg-type]
+    assert isinstance(answer, TakenShards)
     return answer
 
 
-def done(ledger: Ledger, worker: str, *shards: Shard) -> Outcome:
+def done(ledger: ShardLedger, worker: str, *shards: Shard) -> LedgerOutcome:
     name = next(iter(ledger.states())).name
-    return ledger.apply(Report(name, worker, tuple(one.lease for one in shards)), 0.0)
+    return ledger.apply(ShardReport(name, worker, tuple(one.lease for one in shards)), 0.0)
 
 
-def drained(ledger: Ledger, worker: str = "n/0") -> list[Shard]:
+def drained(ledger: ShardLedger, worker: str = "n/0") -> list[Shard]:
     shards = []
     while (answer := take(ledger, worker)).supply is Supply.GIVEN:
         shards += answer.shards
@@ -93,7 +95,9 @@ DEFINITIONS = [
 def test_each_record_comes_once_in_each_epoch(definition: Table | Text, expected: int) -> None:
     ledger = a_ledger(definition)
     seen = Counter(
-        (shard.epoch, record) for shard in drained(ledger) for record in records(definition, shard)
+        (shard.epoch, record)
+        for shard in drained(ledger)
+        for record in records_of(definition, shard)
     )
     assert set(seen.values()) <= {1}
     assert sum(seen.values()) == expected
@@ -124,21 +128,25 @@ def test_an_order_follows_from_its_seed_and_differs_between_epochs() -> None:
 
 
 def test_an_unknown_data_set_is_not_the_end() -> None:
-    outcome = Ledger().apply(Take("nothing", "w"), 0.0)
-    assert outcome == Outcome(Taken(Supply.UNKNOWN), changed=False)
-    assert isinstance(Ledger().apply(Report("nothing", "w"), 0.0).answer, Refused)
+    outcome = ShardLedger().apply(TakeShards("nothing", "w"), 0.0)
+    assert outcome == LedgerOutcome(TakenShards(Supply.UNKNOWN), changed=False)
+    assert isinstance(ShardLedger().apply(ShardReport("nothing", "w"), 0.0).answer, EventRefused)
 
 
 def test_registering_again_is_harmless_and_another_definition_is_refused() -> None:
     table = Table(name="d", shard_size=3, size=10)
     ledger = a_ledger(table)
-    assert ledger.apply(Register(table), 1.0) == Outcome(Accepted(table), changed=False)
-    answer = ledger.apply(Register(Table(name="d", shard_size=4, size=10)), 1.0).answer
-    assert answer == Refused("the data set d is registered with shard_size=3, not 4")
-    answer = ledger.apply(Register(Stream(name="d", shard_size=3, partitions={"p": 0})), 1.0).answer
-    assert answer == Refused("the data set d is registered as table, not as stream")
-    ledger.apply(Forget("d"), 2.0)
-    assert ledger.apply(Register(Table(name="d", shard_size=4, size=10)), 3.0).changed
+    assert ledger.apply(RegisterDataset(table), 1.0) == LedgerOutcome(
+        EventAccepted(table), changed=False
+    )
+    answer = ledger.apply(RegisterDataset(Table(name="d", shard_size=4, size=10)), 1.0).answer
+    assert answer == EventRefused("the data set d is registered with shard_size=3, not 4")
+    answer = ledger.apply(
+        RegisterDataset(Stream(name="d", shard_size=3, partitions={"p": 0})), 1.0
+    ).answer
+    assert answer == EventRefused("the data set d is registered as table, not as stream")
+    ledger.apply(ForgetDataset("d"), 2.0)
+    assert ledger.apply(RegisterDataset(Table(name="d", shard_size=4, size=10)), 3.0).changed
 
 
 @pytest.mark.parametrize(
@@ -149,8 +157,8 @@ def test_registering_again_is_harmless_and_another_definition_is_refused() -> No
         Stream(name="d", shard_size=3, partitions={}),
     ],
 )
-def test_invalid_definitions_are_refused(definition: Definition) -> None:
-    assert isinstance(Ledger().apply(Register(definition), 0.0).answer, Refused)
+def test_invalid_definitions_are_refused(definition: DatasetDefinition) -> None:
+    assert isinstance(ShardLedger().apply(RegisterDataset(definition), 0.0).answer, EventRefused)
 
 
 def test_a_repeated_request_is_answered_with_the_same_shards() -> None:
@@ -167,8 +175,8 @@ def test_a_lost_worker_s_shards_go_to_others_first() -> None:
     ledger = a_ledger(Table(name="d", shard_size=2, size=10))
     lost = take(ledger, "n1/0", count=2).shards
     kept = take(ledger, "n10/0").shards
-    assert ledger.apply(Release("n1"), 1.0).changed
-    assert not ledger.apply(Release("n1"), 1.0).changed
+    assert ledger.apply(ReleaseWorker("n1"), 1.0).changed
+    assert not ledger.apply(ReleaseWorker("n1"), 1.0).changed
     again = take(ledger, "n2/0", count=2).shards
     assert [one.start for one in again] == [one.start for one in lost]
     assert done(ledger, "n10/0", *kept).changed
@@ -177,9 +185,9 @@ def test_a_lost_worker_s_shards_go_to_others_first() -> None:
 def test_finished_records_of_a_shard_are_not_leased_again() -> None:
     ledger = a_ledger(Table(name="d", shard_size=10, size=10))
     [shard] = take(ledger, "a").shards
-    ledger.apply(Report("d", "a", progress=(Progress(shard.lease, 7),)), 0.0)
-    ledger.apply(Report("d", "a", progress=(Progress(shard.lease, 4),)), 0.0)
-    ledger.apply(Release("a"), 1.0)
+    ledger.apply(ShardReport("d", "a", progress=(ShardProgress(shard.lease, 7),)), 0.0)
+    ledger.apply(ShardReport("d", "a", progress=(ShardProgress(shard.lease, 4),)), 0.0)
+    ledger.apply(ReleaseWorker("a"), 1.0)
     [rest] = take(ledger, "b").shards
     assert (rest.start, rest.end) == (7, 10)
     done(ledger, "b", rest)
@@ -190,10 +198,10 @@ def test_expired_shards_are_leased_again_and_the_first_finish_counts() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, lease_s=60))
     slow = take(ledger, "slow", now=0.0).shards
     renewed = take(ledger, "busy", now=1.0).shards
-    ledger.apply(Report("d", "busy", progress=(Progress(renewed[0].lease, 0),)), 50.0)
+    ledger.apply(ShardReport("d", "busy", progress=(ShardProgress(renewed[0].lease, 0),)), 50.0)
     assert ledger.deadline == 60.0
-    assert not ledger.apply(Tick(), 59.0).changed
-    assert ledger.apply(Tick(), 60.0).changed
+    assert not ledger.apply(ExpireLeases(), 59.0).changed
+    assert ledger.apply(ExpireLeases(), 60.0).changed
     again = take(ledger, "other", now=61.0).shards
     assert again[0].start == slow[0].start
     assert done(ledger, "slow", *slow).changed
@@ -206,7 +214,7 @@ def test_expired_shards_are_leased_again_and_the_first_finish_counts() -> None:
 def test_a_new_clock_restarts_all_leases() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, lease_s=60))
     take(ledger, "a", now=1_000_000.0)
-    ledger.apply(Resume(), 5.0)
+    ledger.apply(RenewLeases(), 5.0)
     assert ledger.deadline == 65.0
 
 
@@ -215,15 +223,15 @@ def test_repeatedly_failing_shards_become_reported_dead_letters() -> None:
     for attempt in range(2):
         [bad, *_] = take(ledger, "w").shards
         assert bad.number == 0
-        failed = (Failed(bad.lease, f"bad bytes {attempt}"),)
-        assert ledger.apply(Report("d", "w", failed=failed), 0.0).changed
-        assert not ledger.apply(Report("d", "w", failed=failed), 0.0).changed
+        failed = (ShardFailure(bad.lease, f"bad bytes {attempt}"),)
+        assert ledger.apply(ShardReport("d", "w", failed=failed), 0.0).changed
+        assert not ledger.apply(ShardReport("d", "w", failed=failed), 0.0).changed
     assert [one.number for one in drained(ledger, "w")] == [1]
     state = ledger.states()[0]
     assert state.ended
     assert [(one.start, one.end) for one in state.dead] == [(0, 5)]
     assert state.dead[0].reasons == ("w: bad bytes 0", "w: bad bytes 1")
-    assert ledger.apply(Revive("d"), 0.0).changed
+    assert ledger.apply(RetryDeadLetters("d"), 0.0).changed
     assert [one.number for one in drained(ledger, "w")] == [0]
     assert ledger.states()[0].done_records == 10
 
@@ -232,7 +240,7 @@ def test_a_shard_that_kills_its_workers_is_given_up_too() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=5, max_losses=3))
     for attempt in range(3):
         assert take(ledger, f"w{attempt}").supply is Supply.GIVEN
-        ledger.apply(Release(f"w{attempt}"), 0.0)
+        ledger.apply(ReleaseWorker(f"w{attempt}"), 0.0)
     assert take(ledger, "w").supply is Supply.END
     assert len(ledger.states()[0].dead[0].reasons) == 3
 
@@ -269,8 +277,8 @@ def test_an_endless_data_set_continues() -> None:
 def test_a_stream_grows_waits_and_ends_when_it_is_closed() -> None:
     ledger = a_ledger(Stream(name="d", shard_size=10, partitions={"p0": 100, "p1": 0}))
     assert take(ledger).supply is Supply.WAIT
-    ledger.apply(Extend("d", "p0", 115), 0.0)
-    ledger.apply(Extend("d", "p1", 3), 0.0)
+    ledger.apply(ExtendStream("d", "p0", 115), 0.0)
+    ledger.apply(ExtendStream("d", "p1", 3), 0.0)
     shards = take(ledger, count=9).shards
     spans = [(one.partition, one.start, one.end) for one in shards]
     assert spans == [("p0", 100, 110), ("p0", 110, 115), ("p1", 0, 3)]
@@ -279,17 +287,17 @@ def test_a_stream_grows_waits_and_ends_when_it_is_closed() -> None:
     done(ledger, "n/0", shards[0])
     assert ledger.states()[0].committed == {"p0": 115, "p1": 3}
     assert take(ledger).supply is Supply.WAIT
-    assert not ledger.apply(Extend("d", "p0", 90), 0.0).changed
-    ledger.apply(Close("d"), 0.0)
+    assert not ledger.apply(ExtendStream("d", "p0", 90), 0.0).changed
+    ledger.apply(CloseStream("d"), 0.0)
     assert take(ledger).supply is Supply.END
-    assert isinstance(ledger.apply(Extend("d", "p0", 200), 0.0).answer, Refused)
+    assert isinstance(ledger.apply(ExtendStream("d", "p0", 200), 0.0).answer, EventRefused)
     assert ledger.ended
 
 
 def test_tables_cannot_be_extended() -> None:
     ledger = a_ledger(Table(name="d", shard_size=10, size=1))
-    assert isinstance(ledger.apply(Extend("d", "p0", 1), 0.0).answer, Refused)
-    assert isinstance(ledger.apply(Close("d"), 0.0).answer, Refused)
+    assert isinstance(ledger.apply(ExtendStream("d", "p0", 1), 0.0).answer, EventRefused)
+    assert isinstance(ledger.apply(CloseStream("d"), 0.0).answer, EventRefused)
 
 
 def test_restoring_a_checkpoint_counts_each_record_once() -> None:
@@ -298,13 +306,15 @@ def test_restoring_a_checkpoint_counts_each_record_once() -> None:
     trained: set[int] = set()
     first, second = take(ledger, "a", count=2).shards
     done(ledger, "a", first)
-    ledger.apply(Report("d", "a", progress=(Progress(second.lease, second.start + 4),)), 0.0)
+    ledger.apply(
+        ShardReport("d", "a", progress=(ShardProgress(second.lease, second.start + 4),)), 0.0
+    )
     trained |= {*range(first.start, first.end), *range(second.start, second.start + 4)}
     checkpoint = ledger.checkpoint("d")
     assert checkpoint is not None
     third = take(ledger, "a").shards
     done(ledger, "a", second, *third)
-    assert ledger.apply(Restore(checkpoint), 0.0).changed
+    assert ledger.apply(RestorePosition(checkpoint), 0.0).changed
     assert not done(ledger, "a", second, *third).changed
     for shard in drained(ledger, "a"):
         again = set(range(shard.start, shard.end))
@@ -317,13 +327,13 @@ def test_restoring_a_checkpoint_counts_each_record_once() -> None:
 def test_a_checkpoint_restores_into_an_empty_ledger_but_not_into_another_data_set() -> None:
     checkpoint = a_ledger(Table(name="d", shard_size=10, size=50)).checkpoint("d")
     assert checkpoint is not None
-    empty = Ledger()
-    assert empty.apply(Restore(checkpoint), 0.0).changed
+    empty = ShardLedger()
+    assert empty.apply(RestorePosition(checkpoint), 0.0).changed
     assert len(drained(empty)) == 5
     other = a_ledger(Table(name="d", shard_size=10, size=51))
-    assert isinstance(other.apply(Restore(checkpoint), 0.0).answer, Refused)
-    assert isinstance(empty.apply(Restore(b"rubbish"), 0.0).answer, Refused)
-    assert Ledger().checkpoint("d") is None
+    assert isinstance(other.apply(RestorePosition(checkpoint), 0.0).answer, EventRefused)
+    assert isinstance(empty.apply(RestorePosition(b"rubbish"), 0.0).answer, EventRefused)
+    assert ShardLedger().checkpoint("d") is None
 
 
 STEPS = st.lists(
@@ -368,70 +378,74 @@ class History:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.ledger = Ledger()
+        self.ledger = ShardLedger()
         self.journal: list[bytes] = []
         self.held: dict[str, list[Shard]] = {}
         self.forgotten: list[tuple[str, Shard]] = []
         self.processed: set[tuple[int, int]] = set()
         self.now = 0.0
         self.base = self.ledger.snapshot()
-        self.apply(Register(table))
+        self.apply(RegisterDataset(table))
 
-    def apply(self, event: Event) -> Outcome:
+    def apply(self, event: LedgerEvent) -> LedgerOutcome:
         outcome = self.ledger.apply(event, self.now)
         if outcome.changed:
             self.journal.append(msgspec.msgpack.encode((event, self.now)))
         return outcome
 
     def replayed(self) -> bytes:
-        ledger = Ledger.restored(self.base)
+        ledger = ShardLedger.from_snapshot(self.base)
         for line in self.journal:
-            event, now = msgspec.msgpack.decode(line, type=tuple[Event, float])
+            event, now = msgspec.msgpack.decode(line, type=tuple[LedgerEvent, float])
             assert ledger.apply(event, now).changed
         return ledger.snapshot()
 
     def work(self, shard: Shard, stop: int | None = None) -> None:
-        places = list(records(self.table, shard))[:stop]
+        places = list(records_of(self.table, shard))[:stop]
         self.processed |= {(shard.epoch, place) for place in places}
 
     def do(self, step: str, worker: str, number: int) -> None:
         held = self.held.setdefault(worker, [])
         match step:
             case "take":
-                answer = self.apply(Take("d", worker, count=number)).answer
-                assert isinstance(answer, Taken)
+                answer = self.apply(TakeShards("d", worker, count=number)).answer
+                assert isinstance(answer, TakenShards)
                 held += answer.shards
             case "done" if held:
                 self.work(held[0])
-                self.apply(Report("d", worker, (held.pop(0).lease,)))
+                self.apply(ShardReport("d", worker, (held.pop(0).lease,)))
             case "repeat" if held:
                 self.work(held[0])
-                report = Report("d", worker, (held.pop(0).lease,))
+                report = ShardReport("d", worker, (held.pop(0).lease,))
                 self.apply(report)
                 assert not self.apply(report).changed
             case "late" if self.forgotten:
                 owner, shard = self.forgotten.pop()
                 self.work(shard)
-                self.apply(Report("d", owner, (shard.lease,)))
+                self.apply(ShardReport("d", owner, (shard.lease,)))
             case "fail" if held:
-                self.apply(Report("d", worker, failed=(Failed(held.pop().lease, "bad"),)))
+                self.apply(
+                    ShardReport("d", worker, failed=(ShardFailure(held.pop().lease, "bad"),))
+                )
             case "progress" if held:
                 self.work(held[0], number)
                 position = held[0].start + number
-                self.apply(Report("d", worker, progress=(Progress(held[0].lease, position),)))
+                self.apply(
+                    ShardReport("d", worker, progress=(ShardProgress(held[0].lease, position),))
+                )
             case "die":
-                self.apply(Release(worker))
+                self.apply(ReleaseWorker(worker))
                 self.forgotten += [(worker, shard) for shard in held]
                 held.clear()
             case "tick":
                 self.now += 3.0 * number
-                self.apply(Tick())
+                self.apply(ExpireLeases())
             case "snapshot":
                 self.base = self.ledger.snapshot()
                 self.journal.clear()
-                self.ledger = Ledger.restored(self.base)
+                self.ledger = ShardLedger.from_snapshot(self.base)
                 self.now = 0.0
-                self.apply(Resume())
+                self.apply(RenewLeases())
 
     def finish(self) -> None:
         for worker in list(self.held):
@@ -455,19 +469,19 @@ def test_a_checkpoint_at_any_time_holds_exactly_what_was_not_done(
     trained: Counter[int] = Counter()
     for turn in range(at):
         for shard in take(ledger, "a", count=2).shards:
-            places = list(records(table, shard))
+            places = list(records_of(table, shard))
             if turn % 3 == 2:
                 half = len(places) // 2
-                progress = (Progress(shard.lease, shard.start + half),)
-                ledger.apply(Report("d", "a", progress=progress), 0.0)
+                progress = (ShardProgress(shard.lease, shard.start + half),)
+                ledger.apply(ShardReport("d", "a", progress=progress), 0.0)
                 trained.update(places[:half])
             else:
                 done(ledger, "a", shard)
                 trained.update(places)
     checkpoint = ledger.checkpoint("d")
     assert checkpoint is not None
-    later = Ledger()
-    later.apply(Restore(checkpoint), 0.0)
+    later = ShardLedger()
+    later.apply(RestorePosition(checkpoint), 0.0)
     for shard in drained(later, "b"):
-        trained.update(records(table, shard))
+        trained.update(records_of(table, shard))
     assert trained == Counter(range(size))

@@ -6,45 +6,47 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.agent.environment import DevicesError, worker_environment
-from gangline.elastic.agent.world import World
-from gangline.elastic.launcher.checks import Checks, Extent
-from gangline.elastic.launcher.devices import device_count, shortage
-from gangline.elastic.launcher.flags import ALL
-from gangline.elastic.launcher.meeting import meeting
-from gangline.elastic.launcher.numa import cpu_list, near
-from gangline.elastic.launcher.parsing import FlagError, parse
-from gangline.elastic.launcher.place import place_of
-from gangline.elastic.launcher.plan import plan
+from gangline.elastic.agent.world import WorldSpec
+from gangline.elastic.launcher.checks import NodeCheckOptions, CheckLimits
+from gangline.elastic.launcher.devices import device_count, device_shortage
+from gangline.elastic.launcher.flags import ALL_FLAGS
+from gangline.elastic.launcher.meeting import build_rendezvous_config
+from gangline.elastic.launcher.numa import parse_cpu_list, processors_near
+from gangline.elastic.launcher.parsing import FlagError, parse_flags
+from gangline.elastic.launcher.place import node_identity
+from gangline.elastic.launcher.plan import build_settings
 
 SCRIPT = __file__
 
 
 def settings(*arguments: str, **environment: str):
-    return plan(parse([*arguments, SCRIPT, "--lr", "1"], environment, "run"), environment, "node")[
-        0
-    ]
+    return build_settings(
+        parse_flags([*arguments, SCRIPT, "--lr", "1"], environment, "run"), environment, "node"
+    )[0]
 
 
 def meet(*arguments: str, **environment: str):
-    return meeting(parse([*arguments, SCRIPT], environment, "run"), environment)
+    return build_rendezvous_config(
+        parse_flags([*arguments, SCRIPT], environment, "run"), environment
+    )
 
 
-@pytest.mark.parametrize("flag", ALL, ids=lambda flag: flag.name)
+@pytest.mark.parametrize("flag", ALL_FLAGS, ids=lambda flag: flag.name)
 def test_both_spellings_and_the_environment_are_read(flag):
     name = flag.name.replace("-", "_")
     text = str(flag.choices[0]) if flag.choices else "7"
     expected = True if flag.is_switch else flag.type(text)
     for spelling in {f"--{flag.name}", f"--{name}"}:
-        flags = parse([spelling, *([] if flag.is_switch else [text]), "x"], {}, "run")
+        flags = parse_flags([spelling, *([] if flag.is_switch else [text]), "x"], {}, "run")
         assert getattr(flags, name) == expected
     value = "1" if flag.is_switch else text
-    flags = parse(["x"], {f"PET_{name.upper()}": value}, "run")
+    flags = parse_flags(["x"], {f"PET_{name.upper()}": value}, "run")
     assert getattr(flags, name) == expected
     assert name in flags.given
 
 
 def test_the_command_line_comes_before_the_environment():
-    assert parse(["--nnodes", "2", "x"], {"PET_NNODES": "3"}, "run").nnodes == "2"
+    assert parse_flags(["--nnodes", "2", "x"], {"PET_NNODES": "3"}, "run").nnodes == "2"
 
 
 def test_what_follows_the_script_belongs_to_the_script():
@@ -54,14 +56,14 @@ def test_what_follows_the_script_belongs_to_the_script():
 
 
 def checks(*arguments: str):
-    return Checks.of(parse([*arguments, SCRIPT], {}, "run"), 2)
+    return NodeCheckOptions.from_flags(parse_flags([*arguments, SCRIPT], {}, "run"), 2)
 
 
 def test_node_check_limits_are_settable():
     found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
     assert found.enabled
-    assert found.extent == Extent(matrix_size=64, collective_bytes=1 << 19)
-    assert checks("--check-timeout", "5", "--straggler-ratio", "3").extent == Extent(
+    assert found.limits == CheckLimits(matrix_size=64, collective_bytes=1 << 19)
+    assert checks("--check-timeout", "5", "--straggler-ratio", "3").limits == CheckLimits(
         timeout_s=5, straggler_ratio=3
     )
 
@@ -154,19 +156,19 @@ def test_variables_of_a_cluster_are_validated(environment, words):
     "address", ["node0", "node0:29400", "10.0.0.1:7", "[fd00::1]:7", "fd00::1"]
 )
 def test_endpoints_have_the_usual_forms(address):
-    assert meet("--nnodes", "2", "--rdzv-backend=c10d", "--rdzv-endpoint", address).address == (
-        address
-    )
+    assert meet(
+        "--nnodes", "2", "--rdzv-backend=c10d", "--rdzv-endpoint", address
+    ).master_address == (address)
 
 
 def test_single_node_with_port_zero_needs_no_master():
     found = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    assert (found.address, found.store_host) == (None, "127.0.0.1")
+    assert (found.master_address, found.store_host) == (None, "127.0.0.1")
 
 
 def test_single_node_needs_no_master():
     found = meet("--nnodes", "1")
-    assert (found.address, found.store_host, found.store_port) == (None, "127.0.0.1", None)
+    assert (found.master_address, found.store_host, found.store_port) == (None, "127.0.0.1", None)
     assert meet("--master-port", "4711").store_port == 4711
     assert meet("--master-port", "0").store_port is None
 
@@ -197,7 +199,7 @@ def test_single_node_needs_no_master():
 )  # fmt: skip
 def test_several_nodes_meet_at_a_master(arguments, environment, address, hosts, rank):
     found = meet("--nnodes", "2:4", *arguments, **environment)
-    assert (found.address, found.hosts, found.node_rank) == (address, hosts, rank)
+    assert (found.master_address, found.hosts_master, found.node_rank) == (address, hosts, rank)
     assert (found.min_nodes, found.max_nodes) == (2, 4)
 
 
@@ -227,7 +229,9 @@ def test_rendezvous_timeouts_have_two_names():
     ],
 )  # fmt: skip
 def test_a_master_is_tried_for_the_stated_time(arguments, environment, hosts, seconds):
-    found = place_of(settings(), meet("--nnodes", "2", *arguments, **environment), hosts=hosts)
+    found = node_identity(
+        settings(), meet("--nnodes", "2", *arguments, **environment), hosts_master=hosts
+    )
     assert found.connect_timeout_s == seconds
 
 
@@ -237,7 +241,7 @@ def test_auto_config_takes_the_number_of_nodes_from_the_environment():
 
 
 def test_virtual_local_ranks_see_one_device_each():
-    world = World(0, 0, 1, 0, 2, "h", 1)
+    world = WorldSpec(0, 0, 1, 0, 2, "h", 1)
     found = settings("--virtual-local-rank", "--nproc-per-node", "2")
     environment = worker_environment(found, world, 1, {"CUDA_VISIBLE_DEVICES": "4,6"})
     assert (environment["LOCAL_RANK"], environment["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
@@ -246,7 +250,7 @@ def test_virtual_local_ranks_see_one_device_each():
 
 
 def test_ranks_count_on_from_those_of_the_nodes_before():
-    world = World(3, 1, 2, 2, 4, "h", 9, round=5)
+    world = WorldSpec(3, 1, 2, 2, 4, "h", 9, round=5)
     environment = worker_environment(settings("--role", "r"), world, 1, {"HOME": "/"})
     expected = {
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "1",
@@ -268,11 +272,13 @@ def test_devices_are_counted_without_torch(tmp_path: Path):
 def test_more_workers_than_devices_give_a_warning(tmp_path: Path):
     for name in ("nvidia0", "nvidia1"):
         (tmp_path / name).touch()
-    told = shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
+    told = device_shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
     assert "--nproc-per-node 4: this node has 2 nvidia.com/gpu devices" in told
     assert "with CUDA_VISIBLE_DEVICES=0,1; workers of local rank 2 and above" in told
-    assert shortage(2, "nvidia.com/gpu", {}, tmp_path) == ""
-    assert shortage(4, "ascend-npu", {}, tmp_path) == "", "without devices there is none to share"
+    assert device_shortage(2, "nvidia.com/gpu", {}, tmp_path) == ""
+    assert device_shortage(4, "ascend-npu", {}, tmp_path) == "", (
+        "without devices there is none to share"
+    )
 
 
 def test_the_processors_near_a_device_are_those_of_its_numa_node(tmp_path: Path):
@@ -281,5 +287,5 @@ def test_the_processors_near_a_device_are_those_of_its_numa_node(tmp_path: Path)
     (device / "numa_node").write_text("1\n")
     (tmp_path / "devices/system/node/node1").mkdir(parents=True)
     (tmp_path / "devices/system/node/node1/cpulist").write_text("2-3,8\n")
-    assert near("00000000:3B:00.0", tmp_path) == {2, 3, 8}
-    assert cpu_list("5") == {5}
+    assert processors_near("00000000:3B:00.0", tmp_path) == {2, 3, 8}
+    assert parse_cpu_list("5") == {5}

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.elastic.master import records as rec
-from gangline.elastic.master.clock import JobClock, Moment, moment
-from gangline.elastic.master.core import Core
-from gangline.elastic.master.main import away_s
-from gangline.elastic.master.state import Kept, MasterState
-from gangline.elastic.protocol.messages import Goodput, Phase
+from gangline.elastic.master.clock import JobClock, ClockReading, read_clocks
+from gangline.elastic.master.core import MasterCore
+from gangline.elastic.master.main import downtime_s
+from gangline.elastic.master.state import PersistentState, MasterState
+from gangline.elastic.protocol.messages import GoodputReport, NodePhase
 
 BEGIN = 1_800_000_000.0
 _BOOT_S = {"one": 5_000.0, "two": 90.0}
@@ -25,49 +25,51 @@ class Histories:
         self.passed_s = self.jumped_s = 0.0
         self.known_s = self.fresh_s = 0.0
         """What was run and written down, and what was run since."""
-        self.machine, self.core, self.at = "one", Core(), 0.0
+        self.machine, self.core, self.at = "one", MasterCore(), 0.0
         self.written = self.core.state.snapshot(0.0)
         self.come_back()
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> ClockReading:
         """This moment, as the master's machine has it."""
         up_s = _BOOT_S.get(self.machine, 0.0) + self.passed_s
         boot = self.machine if self.machine in _BOOT_S else ""
-        return Moment(BEGIN + self.jumped_s + self.passed_s, boot, up_s)
+        return ClockReading(BEGIN + self.jumped_s + self.passed_s, boot, up_s)
 
     def come_back(self) -> None:
         """Start a master from the journal; unwritten records are lost."""
-        self.core, self.fresh_s = Core(MasterState.restored(self.written)[0]), 0.0
+        self.core, self.fresh_s = MasterCore(MasterState.from_snapshot(self.written)[0]), 0.0
         now = self.moment
-        down_s = away_s(self.core.state.kept, self.at, now)
+        down_s = downtime_s(self.core.state.persistent, self.at, now)
         self.clock = JobClock(self.at or now.wall_s, lambda: self.passed_s)
-        self.apply(rec.Started(master="m", down_s=down_s, moment=now))
+        self.apply(rec.MasterStarted(master="m", down_s=down_s, moment=now))
 
-    def apply(self, what: rec.Happening) -> None:
+    def apply(self, what: rec.RecordBody) -> None:
         self.at = self.clock.now()
-        self.core.apply(rec.Record(self.at, what))
+        self.core.apply(rec.JournalRecord(self.at, what))
         self.written = self.core.state.snapshot(self.at)
         self.known_s, self.fresh_s = self.known_s + self.fresh_s, 0.0
 
     def run(self, seconds: float, phase: str) -> None:
         """Time passes in a phase, and is booked."""
-        self.core.state.kept.account.move(self.clock.now(), phase)
+        self.core.state.persistent.account.change_phase(self.clock.now(), phase)
         self.passed_s += seconds
         self.fresh_s += seconds
-        self.core.state.kept.account.move(self.clock.now(), phase)
+        self.core.state.persistent.account.change_phase(self.clock.now(), phase)
 
     def note(self) -> None:
-        self.apply(rec.Noted(account=self.core.state.kept.account, moment=self.moment))
+        self.apply(
+            rec.GoodputRecorded(account=self.core.state.persistent.account, moment=self.moment)
+        )
 
     @property
-    def goodput(self) -> Goodput:
-        return self.core.state.kept.account.goodput(self.clock.now())
+    def goodput(self) -> GoodputReport:
+        return self.core.state.persistent.account.goodput(self.clock.now())
 
 
 _Step: TypeAlias = tuple[str, float, str]
 _SECONDS = st.floats(0.001, 100_000)
-_PHASES = st.sampled_from([Phase.TRAINING, Phase.WAITING, Phase.RESTARTING])
+_PHASES = st.sampled_from([NodePhase.TRAINING, NodePhase.WAITING, NodePhase.RESTARTING])
 _RUN = st.tuples(st.just("run"), _SECONDS, _PHASES)
 _NOTE = st.tuples(st.just("note"), st.just(0.0), st.just(""))
 _JUMP = st.tuples(st.just("jump"), st.floats(-1e8, 1e8), st.just(""))
@@ -125,18 +127,20 @@ def test_a_clock_jump_between_machines_is_bounded_and_loses_no_booked_time(
 def test_a_clock_jump_during_a_masters_run_is_no_absence() -> None:
     steps = [("run", 60.0, "training"), ("jump", 3600.0, ""), ("run", 30.0, "training")]
     moved = [*steps, ("note", 0.0, ""), ("away", 5.0, "two")]
-    assert played(moved).core.state.kept.down_s == pytest.approx(5.0)
+    assert played(moved).core.state.persistent.down_s == pytest.approx(5.0)
 
 
 def test_a_journal_of_an_earlier_release_is_read_by_the_wall_clock() -> None:
-    kept = Kept(down_s=7.0)
-    assert away_s(kept, BEGIN + 100, Moment(BEGIN + 120, "one", 1.0)) == pytest.approx(13.0)
-    assert away_s(kept, BEGIN + 100, Moment(BEGIN - 120, "one", 1.0)) == 0.0
-    assert away_s(kept, 0.0, Moment(BEGIN, "one", 1.0)) == 0.0, "a new one"
+    kept = PersistentState(down_s=7.0)
+    assert downtime_s(kept, BEGIN + 100, ClockReading(BEGIN + 120, "one", 1.0)) == pytest.approx(
+        13.0
+    )
+    assert downtime_s(kept, BEGIN + 100, ClockReading(BEGIN - 120, "one", 1.0)) == 0.0
+    assert downtime_s(kept, 0.0, ClockReading(BEGIN, "one", 1.0)) == 0.0, "a new one"
 
 
 def test_clock_readings_of_this_machine_increase() -> None:
-    first, second = moment(), moment()
+    first, second = read_clocks(), read_clocks()
     assert first.boot == second.boot
-    assert 0 <= first.until(second) < 60
-    assert second.until(first) == 0
+    assert 0 <= first.seconds_until(second) < 60
+    assert second.seconds_until(first) == 0

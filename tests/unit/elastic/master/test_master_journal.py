@@ -13,7 +13,7 @@ async def written(path: Path, records: list[bytes], snapshot: bytes | None = Non
     journal = FileJournal(path)
     journal.read()
     if snapshot is not None:
-        await journal.shorten(snapshot)
+        await journal.compact(snapshot)
     for record in records:
         journal.append(record)
     journal.write()
@@ -77,7 +77,7 @@ async def test_two_masters_never_share_a_journal(tmp_path: Path) -> None:
     first.read()
     with pytest.raises(JournalError, match="another master"):
         FileJournal(tmp_path / "j").read()
-    await first.shorten(b"x")  # the new file is locked too
+    await first.compact(b"x")  # the new file is locked too
     with pytest.raises(JournalError, match="another master"):
         FileJournal(tmp_path / "j").read()
     await first.close()
@@ -96,10 +96,10 @@ async def test_a_journal_requests_compaction(
     monkeypatch.setattr("gangline.elastic.master.journal.SMALLEST_TO_SHORTEN", 100)
     journal = FileJournal(tmp_path / "j")
     journal.read()
-    assert not journal.wants_snapshot
+    assert not journal.needs_compaction
     journal.append(b"x" * 200)
     journal.write()
-    assert journal.wants_snapshot
-    await journal.shorten(b"small")
-    assert not journal.wants_snapshot
+    assert journal.needs_compaction
+    await journal.compact(b"small")
+    assert not journal.needs_compaction
     await journal.close()

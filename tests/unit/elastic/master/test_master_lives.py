@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gangline.elastic.master import lives as lives_module
-from gangline.elastic.master.lives import Lives
+from gangline.elastic.master.lives import LivenessTracker
 
 
 @dataclass
@@ -20,11 +20,11 @@ class Watch:
 
     def __post_init__(self) -> None:
         self.monkeypatch.setattr(lives_module, "_now", lambda: self.now)
-        self.lives = Lives(15.0, 2.0, lambda node, _: self.lost.append(node))
+        self.lives = LivenessTracker(15.0, 2.0, lambda node, _: self.lost.append(node))
 
     def heard(self, *nodes: int) -> None:
         for node in nodes:
-            self.lives.heard(node)
+            self.lives.mark_alive(node)
 
     def at(self, now: float) -> None:
         self.now = now

@@ -5,17 +5,17 @@ import random
 import msgspec
 import pytest
 
-from gangline.elastic.nodecheck.conductor import Conductor, UnknownCheckError
+from gangline.elastic.nodecheck.conductor import CheckCoordinator, UnknownCheckError
 from gangline.elastic.protocol.check_messages import (
     CheckGroup,
     CheckResult,
     CheckVerdict,
-    CheckWanted,
+    CheckRequest,
 )
 
 
-def wanted(node: int, nodes: int = 4, incarnation: str = "a", **words: object) -> CheckWanted:
-    return CheckWanted(
+def wanted(node: int, nodes: int = 4, incarnation: str = "a", **words: object) -> CheckRequest:
+    return CheckRequest(
         node_id=node,
         incarnation=incarnation,
         host=f"10.0.0.{node}",
@@ -25,7 +25,7 @@ def wanted(node: int, nodes: int = 4, incarnation: str = "a", **words: object) -
     )
 
 
-def result(message: CheckWanted, group: CheckGroup, *, passed: bool) -> CheckResult:
+def result(message: CheckRequest, group: CheckGroup, *, passed: bool) -> CheckResult:
     return CheckResult(
         node_id=message.node_id,
         incarnation=message.incarnation,
@@ -39,8 +39,8 @@ def result(message: CheckWanted, group: CheckGroup, *, passed: bool) -> CheckRes
 
 
 def played(
-    conductor: Conductor,
-    arrivals: list[CheckWanted],
+    conductor: CheckCoordinator,
+    arrivals: list[CheckRequest],
     faulty: set[int],
     *,
     now: float = 0.0,
@@ -48,14 +48,14 @@ def played(
 ) -> dict[int, CheckVerdict]:
     """Deliver messages in random order, with repetitions, until all nodes have verdicts."""
     chance = chance or random.Random(0)
-    says: dict[int, CheckWanted | CheckResult] = {one.node_id: one for one in arrivals}
+    says: dict[int, CheckRequest | CheckResult] = {one.node_id: one for one in arrivals}
     started = {one.node_id: one for one in arrivals}
     verdicts: dict[int, CheckVerdict] = {}
     for turn in range(10_000):
         if not says:
             return verdicts
         node = chance.choice(sorted(says))
-        conductor.hear(says[node], now)
+        conductor.receive(says[node], now)
         answer = conductor.answer(says[node])
         if isinstance(answer, CheckVerdict):
             verdicts[node] = answer
@@ -74,17 +74,17 @@ def test_random_orders_and_repeats_end_in_the_right_verdict_for_all(seed: int) -
     chance = random.Random(seed)
     nodes = chance.randint(3, 12)
     faulty = set(chance.sample(range(nodes), chance.randint(0, (nodes - 1) // 2)))
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     verdicts = played(conductor, [wanted(n, nodes) for n in range(nodes)], faulty, chance=chance)
     assert {node for node, one in verdicts.items() if not one.passed} == faulty
     assert all(set(one.faulty) == faulty for one in verdicts.values())
 
 
 def test_groups_name_members_in_order_and_the_store_of_the_first() -> None:
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     arrivals = [wanted(n, 2, node_rank=1 - n) for n in range(2)]
     for one in arrivals:
-        conductor.hear(one, 0.0)
+        conductor.receive(one, 0.0)
     group = conductor.answer(arrivals[0])
     assert isinstance(group, CheckGroup)
     assert [(one.node_id, one.rank) for one in group.members] == [(1, 0), (0, 1)]
@@ -92,15 +92,15 @@ def test_groups_name_members_in_order_and_the_store_of_the_first() -> None:
 
 
 def test_check_begins_after_last_call_with_the_minimum() -> None:
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     arrivals = [wanted(n, 4, min_nodes=2, last_call_s=5.0) for n in range(3)]
-    conductor.hear(arrivals[0], 0.0)
+    conductor.receive(arrivals[0], 0.0)
     assert conductor.deadline is None
-    conductor.hear(arrivals[1], 1.0)
+    conductor.receive(arrivals[1], 1.0)
     assert conductor.deadline == 6.0
-    conductor.hear(arrivals[2], 2.0)
+    conductor.receive(arrivals[2], 2.0)
     assert conductor.deadline == 7.0
-    conductor.hear(arrivals[2], 6.0)
+    conductor.receive(arrivals[2], 6.0)
     conductor.tick(6.9)
     assert conductor.answer(arrivals[0]) is None
     conductor.tick(7.0)
@@ -108,34 +108,34 @@ def test_check_begins_after_last_call_with_the_minimum() -> None:
 
 
 def test_a_replaced_node_is_checked_while_the_others_train() -> None:
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     played(conductor, [wanted(n) for n in range(4)], {2})
     fresh = wanted(2, 4, "b", min_nodes=4, last_call_s=1.0)
-    conductor.hear(fresh, 100.0)
+    conductor.receive(fresh, 100.0)
     assert conductor.deadline == 101.0
     conductor.tick(101.0)
     group = conductor.answer(fresh)
     assert isinstance(group, CheckGroup)
     assert [one.node_id for one in group.members] == [2]
-    conductor.hear(result(fresh, group, passed=True), 102.0)
+    conductor.receive(result(fresh, group, passed=True), 102.0)
     verdict = conductor.answer(fresh)
     assert isinstance(verdict, CheckVerdict)
     assert verdict.passed
-    conductor.lost(0, 103.0)
-    conductor.hear(wanted(5, 5, min_nodes=5), 104.0)
+    conductor.remove_node(0, 103.0)
+    conductor.receive(wanted(5, 5, min_nodes=5), 104.0)
     assert conductor.deadline is None
 
 
 def test_lost_node_does_not_delay_the_check() -> None:
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     arrivals = [wanted(n) for n in range(4)]
     for one in arrivals:
-        conductor.hear(one, 0.0)
+        conductor.receive(one, 0.0)
     for one in arrivals[:3]:
         group = conductor.answer(one)
         assert isinstance(group, CheckGroup)
-        conductor.hear(result(one, group, passed=one.node_id < 2), 0.0)
-    conductor.lost(3, 1.0)
+        conductor.receive(result(one, group, passed=one.node_id < 2), 0.0)
+    conductor.remove_node(3, 1.0)
     group = conductor.answer(arrivals[2])
     assert isinstance(group, CheckGroup)
     assert group.round == 1
@@ -143,14 +143,14 @@ def test_lost_node_does_not_delay_the_check() -> None:
         again = conductor.answer(one)
         if isinstance(again, CheckGroup):
             passed = 3 not in {m.node_id for m in again.members}
-            conductor.hear(result(one, again, passed=passed), 1.0)
+            conductor.receive(result(one, again, passed=passed), 1.0)
     verdict = conductor.answer(arrivals[2])
     while isinstance(verdict, CheckGroup):
         for one in arrivals[:3]:
             again = conductor.answer(one)
             if isinstance(again, CheckGroup):
                 passed = 3 not in {m.node_id for m in again.members}
-                conductor.hear(result(one, again, passed=passed), 1.0)
+                conductor.receive(result(one, again, passed=passed), 1.0)
         verdict = conductor.answer(arrivals[2])
     assert isinstance(verdict, CheckVerdict)
     assert verdict.passed
@@ -158,10 +158,10 @@ def test_lost_node_does_not_delay_the_check() -> None:
 
 
 def test_silent_node_is_lost_after_timeout() -> None:
-    conductor = Conductor(round_limit_s=60.0)
+    conductor = CheckCoordinator(round_timeout_s=60.0)
     arrivals = [wanted(n, 3) for n in range(3)]
     for one in arrivals:
-        conductor.hear(one, 0.0)
+        conductor.receive(one, 0.0)
     says = dict(enumerate(arrivals))
     now = 0.0
     while True:
@@ -169,7 +169,7 @@ def test_silent_node_is_lost_after_timeout() -> None:
             answer = conductor.answer(one)
             if isinstance(answer, CheckGroup):
                 passed = 2 not in {m.node_id for m in answer.members}
-                conductor.hear(result(one, answer, passed=passed), now)
+                conductor.receive(result(one, answer, passed=passed), now)
         answer = conductor.answer(says[0])
         if isinstance(answer, CheckVerdict):
             break
@@ -184,11 +184,11 @@ def test_silent_node_is_lost_after_timeout() -> None:
 
 
 def test_replacing_process_is_checked_next() -> None:
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     arrivals = [wanted(n, 2) for n in range(2)]
     for one in arrivals:
-        conductor.hear(one, 0.0)
-    conductor.hear(wanted(1, 2, "b", min_nodes=1), 1.0)
+        conductor.receive(one, 0.0)
+    conductor.receive(wanted(1, 2, "b", min_nodes=1), 1.0)
     verdicts = played(conductor, [arrivals[0]], {1}, now=1.0)
     assert verdicts[0].passed, "the loss of its partner is no failure of the node"
     assert conductor.deadline is not None
@@ -199,55 +199,55 @@ def test_replacing_process_is_checked_next() -> None:
 def test_results_of_another_master_s_check_are_refused() -> None:
     said = result(wanted(0), CheckGroup(round=1, members=()), passed=True)
     with pytest.raises(UnknownCheckError):
-        Conductor().hear(said, 0.0)
+        CheckCoordinator().receive(said, 0.0)
 
 
 def test_verdict_is_repeated_on_request() -> None:
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     arrivals = [wanted(n, 3) for n in range(3)]
     verdicts = played(conductor, arrivals, set())
     for one in arrivals:
-        conductor.hear(one, 5.0)
+        conductor.receive(one, 5.0)
         assert conductor.answer(one) == verdicts[one.node_id]
     assert conductor.deadline is None
     later = [msgspec.structs.replace(one, check=2) for one in arrivals]
     assert all(one.passed for one in played(conductor, later, set()).values())
 
 
-def asking(message: CheckWanted, number: int) -> CheckWanted:
+def asking(message: CheckRequest, number: int) -> CheckRequest:
     return msgspec.structs.replace(message, testing=number, store_port=0)
 
 
-def begun(nodes: int) -> tuple[Conductor, list[CheckWanted]]:
+def begun(nodes: int) -> tuple[CheckCoordinator, list[CheckRequest]]:
     """A check whose nodes all test in the first round."""
-    conductor = Conductor()
+    conductor = CheckCoordinator()
     arrivals = [wanted(n, nodes) for n in range(nodes)]
     for one in arrivals:
-        conductor.hear(one, 0.0)
+        conductor.receive(one, 0.0)
     for one in arrivals:
         assert isinstance(conductor.answer(one), CheckGroup)
         asked = asking(one, 0)
-        conductor.hear(asked, 0.0)
+        conductor.receive(asked, 0.0)
         assert conductor.answer(asked) is None, "a node that tests gets no second group"
-        assert not conductor.is_in_vain(asked)
+        assert not conductor.is_test_obsolete(asked)
     return conductor, arrivals
 
 
 def test_partner_of_dead_node_is_notified_and_paired_again() -> None:
     conductor, arrivals = begun(4)
-    conductor.lost(3, 1.0)
-    in_vain = [conductor.is_in_vain(asking(one, 0)) for one in arrivals]
+    conductor.remove_node(3, 1.0)
+    in_vain = [conductor.is_test_obsolete(asking(one, 0)) for one in arrivals]
     assert in_vain == [False, False, True, False]
-    assert not conductor.is_in_vain(arrivals[2]), "only a testing node is notified"
+    assert not conductor.is_test_obsolete(arrivals[2]), "only a testing node is notified"
     for one in arrivals[:3]:
         group = CheckGroup(round=0, members=())
-        conductor.hear(result(one, group, passed=one.node_id != 2), 1.0)
-    assert not conductor.is_in_vain(asking(arrivals[2], 0)), "the round is over"
+        conductor.receive(result(one, group, passed=one.node_id != 2), 1.0)
+    assert not conductor.is_test_obsolete(asking(arrivals[2], 0)), "the round is over"
     group = conductor.answer(arrivals[2])
     assert isinstance(group, CheckGroup)
     assert [one.node_id for one in group.members] == [0, 2]
     for one in (arrivals[0], arrivals[2]):
-        conductor.hear(result(one, group, passed=True), 2.0)
+        conductor.receive(result(one, group, passed=True), 2.0)
     verdict = conductor.answer(arrivals[2])
     assert isinstance(verdict, CheckVerdict)
     assert verdict.passed
@@ -256,13 +256,13 @@ def test_partner_of_dead_node_is_notified_and_paired_again() -> None:
 
 def test_of_two_nodes_the_one_that_is_left_is_tested_alone() -> None:
     conductor, arrivals = begun(2)
-    conductor.lost(1, 1.0)
-    assert conductor.is_in_vain(asking(arrivals[0], 0))
-    conductor.hear(result(arrivals[0], CheckGroup(round=0, members=()), passed=False), 1.0)
+    conductor.remove_node(1, 1.0)
+    assert conductor.is_test_obsolete(asking(arrivals[0], 0))
+    conductor.receive(result(arrivals[0], CheckGroup(round=0, members=()), passed=False), 1.0)
     group = conductor.answer(arrivals[0])
     assert isinstance(group, CheckGroup)
     assert [one.node_id for one in group.members] == [0]
-    conductor.hear(result(arrivals[0], group, passed=True), 2.0)
+    conductor.receive(result(arrivals[0], group, passed=True), 2.0)
     verdict = conductor.answer(arrivals[0])
     assert isinstance(verdict, CheckVerdict)
     assert verdict.passed
@@ -271,22 +271,22 @@ def test_of_two_nodes_the_one_that_is_left_is_tested_alone() -> None:
 def test_partner_of_locally_failing_node_is_notified() -> None:
     conductor, arrivals = begun(2)
     failed = result(arrivals[0], CheckGroup(round=0, members=()), passed=False)
-    conductor.hear(failed, 0.0)
-    assert not conductor.is_in_vain(asking(arrivals[1], 0)), "its partner may be the cause"
+    conductor.receive(failed, 0.0)
+    assert not conductor.is_test_obsolete(asking(arrivals[1], 0)), "its partner may be the cause"
     conductor, arrivals = begun(2)
-    conductor.hear(msgspec.structs.replace(failed, local=True), 0.0)
-    assert conductor.is_in_vain(asking(arrivals[1], 0))
-    assert not conductor.is_in_vain(asking(arrivals[0], 0)), "it has reported its result"
+    conductor.receive(msgspec.structs.replace(failed, local=True), 0.0)
+    assert conductor.is_test_obsolete(asking(arrivals[1], 0))
+    assert not conductor.is_test_obsolete(asking(arrivals[0], 0)), "it has reported its result"
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_dying_nodes_delay_no_check_and_no_other_node_is_blamed(seed: int) -> None:
     chance = random.Random(seed)
     nodes = chance.randint(2, 9)
-    conductor = Conductor()
-    says: dict[int, CheckWanted | CheckResult] = {n: wanted(n, nodes) for n in range(nodes)}
+    conductor = CheckCoordinator()
+    says: dict[int, CheckRequest | CheckResult] = {n: wanted(n, nodes) for n in range(nodes)}
     for one in says.values():
-        conductor.hear(one, 0.0)
+        conductor.receive(one, 0.0)
     faulty = set(chance.sample(range(nodes), chance.randint(0, (nodes - 1) // 3)))
     dying = set(chance.sample(range(nodes), chance.randint(0, nodes - 1)))
     lost: set[int] = set()
@@ -298,9 +298,9 @@ def test_dying_nodes_delay_no_check_and_no_other_node_is_blamed(seed: int) -> No
         node = chance.choice(living)
         if node in dying and chance.random() < 0.2:
             lost.add(node)
-            conductor.lost(node, 0.0)
+            conductor.remove_node(node, 0.0)
             continue
-        conductor.hear(says[node], 0.0)
+        conductor.receive(says[node], 0.0)
         answer = conductor.answer(says[node])
         if isinstance(answer, CheckVerdict):
             verdicts[node] = answer
@@ -309,7 +309,7 @@ def test_dying_nodes_delay_no_check_and_no_other_node_is_blamed(seed: int) -> No
             members = {one.node_id for one in answer.members}
             asked = asking(wanted(node, nodes), answer.round)
             if members & lost:
-                assert conductor.is_in_vain(asked)
+                assert conductor.is_test_obsolete(asked)
             passed = not members & (faulty | lost) or members == {node}
             says[node] = result(wanted(node, nodes), answer, passed=passed)
     assert verdicts.keys() == says.keys() ^ set(range(nodes)), "time alone was never needed"

@@ -6,25 +6,25 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from gangline.elastic.nodecheck.outcome import Group, Outcome, Round, Verdict
-from gangline.elastic.nodecheck.plan import Rules, decide
-from gangline.elastic.nodecheck.straggler import SpeedLimits, slow_nodes
+from gangline.elastic.nodecheck.outcome import NodeGroup, NodeResult, CheckRound, CheckConclusion
+from gangline.elastic.nodecheck.plan import CheckRules, choose_next_step
+from gangline.elastic.nodecheck.straggler import SpeedLimits, find_slow_nodes
 
-Behaviour = Callable[[int, Group, int], Outcome]
+Behaviour = Callable[[int, NodeGroup, int], NodeResult]
 
 
 def conducted(
     nodes: int,
     behaviour: Behaviour,
-    rules: Rules | None = None,
+    rules: CheckRules | None = None,
     dying: Mapping[int, int] | None = None,
-) -> tuple[Verdict, list[Round]]:
+) -> tuple[CheckConclusion, list[CheckRound]]:
     """Simulate a check; ``dying`` maps nodes to the round in which they are lost."""
-    rounds: list[Round] = []
+    rounds: list[CheckRound] = []
     gone: set[int] = set()
     while True:
-        step = decide(range(nodes), rounds, rules, gone=gone)
-        if isinstance(step, Verdict):
+        step = choose_next_step(range(nodes), rounds, rules, gone=gone)
+        if isinstance(step, CheckConclusion):
             return step, rounds
         members = [node for group in step for node in group]
         assert len(set(members)) == len(members)
@@ -37,18 +37,18 @@ def conducted(
             for node in group
             if node not in gone
         }
-        rounds.append(Round(step, outcomes))
+        rounds.append(CheckRound(step, outcomes))
 
 
-PARTNER_LOST = Outcome(passed=False, test="partner")
+PARTNER_LOST = NodeResult(passed=False, test="partner")
 
 
 def broken(faulty: Collection[int], *, local: bool = False) -> Behaviour:
-    def behaviour(node: int, group: Group, number: int) -> Outcome:
+    def behaviour(node: int, group: NodeGroup, number: int) -> NodeResult:
         if local and node in faulty:
-            return Outcome(passed=False, local=True, test="compute", message="boom")
+            return NodeResult(passed=False, local=True, test="compute", message="boom")
         passed = not set(group) & set(faulty) or (len(group) == 1 and not local)
-        return Outcome(passed, compute_s=0.01, collective_s=0.01, device="cpu")
+        return NodeResult(passed, compute_s=0.01, collective_s=0.01, device="cpu")
 
     return behaviour
 
@@ -102,14 +102,14 @@ def test_the_worst_case_of_one_faulty_node_in_each_pair_is_settled_quickly() -> 
 
 def test_of_two_nodes_that_fail_together_neither_is_blamed_by_guess() -> None:
     verdict, rounds = conducted(2, broken({1}))
-    assert verdict == Verdict(undecided=(0, 1), rounds=2)
+    assert verdict == CheckConclusion(undecided=(0, 1), rounds=2)
     assert rounds[1].groups == ((0,), (1,))
     assert not verdict.passed(0)
 
 
 def test_a_failure_that_does_not_come_again_is_forgiven() -> None:
-    def once(node: int, group: Group, number: int) -> Outcome:
-        return Outcome(passed=not (number == 0 and 2 in group))
+    def once(node: int, group: NodeGroup, number: int) -> NodeResult:
+        return NodeResult(passed=not (number == 0 and 2 in group))
 
     verdict, rounds = conducted(6, once)
     assert verdict.faulty == {}
@@ -117,14 +117,14 @@ def test_a_failure_that_does_not_come_again_is_forgiven() -> None:
 
 
 def test_silent_node_is_faulty() -> None:
-    def silent(groups: tuple[Group, ...]) -> Round:
-        return Round(
+    def silent(groups: tuple[NodeGroup, ...]) -> CheckRound:
+        return CheckRound(
             groups,
-            {n: Outcome(passed=3 not in g) for g in groups for n in g if n != 3},
+            {n: NodeResult(passed=3 not in g) for g in groups for n in g if n != 3},
         )
 
-    rounds: list[Round] = []
-    while not isinstance(step := decide(range(4), rounds), Verdict):
+    rounds: list[CheckRound] = []
+    while not isinstance(step := choose_next_step(range(4), rounds), CheckConclusion):
         rounds.append(silent(step))
     assert str(step.faulty[3]) == (
         "node 3 failed presence (2, limit 1): the node did not report in time"
@@ -155,25 +155,25 @@ def test_lost_proved_node_is_not_a_partner_again() -> None:
 
 @pytest.mark.parametrize("nodes", range(1, 6))
 def test_a_failure_within_a_node_that_does_not_come_again_is_forgiven(nodes: int) -> None:
-    def once(node: int, group: Group, number: int) -> Outcome:
-        return Outcome(passed=number > 0 or node != 0, local=True)
+    def once(node: int, group: NodeGroup, number: int) -> NodeResult:
+        return NodeResult(passed=number > 0 or node != 0, local=True)
 
     verdict, _ = conducted(nodes, once)
     assert (verdict.faulty, verdict.undecided) == ({}, ())
 
 
 def test_slow_then_failing_node_is_not_tried_endlessly() -> None:
-    def late(node: int, group: Group, number: int) -> Outcome:
+    def late(node: int, group: NodeGroup, number: int) -> NodeResult:
         seconds = 1.0 if node == 1 else 0.1
-        return Outcome(not number or 1 not in group, compute_s=seconds, collective_s=0.1)
+        return NodeResult(not number or 1 not in group, compute_s=seconds, collective_s=0.1)
 
     verdict, _ = conducted(4, late)
     assert set(verdict.stragglers) == {1}
 
 
 def slow(who: Collection[int]) -> Behaviour:
-    def behaviour(node: int, group: Group, number: int) -> Outcome:
-        return Outcome(
+    def behaviour(node: int, group: NodeGroup, number: int) -> NodeResult:
+        return NodeResult(
             passed=True,
             compute_s=1.0 if node in who else 0.1,
             collective_s=1.0 if set(group) & set(who) else 0.1,
@@ -198,9 +198,9 @@ def test_a_straggler_is_found_and_its_partner_is_not(nodes: int) -> None:
 
 
 def test_a_slow_link_is_seen_where_the_devices_are_fast() -> None:
-    def link(node: int, group: Group, number: int) -> Outcome:
+    def link(node: int, group: NodeGroup, number: int) -> NodeResult:
         seconds = 2.0 if 5 in group else 0.1
-        return Outcome(
+        return NodeResult(
             passed=True,
             compute_s=0.1,
             collective_s=seconds,
@@ -214,21 +214,21 @@ def test_a_slow_link_is_seen_where_the_devices_are_fast() -> None:
 
 
 def test_noise_below_the_excess_is_no_straggling() -> None:
-    assert slow_nodes({0: (0.001, 0.001), 1: (0.009, 0.009)}, SpeedLimits(), {}) == {}
+    assert find_slow_nodes({0: (0.001, 0.001), 1: (0.009, 0.009)}, SpeedLimits(), {}) == {}
 
 
 def test_history_and_absolute_limits_find_what_the_others_do_not_show() -> None:
     limits = SpeedLimits()
-    assert slow_nodes({0: (1.0, 0.1)}, limits, {}) == {}
-    assert set(slow_nodes({0: (1.0, 0.1)}, limits, {0: [(0.1, 0.1)]})) == {0}
+    assert find_slow_nodes({0: (1.0, 0.1)}, limits, {}) == {}
+    assert set(find_slow_nodes({0: (1.0, 0.1)}, limits, {0: [(0.1, 0.1)]})) == {0}
     everyone = {n: (1.0, 0.1) for n in range(4)}
-    assert slow_nodes(everyone, limits, {}) == {}
+    assert find_slow_nodes(everyone, limits, {}) == {}
     past = {n: [(0.1, 0.1)] * 5 for n in range(4)}
-    assert set(slow_nodes(everyone, limits, past)) == {0, 1, 2, 3}
-    assert set(slow_nodes(everyone, SpeedLimits(absolute_s=0.5), {})) == {0, 1, 2, 3}
+    assert set(find_slow_nodes(everyone, limits, past)) == {0, 1, 2, 3}
+    assert set(find_slow_nodes(everyone, SpeedLimits(absolute_s=0.5), {})) == {0, 1, 2, 3}
 
 
 def test_all_healthy_nodes_can_test_together_at_the_end() -> None:
-    verdict, rounds = conducted(5, broken({2}), Rules(all_together=True))
+    verdict, rounds = conducted(5, broken({2}), CheckRules(all_together=True))
     assert rounds[-1].groups == ((0, 1, 3, 4),)
     assert set(verdict.faulty) == {2}

@@ -10,28 +10,28 @@ import pytest
 from gangline.elastic.protocol import envelope
 from gangline.elastic.protocol.blocking import BlockingClient
 from gangline.elastic.protocol.client import (
-    Client,
-    ClientName,
+    MasterClient,
+    ClientIdentity,
     MasterUnreachableError,
     RequestRefusedError,
     split_address,
 )
 from gangline.elastic.protocol.messages import (
-    Done,
+    Acknowledged,
     Hello,
     KeyValueAdd,
     KeyValueGet,
     KeyValueSet,
     KeyValueWait,
-    Refused,
+    RequestRefused,
     Request,
-    Values,
+    KeyValueReply,
     Welcome,
 )
-from gangline.elastic.protocol.seal import Secret
-from gangline.elastic.protocol.server import Peer, Server, negotiated
+from gangline.elastic.protocol.seal import JobSecret
+from gangline.elastic.protocol.server import Peer, MasterServer, negotiate_version
 
-SECRET = Secret(b"s" * 32)
+SECRET = JobSecret(b"s" * 32)
 PATIENCE_S = 60
 
 
@@ -45,10 +45,10 @@ class Parrot:
         self.waits = asyncio.Event()
         self.is_mute = False
 
-    def welcome(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+    def welcome(self, peer: Peer, hello: Hello) -> Welcome | RequestRefused:
         if hello.job not in ("", "train"):
-            return Refused(reason="WrongJob", message="this is train")
-        return Welcome(protocol=negotiated(hello))
+            return RequestRefused(reason="WrongJob", message="this is train")
+        return Welcome(protocol=negotiate_version(hello))
 
     def handle(self, peer: Peer, number: int, request: Request) -> None:
         self.seen.append(number)
@@ -58,16 +58,16 @@ class Parrot:
             return
         match request:
             case KeyValueGet(keys=keys):
-                peer.send(number, Values(values=tuple(key.encode() for key in keys)))
+                peer.send(number, KeyValueReply(values=tuple(key.encode() for key in keys)))
             case KeyValueWait():
                 self.open.append((peer, number))
                 self.waits.set()
             case KeyValueSet():
                 for waiting, its_number in self.open:
-                    waiting.send(its_number, Values(values=(b"there",)))
-                peer.send(number, Done())
+                    waiting.send(its_number, KeyValueReply(values=(b"there",)))
+                peer.send(number, Acknowledged())
             case _:
-                peer.send(number, Refused(reason="BadRequest", message="only keys"))
+                peer.send(number, RequestRefused(reason="BadRequest", message="only keys"))
 
     def lost(self, peer: Peer) -> None:
         self.lost_one.set()
@@ -83,87 +83,87 @@ async def parrot() -> Parrot:
 
 @pytest.fixture
 async def port(parrot: Parrot) -> AsyncIterator[int]:
-    server = Server(parrot, SECRET)
+    server = MasterServer(parrot, SECRET)
     yield await server.start("127.0.0.1", 0)
     await server.stop()
 
 
 async def test_a_request_is_answered(port: int) -> None:
-    async with Client(f"127.0.0.1:{port}", SECRET) as client:
-        reply = await client.ask(KeyValueGet(keys=("a", "b")), Values, timeout_s=PATIENCE_S)
+    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
+        reply = await client.ask(KeyValueGet(keys=("a", "b")), KeyValueReply, timeout_s=PATIENCE_S)
     assert reply.values == (b"a", b"b")
 
 
 async def test_a_long_poll_does_not_block_other_requests(port: int, parrot: Parrot) -> None:
-    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
         long = asyncio.create_task(client.call(KeyValueWait(keys=("x",))))
         await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
-        assert await client.call(KeyValueSet(key="x", value=b"")) == Done()
-        assert await asyncio.wait_for(long, PATIENCE_S) == Values(values=(b"there",))
+        assert await client.call(KeyValueSet(key="x", value=b"")) == Acknowledged()
+        assert await asyncio.wait_for(long, PATIENCE_S) == KeyValueReply(values=(b"there",))
 
 
 async def test_a_request_survives_a_restart_of_the_master_with_its_number(parrot: Parrot) -> None:
-    first = Server(parrot, SECRET)
+    first = MasterServer(parrot, SECRET)
     port = await first.start("127.0.0.1", 0)
-    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
         parrot.is_mute = True
         asked = asyncio.create_task(client.call(KeyValueGet(keys=("a",)), timeout_s=PATIENCE_S))
         await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
         await first.stop()
         parrot.is_mute = False
-        second = Server(parrot, SECRET)
+        second = MasterServer(parrot, SECRET)
         await second.start("127.0.0.1", port)
-        assert await asked == Values(values=(b"a",))
+        assert await asked == KeyValueReply(values=(b"a",))
         assert parrot.seen[0] == parrot.seen[-1]
         await second.stop()
 
 
 async def test_an_unreadable_reply_is_requested_again(port: int, parrot: Parrot) -> None:
     parrot.is_mute = True
-    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
         asked = asyncio.create_task(client.call(KeyValueGet(keys=("a",)), timeout_s=PATIENCE_S))
         await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
         parrot.is_mute = False
         peer, number = parrot.open.pop()
         peer.send_body(number, b"from the future")
-        assert await asked == Values(values=(b"a",))
+        assert await asked == KeyValueReply(values=(b"a",))
         assert not peer.is_open
     assert parrot.seen == [number, number]
 
 
-async def in_trouble(client: Client, trouble: str) -> None:
+async def in_trouble(client: MasterClient, trouble: str) -> None:
     """Wait until the client reports this error."""
     async with asyncio.timeout(PATIENCE_S):
-        while trouble not in client.trouble:
+        while trouble not in client.last_error:
             await asyncio.sleep(0.01)
 
 
 async def test_an_unreachable_master_is_reported_with_its_address(unused_tcp_port: int) -> None:
-    async with Client(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
+    async with MasterClient(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
         await in_trouble(client, "Connect call failed")
         with pytest.raises(MasterUnreachableError, match=rf":{unused_tcp_port} .*Connect call"):
             await client.call(KeyValueGet(keys=()), timeout_s=0.1)
 
 
 async def test_a_refusal_is_an_error_with_a_reason(port: int) -> None:
-    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
         with pytest.raises(RequestRefusedError, match="only keys") as caught:
             await client.call(KeyValueAdd(key="x"), timeout_s=PATIENCE_S)
     assert caught.value.reason == "BadRequest"
 
 
 async def test_a_client_of_another_job_is_refused_permanently(port: int) -> None:
-    async with Client(f"127.0.0.1:{port}", SECRET, ClientName(job="other")) as client:
+    async with MasterClient(f"127.0.0.1:{port}", SECRET, ClientIdentity(job="other")) as client:
         with pytest.raises(RequestRefusedError, match="this is train"):
             await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
         with pytest.raises(RequestRefusedError, match="WrongJob"):
-            await client.connected(PATIENCE_S)
+            await client.wait_connected(PATIENCE_S)
 
 
 async def test_a_client_with_another_secret_is_cut_without_a_reply(
     port: int, parrot: Parrot
 ) -> None:
-    async with Client(f"127.0.0.1:{port}", Secret(b"x" * 32)) as client:
+    async with MasterClient(f"127.0.0.1:{port}", JobSecret(b"x" * 32)) as client:
         await in_trouble(client, "closed the connection")
         with pytest.raises(MasterUnreachableError, match=r"GANGLINE_JOB_SECRET, .* may differ"):
             await client.call(KeyValueGet(keys=()), timeout_s=0.1)
@@ -189,7 +189,7 @@ async def test_another_program_at_the_masters_address_is_reported(said: bytes, t
 
     other = await asyncio.start_server(answer, "127.0.0.1", 0)
     address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
-    async with other, Client(address, SECRET) as client:
+    async with other, MasterClient(address, SECRET) as client:
         await in_trouble(client, told)
         assert not client.is_connected
 
@@ -199,7 +199,7 @@ async def test_a_silent_program_at_the_masters_address_is_reported(
 ) -> None:
     monkeypatch.setattr("gangline.elastic.protocol.client.CONNECT_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        async with Client(f"127.0.0.1:{mute.getsockname()[1]}", SECRET) as client:
+        async with MasterClient(f"127.0.0.1:{mute.getsockname()[1]}", SECRET) as client:
             await in_trouble(
                 client, "no handshake on the connection: another program may listen there"
             )
@@ -223,43 +223,43 @@ async def test_probes_are_answered_in_http(port: int) -> None:
 
 
 async def test_incompatible_versions_are_refused_with_a_message(port: int) -> None:
-    class FromTheFuture(ClientName):
+    class FromTheFuture(ClientIdentity):
         def hello(self) -> Hello:
             return Hello(protocol=99, oldest=98, version="9.9")
 
-    async with Client(f"127.0.0.1:{port}", SECRET, FromTheFuture()) as client:
+    async with MasterClient(f"127.0.0.1:{port}", SECRET, FromTheFuture()) as client:
         with pytest.raises(RequestRefusedError, match=r"9\.9 supports protocol 98 to 99"):
             await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
 
 
 async def test_a_lost_connection_is_reported_to_the_service(port: int, parrot: Parrot) -> None:
-    async with Client(f"127.0.0.1:{port}", SECRET) as client:
-        await client.connected(PATIENCE_S)
+    async with MasterClient(f"127.0.0.1:{port}", SECRET) as client:
+        await client.wait_connected(PATIENCE_S)
         assert not parrot.lost_one.is_set()
     assert await asyncio.wait_for(parrot.lost_one.wait(), PATIENCE_S)
 
 
 async def test_blocking_client_gets_replies(port: int) -> None:
-    def ask() -> Values:
+    def ask() -> KeyValueReply:
         with BlockingClient(f"127.0.0.1:{port}", SECRET) as client:
-            return client.ask(KeyValueGet(keys=("k",)), Values, timeout_s=PATIENCE_S)
+            return client.ask(KeyValueGet(keys=("k",)), KeyValueReply, timeout_s=PATIENCE_S)
 
     assert (await asyncio.to_thread(ask)).values == (b"k",)
 
 
 async def test_blocking_client_survives_a_restart_of_the_master(parrot: Parrot) -> None:
-    first = Server(parrot, SECRET)
+    first = MasterServer(parrot, SECRET)
     port = await first.start("127.0.0.1", 0)
 
     with BlockingClient(f"127.0.0.1:{port}", SECRET) as client:
 
-        def ask() -> Values:
-            return client.ask(KeyValueGet(keys=("k",)), Values, timeout_s=PATIENCE_S)
+        def ask() -> KeyValueReply:
+            return client.ask(KeyValueGet(keys=("k",)), KeyValueReply, timeout_s=PATIENCE_S)
 
         await asyncio.to_thread(ask)
         await first.stop()
         asked = asyncio.create_task(asyncio.to_thread(ask))
-        second = Server(parrot, SECRET)
+        second = MasterServer(parrot, SECRET)
         await second.start("127.0.0.1", port)
         assert (await asked).values == (b"k",)
         await second.stop()
@@ -268,7 +268,7 @@ async def test_blocking_client_survives_a_restart_of_the_master(parrot: Parrot) 
 def test_an_unknown_field_is_ignored() -> None:
     body = envelope.encode_body(KeyValueGet(keys=("a",))).replace(b"\x82", b"\x83", 1)
     body += b"\xa3new\x01"
-    assert envelope.read_request(envelope.wrap(7, body)) == (7, KeyValueGet(keys=("a",)))
+    assert envelope.decode_request(envelope.wrap_body(7, body)) == (7, KeyValueGet(keys=("a",)))
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from gangline.elastic.agent import peers as agent_peers
 from gangline.elastic.checkpoint import header, home, layout, manifest, words
 from gangline.elastic.checkpoint import peers as saver_peers
 from gangline.elastic.data import events
-from gangline.elastic.data.ledger import Ledger
+from gangline.elastic.data.ledger import ShardLedger
 from gangline.elastic.master import records
 from gangline.elastic.master.cluster_journal import ClusterJournal
-from gangline.elastic.master.core import CHANGING, Core
+from gangline.elastic.master.core import STATE_CHANGING, MasterCore
 from gangline.elastic.master.journal import FileJournal, Journal
-from gangline.elastic.master.main import replayed
-from gangline.elastic.master.state import Kept
+from gangline.elastic.master.main import replay_journal
+from gangline.elastic.master.state import PersistentState
 from gangline.elastic.nodecheck import orders
 from gangline.elastic.protocol import messages
 from gangline.elastic.rendezvous_state import RendezvousState
@@ -38,22 +38,22 @@ TYPES: dict[str, Any] = {
     "requests": messages.Request,
     "replies": messages.Reply,
     "agent_messages": agent_peers.PeerMessage,
-    "saver_messages": words.Word,
-    "saver_peer_requests": saver_peers.Request,
-    "saver_peer_replies": saver_peers.Answer,
-    "saver_settings": home.Settings,
-    "checkpoint_notes": manifest.Note,
+    "saver_messages": words.SaverMessage,
+    "saver_peer_requests": saver_peers.SegmentRequest,
+    "saver_peer_replies": saver_peers.SegmentReply,
+    "saver_settings": home.SaverSettings,
+    "checkpoint_notes": manifest.PartNote,
     "checkpoint_manifests": manifest.Manifest,
-    "segment_layouts": layout.Layout,
-    "node_check_start": orders.Start,
-    "node_check_orders": orders.Order,
-    "node_check_replies": orders.FromWorker,
-    "journal_records": records.Record,
+    "segment_layouts": layout.PartLayout,
+    "node_check_start": orders.WorkerStart,
+    "node_check_orders": orders.MeasureOrder,
+    "node_check_replies": orders.WorkerMessage,
+    "journal_records": records.JournalRecord,
     "rendezvous_state": RendezvousState,
-    "shard_events": events.Event,
-    "shard_answers": events.Answer,
+    "shard_events": events.LedgerEvent,
+    "shard_answers": events.LedgerAnswer,
     "dataset_states": events.DatasetState,
-    "master_states": Kept,
+    "master_states": PersistentState,
 }
 
 
@@ -88,10 +88,10 @@ def test_every_group_of_messages_is_recorded() -> None:
         ("requests", messages.Request),
         ("replies", messages.Reply),
         ("agent_messages", agent_peers.PeerMessage),
-        ("saver_messages", words.Word),
-        ("node_check_replies", orders.FromWorker),
-        ("shard_events", events.Event),
-        ("shard_answers", events.Answer),
+        ("saver_messages", words.SaverMessage),
+        ("node_check_replies", orders.WorkerMessage),
+        ("shard_events", events.LedgerEvent),
+        ("shard_answers", events.LedgerAnswer),
     ],
 )
 def test_every_message_of_a_union_is_recorded(group: str, union: Any) -> None:
@@ -106,15 +106,15 @@ def test_every_message_of_a_union_is_recorded(group: str, union: Any) -> None:
 def test_journal_of_an_old_master_is_replayed(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(base64.b64decode(JOURNALS["file_journal"]))
     journal = FileJournal(tmp_path / "journal")
-    kinds = {type(records.decode(line).what) for line in journal.read()[1]}
-    assert kinds == CHANGING, "the recording holds every record that changes the state"
+    kinds = {type(records.decode_record(line).body) for line in journal.read()[1]}
+    assert kinds == STATE_CHANGING, "the recording holds every record that changes the state"
 
 
 @pytest.mark.parametrize("name", ["file_journal", "file_journal_with_snapshot"])
 async def test_state_after_replay_is_as_it_was(tmp_path: Path, name: str) -> None:
     (tmp_path / "journal").write_bytes(base64.b64decode(JOURNALS[name]))
     journal = FileJournal(tmp_path / "journal")
-    core, at = replayed(journal)
+    core, at = replay_journal(journal)
     assert at == JOURNALS["ends_at"]
     check_state(core)
     await journal.close()
@@ -123,11 +123,11 @@ async def test_state_after_replay_is_as_it_was(tmp_path: Path, name: str) -> Non
 def test_state_in_a_config_map_is_read() -> None:
     journal: Journal = ClusterJournal.__new__(ClusterJournal)
     vars(journal)["_content"] = JOURNALS["config_map_state"]
-    check_state(replayed(journal)[0])
+    check_state(replay_journal(journal)[0])
 
 
-def check_state(core: Core) -> None:
-    kept = json.loads(msgspec.json.encode(core.state.kept))
+def check_state(core: MasterCore) -> None:
+    kept = json.loads(msgspec.json.encode(core.state.persistent))
     assert without_texts(kept) == without_texts(JOURNALS["state"])
     assert json.loads(msgspec.json.encode(core.state.ledger.states())) == JOURNALS["datasets"]
 
@@ -142,9 +142,11 @@ def without_texts(value: Any) -> Any:
 
 
 def test_position_of_a_data_set_in_an_old_checkpoint_is_restored() -> None:
-    ledger = Ledger()
+    ledger = ShardLedger()
     content = base64.b64decode(JOURNALS["dataset_checkpoint"])
-    assert isinstance(ledger.apply(events.Restore(content), 1.0).answer, events.Accepted)
+    assert isinstance(
+        ledger.apply(events.RestorePosition(content), 1.0).answer, events.EventAccepted
+    )
     assert ledger.checkpoint("corpus") == content
 
 
@@ -154,5 +156,5 @@ def test_records_of_a_segment_are_read_and_written_unchanged() -> None:
     assert found is not None
     assert header.pack_header(found) == packed
     assert (found.step, found.generation, found.total_bytes) == (120, 7, 16384)
-    assert header.persisted(base64.b64decode(JOURNALS["segment_mark"]), 7)
+    assert header.is_marked_persisted(base64.b64decode(JOURNALS["segment_mark"]), 7)
     assert header.unpack_seal(base64.b64decode(JOURNALS["segment_seal"]), 7, 3) == [1, 2, 3]

@@ -17,18 +17,18 @@ from msgspec.structs import replace
 from gangline.api.scheduling import PodGroupStatus
 from gangline.scheduler.group_status import phase_of
 from gangline.scheduler.model import (
-    Constraints,
-    Decision,
+    PlacementConstraints,
+    CycleResult,
     GroupKey,
-    HyperNodeFacts,
-    MemberFacts,
-    NetworkRule,
-    PodFacts,
+    HyperNodeInfo,
+    HyperNodeMemberInfo,
+    NetworkTopologyRule,
+    PodInfo,
     PodKey,
-    QueueFacts,
+    QueueInfo,
 )
-from gangline.scheduler.quotas import QuotaFacts
-from gangline.scheduler.simulate.check import check
+from gangline.scheduler.quotas import QuotaInfo
+from gangline.scheduler.simulate.check import check_result
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
 LONGEST = 100
@@ -177,15 +177,15 @@ class Play:
             *(_queue(name, each) for name, each in scenario.queues.items()),
         )
         for name, domain in scenario.domains.items():
-            members = [MemberFacts(False, exact=each) for each in domain.nodes]
-            members += [MemberFacts(True, exact=each) for each in domain.domains]
-            described = HyperNodeFacts(name, domain.tier, members=tuple(members))
+            members = [HyperNodeMemberInfo(False, exact=each) for each in domain.nodes]
+            members += [HyperNodeMemberInfo(True, exact=each) for each in domain.domains]
+            described = HyperNodeInfo(name, domain.tier, members=tuple(members))
             self.state.nodes.set_hypernode(described)
         for name, alone in scenario.pods.items():
             for each in _pods(name, None, [alone], 0):
                 self.state.set_pod(each)
         if scenario.quota:
-            facts = QuotaFacts("d/quota", tuple(sorted(scenario.quota.items())))
+            facts = QuotaInfo("d/quota", tuple(sorted(scenario.quota.items())))
             self.state.quotas["d"] = {"quota": facts}
         self.add(scenario.gangs)
 
@@ -193,7 +193,7 @@ class Play:
         """Bring gangs in."""
         for name, each in gangs.items():
             tier = each.tier if each.tier is not None else each.soft_tier
-            rule = NetworkRule(each.tier is not None, tier) if tier is not None else None
+            rule = NetworkTopologyRule(each.tier is not None, tier) if tier is not None else None
             self.state.set_group(
                 group(
                     name,
@@ -222,16 +222,16 @@ class Play:
             self.state.remove_group(GroupKey(f"d/{name}"))
         self.add(step.gangs)
 
-    def decide(self) -> Decision:
+    def decide(self) -> CycleResult:
         """Decide once; the judge looks at it."""
         decision = decide(self.state, self.now)
-        check(self.state, decision, self.now)
+        check_result(self.state, decision, self.now)
         return decision
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: CycleResult) -> None:
         """Bind, and make evicted pods anew: of a broken gang all."""
         state = self.state
-        state.promises = dict(decision.promises)
+        state.reservations = dict(decision.reservations)
         for binding in decision.bindings:
             state.assume(binding.pod, binding.node)
             state.set_pod(replace(state.pods[binding.pod], phase="Running"))
@@ -241,11 +241,11 @@ class Play:
             state.set_pod(_anew(gone))
         for key in {eviction.group for eviction in decision.evictions if eviction.group}:
             members = state.members[key].values()
-            if sum(each.holds_room for each in members) < state.groups[key].min_member:
-                for member in [each for each in members if each.holds_room]:
+            if sum(each.holds_resources for each in members) < state.groups[key].min_member:
+                for member in [each for each in members if each.holds_resources]:
                     state.remove_pod(member.key)
                     state.set_pod(_anew(member))
-            state.former.pop(key, None)
+            state.former_members.pop(key, None)
 
     def rest(self) -> None:
         """Decide until nothing changes any more."""
@@ -256,15 +256,15 @@ class Play:
                 return
         raise AssertionError("it never comes to rest")
 
-    def running(self, gang: str) -> list[PodFacts]:
+    def running(self, gang: str) -> list[PodInfo]:
         """Return the members of a gang that hold room."""
         members = self.state.members.get(GroupKey(f"d/{gang}"), {}).values()
-        return [each for each in members if each.holds_room]
+        return [each for each in members if each.holds_resources]
 
-    def phase(self, gang: str, decision: Decision) -> str:
+    def phase(self, gang: str, decision: CycleResult) -> str:
         """Return the phase of a gang's group after a decision."""
         key = GroupKey(f"d/{gang}")
-        verdicts = [verdict for verdict in decision.verdicts if verdict.group == key]
+        verdicts = [verdict for verdict in decision.pending_reasons if verdict.group == key]
         members = self.state.members.get(key, {}).values()
         return phase_of(
             PodGroupStatus().phase,
@@ -274,12 +274,12 @@ class Play:
         )
 
 
-def _anew(gone: PodFacts) -> PodFacts:
-    return replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending", terminating=False)
+def _anew(gone: PodInfo) -> PodInfo:
+    return replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending", is_terminating=False)
 
 
-def _queue(name: str, each: Queue) -> QueueFacts:
-    return QueueFacts(
+def _queue(name: str, each: Queue) -> QueueInfo:
+    return QueueInfo(
         name,
         open=each.open,
         weight=each.weight,
@@ -302,11 +302,11 @@ def _amounts(written: dict[str, float]) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iterator[PodFacts]:
+def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iterator[PodInfo]:
     listed = [(kind, number) for kind in kinds for number in range(kind.count)]
     for index, (kind, number) in enumerate(listed):
         on = kind.on[number % len(kind.on)] if isinstance(kind.on, list) else kind.on
-        where = Constraints(selector=tuple(sorted(kind.select.items())))
+        where = PlacementConstraints(selector=tuple(sorted(kind.select.items())))
         facts: dict[str, object] = {
             "role": kind.role,
             "priority": priority if kind.priority is None else kind.priority,

@@ -16,9 +16,9 @@ TYPE_CHECKING = False  # the script may not need typing, so it is not imported
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_SETTLED_S = 1.0
+_IMPORTS_SETTLED_S = 1.0
 """The list of modules is complete when no module was imported for this time."""
-_LOOK_EVERY_S = 0.25
+_IMPORT_POLL_S = 0.25
 _STEP_SIZE = 8
 _INTEGER = 4
 """Size of a file descriptor in a control message."""
@@ -36,19 +36,19 @@ def run(mode: str, descriptor: int) -> None:
     if mode == "learn":
         import _thread  # noqa: PLC0415 - threading.enumerate() does not show such a thread
 
-        _thread.start_new_thread(_learn, (descriptor,))
+        _thread.start_new_thread(_report_imports, (descriptor,))
     if mode != "learn":
         os.close(descriptor)
-    _arrange_stacks()
-    atexit.register(_last_words)
+    _register_stack_handler()
+    atexit.register(_write_error_file)
 
 
-class _Orders:
+class _OrderChannel:
     """Orders of the agent, one JSON object a line, and the file descriptors sent with them."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self._rest = descriptor, b""
-        self.lent: list[int] = []
+        self.descriptors: list[int] = []
 
     def read(self) -> Any:
         import _socket  # noqa: PLC0415 - the script may not need socket, which wraps it
@@ -61,7 +61,7 @@ class _Orders:
                     os._exit(0)  # the agent has ended, or needs no spare any more
                 self._rest += piece
                 for _, _, sent in extra:
-                    self.lent.append(int.from_bytes(sent[:_INTEGER], sys.byteorder))
+                    self.descriptors.append(int.from_bytes(sent[:_INTEGER], sys.byteorder))
         finally:
             channel.detach()
         line, _, self._rest = self._rest.partition(b"\n")
@@ -79,17 +79,17 @@ class _Orders:
 
 def _wait_for_order(descriptor: int) -> Any:
     """Execute orders until the one to become a worker; return that one."""
-    orders = _Orders(descriptor)
+    orders = _OrderChannel(descriptor)
     streams = [os.dup(1), os.dup(2)]
     nothing = os.open(os.devnull, os.O_WRONLY)
     while "env" not in (order := orders.read()):
         if "modules" in order:
             shown = nothing if order["quiet"] else streams[1]
             os.dup2(shown, 1), os.dup2(shown, 2)
-            _tell(descriptor, {"missing": _warm(order)})
+            _send(descriptor, {"missing": _warm_up(order)})
         elif "child" in order:
-            code = _lend_child(orders, order["child"], streams[1])
-            _tell(descriptor, {"ended": code})
+            code = _run_child(orders, order["child"], streams[1])
+            _send(descriptor, {"ended": code})
     for number, (original, path) in enumerate(zip(streams, order["streams"], strict=True), start=1):
         source = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if path else original
         os.dup2(source, number)
@@ -100,7 +100,7 @@ def _wait_for_order(descriptor: int) -> Any:
     return order
 
 
-def _warm(order: Any) -> list[str]:
+def _warm_up(order: Any) -> list[str]:
     """Import modules and train a tiny step; return the names that could not be imported."""
     missing = _preload(order["modules"])
     if order["step"] and "torch" in sys.modules:
@@ -109,28 +109,28 @@ def _warm(order: Any) -> list[str]:
     return missing
 
 
-def _tell(descriptor: int, words: dict[str, Any]) -> None:
+def _send(descriptor: int, message: dict[str, Any]) -> None:
     try:
-        os.write(descriptor, json.dumps(words).encode() + b"\n")
+        os.write(descriptor, json.dumps(message).encode() + b"\n")
     except OSError:
         os._exit(0)  # the agent has ended, or needs no spare any more
 
 
-def _lend_child(orders: _Orders, wanted: Any, output: int) -> int:
+def _run_child(orders: _OrderChannel, spec: Any, output: int) -> int:
     """Run a child on the descriptor that was sent; return its exit code.
 
     A child is a fork of this process. It is killed when the agent sends another order.
     """
     import warnings  # noqa: PLC0415
 
-    channel, parent = orders.lent.pop(0), os.getpid()
+    channel, parent = orders.descriptors.pop(0), os.getpid()
     with warnings.catch_warnings():
         # Python warns of threads. Those of numerical libraries end themselves before a fork.
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
         os.close(orders.descriptor)
-        _be_child(wanted, channel, output, parent)
+        _child_main(spec, channel, output, parent)
     os.close(channel)
     ended = os.pidfd_open(pid)
     if orders.wait(ended):
@@ -139,7 +139,7 @@ def _lend_child(orders: _Orders, wanted: Any, output: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _be_child(wanted: Any, channel: int, output: int, parent: int) -> NoReturn:
+def _child_main(spec: Any, channel: int, output: int, parent: int) -> NoReturn:
     """Run ``main`` of a module as if the agent had started a new interpreter."""
     code = 1
     try:
@@ -153,13 +153,13 @@ def _be_child(wanted: Any, channel: int, output: int, parent: int) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1), os.dup2(output, 2)
         os.environ.clear()
-        os.environ.update(wanted["env"])
-        os.sched_setaffinity(0, wanted["processors"])
-        sys.path[:] = wanted["path"]
+        os.environ.update(spec["env"])
+        os.sched_setaffinity(0, spec["processors"])
+        sys.path[:] = spec["path"]
         sys.modules.pop("sitecustomize", None)
         with contextlib.suppress(ImportError):  # the user may have none
             importlib.import_module("sitecustomize")
-        importlib.import_module(wanted["module"]).main(channel)
+        importlib.import_module(spec["module"]).main(channel)
         code = 0
     except BaseException:
         import traceback  # noqa: PLC0415
@@ -205,13 +205,13 @@ def _regain_priority(nice: int) -> None:
             os.setpriority(os.PRIO_PROCESS, int(thread), nice)
 
 
-def _learn(descriptor: int) -> None:
+def _report_imports(descriptor: int) -> None:
     """Report the imported modules to the agent when no more are imported."""
     import time  # noqa: PLC0415
 
     count, since = 0, time.monotonic()
-    while time.monotonic() - since < _SETTLED_S:
-        time.sleep(_LOOK_EVERY_S)
+    while time.monotonic() - since < _IMPORTS_SETTLED_S:
+        time.sleep(_IMPORT_POLL_S)
         if len(sys.modules) != count:
             count, since = len(sys.modules), time.monotonic()
     modules = [
@@ -225,7 +225,7 @@ def _learn(descriptor: int) -> None:
         return  # the agent has ended
 
 
-def _arrange_stacks() -> None:
+def _register_stack_handler() -> None:
     """Write the stacks of all threads to a file when the agent sends the signal."""
     number, _, path = os.environ.pop("GANGLINE_STACKS", "").partition(":")
     if path:
@@ -235,7 +235,7 @@ def _arrange_stacks() -> None:
         faulthandler.register(int(number), file=file, all_threads=True)
 
 
-def _last_words() -> None:
+def _write_error_file() -> None:
     """Write an uncaught exception to the error file, as torch's ``record`` would."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     error = getattr(sys, "last_value", None)

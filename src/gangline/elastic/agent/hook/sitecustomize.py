@@ -51,7 +51,7 @@ def _hide(folder: str) -> None:
     sys.path_importer_cache.pop(folder, None)
 
 
-def _give_way() -> None:
+def _run_user_sitecustomize() -> None:
     """Run the user's site customization, or raise ImportError, as ``site`` expects."""
     sys.modules.pop("sitecustomize", None)
     # By name, as the interpreter does: the user's module is no import of this project.
@@ -60,4 +60,4 @@ def _give_way() -> None:
 
 if _VARIABLE in os.environ:
     _main()
-    _give_way()
+    _run_user_sitecustomize()

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gangline.api.quantity import Quantity, QuantityError, canonical, parse_quantity
+from gangline.api.quantity import Quantity, QuantityError, canonical_quantity, parse_quantity
 
 
-def amount(value: Any) -> Quantity | None:
+def quantity_or_none(value: Any) -> Quantity | None:
     """Parse ``"1.5Gi"``, ``"250m"`` or ``2``. Returns None if the value is not a quantity."""
     try:
         return parse_quantity(value)
@@ -13,9 +13,9 @@ def amount(value: Any) -> Quantity | None:
         return None
 
 
-def canonicalize(amounts: Any) -> None:
+def canonicalize_quantities(quantities: Any) -> None:
     """Rewrite the values of a resource list in place: ``"1000m"`` becomes ``"1"``."""
-    if isinstance(amounts, dict):
-        for name, value in amounts.items():
-            if amount(value) is not None:
-                amounts[name] = canonical(value)
+    if isinstance(quantities, dict):
+        for name, value in quantities.items():
+            if quantity_or_none(value) is not None:
+                quantities[name] = canonical_quantity(value)

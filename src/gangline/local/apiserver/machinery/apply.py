@@ -12,35 +12,35 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery.applied import laid_over, taken_off
+from gangline.local.apiserver.machinery.applied import merge_applied, remove_fields
 from gangline.local.apiserver.machinery.field_sets import (
     FieldPath,
     ListKeyError,
     Schema,
-    changes,
-    show,
+    diff_fields,
+    format_path,
 )
 from gangline.local.apiserver.machinery.ownership import (
     APPLY,
     UPDATE,
-    Entry,
-    before_first_apply,
-    entries_of,
-    entry_for,
+    ManagedFieldsEntry,
+    entry_before_first_apply,
+    parse_entries,
+    find_or_add_entry,
     managed_fields,
-    owned_by_applying,
-    stamp,
+    owned_fields,
+    format_entry_time,
     store_entries,
-    without_unowned,
+    ownable_fields,
 )
 from gangline.local.apiserver.machinery.schemas import Json
 
-__all__ = ["ApplyConflict", "ApplyError", "apply"]
+__all__ = ["ApplyConflict", "ApplyError", "server_side_apply"]
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 KUBECTL = "kubectl"
 
-Conflict: TypeAlias = tuple[Entry, FieldPath]
+FieldConflict: TypeAlias = tuple[ManagedFieldsEntry, FieldPath]
 
 
 class ApplyError(Exception):
@@ -54,16 +54,18 @@ class ApplyError(Exception):
 class ApplyConflict(Exception):
     """The configuration would change fields of other managers; HTTP 409, reason Conflict."""
 
-    def __init__(self, conflicts: Sequence[Conflict]) -> None:
+    def __init__(self, conflicts: Sequence[FieldConflict]) -> None:
         self.message = _conflict_message(conflicts)
         self.causes = [
-            StatusCause("FieldManagerConflict", f"conflict with {_described(entry)}", show(path))
+            StatusCause(
+                "FieldManagerConflict", f"conflict with {_manager_text(entry)}", format_path(path)
+            )
             for entry, path in conflicts
         ]
         super().__init__(self.message)
 
 
-def apply(
+def server_side_apply(
     live: Json | None,
     applied: Json,
     schema: Schema,
@@ -100,32 +102,36 @@ def _apply(
     force: bool,
     subresource: str,
 ) -> Json:
-    entries = entries_of(managed_fields(live))
+    entries = parse_entries(managed_fields(live))
     if live and not entries:
-        entries.append(before_first_apply(live, schema, now))
-    own = owned_by_applying(applied, schema)
+        entries.append(entry_before_first_apply(live, schema, now))
+    own = owned_fields(applied, schema)
     version = str(applied.get("apiVersion", ""))
-    mine = entry_for(entries, manager, APPLY, subresource, version)
+    mine = find_or_add_entry(entries, manager, APPLY, subresource, version)
     others = [entry for entry in entries if entry is not mine]
 
     kept = own.union(*(entry.fields for entry in others))
-    result = taken_off(laid_over(live, applied, schema), mine.fields - own, kept, schema)
+    result = remove_fields(merge_applied(live, applied, schema), mine.fields - own, kept, schema)
 
-    found = changes(live, result, schema)
-    changed = without_unowned(found.added | found.modified)
+    found = diff_fields(live, result, schema)
+    changed = ownable_fields(found.added | found.modified)
     conflicts = [(each, path) for each in others for path in sorted(each.fields & changed)]
-    if conflicts and not force and not _said_by_kubectl(live, schema, manager, conflicts):
+    if (
+        conflicts
+        and not force
+        and not _owned_by_client_side_apply(live, schema, manager, conflicts)
+    ):
         raise ApplyConflict(conflicts)
     for entry in others:
         entry.fields -= changed | found.removed
     if own != mine.fields or changed or found.removed:
-        mine.fields, mine.time = own, stamp(now)
+        mine.fields, mine.time = own, format_entry_time(now)
     store_entries(result, entries)
     return result
 
 
-def _said_by_kubectl(
-    live: Json, schema: Schema, manager: str, conflicts: Sequence[Conflict]
+def _owned_by_client_side_apply(
+    live: Json, schema: Schema, manager: str, conflicts: Sequence[FieldConflict]
 ) -> bool:
     """Return True if all conflicts are with an earlier client-side ``kubectl apply``.
 
@@ -135,24 +141,24 @@ def _said_by_kubectl(
         return False
     try:
         last = json.loads(live["metadata"]["annotations"][LAST_APPLIED])
-        previous = owned_by_applying(last, schema)
+        previous = owned_fields(last, schema)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
     return all(entry.operation == UPDATE and path in previous for entry, path in conflicts)
 
 
-def _conflict_message(conflicts: Sequence[Conflict]) -> str:
+def _conflict_message(conflicts: Sequence[FieldConflict]) -> str:
     if len(conflicts) == 1:
         entry, path = conflicts[0]
-        return f"Apply failed with 1 conflict: conflict with {_described(entry)}: {show(path)}"
+        return f"Apply failed with 1 conflict: conflict with {_manager_text(entry)}: {format_path(path)}"
     paths: dict[str, list[str]] = {}
     for entry, path in conflicts:
-        paths.setdefault(_described(entry), []).append(f"- {show(path)}")
+        paths.setdefault(_manager_text(entry), []).append(f"- {format_path(path)}")
     lines = [line for each in sorted(paths) for line in (f"conflicts with {each}:", *paths[each])]
     return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
 
 
-def _described(entry: Entry) -> str:
+def _manager_text(entry: ManagedFieldsEntry) -> str:
     text = json.dumps(entry.manager)
     if entry.subresource:
         text += f' with subresource "{entry.subresource}"'

@@ -5,36 +5,41 @@ from typing import Any
 from gangline.api.autoscaling import METRIC_TYPES, TARGET_TYPES
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import indexed
-from gangline.local.apiserver.machinery.json_objects import objects, part
-from gangline.local.apiserver.machinery.name_rules import Causes, at_least, complaint, path_segment
-from gangline.local.apiserver.machinery.resource_validation import amount_causes
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.name_rules import (
+    Causes,
+    minimum_causes,
+    rule_causes,
+    check_path_segment,
+)
+from gangline.local.apiserver.machinery.resource_validation import quantity_causes
 from gangline.local.apiserver.machinery.schemas import Json
 
-SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
-LONGEST_WINDOW_S = 3600
-LONGEST_PERIOD_S = 1800
+METRIC_SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
+MAX_STABILIZATION_WINDOW_S = 3600
+MAX_POLICY_PERIOD_S = 1800
 
 
 def autoscaler_causes(obj: Json) -> Causes:
-    spec = part(obj, "spec")
+    spec = subobject(obj, "spec")
     low, high = spec.get("minReplicas"), spec.get("maxReplicas")
-    yield from at_least("spec.minReplicas", low, 1)
+    yield from minimum_causes("spec.minReplicas", low, 1)
     if isinstance(high, int) and high < 1:
         yield field_errors.invalid("spec.maxReplicas", high, "must be greater than 0")
     elif isinstance(high, int) and isinstance(low, int) and high < low:
         detail = "must be greater than or equal to `minReplicas`"
         yield field_errors.invalid("spec.maxReplicas", high, detail)
-    target = part(spec, "scaleTargetRef")
+    target = subobject(spec, "scaleTargetRef")
     for name in ("kind", "name"):
         value = target.get(name)
         if not value:
             yield field_errors.required(f"spec.scaleTargetRef.{name}")
-        yield from complaint(path_segment, f"spec.scaleTargetRef.{name}", value)
-    for index, metric in enumerate(objects(spec.get("metrics"))):
+        yield from rule_causes(check_path_segment, f"spec.scaleTargetRef.{name}", value)
+    for index, metric in enumerate(iter_objects(spec.get("metrics"))):
         yield from _metric(indexed("spec.metrics", index), metric)
     for direction in ("scaleUp", "scaleDown"):
         path = f"spec.behavior.{direction}"
-        yield from _rules(path, part(spec, "behavior", direction))
+        yield from _rules(path, subobject(spec, "behavior", direction))
 
 
 def _metric(path: str, metric: Json) -> Causes:
@@ -42,28 +47,28 @@ def _metric(path: str, metric: Json) -> Causes:
     if not kind:
         yield field_errors.required(f"{path}.type", "must specify a metric source type")
         return
-    if kind not in SOURCES:
+    if kind not in METRIC_SOURCES:
         yield field_errors.unsupported(f"{path}.type", kind, METRIC_TYPES)
         return
-    for source in SOURCES.values():
-        if source == SOURCES[kind] and source not in metric:
+    for source in METRIC_SOURCES.values():
+        if source == METRIC_SOURCES[kind] and source not in metric:
             detail = "must populate information for the given metric source"
             yield field_errors.required(f"{path}.{source}", detail)
-        elif source != SOURCES[kind] and source in metric:
+        elif source != METRIC_SOURCES[kind] and source in metric:
             detail = "must populate the given metric source only"
             yield field_errors.forbidden(f"{path}.{source}", detail)
-    given = part(metric, SOURCES[kind])
+    given = subobject(metric, METRIC_SOURCES[kind])
     if not given:
         return
-    yield from _target(f"{path}.{SOURCES[kind]}.target", part(given, "target"))
+    yield from _target(f"{path}.{METRIC_SOURCES[kind]}.target", subobject(given, "target"))
     if "esource" in kind:
-        yield from _resource(f"{path}.{SOURCES[kind]}", given)
+        yield from _resource(f"{path}.{METRIC_SOURCES[kind]}", given)
 
 
 def _resource(path: str, given: Json) -> Causes:
     if not given.get("name"):
         yield field_errors.required(f"{path}.name", "must specify a resource name")
-    target = part(given, "target")
+    target = subobject(given, "target")
     by_share, by_amount = "averageUtilization" in target, "averageValue" in target
     if not by_share and not by_amount:
         detail = "must set either a target raw value or a target utilization"
@@ -82,7 +87,7 @@ def _target(path: str, target: Json) -> Causes:
         yield field_errors.invalid(f"{path}.type", kind, detail)
     for name in ("value", "averageValue"):
         if name in target:
-            yield from amount_causes(f"{path}.{name}", target[name], positive=True)
+            yield from quantity_causes(f"{path}.{name}", target[name], positive=True)
     share: Any = target.get("averageUtilization")
     if share is not None and (not isinstance(share, int) or share < 1):
         # A value of autoscaling/v1 was converted: the schema did not check its type.
@@ -91,14 +96,14 @@ def _target(path: str, target: Json) -> Causes:
 
 def _rules(path: str, rules: Json) -> Causes:
     window = rules.get("stabilizationWindowSeconds")
-    yield from at_least(f"{path}.stabilizationWindowSeconds", window, 0)
-    if isinstance(window, int) and window > LONGEST_WINDOW_S:
-        detail = f"must be less than or equal to {LONGEST_WINDOW_S}"
+    yield from minimum_causes(f"{path}.stabilizationWindowSeconds", window, 0)
+    if isinstance(window, int) and window > MAX_STABILIZATION_WINDOW_S:
+        detail = f"must be less than or equal to {MAX_STABILIZATION_WINDOW_S}"
         yield field_errors.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
     choice = rules.get("selectPolicy")
     if choice is not None and choice not in ("Max", "Min", "Disabled"):
         yield field_errors.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
-    for index, policy in enumerate(objects(rules.get("policies"))):
+    for index, policy in enumerate(iter_objects(rules.get("policies"))):
         where = indexed(f"{path}.policies", index)
         if policy.get("type") not in ("Pods", "Percent"):
             yield field_errors.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
@@ -106,7 +111,7 @@ def _rules(path: str, rules: Json) -> Causes:
             if isinstance(amount := policy.get(name), int) and amount < 1:
                 yield field_errors.invalid(f"{where}.{name}", amount, "must be greater than zero")
         if isinstance(policy.get("periodSeconds"), int) and (
-            policy["periodSeconds"] > LONGEST_PERIOD_S
+            policy["periodSeconds"] > MAX_POLICY_PERIOD_S
         ):
-            detail = f"must be less than or equal to {LONGEST_PERIOD_S}"
+            detail = f"must be less than or equal to {MAX_POLICY_PERIOD_S}"
             yield field_errors.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)

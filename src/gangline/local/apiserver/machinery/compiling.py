@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-from gangline.local.apiserver.machinery.schemas import Json, expanded
+from gangline.local.apiserver.machinery.schemas import Json, expand_embedded
 
 T = TypeVar("T")
 
@@ -12,13 +12,13 @@ class SchemaCompiler(ABC, Generic[T]):
     """Base of compilers from schema nodes to closures. None stands for a node without any rule."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Json, T | None]] = {}
+        self._compiled: dict[int, tuple[Json, T | None]] = {}
 
     def compile(self, schema: Json) -> T | None:
-        cached = self._known.get(id(schema))
+        cached = self._compiled.get(id(schema))
         if cached is None:
             # The entry retains the schema: an id is unique only while its object lives.
-            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
+            cached = self._compiled[id(schema)] = (schema, self._compile(expand_embedded(schema)))
         return cached[1]
 
     @abstractmethod

@@ -5,13 +5,13 @@ from collections.abc import Collection
 from gangline.api import names
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects, part
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
-    at_least,
-    complaint,
+    minimum_causes,
+    rule_causes,
     name_causes,
-    one_of,
+    enum_causes,
     port_causes,
 )
 from gangline.local.apiserver.machinery.resource_validation import resource_causes
@@ -20,12 +20,12 @@ from gangline.local.apiserver.machinery.schemas import Json
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
-HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
 
 
 def container_causes(path: str, container: Json, volumes: Collection[str], init: bool) -> Causes:
-    yield from name_causes(names.dns_label, child(path, "name"), container.get("name"))
+    yield from name_causes(names.validate_dns_label, child(path, "name"), container.get("name"))
     image = container.get("image")
     if not image:
         yield field_errors.required(child(path, "image"))
@@ -33,13 +33,13 @@ def container_causes(path: str, container: Json, volumes: Collection[str], init:
         detail = "must not have leading or trailing whitespace"
         yield field_errors.invalid(child(path, "image"), image, detail)
     policy = container.get("imagePullPolicy")
-    yield from one_of(child(path, "imagePullPolicy"), policy, PULL_POLICIES)
+    yield from enum_causes(child(path, "imagePullPolicy"), policy, PULL_POLICIES)
     messages = container.get("terminationMessagePolicy")
-    yield from one_of(child(path, "terminationMessagePolicy"), messages, MESSAGE_POLICIES)
+    yield from enum_causes(child(path, "terminationMessagePolicy"), messages, MESSAGE_POLICIES)
     yield from _port_causes(child(path, "ports"), container)
     yield from _env_causes(path, container)
     yield from _mount_causes(child(path, "volumeMounts"), container, volumes)
-    yield from resource_causes(child(path, "resources"), part(container, "resources"))
+    yield from resource_causes(child(path, "resources"), subobject(container, "resources"))
     yield from _restart_causes(path, container, init)
     yield from _probe_causes(path, container)
 
@@ -49,18 +49,18 @@ def _restart_causes(path: str, container: Json, init: bool) -> Causes:
     if policy is None:
         return
     if init:
-        yield from one_of(where, policy, ("Always",))
+        yield from enum_causes(where, policy, ("Always",))
     else:
         yield field_errors.forbidden(where, "may not be set for non-init containers")
 
 
 def _port_causes(path: str, container: Json) -> Causes:
     taken = set[object]()
-    for index, port in enumerate(objects(container.get("ports"))):
+    for index, port in enumerate(iter_objects(container.get("ports"))):
         where = indexed(path, index)
         name = port.get("name")
         if name:
-            yield from complaint(names.port_name, child(where, "name"), name)
+            yield from rule_causes(names.validate_port_name, child(where, "name"), name)
             if name in taken:
                 yield field_errors.duplicate(child(where, "name"), name)
             taken.add(name)
@@ -68,13 +68,13 @@ def _port_causes(path: str, container: Json) -> Causes:
             yield field_errors.required(child(where, "containerPort"))
         yield from port_causes(child(where, "containerPort"), port.get("containerPort") or None)
         yield from port_causes(child(where, "hostPort"), port.get("hostPort") or None)
-        yield from one_of(child(where, "protocol"), port.get("protocol"), PROTOCOLS)
+        yield from enum_causes(child(where, "protocol"), port.get("protocol"), PROTOCOLS)
 
 
 def _env_causes(path: str, container: Json) -> Causes:
-    for index, variable in enumerate(objects(container.get("env"))):
+    for index, variable in enumerate(iter_objects(container.get("env"))):
         where = indexed(child(path, "env"), index)
-        yield from name_causes(names.env_name, child(where, "name"), variable.get("name"))
+        yield from name_causes(names.validate_env_name, child(where, "name"), variable.get("name"))
         source = variable.get("valueFrom")
         if not isinstance(source, dict):
             continue
@@ -94,16 +94,16 @@ def _env_causes(path: str, container: Json) -> Causes:
         for name in ("configMapKeyRef", "secretKeyRef"):
             if isinstance(source.get(name), dict) and not source[name].get("key"):
                 yield field_errors.required(child(where, f"valueFrom.{name}.key"))
-    for index, source in enumerate(objects(container.get("envFrom"))):
+    for index, source in enumerate(iter_objects(container.get("envFrom"))):
         where = indexed(child(path, "envFrom"), index)
-        if (part(source, "configMapRef") or part(source, "secretRef")) == {}:
+        if (subobject(source, "configMapRef") or subobject(source, "secretRef")) == {}:
             detail = "must specify one of: `configMapRef` or `secretRef`"
             yield field_errors.invalid(where, "", detail)
 
 
 def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
     taken = set[object]()
-    for index, mount in enumerate(objects(container.get("volumeMounts"))):
+    for index, mount in enumerate(iter_objects(container.get("volumeMounts"))):
         where = indexed(path, index)
         name, target = mount.get("name"), mount.get("mountPath")
         if not name:
@@ -126,16 +126,16 @@ def _probe_causes(path: str, container: Json) -> Causes:
         probe, where = container.get(name), child(path, name)
         if not isinstance(probe, dict):
             continue
-        yield from _handler_causes(where, probe, HANDLERS)
+        yield from _handler_causes(where, probe, PROBE_HANDLERS)
         for field in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds"):
-            yield from at_least(child(where, field), probe.get(field), 0)
+            yield from minimum_causes(child(where, field), probe.get(field), 0)
         for field in ("successThreshold", "failureThreshold"):
-            yield from at_least(child(where, field), probe.get(field), 0)
+            yield from minimum_causes(child(where, field), probe.get(field), 0)
         times = probe.get("successThreshold", 1)
         if name != "readinessProbe" and times not in (0, 1):
             yield field_errors.invalid(child(where, "successThreshold"), times, "must be 1")
     for name in ("postStart", "preStop"):
-        hook = part(container, "lifecycle").get(name)
+        hook = subobject(container, "lifecycle").get(name)
         if isinstance(hook, dict):
             yield from _handler_causes(child(path, f"lifecycle.{name}"), hook, HOOK_HANDLERS)
 

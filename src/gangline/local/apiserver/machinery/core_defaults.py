@@ -9,47 +9,47 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from gangline.api.admission import GROUP as ADMISSION
-from gangline.local.apiserver.machinery.amounts import canonicalize
-from gangline.local.apiserver.machinery.json_objects import fill, objects, part
+from gangline.local.apiserver.machinery.amounts import canonicalize_quantities
+from gangline.local.apiserver.machinery.json_objects import fill_absent, iter_objects, subobject
 from gangline.local.apiserver.machinery.pod_defaults import (
     canonicalize_pod_spec,
     default_pod,
     default_template,
 )
 from gangline.local.apiserver.machinery.quality import qos_class
-from gangline.local.apiserver.machinery.schemas import Json, copied
+from gangline.local.apiserver.machinery.schemas import Json, copy_json
 
-__all__ = ["apply_core_defaults", "apply_priority", "initial_status", "normalize"]
+__all__ = ["apply_builtin_defaults", "apply_priority", "initial_status", "normalize_builtin"]
 
 Defaulter: TypeAlias = Callable[[Json], None]
 
-SESSION_SECONDS = 10_800
+SESSION_AFFINITY_SECONDS = 10_800
 NAME_LABEL = "kubernetes.io/metadata.name"
 RBAC = "rbac.authorization.k8s.io"
-USUAL_METRIC: Json = {
+DEFAULT_METRIC: Json = {
     "type": "Resource",
     "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
 }
-PERCENT: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
-USUAL_RULES: Mapping[str, Json] = {
+PERCENT_POLICY: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+DEFAULT_SCALING_RULES: Mapping[str, Json] = {
     "scaleUp": {
         "stabilizationWindowSeconds": 0,
         "selectPolicy": "Max",
-        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT],
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT_POLICY],
     },
-    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT]},
+    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT_POLICY]},
 }
 
 
-def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
+def apply_builtin_defaults(group: str, kind: str, obj: Json) -> None:
     """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
-    normalize(group, kind, obj)
+    normalize_builtin(group, kind, obj)
     defaulter = DEFAULTERS.get((group, kind))
     if defaulter is not None:
         defaulter(obj)
 
 
-def normalize(group: str, kind: str, obj: Json) -> None:
+def normalize_builtin(group: str, kind: str, obj: Json) -> None:
     """Rewrite given values in the form in which they are stored, in place. Nothing is added.
 
     Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
@@ -58,15 +58,15 @@ def normalize(group: str, kind: str, obj: Json) -> None:
     """
     match (group, kind):
         case ("", "Pod"):
-            canonicalize_pod_spec(part(obj, "spec"))
+            canonicalize_pod_spec(subobject(obj, "spec"))
         case ("apps", "Deployment" | "ReplicaSet"):
-            canonicalize_pod_spec(part(obj, "spec", "template", "spec"))
+            canonicalize_pod_spec(subobject(obj, "spec", "template", "spec"))
         case ("", "PersistentVolume"):
-            canonicalize(part(obj, "spec").get("capacity"))
+            canonicalize_quantities(subobject(obj, "spec").get("capacity"))
         case ("", "PersistentVolumeClaim"):
-            canonicalize(part(obj, "spec", "resources").get("requests"))
+            canonicalize_quantities(subobject(obj, "spec", "resources").get("requests"))
         case ("", "Secret"):
-            _encode_texts(obj)
+            _encode_string_data(obj)
 
 
 def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
@@ -74,7 +74,7 @@ def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json |
 
     Returns False if the named class does not exist. Kubernetes refuses such a pod.
     """
-    spec = part(pod, "spec")
+    spec = subobject(pod, "spec")
     name = spec.get("priorityClassName")
     chosen = classes.get(name) if name else default_class
     if chosen is None:
@@ -89,7 +89,7 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
     """Return the status of a new object of a built-in kind, or None if the kind has none."""
     match (group, kind):
         case ("", "Pod"):
-            return {"phase": "Pending", "qosClass": qos_class(part(obj, "spec"))}
+            return {"phase": "Pending", "qosClass": qos_class(subobject(obj, "spec"))}
         case ("", "Namespace"):
             return {"phase": "Active"}
         case ("", "PersistentVolume" | "PersistentVolumeClaim"):
@@ -104,125 +104,130 @@ def initial_status(group: str, kind: str, obj: Json) -> Json | None:
 
 
 def _service(obj: Json) -> None:
-    spec = part(obj, "spec")
-    fill(spec, {"type": "ClusterIP", "sessionAffinity": "None"})
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"type": "ClusterIP", "sessionAffinity": "None"})
     if spec["sessionAffinity"] == "ClientIP":
-        fill(spec, {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": SESSION_SECONDS}}})
+        fill_absent(
+            spec,
+            {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": SESSION_AFFINITY_SECONDS}}},
+        )
     if spec["type"] in ("NodePort", "LoadBalancer"):
-        fill(spec, {"externalTrafficPolicy": "Cluster"})
+        fill_absent(spec, {"externalTrafficPolicy": "Cluster"})
     if spec["type"] != "ExternalName":
-        fill(spec, {"internalTrafficPolicy": "Cluster"})
-    for port in objects(spec.get("ports")):
-        fill(port, {"protocol": "TCP"})
+        fill_absent(spec, {"internalTrafficPolicy": "Cluster"})
+    for port in iter_objects(spec.get("ports")):
+        fill_absent(port, {"protocol": "TCP"})
         # In a Service, zero and the empty string mean an absent value.
         if port.get("targetPort") in (None, 0, "") and "port" in port:
             port["targetPort"] = port["port"]
 
 
 def _endpoints(obj: Json) -> None:
-    for subset in objects(obj.get("subsets")):
-        for port in objects(subset.get("ports")):
-            fill(port, {"protocol": "TCP"})
+    for subset in iter_objects(obj.get("subsets")):
+        for port in iter_objects(subset.get("ports")):
+            fill_absent(port, {"protocol": "TCP"})
 
 
 def _endpoint_slice(obj: Json) -> None:
     # kubectl describe fails on services whose slices have ports without a name.
-    for port in objects(obj.get("ports")):
-        fill(port, {"name": "", "protocol": "TCP"})
+    for port in iter_objects(obj.get("ports")):
+        fill_absent(port, {"name": "", "protocol": "TCP"})
 
 
 def _deployment(obj: Json) -> None:
-    spec = part(obj, "spec")
-    fill(spec, {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
-    fill(spec, {"strategy": {}})
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
+    fill_absent(spec, {"strategy": {}})
     if isinstance(strategy := spec["strategy"], dict):
-        fill(strategy, {"type": "RollingUpdate"})
+        fill_absent(strategy, {"type": "RollingUpdate"})
         if strategy["type"] == "RollingUpdate":
-            fill(strategy, {"rollingUpdate": {}})
-            fill(part(strategy, "rollingUpdate"), {"maxUnavailable": "25%", "maxSurge": "25%"})
-    default_template(part(spec, "template"))
+            fill_absent(strategy, {"rollingUpdate": {}})
+            fill_absent(
+                subobject(strategy, "rollingUpdate"), {"maxUnavailable": "25%", "maxSurge": "25%"}
+            )
+    default_template(subobject(spec, "template"))
 
 
 def _replica_set(obj: Json) -> None:
-    spec = part(obj, "spec")
-    fill(spec, {"replicas": 1})
-    default_template(part(spec, "template"))
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"replicas": 1})
+    default_template(subobject(spec, "template"))
 
 
 def _namespace(obj: Json) -> None:
-    fill(obj, {"spec": {}})
+    fill_absent(obj, {"spec": {}})
     if isinstance(obj["spec"], dict):
-        fill(obj["spec"], {"finalizers": ["kubernetes"]})
-    metadata = part(obj, "metadata")
+        fill_absent(obj["spec"], {"finalizers": ["kubernetes"]})
+    metadata = subobject(obj, "metadata")
     if name := metadata.get("name"):
-        fill(metadata, {"labels": {}})
-        part(metadata, "labels").setdefault(NAME_LABEL, name)
+        fill_absent(metadata, {"labels": {}})
+        subobject(metadata, "labels").setdefault(NAME_LABEL, name)
 
 
 def _secret(obj: Json) -> None:
-    fill(obj, {"type": "Opaque"})
+    fill_absent(obj, {"type": "Opaque"})
 
 
-def _encode_texts(obj: Json) -> None:
+def _encode_string_data(obj: Json) -> None:
     texts = obj.get("stringData")
     if isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values()):
         del obj["stringData"]
         encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         if encoded:
-            obj["data"] = {**part(obj, "data"), **encoded}
+            obj["data"] = {**subobject(obj, "data"), **encoded}
 
 
 def _persistent_volume(obj: Json) -> None:
-    spec = part(obj, "spec")
-    fill(spec, {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"})
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"})
     if isinstance(spec.get("hostPath"), dict):
-        fill(spec["hostPath"], {"type": ""})
+        fill_absent(spec["hostPath"], {"type": ""})
 
 
 def _claim(obj: Json) -> None:
-    fill(part(obj, "spec"), {"volumeMode": "Filesystem"})
+    fill_absent(subobject(obj, "spec"), {"volumeMode": "Filesystem"})
 
 
 def _binding(obj: Json) -> None:
-    if reference := part(obj, "roleRef"):
-        fill(reference, {"apiGroup": RBAC})
-    for subject in objects(obj.get("subjects")):
+    if reference := subobject(obj, "roleRef"):
+        fill_absent(reference, {"apiGroup": RBAC})
+    for subject in iter_objects(obj.get("subjects")):
         if subject.get("kind") in ("User", "Group"):
-            fill(subject, {"apiGroup": RBAC})
+            fill_absent(subject, {"apiGroup": RBAC})
 
 
 def _definition(obj: Json) -> None:
-    spec = part(obj, "spec")
-    fill(spec, {"conversion": {"strategy": "None"}})
-    names = part(spec, "names")
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"conversion": {"strategy": "None"}})
+    names = subobject(spec, "names")
     if isinstance(kind := names.get("kind"), str):
-        fill(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
+        fill_absent(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
 
 
 def _priority_class(obj: Json) -> None:
-    fill(obj, {"preemptionPolicy": "PreemptLowerPriority"})
+    fill_absent(obj, {"preemptionPolicy": "PreemptLowerPriority"})
 
 
 def _storage_class(obj: Json) -> None:
-    fill(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
+    fill_absent(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
 
 def _autoscaler(obj: Json) -> None:
-    spec = part(obj, "spec")
-    fill(spec, {"minReplicas": 1})
+    spec = subobject(obj, "spec")
+    fill_absent(spec, {"minReplicas": 1})
     if not spec.get("metrics"):
-        spec["metrics"] = [copied(USUAL_METRIC)]
+        spec["metrics"] = [copy_json(DEFAULT_METRIC)]
     behavior = spec.get("behavior")
     if isinstance(behavior, dict):
-        for direction, rules in USUAL_RULES.items():
-            fill(behavior, {direction: {}})
-            fill(part(behavior, direction), copied(rules))
+        for direction, rules in DEFAULT_SCALING_RULES.items():
+            fill_absent(behavior, {direction: {}})
+            fill_absent(subobject(behavior, direction), copy_json(rules))
 
 
 def _webhooks(obj: Json) -> None:
     mutating = obj.get("kind") == "MutatingWebhookConfiguration"
-    for hook in objects(obj.get("webhooks")):
-        fill(
+    for hook in iter_objects(obj.get("webhooks")):
+        fill_absent(
             hook,
             {
                 "failurePolicy": "Fail",
@@ -233,12 +238,12 @@ def _webhooks(obj: Json) -> None:
             },
         )
         if mutating:
-            fill(hook, {"reinvocationPolicy": "Never"})
-        for rule in objects(hook.get("rules")):
-            fill(rule, {"scope": "*"})
-        service = part(hook, "clientConfig").get("service")
+            fill_absent(hook, {"reinvocationPolicy": "Never"})
+        for rule in iter_objects(hook.get("rules")):
+            fill_absent(rule, {"scope": "*"})
+        service = subobject(hook, "clientConfig").get("service")
         if isinstance(service, dict):
-            fill(service, {"port": 443})
+            fill_absent(service, {"port": 443})
 
 
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {

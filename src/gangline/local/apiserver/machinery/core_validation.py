@@ -15,14 +15,14 @@ from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.autoscaler_validation import autoscaler_causes
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import part
+from gangline.local.apiserver.machinery.json_objects import subobject
 from gangline.local.apiserver.machinery.meta_validation import (
     metadata_causes,
     metadata_update_causes,
 )
-from gangline.local.apiserver.machinery.name_rules import Causes, at_least, one_of
+from gangline.local.apiserver.machinery.name_rules import Causes, minimum_causes, enum_causes
 from gangline.local.apiserver.machinery.pod_validation import pod_causes, pod_update_causes
-from gangline.local.apiserver.machinery.resource_validation import amount_causes
+from gangline.local.apiserver.machinery.resource_validation import quantity_causes
 from gangline.local.apiserver.machinery.schemas import Json
 from gangline.local.apiserver.machinery.service_validation import (
     service_causes,
@@ -42,11 +42,11 @@ UpdateValidator: TypeAlias = Callable[[Json, Json], Causes]
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 
-STORED_LIMIT = 1024 * 1024
+MAX_DATA_BYTES = 1024 * 1024
 """Maximum size of the values of a ConfigMap or a Secret, in bytes."""
-USER_PRIORITY_LIMIT = 1_000_000_000
+MAX_USER_PRIORITY = 1_000_000_000
 ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-NOT_SOURCES = frozenset(
+NON_SOURCE_FIELDS = frozenset(
     {
         "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
         "persistentVolumeReclaimPolicy", "storageClassName", "volumeMode",
@@ -71,51 +71,53 @@ def validate_update(
     An unchanged spec is not validated again: pods and claims allow few changes.
     """
     causes = list(metadata_update_causes(old, new))
-    if part(new, "metadata") != part(old, "metadata"):
+    if subobject(new, "metadata") != subobject(old, "metadata"):
         causes += metadata_causes(group, kind, new, namespaced)
     if subresource:
         return causes
     if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
         causes += update(old, new)
     validator = VALIDATORS.get((group, kind))
-    if validator is not None and _content(new) != _content(old):
+    if validator is not None and _without_metadata_and_status(new) != _without_metadata_and_status(
+        old
+    ):
         causes += validator(new)
     return causes
 
 
-def _content(obj: Json) -> Json:
+def _without_metadata_and_status(obj: Json) -> Json:
     return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
 
 
 def _pod(obj: Json) -> Causes:
-    yield from pod_causes("spec", part(obj, "spec"))
+    yield from pod_causes("spec", subobject(obj, "spec"))
 
 
 def _config_map(obj: Json) -> Causes:
-    yield from _stored_causes(obj, "data", "binaryData")
+    yield from _data_causes(obj, "data", "binaryData")
 
 
 def _secret(obj: Json) -> Causes:
-    yield from _stored_causes(obj, "data")
-    for key, value in part(obj, "data").items():
+    yield from _data_causes(obj, "data")
+    for key, value in subobject(obj, "data").items():
         if isinstance(value, str) and not _is_base64(value):
             yield field_errors.invalid(
                 indexed("data", key), "…", "must be base64; use stringData for text"
             )
 
 
-def _stored_causes(obj: Json, *fields: str) -> Causes:
+def _data_causes(obj: Json, *fields: str) -> Causes:
     size = 0
     for field in fields:
-        for key, value in part(obj, field).items():
+        for key, value in subobject(obj, field).items():
             size += len(value.encode()) if isinstance(value, str) else 0
             if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
                 detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
                 yield field_errors.invalid(indexed(field, key), key, detail)
             if len(key) > 253:
                 yield field_errors.too_long(indexed(field, key[:20] + "…"), 253, "characters")
-    if size > STORED_LIMIT:
-        yield field_errors.too_long("", STORED_LIMIT)
+    if size > MAX_DATA_BYTES:
+        yield field_errors.too_long("", MAX_DATA_BYTES)
 
 
 def _is_base64(text: str) -> bool:
@@ -126,7 +128,7 @@ def _is_base64(text: str) -> bool:
     return True
 
 
-def _stored_update(old: Json, new: Json) -> Causes:
+def _data_update(old: Json, new: Json) -> Causes:
     if old.get("type") != new.get("type") and "type" in old:
         yield field_errors.invalid("type", new.get("type"), "field is immutable")
     if old.get("immutable") is True:
@@ -138,18 +140,18 @@ def _stored_update(old: Json, new: Json) -> Causes:
 
 
 def _claim(obj: Json) -> Causes:
-    spec = part(obj, "spec")
+    spec = subobject(obj, "spec")
     yield from _access_mode_causes(spec)
-    requests = part(spec, "resources", "requests")
+    requests = subobject(spec, "resources", "requests")
     if "storage" not in requests:
         yield field_errors.required("spec.resources[storage]")
     else:
-        yield from amount_causes("spec.resources[storage]", requests["storage"], positive=True)
-    yield from one_of("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
+        yield from quantity_causes("spec.resources[storage]", requests["storage"], positive=True)
+    yield from enum_causes("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
 
 
 def _claim_update(old: Json, new: Json) -> Causes:
-    before, after = dict(part(old, "spec")), dict(part(new, "spec"))
+    before, after = dict(subobject(old, "spec")), dict(subobject(new, "spec"))
     for spec in (before, after):
         spec.pop("resources", None)
     if not before.get("volumeName"):
@@ -163,18 +165,18 @@ def _claim_update(old: Json, new: Json) -> Causes:
 
 
 def _volume(obj: Json) -> Causes:
-    spec = part(obj, "spec")
+    spec = subobject(obj, "spec")
     yield from _access_mode_causes(spec)
-    if "storage" not in part(spec, "capacity"):
+    if "storage" not in subobject(spec, "capacity"):
         yield field_errors.required("spec.capacity", "the capacity of storage must be given")
     else:
         capacity = spec["capacity"]["storage"]
-        yield from amount_causes("spec.capacity[storage]", capacity, positive=True)
-    if not [name for name in spec if name not in NOT_SOURCES and spec[name] is not None]:
+        yield from quantity_causes("spec.capacity[storage]", capacity, positive=True)
+    if not [name for name in spec if name not in NON_SOURCE_FIELDS and spec[name] is not None]:
         yield field_errors.required("spec", "must specify a volume type")
     policies = ("Delete", "Recycle", "Retain")
     policy = spec.get("persistentVolumeReclaimPolicy")
-    yield from one_of("spec.persistentVolumeReclaimPolicy", policy, policies)
+    yield from enum_causes("spec.persistentVolumeReclaimPolicy", policy, policies)
 
 
 def _access_mode_causes(spec: Json) -> Causes:
@@ -182,16 +184,16 @@ def _access_mode_causes(spec: Json) -> Causes:
     if not modes:
         yield field_errors.required("spec.accessModes", "at least 1 access mode is required")
     for mode in modes if isinstance(modes, list) else ():
-        yield from one_of("spec.accessModes", mode, ACCESS_MODES)
+        yield from enum_causes("spec.accessModes", mode, ACCESS_MODES)
 
 
 def _priority_class(obj: Json) -> Causes:
-    name, value = str(part(obj, "metadata").get("name", "")), obj.get("value", 0)
-    if isinstance(value, int) and value > USER_PRIORITY_LIMIT and not name.startswith("system-"):
-        detail = f"maximum allowed value of a user defined priority is {USER_PRIORITY_LIMIT}"
+    name, value = str(subobject(obj, "metadata").get("name", "")), obj.get("value", 0)
+    if isinstance(value, int) and value > MAX_USER_PRIORITY and not name.startswith("system-"):
+        detail = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
         yield field_errors.forbidden("value", detail)
     policies = ("Never", "PreemptLowerPriority")
-    yield from one_of("preemptionPolicy", obj.get("preemptionPolicy"), policies)
+    yield from enum_causes("preemptionPolicy", obj.get("preemptionPolicy"), policies)
 
 
 def _priority_class_update(old: Json, new: Json) -> Causes:
@@ -201,19 +203,19 @@ def _priority_class_update(old: Json, new: Json) -> Causes:
 
 
 def _lease(obj: Json) -> Causes:
-    spec = part(obj, "spec")
-    yield from at_least("spec.leaseDurationSeconds", spec.get("leaseDurationSeconds"), 1)
-    yield from at_least("spec.leaseTransitions", spec.get("leaseTransitions"), 0)
+    spec = subobject(obj, "spec")
+    yield from minimum_causes("spec.leaseDurationSeconds", spec.get("leaseDurationSeconds"), 1)
+    yield from minimum_causes("spec.leaseTransitions", spec.get("leaseTransitions"), 0)
 
 
 def _node(obj: Json) -> Causes:
-    for index, taint in enumerate(part(obj, "spec").get("taints") or []):
+    for index, taint in enumerate(subobject(obj, "spec").get("taints") or []):
         where = indexed("spec.taints", index)
         effect: Any = taint.get("effect") if isinstance(taint, dict) else None
         if not effect:
             yield field_errors.required(child(where, "effect"))
         effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-        yield from one_of(child(where, "effect"), effect, effects)
+        yield from enum_causes(child(where, "effect"), effect, effects)
 
 
 VALIDATORS: Mapping[tuple[str, str], Validator] = {
@@ -233,10 +235,10 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
-    ("", "ConfigMap"): _stored_update,
+    ("", "ConfigMap"): _data_update,
     ("", "PersistentVolumeClaim"): _claim_update,
     ("", "Pod"): pod_update_causes,
-    ("", "Secret"): _stored_update,
+    ("", "Secret"): _data_update,
     ("", "Service"): service_update_causes,
     ("apps", "Deployment"): selector_update_causes,
     ("apps", "ReplicaSet"): selector_update_causes,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gangline.local.apiserver.machinery.compiling import SchemaCompiler
-from gangline.local.apiserver.machinery.schemas import Json, copied, extra_values
+from gangline.local.apiserver.machinery.schemas import Json, copy_json, additional_properties
 
 Defaulter: TypeAlias = Callable[[Any], None]
 
@@ -15,13 +15,13 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
     def _compile(self, schema: Json) -> Defaulter | None:
         items = schema.get("items")
         if isinstance(items, dict):
-            return _of_list(self.compile(items))
-        extra = extra_values(schema)
+            return _list_defaulter(self.compile(items))
+        extra = additional_properties(schema)
         if "properties" not in schema and extra is not None:
-            return _of_map(self.compile(extra))
-        return self._of_object(schema.get("properties", {}))
+            return _map_defaulter(self.compile(extra))
+        return self._object_defaulter(schema.get("properties", {}))
 
-    def _of_object(self, properties: Json) -> Defaulter | None:
+    def _object_defaulter(self, properties: Json) -> Defaulter | None:
         absent = {name: of["default"] for name, of in properties.items() if "default" in of}
         nullable = frozenset(name for name in absent if properties[name].get("nullable"))
         compiled = ((name, self.compile(of)) for name, of in properties.items())
@@ -35,7 +35,7 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
             for name, default in absent.items():
                 # API convention: null in a field that is not nullable counts as absent.
                 if name not in value or (value[name] is None and name not in nullable):
-                    value[name] = copied(default)
+                    value[name] = copy_json(default)
             for name, of in inner:
                 if name in value:
                     of(value[name])
@@ -43,7 +43,7 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
         return apply
 
 
-def _of_list(inner: Defaulter | None) -> Defaulter | None:
+def _list_defaulter(inner: Defaulter | None) -> Defaulter | None:
     if inner is None:
         return None
 
@@ -55,7 +55,7 @@ def _of_list(inner: Defaulter | None) -> Defaulter | None:
     return apply
 
 
-def _of_map(inner: Defaulter | None) -> Defaulter | None:
+def _map_defaulter(inner: Defaulter | None) -> Defaulter | None:
     if inner is None:
         return None
 

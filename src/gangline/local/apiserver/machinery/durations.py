@@ -19,7 +19,7 @@ _STEPS = (
 )
 
 
-def human_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration such as ``45s``, ``5m12s``, ``3h`` or ``2d4h``."""
     if seconds <= -2:
         return "<invalid>"
@@ -42,11 +42,11 @@ def parse_time(text: object) -> datetime | None:
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
-def age(timestamp: object, now: datetime) -> str:
+def format_age(timestamp: object, now: datetime) -> str:
     """Return the time since ``timestamp``, or ``<unknown>`` if it is not a time."""
     parsed = parse_time(timestamp)
-    return human_duration((now - parsed).total_seconds()) if parsed else UNKNOWN
+    return format_duration((now - parsed).total_seconds()) if parsed else UNKNOWN
 
 
-def latest(timestamps: Iterable[object]) -> datetime | None:
+def latest_time(timestamps: Iterable[object]) -> datetime | None:
     return max(filter(None, map(parse_time, timestamps)), default=None)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 
-def ordered(
+def order_elements(
     merged: Sequence[Any],
-    told: Sequence[Any],
-    before: Sequence[Any],
+    patch_order: Sequence[Any],
+    server_order: Sequence[Any],
     identity: Callable[[Any], Hashable],
 ) -> list[Any]:
     """Return ``merged`` with the patched items in the order of the patch, the others in server
@@ -16,8 +16,10 @@ def ordered(
     The two sequences are zipped. An item that only the server has comes first if it stood before
     the next patched item; otherwise the patched item comes first.
     """
-    rank = {identity(item): place for place, item in reversed(list(enumerate(told)))}
-    place_before = {identity(item): place for place, item in reversed(list(enumerate(before)))}
+    rank = {identity(item): place for place, item in reversed(list(enumerate(patch_order)))}
+    place_before = {
+        identity(item): place for place, item in reversed(list(enumerate(server_order)))
+    }
     first = sorted(
         (item for item in merged if identity(item) in rank), key=lambda item: rank[identity(item)]
     )

@@ -26,7 +26,7 @@ __all__ = [
     "unsupported",
 ]
 
-VALUE_SHOWN = 300
+MAX_VALUE_CHARS = 300
 """Maximum number of characters of a wrong value in an error message."""
 
 
@@ -40,24 +40,24 @@ def indexed(path: str, index: int | str) -> str:
     return f"{path}[{index}]"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
-    if len(text) > VALUE_SHOWN:
-        return f"{text[:VALUE_SHOWN]}… ({len(text)} characters)"
+    if len(text) > MAX_VALUE_CHARS:
+        return f"{text[:MAX_VALUE_CHARS]}… ({len(text)} characters)"
     return text
 
 
-def _detailed(text: str, detail: str) -> str:
+def _with_detail(text: str, detail: str) -> str:
     return f"{text}: {detail}" if detail else text
 
 
 def required(path: str, detail: str = "") -> StatusCause:
-    return StatusCause("FieldValueRequired", _detailed("Required value", detail), path)
+    return StatusCause("FieldValueRequired", _with_detail("Required value", detail), path)
 
 
 def invalid(path: str, value: Any, detail: str) -> StatusCause:
     return StatusCause(
-        "FieldValueInvalid", _detailed(f"Invalid value: {_shown(value)}", detail), path
+        "FieldValueInvalid", _with_detail(f"Invalid value: {_format_value(value)}", detail), path
     )
 
 
@@ -68,12 +68,12 @@ def type_invalid(path: str, actual: str, expected: str) -> StatusCause:
 
 def unsupported(path: str, value: Any, allowed: Iterable[Any]) -> StatusCause:
     values = ", ".join(json.dumps(item, ensure_ascii=False) for item in allowed)
-    message = f"Unsupported value: {_shown(value)}: supported values: {values}"
+    message = f"Unsupported value: {_format_value(value)}: supported values: {values}"
     return StatusCause("FieldValueNotSupported", message, path)
 
 
 def duplicate(path: str, value: Any) -> StatusCause:
-    return StatusCause("FieldValueDuplicate", f"Duplicate value: {_shown(value)}", path)
+    return StatusCause("FieldValueDuplicate", f"Duplicate value: {_format_value(value)}", path)
 
 
 def forbidden(path: str, detail: str) -> StatusCause:
@@ -82,7 +82,7 @@ def forbidden(path: str, detail: str) -> StatusCause:
 
 
 def not_found(path: str, value: Any) -> StatusCause:
-    return StatusCause("FieldValueNotFound", f"Not found: {_shown(value)}", path)
+    return StatusCause("FieldValueNotFound", f"Not found: {_format_value(value)}", path)
 
 
 def too_long(path: str, limit: int, unit: str = "bytes") -> StatusCause:

@@ -42,7 +42,7 @@ def _date_time(value: Any) -> bool:
     return True
 
 
-def _whole_between(low: int, high: int) -> Callable[[Any], bool]:
+def _between(low: int, high: int) -> Callable[[Any], bool]:
     return lambda value: low <= value <= high
 
 
@@ -63,9 +63,9 @@ STRING_FORMATS: Mapping[str, Callable[[Any], bool]] = {
 """Tests of strings by format name. A format that is not listed is not checked."""
 
 NUMBER_FORMATS: Mapping[str, Callable[[Any], bool]] = {
-    "int32": _whole_between(-(2**31), 2**31 - 1),
-    "int64": _whole_between(-(2**63), 2**63 - 1),
-    "uint32": _whole_between(0, 2**32 - 1),
-    "uint64": _whole_between(0, 2**64 - 1),
+    "int32": _between(-(2**31), 2**31 - 1),
+    "int64": _between(-(2**63), 2**63 - 1),
+    "uint32": _between(0, 2**32 - 1),
+    "uint64": _between(0, 2**64 - 1),
 }
 """Tests of numbers by format name."""

@@ -10,20 +10,20 @@ from typing import Any
 from gangline.local.apiserver.machinery.schemas import Json
 
 
-def fill(target: Json, defaults: Mapping[str, Any]) -> None:
+def fill_absent(target: Json, defaults: Mapping[str, Any]) -> None:
     """Set absent fields in place."""
     for name, value in defaults.items():
         if target.get(name) is None:
             target[name] = value
 
 
-def objects(value: Any) -> Iterator[Json]:
+def iter_objects(value: Any) -> Iterator[Json]:
     """Yield the objects in a list. Yields nothing if the value is not a list."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))
 
 
-def part(target: Any, *names: str) -> Json:
+def subobject(target: Any, *names: str) -> Json:
     """Return the object at a path, or a new empty one if it is absent."""
     for name in names:
         target = target.get(name) if isinstance(target, dict) else None

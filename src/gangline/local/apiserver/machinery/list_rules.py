@@ -9,14 +9,14 @@ from gangline.local.apiserver.machinery.schemas import (
     LIST_TYPE,
     MAP_KEYS,
     Json,
-    Path,
+    ParentPath,
     Segment,
-    render,
+    format_field_path,
 )
-from gangline.local.apiserver.machinery.value_rules import Rule
+from gangline.local.apiserver.machinery.value_rules import ValueRule
 
 
-def list_rule(schema: Json) -> list[Rule]:
+def list_rule(schema: Json) -> list[ValueRule]:
     """Return the uniqueness rule of a list schema as a list of at most one rule."""
     if "x-kubernetes-patch-strategy" in schema:
         # Keys of built-in lists only guide merges. Code checks uniqueness where it is
@@ -39,8 +39,8 @@ def _key_of(item: Any, defaults: Json) -> Json | None:
     return {name: value for name, value in key.items() if value is not None} or None
 
 
-def _unique(identity: Any) -> Rule:
-    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+def _unique(identity: Any) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if len(value) < 2:
             return
         seen: set[str] = set()
@@ -50,7 +50,9 @@ def _unique(identity: Any) -> Rule:
                 continue  # a missing key is reported as a required field
             text = key if isinstance(key, str) else json.dumps(key, sort_keys=True)
             if text in seen:
-                causes.append(field_errors.duplicate(render((parent, segment), index), key))
+                causes.append(
+                    field_errors.duplicate(format_field_path((parent, segment), index), key)
+                )
             seen.add(text)
 
     return rule

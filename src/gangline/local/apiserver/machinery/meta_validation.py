@@ -5,41 +5,41 @@ from collections.abc import Mapping
 from gangline.api import names
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects, part
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
-    Rule,
+    NameRule,
     annotation_causes,
-    complaint,
+    rule_causes,
     label_causes,
-    path_segment,
+    check_path_segment,
 )
 from gangline.local.apiserver.machinery.schemas import Json
 
 RBAC = "rbac.authorization.k8s.io"
 
-NAME_RULES: Mapping[tuple[str, str], Rule] = {
-    ("", "Namespace"): names.dns_label,
-    ("", "Service"): names.dns_service,
-    (RBAC, "ClusterRole"): path_segment,
-    (RBAC, "ClusterRoleBinding"): path_segment,
-    (RBAC, "Role"): path_segment,
-    (RBAC, "RoleBinding"): path_segment,
+NAME_RULES: Mapping[tuple[str, str], NameRule] = {
+    ("", "Namespace"): names.validate_dns_label,
+    ("", "Service"): names.validate_service_name,
+    (RBAC, "ClusterRole"): check_path_segment,
+    (RBAC, "ClusterRoleBinding"): check_path_segment,
+    (RBAC, "Role"): check_path_segment,
+    (RBAC, "RoleBinding"): check_path_segment,
 }
 """Kinds whose names need not be DNS subdomains."""
 
 
 def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Causes:
-    metadata = part(obj, "metadata")
-    rule = NAME_RULES.get((group, kind), names.dns_subdomain)
+    metadata = subobject(obj, "metadata")
+    rule = NAME_RULES.get((group, kind), names.validate_dns_subdomain)
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if not name and not prefix:
         yield field_errors.required("metadata.name", "name or generateName is required")
     if name:
-        yield from complaint(rule, "metadata.name", name)
+        yield from rule_causes(rule, "metadata.name", name)
     elif isinstance(prefix, str):
         # The server appends letters and digits, so the prefix may end in a dash.
-        yield from complaint(rule, "metadata.generateName", prefix.rstrip("-.") or prefix)
+        yield from rule_causes(rule, "metadata.generateName", prefix.rstrip("-.") or prefix)
     if namespaced and not metadata.get("namespace"):
         yield field_errors.required("metadata.namespace")
     if not namespaced and metadata.get("namespace"):
@@ -48,11 +48,13 @@ def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Cause
     yield from annotation_causes("metadata.annotations", metadata.get("annotations"))
     yield from _owner_causes(metadata)
     for index, finalizer in enumerate(metadata.get("finalizers") or []):
-        yield from complaint(names.label_key, indexed("metadata.finalizers", index), finalizer)
+        yield from rule_causes(
+            names.validate_label_key, indexed("metadata.finalizers", index), finalizer
+        )
 
 
 def metadata_update_causes(old: Json, new: Json) -> Causes:
-    before, after = part(old, "metadata"), part(new, "metadata")
+    before, after = subobject(old, "metadata"), subobject(new, "metadata")
     for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
         if name in after and after[name] != before.get(name):
             yield field_errors.invalid(f"metadata.{name}", after[name], "field is immutable")
@@ -68,7 +70,7 @@ def metadata_update_causes(old: Json, new: Json) -> Causes:
 
 def _owner_causes(metadata: Json) -> Causes:
     controllers = []
-    for index, owner in enumerate(objects(metadata.get("ownerReferences"))):
+    for index, owner in enumerate(iter_objects(metadata.get("ownerReferences"))):
         path = indexed("metadata.ownerReferences", index)
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):

@@ -9,52 +9,52 @@ from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child
 from gangline.local.apiserver.machinery.schemas import Json
 
-Rule: TypeAlias = Callable[[str], names.Complaint | None]
+NameRule: TypeAlias = Callable[[str], names.NameProblem | None]
 Causes: TypeAlias = Iterator[StatusCause]
 
-ANNOTATIONS_LIMIT = 256 * 1024
+MAX_ANNOTATION_BYTES = 256 * 1024
 """Maximum size of all annotations of an object, keys included, in bytes."""
 
 
-def path_segment(name: str) -> names.Complaint | None:
+def check_path_segment(name: str) -> names.NameProblem | None:
     """Check a name that must be a valid path segment, such as the name of a role."""
     if name in (".", "..") or "/" in name or "%" in name:
-        return names.Complaint(
+        return names.NameProblem(
             "is not a valid path segment", "use no '/' and no '%', nor '.' or '..'"
         )
     return None
 
 
-def complaint(rule: Rule, path: str, value: Any) -> Causes:
+def rule_causes(rule: NameRule, path: str, value: Any) -> Causes:
     """Yield the error of a rule for a text. Values of other types are left to the schema."""
     if isinstance(value, str) and (found := rule(value)) is not None:
         yield field_errors.invalid(path, value, f"{found.problem}; {found.remedy}")
 
 
-def name_causes(rule: Rule, path: str, value: Any) -> Causes:
+def name_causes(rule: NameRule, path: str, value: Any) -> Causes:
     """Yield the errors of a required name."""
     if value in (None, ""):
         yield field_errors.required(path)
     else:
-        yield from complaint(rule, path, value)
+        yield from rule_causes(rule, path, value)
 
 
 def label_causes(path: str, labels: Any) -> Causes:
     """Yield the errors of labels, or of ``matchLabels``."""
-    for key, value in _texts(labels):
-        yield from complaint(names.label_key, path, key)
-        yield from complaint(names.label_value, field_errors.indexed(path, key), value)
+    for key, value in _string_items(labels):
+        yield from rule_causes(names.validate_label_key, path, key)
+        yield from rule_causes(names.validate_label_value, field_errors.indexed(path, key), value)
 
 
 def annotation_causes(path: str, annotations: Any) -> Causes:
     """Yield the errors of annotations: their keys, and their total size."""
     size = 0
-    for key, value in _texts(annotations):
+    for key, value in _string_items(annotations):
         # Keys of annotations and labels follow the same rule.
-        yield from complaint(names.label_key, path, key)
+        yield from rule_causes(names.validate_label_key, path, key)
         size += len(key.encode()) + len(value.encode())
-    if size > ANNOTATIONS_LIMIT:
-        yield field_errors.too_long(path, ANNOTATIONS_LIMIT)
+    if size > MAX_ANNOTATION_BYTES:
+        yield field_errors.too_long(path, MAX_ANNOTATION_BYTES)
 
 
 def selector_causes(path: str, selector: Json) -> Causes:
@@ -63,7 +63,7 @@ def selector_causes(path: str, selector: Json) -> Causes:
         if not isinstance(term, dict):
             continue
         where = field_errors.indexed(child(path, "matchExpressions"), index)
-        yield from name_causes(names.label_key, child(where, "key"), term.get("key"))
+        yield from name_causes(names.validate_label_key, child(where, "key"), term.get("key"))
         operator, values = term.get("operator"), term.get("values")
         if operator in ("In", "NotIn") and not values:
             detail = "must be specified when `operator` is 'In' or 'NotIn'"
@@ -77,12 +77,12 @@ def selector_causes(path: str, selector: Json) -> Causes:
             )
 
 
-def one_of(path: str, value: Any, allowed: Iterable[str]) -> Causes:
+def enum_causes(path: str, value: Any, allowed: Iterable[str]) -> Causes:
     if value is not None and value not in allowed:
         yield field_errors.unsupported(path, value, allowed)
 
 
-def at_least(path: str, value: Any, low: int) -> Causes:
+def minimum_causes(path: str, value: Any, low: int) -> Causes:
     if isinstance(value, int) and not isinstance(value, bool) and value < low:
         yield field_errors.invalid(path, value, f"must be greater than or equal to {low}")
 
@@ -92,6 +92,6 @@ def port_causes(path: str, value: Any) -> Causes:
         yield field_errors.invalid(path, value, "must be between 1 and 65535, inclusive")
 
 
-def _texts(values: Any) -> Iterator[tuple[str, str]]:
+def _string_items(values: Any) -> Iterator[tuple[str, str]]:
     if isinstance(values, dict):
         yield from ((key, value) for key, value in values.items() if isinstance(value, str))

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gangline.local.apiserver.machinery.openapi_schemas import as_v2, as_v3
-from gangline.local.apiserver.machinery.schemas import OBJECT_META, Json, with_object_parts
+from gangline.local.apiserver.machinery.openapi_schemas import to_v2, to_v3
+from gangline.local.apiserver.machinery.schemas import OBJECT_META, Json, with_object_fields
 
 __all__ = ["OpenAPIEntry", "openapi_v2", "openapi_v3", "openapi_v3_index"]
 
@@ -53,7 +53,7 @@ class OpenAPIEntry:
         return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
 
     @property
-    def definition(self) -> str:
+    def definition_name(self) -> str:
         if self.group in _BUILT_IN or self.group.endswith(".k8s.io"):
             group = _BUILT_IN.get(self.group) or self.group.partition(".")[0]
             return f"io.k8s.api.{group}.{self.version}.{self.kind}"
@@ -61,21 +61,21 @@ class OpenAPIEntry:
         return f"{reversed_group}.{self.version}.{self.kind}"
 
     @property
-    def collection(self) -> str:
+    def collection_path(self) -> str:
         """The path of the objects of one namespace, or of all objects of a cluster-scoped kind."""
         scope = "/namespaces/{namespace}" if self.namespaced else ""
         return f"/{self.prefix}{scope}/{self.plural}"
 
     @property
-    def identity(self) -> Json:
+    def group_version_kind(self) -> Json:
         return {"group": self.group, "kind": self.kind, "version": self.version}
 
 
 def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> Json:
-    definitions: Json = {OBJECT_META_NAME: as_v2(OBJECT_META)}
+    definitions: Json = {OBJECT_META_NAME: to_v2(OBJECT_META)}
     paths: Json = {}
     for entry in entries:
-        definitions[entry.definition] = _named_schema(entry, as_v2, "#/definitions/")
+        definitions[entry.definition_name] = _named_schema(entry, to_v2, "#/definitions/")
         paths.update(_paths(entry, _operation_v2))
     return {
         "swagger": "2.0",
@@ -95,11 +95,11 @@ def openapi_v3_index(entries: Sequence[OpenAPIEntry]) -> Json:
 
 def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Json | None:
     """Return the document of one group and version, or None if it has no kinds."""
-    schemas: Json = {OBJECT_META_NAME: as_v3(OBJECT_META)}
+    schemas: Json = {OBJECT_META_NAME: to_v3(OBJECT_META)}
     paths: Json = {}
     for entry in entries:
         if (entry.group, entry.version) == (group, version):
-            schemas[entry.definition] = _named_schema(entry, as_v3, "#/components/schemas/")
+            schemas[entry.definition_name] = _named_schema(entry, to_v3, "#/components/schemas/")
             paths.update(_paths(entry, _operation_v3))
     if not paths:
         return None
@@ -112,7 +112,7 @@ def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Jso
 
 
 def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
-    complete = with_object_parts(dict(entry.schema))
+    complete = with_object_fields(dict(entry.schema))
     schema: Json = convert(complete)
     if "properties" in schema:
         reference = {"$ref": prefix + OBJECT_META_NAME}
@@ -120,7 +120,7 @@ def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
         # In version 3 a $ref must not have siblings, so a description needs an allOf wrapper.
         wrapped = {"allOf": [reference]} if prefix.startswith("#/components") else reference
         schema["properties"]["metadata"] = {**wrapped, "description": description}
-    return {**schema, GROUP_VERSION_KIND: [entry.identity]}
+    return {**schema, GROUP_VERSION_KIND: [entry.group_version_kind]}
 
 
 def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
@@ -128,8 +128,8 @@ def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
     item = {verb: operation(entry, verb) for verb in ("get", "put", "patch", "delete")}
     in_path = ["namespace"] if entry.namespaced else []
     found = {
-        entry.collection: {**collection, "parameters": _path_parameters(in_path, operation)},
-        entry.collection + "/{name}": {
+        entry.collection_path: {**collection, "parameters": _path_parameters(in_path, operation)},
+        entry.collection_path + "/{name}": {
             **item,
             "parameters": _path_parameters([*in_path, "name"], operation),
         },
@@ -160,27 +160,30 @@ def _query_parameters(verb: str, nested: bool) -> list[Json]:
 
 def _operation_v2(entry: OpenAPIEntry, verb: str) -> Json:
     return {
-        "operationId": f"{verb}{entry.definition}",
+        "operationId": f"{verb}{entry.definition_name}",
         "consumes": entry.patch_types if verb == "patch" else ["*/*"],
         "produces": ["application/json"],
         "parameters": _query_parameters(verb, nested=False),
         "responses": {
-            "200": {"description": "OK", "schema": {"$ref": f"#/definitions/{entry.definition}"}}
+            "200": {
+                "description": "OK",
+                "schema": {"$ref": f"#/definitions/{entry.definition_name}"},
+            }
         },
         "x-kubernetes-action": verb,
-        GROUP_VERSION_KIND: entry.identity,
+        GROUP_VERSION_KIND: entry.group_version_kind,
     }
 
 
 def _operation_v3(entry: OpenAPIEntry, verb: str) -> Json:
-    schema = {"$ref": f"#/components/schemas/{entry.definition}"}
+    schema = {"$ref": f"#/components/schemas/{entry.definition_name}"}
     body = {"content": {"application/json": {"schema": schema}}}
     return {
-        "operationId": f"{verb}{entry.definition}",
+        "operationId": f"{verb}{entry.definition_name}",
         "parameters": _query_parameters(verb, nested=True),
         "responses": {"200": {"description": "OK", **body}},
         "x-kubernetes-action": verb,
-        GROUP_VERSION_KIND: entry.identity,
+        GROUP_VERSION_KIND: entry.group_version_kind,
         **({"requestBody": body} if verb in ("post", "put") else {}),
         **({"requestBody": _patch_body(entry)} if verb == "patch" else {}),
     }

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from gangline.local.apiserver.machinery.schemas import (
     EMBEDDED,
     INT_OR_STRING,
-    PRESERVE,
+    PRESERVE_UNKNOWN,
     Json,
 )
 
@@ -26,11 +26,11 @@ _BOUNDS = frozenset(
 )  # fmt: skip
 
 
-def as_v2(schema: Json) -> Json:
+def to_v2(schema: Json) -> Json:
     if schema.get(INT_OR_STRING):
         return {**_described(schema), "type": "string", "format": "int-or-string"}
-    if schema.get(PRESERVE):
-        kept = {key: schema[key] for key in (PRESERVE, EMBEDDED) if key in schema}
+    if schema.get(PRESERVE_UNKNOWN):
+        kept = {key: schema[key] for key in (PRESERVE_UNKNOWN, EMBEDDED) if key in schema}
         of_type = {"type": "object"} if schema.get("type") == "object" else {}
         return {**_described(schema), **kept, **of_type}
     own = {key: value for key, value in schema.items() if key not in _NOT_IN_V2}
@@ -39,15 +39,15 @@ def as_v2(schema: Json) -> Json:
     if schema.get("nullable"):
         # Version 2 cannot express null, which bounds or an enum would exclude.
         own = {key: value for key, value in own.items() if key not in _BOUNDS | {"enum"}}
-    return _with_parts(own, as_v2)
+    return _with_parts(own, to_v2)
 
 
-def as_v3(schema: Json) -> Json:
+def to_v3(schema: Json) -> Json:
     """Return a schema in version 3, which differs only for int-or-string."""
     if schema.get(INT_OR_STRING):
         choices = [{"type": "integer"}, {"type": "string"}]
         return {**_described(schema), "format": "int-or-string", "oneOf": choices}
-    return _with_parts(dict(schema), as_v3)
+    return _with_parts(dict(schema), to_v3)
 
 
 def _described(schema: Json) -> Json:

@@ -15,20 +15,20 @@ from gangline.local.apiserver.machinery.field_sets import (
     FieldPath,
     ListKeyError,
     Schema,
-    changes,
-    decode,
-    encode,
+    diff_fields,
+    decode_fields,
+    encode_fields,
     field_set,
-    tree_of,
+    field_tree,
 )
 from gangline.local.apiserver.machinery.schemas import Json
 
 APPLY, UPDATE = "Apply", "Update"
 BEFORE_FIRST_APPLY = "before-first-apply"
-ANCIENT = "ancient-changes"
+ANCIENT_CHANGES = "ancient-changes"
 OWN_COMPONENTS = "gangline"
 MAX_UPDATE_MANAGERS = 10
-LONGEST_NAME = 128
+MAX_MANAGER_CHARS = 128
 
 _META = "f:metadata"
 _NOT_OWNED: set[FieldPath] = {("f:apiVersion",), ("f:kind",), (_META,)} | {
@@ -50,7 +50,7 @@ _NOT_OWNED: set[FieldPath] = {("f:apiVersion",), ("f:kind",), (_META,)} | {
 
 
 @dataclass(slots=True)
-class Entry:
+class ManagedFieldsEntry:
     """The fields of one manager. The first four fields identify the entry."""
 
     manager: str
@@ -60,24 +60,24 @@ class Entry:
     time: str
     fields: set[FieldPath]
 
-    def written(self) -> Json:
+    def to_json(self) -> Json:
         entry = {
             "manager": self.manager,
             "operation": self.operation,
             "apiVersion": self.api_version,
             "time": self.time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": encode(self.fields),
+            "fieldsV1": encode_fields(self.fields),
         }
         return {**entry, "subresource": self.subresource} if self.subresource else entry
 
 
-def manager_of(user_agent: str, field_manager: str = "") -> str:
+def manager_name(user_agent: str, field_manager: str = "") -> str:
     """Return the name of a writer: its field manager, else the program of its user agent."""
-    return (field_manager or user_agent.partition("/")[0] or "unknown")[:LONGEST_NAME]
+    return (field_manager or user_agent.partition("/")[0] or "unknown")[:MAX_MANAGER_CHARS]
 
 
-def worth_tracking(old: Json | None, manager: str) -> bool:
+def should_track(old: Json | None, manager: str) -> bool:
     """Return False for an update of our own components to an object without an applier."""
     if not manager.startswith(OWN_COMPONENTS):
         return True
@@ -100,29 +100,29 @@ def track_update(
     """
     sent = managed_fields(new)
     kept = sent or (managed_fields(old) if old is not None else [])
-    if not worth_tracking(old, manager) or sent == [{}]:
-        _store(new, [] if sent == [{}] else kept)
+    if not should_track(old, manager) or sent == [{}]:
+        _set_managed_fields(new, [] if sent == [{}] else kept)
         return
     try:
         if old is None and not kept:
-            _store(new, _of_creation(new, schema, manager, now, subresource))
+            _set_managed_fields(new, _creation_entries(new, schema, manager, now, subresource))
             return
-        found = changes(old if old is not None else {}, new, schema)
-        entries = entries_of(kept)
+        found = diff_fields(old if old is not None else {}, new, schema)
+        entries = parse_entries(kept)
         if not entries and old is not None:
-            entries = [before_first_apply(old, schema, now)]
+            entries = [entry_before_first_apply(old, schema, now)]
     except ListKeyError:
-        _store(new, kept)  # Validation reports such a list.
+        _set_managed_fields(new, kept)  # Validation reports such a list.
         return
-    changed = without_unowned(found.added | found.modified)
+    changed = ownable_fields(found.added | found.modified)
     api_version = str(new.get("apiVersion", ""))
-    mine = entry_for(entries, manager, UPDATE, subresource, api_version)
+    mine = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
     for entry in entries:
         entry.fields -= found.removed
         if entry is not mine:
             entry.fields -= changed
     if changed:
-        mine.time = stamp(now)
+        mine.time = format_entry_time(now)
         mine.fields |= changed
     store_entries(new, entries)
 
@@ -133,70 +133,76 @@ def managed_fields(obj: Json) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def entries_of(written: Iterable[Any]) -> list[Entry]:
+def parse_entries(values: Iterable[Any]) -> list[ManagedFieldsEntry]:
     """Parse managed fields. Invalid entries are ignored."""
     return [
-        Entry(
+        ManagedFieldsEntry(
             str(entry.get("manager", "")),
             str(entry.get("operation", "")),
             str(entry.get("apiVersion", "")),
             str(entry.get("subresource", "")),
             str(entry.get("time", "")),
-            decode(entry.get("fieldsV1")),
+            decode_fields(entry.get("fieldsV1")),
         )
-        for entry in written
+        for entry in values
         if isinstance(entry, dict) and entry.get("operation") in (APPLY, UPDATE)
     ]
 
 
-def entry_for(
-    entries: list[Entry], manager: str, operation: str, subresource: str, api_version: str
-) -> Entry:
+def find_or_add_entry(
+    entries: list[ManagedFieldsEntry],
+    manager: str,
+    operation: str,
+    subresource: str,
+    api_version: str,
+) -> ManagedFieldsEntry:
     """Return the entry of a manager. A missing entry is appended to ``entries``."""
     for entry in entries:
         same = (entry.manager, entry.operation) == (manager, operation)
         if same and entry.subresource == subresource:
             entry.api_version = api_version
             return entry
-    entries.append(Entry(manager, operation, api_version, subresource, "", set()))
+    entries.append(ManagedFieldsEntry(manager, operation, api_version, subresource, "", set()))
     return entries[-1]
 
 
-def before_first_apply(live: Json, schema: Schema, now: datetime) -> Entry:
+def entry_before_first_apply(live: Json, schema: Schema, now: datetime) -> ManagedFieldsEntry:
     """Return the entry for fields that were written while the object was not tracked."""
-    fields = owned_by_applying(live, schema)
+    fields = owned_fields(live, schema)
     version = str(live.get("apiVersion", ""))
-    return Entry(BEFORE_FIRST_APPLY, UPDATE, version, "", stamp(now), fields)
+    return ManagedFieldsEntry(
+        BEFORE_FIRST_APPLY, UPDATE, version, "", format_entry_time(now), fields
+    )
 
 
-def owned_by_applying(obj: Json, schema: Schema) -> set[FieldPath]:
+def owned_fields(obj: Json, schema: Schema) -> set[FieldPath]:
     """Return the fields that a manager owns after applying this object.
 
     Raises:
         ListKeyError: items of a keyed list lack a key or share one.
     """
-    return without_unowned(field_set(obj, schema))
+    return ownable_fields(field_set(obj, schema))
 
 
-def without_unowned(paths: set[FieldPath]) -> set[FieldPath]:
+def ownable_fields(paths: set[FieldPath]) -> set[FieldPath]:
     return {path for path in paths if path[:2] not in _NOT_OWNED}
 
 
-def store_entries(obj: Json, entries: Iterable[Entry]) -> None:
+def store_entries(obj: Json, entries: Iterable[ManagedFieldsEntry]) -> None:
     """Write entries into an object in place: appliers first, then by age, with a maximum count."""
-    live = _capped([entry for entry in entries if entry.fields])
+    live = _merge_old_updates([entry for entry in entries if entry.fields])
     live.sort(key=lambda entry: (entry.operation, entry.time, entry.manager, entry.subresource))
-    _store(obj, [entry.written() for entry in live])
+    _set_managed_fields(obj, [entry.to_json() for entry in live])
 
 
-def stamp(now: datetime) -> str:
+def format_entry_time(now: datetime) -> str:
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _of_creation(
+def _creation_entries(
     new: Json, schema: Schema, manager: str, now: datetime, subresource: str
 ) -> list[Any]:
-    tree = tree_of(new, schema)
+    tree = field_tree(new, schema)
     tree.pop(".", None)
     metadata = tree.get(_META, {})
     for path in _NOT_OWNED:
@@ -208,25 +214,29 @@ def _of_creation(
     if not metadata:
         tree.pop(_META, None)
     version = str(new.get("apiVersion", ""))
-    entry = Entry(manager, UPDATE, version, subresource, stamp(now), set())
-    return [{**entry.written(), "fieldsV1": tree}] if tree else []
+    entry = ManagedFieldsEntry(manager, UPDATE, version, subresource, format_entry_time(now), set())
+    return [{**entry.to_json(), "fieldsV1": tree}] if tree else []
 
 
-def _capped(entries: list[Entry]) -> list[Entry]:
+def _merge_old_updates(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
     updates = sorted((e for e in entries if e.operation == UPDATE), key=lambda entry: entry.time)
     surplus = len(updates) - MAX_UPDATE_MANAGERS
     if surplus <= 0:
         return entries
     old = [
-        entry for entry in updates if entry.manager == ANCIENT or entry in updates[: surplus + 1]
+        entry
+        for entry in updates
+        if entry.manager == ANCIENT_CHANGES or entry in updates[: surplus + 1]
     ]
     newest = old[-1]
     fields = set[FieldPath]().union(*(entry.fields for entry in old))
-    ancient = Entry(ANCIENT, UPDATE, newest.api_version, "", newest.time, fields)
+    ancient = ManagedFieldsEntry(
+        ANCIENT_CHANGES, UPDATE, newest.api_version, "", newest.time, fields
+    )
     return [*(entry for entry in entries if entry not in old), ancient]
 
 
-def _store(obj: Json, written: list[Any]) -> None:
+def _set_managed_fields(obj: Json, written: list[Any]) -> None:
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         return

@@ -11,7 +11,7 @@ import jsonpatch
 import jsonpointer
 import msgspec
 
-from gangline.local.apiserver.machinery.schemas import Json, copied
+from gangline.local.apiserver.machinery.schemas import Json, copy_json
 
 MAX_OPERATIONS = 10_000
 """Maximum number of operations in one JSON patch, as in Kubernetes."""
@@ -30,7 +30,7 @@ class PatchError(Exception):
         self.reason = reason
 
 
-def unprocessable(message: str) -> PatchError:
+def unprocessable_patch(message: str) -> PatchError:
     """Return the error of a well-formed patch that does not fit the document."""
     return PatchError(message, 422, "Invalid")
 
@@ -52,23 +52,23 @@ def json_patch(document: Json, operations: Any) -> Json:
         if not isinstance(operation, dict):
             raise PatchError(f"operation {number} of the JSON patch is not an object")
     try:
-        patched = _applied(document, operations)
+        patched = _apply_operations(document, operations)
     except (jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException) as error:
-        raise unprocessable(f"the JSON patch does not fit the object: {error}") from error
+        raise unprocessable_patch(f"the JSON patch does not fit the object: {error}") from error
     except jsonpatch.JsonPatchTestFailed as error:
-        raise unprocessable(f"a test of the JSON patch failed: {error}") from error
+        raise unprocessable_patch(f"a test of the JSON patch failed: {error}") from error
     except (jsonpatch.JsonPatchException, TypeError) as error:
         raise PatchError(f"the JSON patch is malformed: {error}") from error
     if not isinstance(patched, dict):
-        raise unprocessable("the result of the JSON patch is not an object")
+        raise unprocessable_patch("the result of the JSON patch is not an object")
     return patched
 
 
-def _applied(document: Json, operations: Sequence[Json]) -> Any:
+def _apply_operations(document: Json, operations: Sequence[Json]) -> Any:
     """Apply operations in turn. Copies are counted, since each may double the document."""
     if not any(operation.get("op") == "copy" for operation in operations):
         return jsonpatch.apply_patch(document, list(operations))
-    patched: Any = copied(document)
+    patched: Any = copy_json(document)
     left = MAX_COPIED_BYTES
     for operation in operations:
         source = operation.get("from")
@@ -89,7 +89,7 @@ def merge_patch(document: Json, patch: Any) -> Json:
     """
     if not isinstance(patch, dict):
         raise PatchError("a merge patch must be an object")
-    merged: Json = _merged(document, patch)
+    merged: Json = _merge(document, patch)
     return merged
 
 
@@ -101,30 +101,30 @@ def create_merge_patch(old: Json, new: Json) -> Json:
     patch: Json = {name: None for name in old if name not in new}
     for name, value in new.items():
         if name not in old:
-            patch[name] = copied(value)
+            patch[name] = copy_json(value)
         elif isinstance(value, dict) and isinstance(old[name], dict):
             if inner := create_merge_patch(old[name], value):
                 patch[name] = inner
-        elif not same_json(old[name], value):
-            patch[name] = copied(value)
+        elif not json_equal(old[name], value):
+            patch[name] = copy_json(value)
     return patch
 
 
-def same_json(left: Any, right: Any) -> bool:
+def json_equal(left: Any, right: Any) -> bool:
     """Compare two values as JSON, where ``true`` is not equal to ``1`` as it is in Python."""
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same_json(left[k], right[k]) for k in left)
+        return left.keys() == right.keys() and all(json_equal(left[k], right[k]) for k in left)
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same_json, left, right))
+        return len(left) == len(right) and all(map(json_equal, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
-def _merged(document: Any, patch: Any) -> Any:
+def _merge(document: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
-        return copied(patch)
+        return copy_json(patch)
     before = document if isinstance(document, dict) else {}
-    result = {name: copied(value) for name, value in before.items() if name not in patch}
+    result = {name: copy_json(value) for name, value in before.items() if name not in patch}
     for name, value in patch.items():
         if value is not None:
-            result[name] = _merged(before.get(name), value)
+            result[name] = _merge(before.get(name), value)
     return result

@@ -7,8 +7,8 @@ service account and the tolerations for failed nodes.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gangline.local.apiserver.machinery.amounts import canonicalize
-from gangline.local.apiserver.machinery.json_objects import fill, objects, part
+from gangline.local.apiserver.machinery.amounts import canonicalize_quantities
+from gangline.local.apiserver.machinery.json_objects import fill_absent, iter_objects, subobject
 from gangline.local.apiserver.machinery.schemas import Json
 
 SPEC_DEFAULTS: Mapping[str, Any] = {
@@ -27,29 +27,29 @@ PROBE_DEFAULTS: Mapping[str, Any] = {
     "successThreshold": 1,
     "failureThreshold": 3,
 }
-NODE_TROUBLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-NODE_TROUBLE_SECONDS = 300
-MODE = 0o644
-TOKEN_SECONDS = 3600
+NODE_FAILURE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+NODE_FAILURE_TOLERATION_SECONDS = 300
+DEFAULT_FILE_MODE = 0o644
+DEFAULT_TOKEN_SECONDS = 3600
 
 
 def all_containers(spec: Json) -> Iterator[Json]:
-    yield from objects(spec.get("initContainers"))
-    yield from objects(spec.get("containers"))
+    yield from iter_objects(spec.get("initContainers"))
+    yield from iter_objects(spec.get("containers"))
 
 
 def default_pod(pod: Json) -> None:
     """Set the defaults of a new pod in place."""
-    spec = part(pod, "spec")
+    spec = subobject(pod, "spec")
     if not spec:
         return
     default_pod_spec(spec)
-    fill(spec, {"enableServiceLinks": True, "serviceAccountName": "default"})
+    fill_absent(spec, {"enableServiceLinks": True, "serviceAccountName": "default"})
     # Older clients read the deprecated field.
     spec["serviceAccount"] = spec["serviceAccountName"]
     for container in all_containers(spec):
         _requests_from_limits(container)
-    _tolerate_node_trouble(spec)
+    _add_node_failure_tolerations(spec)
     if "priority" not in spec and "priorityClassName" not in spec:
         spec["priority"] = 0
         spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
@@ -57,28 +57,28 @@ def default_pod(pod: Json) -> None:
 
 def default_pod_spec(spec: Json) -> None:
     """Set the defaults that pods and pod templates share, in place."""
-    fill(spec, SPEC_DEFAULTS)
-    fill(spec, {"securityContext": {}})
+    fill_absent(spec, SPEC_DEFAULTS)
+    fill_absent(spec, {"securityContext": {}})
     for container in all_containers(spec):
         _default_container(container, host_network=spec.get("hostNetwork") is True)
-    for volume in objects(spec.get("volumes")):
+    for volume in iter_objects(spec.get("volumes")):
         _default_volume(volume)
 
 
 def default_template(template: Json) -> None:
-    if spec := part(template, "spec"):
+    if spec := subobject(template, "spec"):
         default_pod_spec(spec)
 
 
 def canonicalize_pod_spec(spec: Json) -> None:
     for container in all_containers(spec):
-        resources = part(container, "resources")
-        canonicalize(resources.get("limits"))
-        canonicalize(resources.get("requests"))
-    canonicalize(spec.get("overhead"))
+        resources = subobject(container, "resources")
+        canonicalize_quantities(resources.get("limits"))
+        canonicalize_quantities(resources.get("requests"))
+    canonicalize_quantities(spec.get("overhead"))
 
 
-def pull_policy(image: str) -> str:
+def default_pull_policy(image: str) -> str:
     """Return the default pull policy: ``Always`` for ``latest``, ``IfNotPresent`` for any other
     tag.
     """
@@ -90,38 +90,38 @@ def pull_policy(image: str) -> str:
 
 def _default_container(container: Json, host_network: bool) -> None:
     image = container.get("image")
-    policy = pull_policy(image) if isinstance(image, str) else "IfNotPresent"
-    fill(container, {**CONTAINER_DEFAULTS, "imagePullPolicy": policy})
-    fill(container, {"resources": {}})
-    for port in objects(container.get("ports")):
-        fill(port, {"protocol": "TCP"})
+    policy = default_pull_policy(image) if isinstance(image, str) else "IfNotPresent"
+    fill_absent(container, {**CONTAINER_DEFAULTS, "imagePullPolicy": policy})
+    fill_absent(container, {"resources": {}})
+    for port in iter_objects(container.get("ports")):
+        fill_absent(port, {"protocol": "TCP"})
         if host_network and "containerPort" in port:
-            fill(port, {"hostPort": port["containerPort"]})
-    for variable in objects(container.get("env")):
-        if field := part(variable, "valueFrom", "fieldRef"):
-            fill(field, {"apiVersion": "v1"})
+            fill_absent(port, {"hostPort": port["containerPort"]})
+    for variable in iter_objects(container.get("env")):
+        if field := subobject(variable, "valueFrom", "fieldRef"):
+            fill_absent(field, {"apiVersion": "v1"})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe := part(container, name):
+        if probe := subobject(container, name):
             # In a probe, zero means an absent value.
             probe.update(
                 {key: value for key, value in PROBE_DEFAULTS.items() if not probe.get(key)}
             )
-            _default_http(part(probe, "httpGet"))
+            _default_http(subobject(probe, "httpGet"))
     for hook in ("postStart", "preStop"):
-        _default_http(part(container, "lifecycle", hook, "httpGet"))
+        _default_http(subobject(container, "lifecycle", hook, "httpGet"))
 
 
 def _default_http(action: Json) -> None:
     if action:
-        fill(action, {"path": "/", "scheme": "HTTP"})
+        fill_absent(action, {"path": "/", "scheme": "HTTP"})
 
 
 def _requests_from_limits(container: Json) -> None:
-    resources = part(container, "resources")
-    if limits := part(resources, "limits"):
-        fill(resources, {"requests": {}})
+    resources = subobject(container, "resources")
+    if limits := subobject(resources, "limits"):
+        fill_absent(resources, {"requests": {}})
         if isinstance(resources["requests"], dict):
-            fill(resources["requests"], limits)
+            fill_absent(resources["requests"], limits)
 
 
 def _default_volume(volume: Json) -> None:
@@ -129,32 +129,32 @@ def _default_volume(volume: Json) -> None:
         volume["emptyDir"] = {}
     for kind in ("secret", "configMap", "projected", "downwardAPI"):
         if isinstance(volume.get(kind), dict):
-            fill(volume[kind], {"defaultMode": MODE})
+            fill_absent(volume[kind], {"defaultMode": DEFAULT_FILE_MODE})
     if isinstance(volume.get("hostPath"), dict):
-        fill(volume["hostPath"], {"type": ""})
-    _default_field_refs(part(volume, "downwardAPI"))
-    for source in objects(part(volume, "projected").get("sources")):
-        _default_field_refs(part(source, "downwardAPI"))
-        if token := part(source, "serviceAccountToken"):
-            fill(token, {"expirationSeconds": TOKEN_SECONDS})
-    if claim := part(volume, "ephemeral", "volumeClaimTemplate", "spec"):
-        fill(claim, {"volumeMode": "Filesystem"})
+        fill_absent(volume["hostPath"], {"type": ""})
+    _default_field_refs(subobject(volume, "downwardAPI"))
+    for source in iter_objects(subobject(volume, "projected").get("sources")):
+        _default_field_refs(subobject(source, "downwardAPI"))
+        if token := subobject(source, "serviceAccountToken"):
+            fill_absent(token, {"expirationSeconds": DEFAULT_TOKEN_SECONDS})
+    if claim := subobject(volume, "ephemeral", "volumeClaimTemplate", "spec"):
+        fill_absent(claim, {"volumeMode": "Filesystem"})
 
 
 def _default_field_refs(source: Json) -> None:
-    for item in objects(source.get("items")):
-        if field := part(item, "fieldRef"):
-            fill(field, {"apiVersion": "v1"})
+    for item in iter_objects(source.get("items")):
+        if field := subobject(item, "fieldRef"):
+            fill_absent(field, {"apiVersion": "v1"})
 
 
-def _tolerate_node_trouble(spec: Json) -> None:
+def _add_node_failure_tolerations(spec: Json) -> None:
     tolerations = spec.setdefault("tolerations", [])
     if not isinstance(tolerations, list):
         return
-    for key in NODE_TROUBLE:
-        if not any(_tolerates(toleration, key) for toleration in objects(tolerations)):
+    for key in NODE_FAILURE_TAINTS:
+        if not any(_tolerates(toleration, key) for toleration in iter_objects(tolerations)):
             toleration = {"key": key, "operator": "Exists", "effect": "NoExecute"}
-            tolerations.append({**toleration, "tolerationSeconds": NODE_TROUBLE_SECONDS})
+            tolerations.append({**toleration, "tolerationSeconds": NODE_FAILURE_TOLERATION_SECONDS})
 
 
 def _tolerates(toleration: Json, key: str) -> bool:

@@ -6,17 +6,17 @@ from gangline.api import names
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.container_validation import container_causes
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects, part
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
     annotation_causes,
-    at_least,
-    complaint,
+    minimum_causes,
+    rule_causes,
     label_causes,
     name_causes,
-    one_of,
+    enum_causes,
 )
-from gangline.local.apiserver.machinery.schemas import Json, copied
+from gangline.local.apiserver.machinery.schemas import Json, copy_json
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -31,11 +31,11 @@ IMMUTABLE = (
 def pod_causes(path: str, spec: Json) -> Causes:
     volumes = set[str]()
     yield from _volume_causes(child(path, "volumes"), spec, volumes)
-    if not list(objects(spec.get("containers"))):
+    if not list(iter_objects(spec.get("containers"))):
         yield field_errors.required(child(path, "containers"))
     taken = set[str]()
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(objects(spec.get(kind))):
+        for index, container in enumerate(iter_objects(spec.get(kind))):
             where = indexed(child(path, kind), index)
             name = container.get("name")
             if name and name in taken:
@@ -47,34 +47,36 @@ def pod_causes(path: str, spec: Json) -> Causes:
     yield from _toleration_causes(child(path, "tolerations"), spec)
     for name in ("hostname", "subdomain"):
         if spec.get(name):
-            yield from complaint(names.dns_label, child(path, name), spec[name])
+            yield from rule_causes(names.validate_dns_label, child(path, name), spec[name])
     for name in ("nodeName", "serviceAccountName", "priorityClassName"):
         if spec.get(name):
-            yield from complaint(names.dns_subdomain, child(path, name), spec[name])
+            yield from rule_causes(names.validate_dns_subdomain, child(path, name), spec[name])
 
 
 def template_causes(path: str, template: Json) -> Causes:
-    metadata, where = part(template, "metadata"), child(path, "metadata")
+    metadata, where = subobject(template, "metadata"), child(path, "metadata")
     yield from label_causes(child(where, "labels"), metadata.get("labels"))
     yield from annotation_causes(child(where, "annotations"), metadata.get("annotations"))
-    yield from pod_causes(child(path, "spec"), part(template, "spec"))
+    yield from pod_causes(child(path, "spec"), subobject(template, "spec"))
 
 
 def pod_update_causes(old: Json, new: Json) -> Causes:
-    before, after = copied(part(old, "spec")), copied(part(new, "spec"))
-    for index, container in enumerate(objects(after.get("containers"))):
+    before, after = copy_json(subobject(old, "spec")), copy_json(subobject(new, "spec"))
+    for index, container in enumerate(iter_objects(after.get("containers"))):
         if not container.get("image"):
             yield field_errors.required(indexed("spec.containers", index) + ".image")
     kept = after.get("tolerations") or []
     if any(toleration not in kept for toleration in before.get("tolerations") or []):
         detail = "existing toleration can not be modified except its tolerationSeconds"
-        if not _only_seconds_changed(objects(before.get("tolerations")), list(objects(kept))):
+        if not _only_seconds_changed(
+            iter_objects(before.get("tolerations")), list(iter_objects(kept))
+        ):
             yield field_errors.forbidden("spec.tolerations", detail)
     for spec in (before, after):
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
         for kind in ("containers", "initContainers"):
-            for container in objects(spec.get(kind)):
+            for container in iter_objects(spec.get(kind)):
                 container.pop("image", None)
     if before != after:
         changed = ", ".join(
@@ -92,22 +94,24 @@ def _only_seconds_changed(before: Iterable[Json], after: list[Json]) -> bool:
 
 
 def _policy_causes(path: str, spec: Json) -> Causes:
-    yield from one_of(child(path, "restartPolicy"), spec.get("restartPolicy"), RESTART_POLICIES)
-    yield from one_of(child(path, "dnsPolicy"), spec.get("dnsPolicy"), DNS_POLICIES)
-    if spec.get("dnsPolicy") == "None" and not part(spec, "dnsConfig").get("nameservers"):
+    yield from enum_causes(
+        child(path, "restartPolicy"), spec.get("restartPolicy"), RESTART_POLICIES
+    )
+    yield from enum_causes(child(path, "dnsPolicy"), spec.get("dnsPolicy"), DNS_POLICIES)
+    if spec.get("dnsPolicy") == "None" and not subobject(spec, "dnsConfig").get("nameservers"):
         detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
         yield field_errors.required(child(path, "dnsConfig.nameservers"), detail)
     grace = spec.get("terminationGracePeriodSeconds")
-    yield from at_least(child(path, "terminationGracePeriodSeconds"), grace, 0)
+    yield from minimum_causes(child(path, "terminationGracePeriodSeconds"), grace, 0)
     deadline = spec.get("activeDeadlineSeconds")
-    yield from at_least(child(path, "activeDeadlineSeconds"), deadline, 1)
+    yield from minimum_causes(child(path, "activeDeadlineSeconds"), deadline, 1)
 
 
 def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:
-    for index, volume in enumerate(objects(spec.get("volumes"))):
+    for index, volume in enumerate(iter_objects(spec.get("volumes"))):
         where = indexed(path, index)
         name = volume.get("name")
-        yield from name_causes(names.dns_label, child(where, "name"), name)
+        yield from name_causes(names.validate_dns_label, child(where, "name"), name)
         if name in found:
             yield field_errors.duplicate(child(where, "name"), name)
         found.add(str(name))
@@ -131,11 +135,11 @@ def _source_causes(where: str, volume: Json) -> Causes:
         if isinstance(volume.get(source), dict) and not volume[source].get(name):
             yield field_errors.required(child(where, f"{source}.{name}"))
     for source in ("configMap", "secret", "downwardAPI", "projected"):
-        mode = part(volume, source).get("defaultMode")
+        mode = subobject(volume, source).get("defaultMode")
         if isinstance(mode, int) and not 0 <= mode <= 0o777:
             detail = "must be a number between 0 and 0777 (octal), both inclusive"
             yield field_errors.invalid(child(where, f"{source}.defaultMode"), mode, detail)
-        for index, item in enumerate(objects(part(volume, source).get("items"))):
+        for index, item in enumerate(iter_objects(subobject(volume, source).get("items"))):
             for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
                 if not item.get(name):
                     yield field_errors.required(
@@ -147,20 +151,20 @@ def _source_causes(where: str, volume: Json) -> Causes:
 
 
 def _toleration_causes(path: str, spec: Json) -> Causes:
-    for index, toleration in enumerate(objects(spec.get("tolerations"))):
+    for index, toleration in enumerate(iter_objects(spec.get("tolerations"))):
         where = indexed(path, index)
         key, operator = toleration.get("key"), toleration.get("operator")
         if key:
-            yield from complaint(names.label_key, child(where, "key"), key)
+            yield from rule_causes(names.validate_label_key, child(where, "key"), key)
         elif operator != "Exists":
             detail = 'operator must be Exists when `key` is empty, which means "match all values"'
             yield field_errors.invalid(child(where, "operator"), operator, detail)
-        yield from one_of(child(where, "operator"), operator or None, ("Equal", "Exists"))
+        yield from enum_causes(child(where, "operator"), operator or None, ("Equal", "Exists"))
         if operator == "Exists" and toleration.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
             yield field_errors.invalid(child(where, "operator"), operator, detail)
         effect = toleration.get("effect")
-        yield from one_of(child(where, "effect"), effect or None, EFFECTS)
+        yield from enum_causes(child(where, "effect"), effect or None, EFFECTS)
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
             detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
             yield field_errors.invalid(child(where, "effect"), effect, detail)

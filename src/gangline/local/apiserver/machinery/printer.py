@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from gangline.local.apiserver.machinery.durations import age
-from gangline.local.apiserver.machinery.json_objects import part
+from gangline.local.apiserver.machinery.durations import format_age
+from gangline.local.apiserver.machinery.json_objects import subobject
 from gangline.local.apiserver.machinery.schemas import Json
 
 NONE = "<none>"
 
-Cells: TypeAlias = Callable[[Json, datetime], list[Any]]
+CellsFunction: TypeAlias = Callable[[Json, datetime], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column of a table. Only ``-o wide`` shows a column with a priority above zero."""
 
     name: str
@@ -35,48 +35,50 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Printer:
+class TablePrinter:
     """The columns of a kind, the cells of one object, and the conditions of its row."""
 
-    columns: tuple[Column, ...]
-    cells: Cells
+    columns: tuple[TableColumn, ...]
+    cells: CellsFunction
     conditions: Callable[[Json], list[Json]] = lambda obj: []
 
 
-NAME = Column("Name", format="name", description="The name of the object, unique in its namespace.")
-AGE = Column("Age", description="How long ago the object was created.")
+NAME = TableColumn(
+    "Name", format="name", description="The name of the object, unique in its namespace."
+)
+AGE = TableColumn("Age", description="How long ago the object was created.")
 
 
-def columns(*names: str) -> tuple[Column, ...]:
+def make_columns(*names: str) -> tuple[TableColumn, ...]:
     """Return text columns. ``Name`` and ``Age`` are predefined, ``+`` marks a wide column."""
     known = {"Name": NAME, "Age": AGE}
     return tuple(
-        known.get(name) or Column(name.removeprefix("+"), priority=int(name.startswith("+")))
+        known.get(name) or TableColumn(name.removeprefix("+"), priority=int(name.startswith("+")))
         for name in names
     )
 
 
-def name_of(obj: Json) -> str:
-    return str(part(obj, "metadata").get("name", ""))
+def object_name(obj: Json) -> str:
+    return str(subobject(obj, "metadata").get("name", ""))
 
 
-def created_age(obj: Json, now: datetime) -> str:
-    return age(part(obj, "metadata").get("creationTimestamp"), now)
+def object_age(obj: Json, now: datetime) -> str:
+    return format_age(subobject(obj, "metadata").get("creationTimestamp"), now)
 
 
-def deleting(obj: Json) -> bool:
-    return bool(part(obj, "metadata").get("deletionTimestamp"))
+def has_deletion_timestamp(obj: Json) -> bool:
+    return bool(subobject(obj, "metadata").get("deletionTimestamp"))
 
 
-def joined(values: Iterable[Any], separator: str = ",") -> str:
+def join_or_none(values: Iterable[Any], separator: str = ",") -> str:
     return separator.join(map(str, values)) or NONE
 
 
-def labels_text(labels: Any) -> str:
-    return joined(f"{k}={v}" for k, v in sorted(labels.items())) if labels else NONE
+def format_labels(labels: Any) -> str:
+    return join_or_none(f"{k}={v}" for k, v in sorted(labels.items())) if labels else NONE
 
 
-def selector_text(selector: Json) -> str:
+def format_selector(selector: Json) -> str:
     """Return a label selector in the notation of kubectl: ``a=b,c in (d,e),!f``."""
     terms = [f"{k}={v}" for k, v in sorted((selector.get("matchLabels") or {}).items())]
     for term in selector.get("matchExpressions") or []:
@@ -90,4 +92,4 @@ def selector_text(selector: Json) -> str:
                 terms.append(f"{key}")
             case "DoesNotExist":
                 terms.append(f"!{key}")
-    return joined(terms)
+    return join_or_none(terms)

@@ -18,39 +18,39 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gangline.local.apiserver.machinery.schemas import Json
 
-__all__ = ["MEDIA", "ProtobufError", "UnknownKind", "decode_body"]
+__all__ = ["MEDIA", "ProtobufError", "UnknownProtobufKind", "decode_protobuf"]
 
 MEDIA = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-DEEPEST = 100
+MAX_DEPTH = 100
 
-Piece: TypeAlias = int | bytes
+WireValue: TypeAlias = int | bytes
 
 
 class ProtobufError(ValueError):
     """The bytes are not a valid message; HTTP 400."""
 
 
-class UnknownKind(ProtobufError):
+class UnknownProtobufKind(ProtobufError):
     """The kind is not in the table; HTTP 415."""
 
 
-class Field(NamedTuple):
+class ProtobufField(NamedTuple):
     """The meaning of one field number."""
 
     name: str
-    kept: bool
-    many: str
+    keeps_zero: bool
+    container: str
     type: str
 
 
-def decode_body(body: bytes) -> Json:
+def decode_protobuf(body: bytes) -> Json:
     """Return the object in a body.
 
     Raises:
-        UnknownKind: the table does not contain the kind.
+        UnknownProtobufKind: the table does not contain the kind.
         ProtobufError: the bytes are not in this encoding.
     """
     if not body.startswith(MAGIC):
@@ -59,12 +59,12 @@ def decode_body(body: bytes) -> Json:
     type_, raw = dict(_fields(_bytes(envelope.get(1, b"")))), _bytes(envelope.get(2, b""))
     kind = _text(type_.get(2, b""))
     if kind not in _table():
-        raise UnknownKind(f"the kind {kind!r} has no protobuf table")
+        raise UnknownProtobufKind(f"the kind {kind!r} has no protobuf table")
     return {"apiVersion": _text(type_.get(1, b"")), "kind": kind, **_message(raw, kind, 0)}
 
 
 @cache
-def _table() -> Mapping[str, Mapping[int, Field]]:
+def _table() -> Mapping[str, Mapping[int, ProtobufField]]:
     package = resources.files("gangline.local.apiserver.machinery")
     table = json.loads(package.joinpath("protobuf_fields.json").read_text())
     return {
@@ -73,14 +73,14 @@ def _table() -> Mapping[str, Mapping[int, Field]]:
     }
 
 
-def _field(text: str) -> Field:
+def _field(text: str) -> ProtobufField:
     name, _, kind = text.partition(" ")
     many = kind[:2] if kind[:2] in ("[]", "{}") else ""
-    return Field(name.rstrip("?"), name.endswith("?"), many, kind.removeprefix(many))
+    return ProtobufField(name.rstrip("?"), name.endswith("?"), many, kind.removeprefix(many))
 
 
 def _message(raw: bytes, name: str, depth: int) -> Json:
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ProtobufError("the messages are nested too deep")
     fields = _table()[name]
     found: Json = {}
@@ -88,15 +88,15 @@ def _message(raw: bytes, name: str, depth: int) -> Json:
         field = fields.get(number)
         if field is None:
             continue
-        if field.many == "{}":
+        if field.container == "{}":
             entry = dict(_fields(_bytes(piece)))
             value = _value(entry.get(2, b""), field.type, depth)
             found.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
-        elif field.many:
+        elif field.container:
             found.setdefault(field.name, []).append(_value(piece, field.type, depth))
         elif not field.name:
             found.update(_value(piece, field.type, depth))
-        elif (value := _value(piece, field.type, depth)) not in _ZEROS or field.kept:
+        elif (value := _value(piece, field.type, depth)) not in _ZEROS or field.keeps_zero:
             found[field.name] = value
     return found
 
@@ -105,7 +105,7 @@ _ZEROS: tuple[Any, ...] = (None, "", 0, {}, [])
 """Values that Go writes for absent fields."""
 
 
-def _value(piece: Piece, kind: str, depth: int) -> Any:
+def _value(piece: WireValue, kind: str, depth: int) -> Any:
     match kind:
         case "s":
             return _text(piece)
@@ -160,26 +160,26 @@ _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
 """Messages whose JSON form is not an object of their fields."""
 
 
-def _text(piece: Piece) -> str:
+def _text(piece: WireValue) -> str:
     try:
         return _bytes(piece).decode()
     except UnicodeDecodeError:
         raise ProtobufError("a text is not UTF-8") from None
 
 
-def _bytes(piece: Piece) -> bytes:
+def _bytes(piece: WireValue) -> bytes:
     if not isinstance(piece, bytes):
         raise ProtobufError("expected a message or text, found a number")
     return piece
 
 
-def _number(piece: Piece) -> int:
+def _number(piece: WireValue) -> int:
     if not isinstance(piece, int):
         raise ProtobufError("expected a number, found a message or text")
     return piece
 
 
-def _fields(raw: bytes) -> Iterator[tuple[int, Piece]]:
+def _fields(raw: bytes) -> Iterator[tuple[int, WireValue]]:
     position = 0
     while position < len(raw):
         tag, position = _varint(raw, position)

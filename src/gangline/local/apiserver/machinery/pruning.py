@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 from gangline.local.apiserver.machinery.compiling import SchemaCompiler
 from gangline.local.apiserver.machinery.schemas import (
     Json,
-    Path,
+    ParentPath,
     Segment,
-    extra_values,
+    additional_properties,
     preserves_unknown,
-    render,
+    format_field_path,
 )
 
-Pruner: TypeAlias = Callable[[Any, Path, Segment, list[str], bool], None]
+Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str], bool], None]
 """Arguments: value, path of the parent, own segment, list of unknown paths, whether to remove."""
 
 
@@ -27,17 +27,17 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
     def _compile(self, schema: Json) -> Pruner | None:
         items = schema.get("items")
         if isinstance(items, dict):
-            return _of_list(self.compile(items))
-        extra = extra_values(schema)
+            return _list_pruner(self.compile(items))
+        extra = additional_properties(schema)
         if "properties" not in schema and extra is not None:
-            return _of_map(self.compile(extra))
+            return _map_pruner(self.compile(extra))
         if "properties" in schema:
-            return self._of_object(schema, extra)
+            return self._object_pruner(schema, extra)
         if schema.get("type") == "object" and not preserves_unknown(schema):
-            return self._of_object({**schema, "properties": {}}, extra)
+            return self._object_pruner({**schema, "properties": {}}, extra)
         return None
 
-    def _of_object(self, schema: Json, extra: Json | None) -> Pruner:
+    def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
         properties: Json = schema["properties"]
         known = {name: self.compile(of) for name, of in properties.items()}
         segments = {name: f".{name}" for name in properties}
@@ -46,7 +46,7 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         of_extra = self.compile(extra) if extra is not None else None
 
         def prune(
-            value: Any, parent: Path, segment: Segment, unknown: list[str], remove: bool
+            value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
         ) -> None:
             if not isinstance(value, dict):
                 return
@@ -63,7 +63,7 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
                     if of_extra is not None:
                         of_extra(child, path, f"[{name}]", unknown, remove)
                 elif not keep_unknown:
-                    unknown.append(render(path, f".{name}"))
+                    unknown.append(format_field_path(path, f".{name}"))
                     dropped.append(name)
             if remove:
                 for name in dropped:
@@ -72,11 +72,13 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         return prune
 
 
-def _of_list(inner: Pruner | None) -> Pruner | None:
+def _list_pruner(inner: Pruner | None) -> Pruner | None:
     if inner is None:
         return None
 
-    def prune(value: Any, parent: Path, segment: Segment, unknown: list[str], remove: bool) -> None:
+    def prune(
+        value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
+    ) -> None:
         if isinstance(value, list):
             path = (parent, segment)
             for index, item in enumerate(value):
@@ -85,11 +87,13 @@ def _of_list(inner: Pruner | None) -> Pruner | None:
     return prune
 
 
-def _of_map(inner: Pruner | None) -> Pruner | None:
+def _map_pruner(inner: Pruner | None) -> Pruner | None:
     if inner is None:
         return None
 
-    def prune(value: Any, parent: Path, segment: Segment, unknown: list[str], remove: bool) -> None:
+    def prune(
+        value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
+    ) -> None:
         if isinstance(value, dict):
             path = (parent, segment)
             for name, item in value.items():

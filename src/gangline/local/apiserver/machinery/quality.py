@@ -4,26 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from gangline.api.quantity import Quantity
-from gangline.local.apiserver.machinery.amounts import amount
-from gangline.local.apiserver.machinery.json_objects import part
+from gangline.local.apiserver.machinery.amounts import quantity_or_none
+from gangline.local.apiserver.machinery.json_objects import subobject
 from gangline.local.apiserver.machinery.pod_defaults import all_containers
 from gangline.local.apiserver.machinery.schemas import Json
 
-COMPUTE = ("cpu", "memory")
+COMPUTE_RESOURCES = ("cpu", "memory")
 
 
 def qos_class(spec: Json) -> str:
     """Return Guaranteed, Burstable or BestEffort, from the containers' requests and limits."""
-    resources = [part(container, "resources") for container in all_containers(spec)]
-    requests = [_amounts(part(each, "requests")) for each in resources]
-    limits = [_amounts(part(each, "limits")) for each in resources]
+    resources = [subobject(container, "resources") for container in all_containers(spec)]
+    requests = [_compute_quantities(subobject(each, "requests")) for each in resources]
+    limits = [_compute_quantities(subobject(each, "limits")) for each in resources]
     if not any((*requests, *limits)):
         return "BestEffort"
-    complete = all(len(each) == len(COMPUTE) for each in limits)
+    complete = all(len(each) == len(COMPUTE_RESOURCES) for each in limits)
     equal = all({**top, **low} == top for low, top in zip(requests, limits, strict=True))
     return "Guaranteed" if complete and equal else "Burstable"
 
 
-def _amounts(of: Mapping[str, Any]) -> dict[str, Quantity]:
-    found = {name: amount(of.get(name, 0)) for name in COMPUTE}
+def _compute_quantities(of: Mapping[str, Any]) -> dict[str, Quantity]:
+    found = {name: quantity_or_none(of.get(name, 0)) for name in COMPUTE_RESOURCES}
     return {name: value for name, value in found.items() if value}

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
 Segment: TypeAlias = str | int
-Path: TypeAlias = "tuple[Path, Segment] | None"
+ParentPath: TypeAlias = "tuple[ParentPath, Segment] | None"
 
 MAP_KEYS = "x-kubernetes-list-map-keys"
 LIST_TYPE = "x-kubernetes-list-type"
 MAP_TYPE = "x-kubernetes-map-type"
 INT_OR_STRING = "x-kubernetes-int-or-string"
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
+PRESERVE_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"
 
 _STRING: Json = {"type": "string"}
@@ -24,7 +24,7 @@ _NUMBER: Json = {"type": "integer", "format": "int64"}
 _TIME: Json = {"type": "string", "format": "date-time"}
 
 
-def _about(schema: Json, description: str) -> Json:
+def _with_description(schema: Json, description: str) -> Json:
     return {**schema, "description": description}
 
 
@@ -34,12 +34,14 @@ _OWNER: Json = {
     MAP_TYPE: "atomic",
     "required": ["apiVersion", "kind", "name", "uid"],
     "properties": {
-        "apiVersion": _about(_STRING, "API version of the owner."),
-        "kind": _about(_STRING, "Kind of the owner."),
-        "name": _about(_STRING, "Name of the owner."),
-        "uid": _about(_STRING, "UID of the owner."),
-        "controller": _about({"type": "boolean"}, "Whether the owner manages this object."),
-        "blockOwnerDeletion": _about(
+        "apiVersion": _with_description(_STRING, "API version of the owner."),
+        "kind": _with_description(_STRING, "Kind of the owner."),
+        "name": _with_description(_STRING, "Name of the owner."),
+        "uid": _with_description(_STRING, "UID of the owner."),
+        "controller": _with_description(
+            {"type": "boolean"}, "Whether the owner manages this object."
+        ),
+        "blockOwnerDeletion": _with_description(
             {"type": "boolean"}, "Whether a foreground deletion of the owner waits for this one."
         ),
     },
@@ -48,13 +50,15 @@ _ENTRY: Json = {
     "type": "object",
     "description": "The fields of one manager.",
     "properties": {
-        "manager": _about(_STRING, "Name of the writer."),
-        "operation": _about(_STRING, "How it wrote: Apply or Update."),
-        "apiVersion": _about(_STRING, "API version of the field names."),
-        "time": _about(_TIME, "When the fields of the entry last changed."),
-        "fieldsType": _about(_STRING, "Format of the fields: FieldsV1."),
-        "fieldsV1": _about({"type": "object", PRESERVE: True}, "The fields, as a tree."),
-        "subresource": _about(_STRING, "Written subresource, if any."),
+        "manager": _with_description(_STRING, "Name of the writer."),
+        "operation": _with_description(_STRING, "How it wrote: Apply or Update."),
+        "apiVersion": _with_description(_STRING, "API version of the field names."),
+        "time": _with_description(_TIME, "When the fields of the entry last changed."),
+        "fieldsType": _with_description(_STRING, "Format of the fields: FieldsV1."),
+        "fieldsV1": _with_description(
+            {"type": "object", PRESERVE_UNKNOWN: True}, "The fields, as a tree."
+        ),
+        "subresource": _with_description(_STRING, "Written subresource, if any."),
     },
 }
 
@@ -62,18 +66,26 @@ OBJECT_META: Json = {
     "type": "object",
     "description": "Metadata of every stored object: identity, labels, life cycle.",
     "properties": {
-        "name": _about(_STRING, "Name, unique among the objects of the kind in the namespace."),
-        "generateName": _about(_STRING, "Prefix of a name that the server completes."),
-        "namespace": _about(_STRING, "Namespace of the object."),
-        "selfLink": _about(_STRING, "No longer set."),
-        "uid": _about(_STRING, "Unique identity; names can be reused."),
-        "resourceVersion": _about(_STRING, "Changes with every write; compare for equality only."),
-        "generation": _about(_NUMBER, "Counts the changes of the desired state."),
-        "creationTimestamp": _about(_TIME, "Time of creation."),
-        "deletionTimestamp": _about(_TIME, "Time by which it is removed; set by a deletion."),
-        "deletionGracePeriodSeconds": _about(_NUMBER, "Grace period of its deletion in seconds."),
-        "labels": _about(_STRINGS, "Names and values for selecting objects."),
-        "annotations": _about(_STRINGS, "Names and values for tools and users."),
+        "name": _with_description(
+            _STRING, "Name, unique among the objects of the kind in the namespace."
+        ),
+        "generateName": _with_description(_STRING, "Prefix of a name that the server completes."),
+        "namespace": _with_description(_STRING, "Namespace of the object."),
+        "selfLink": _with_description(_STRING, "No longer set."),
+        "uid": _with_description(_STRING, "Unique identity; names can be reused."),
+        "resourceVersion": _with_description(
+            _STRING, "Changes with every write; compare for equality only."
+        ),
+        "generation": _with_description(_NUMBER, "Counts the changes of the desired state."),
+        "creationTimestamp": _with_description(_TIME, "Time of creation."),
+        "deletionTimestamp": _with_description(
+            _TIME, "Time by which it is removed; set by a deletion."
+        ),
+        "deletionGracePeriodSeconds": _with_description(
+            _NUMBER, "Grace period of its deletion in seconds."
+        ),
+        "labels": _with_description(_STRINGS, "Names and values for selecting objects."),
+        "annotations": _with_description(_STRINGS, "Names and values for tools and users."),
         "ownerReferences": {
             "type": "array",
             "description": "Owners of this object.",
@@ -101,13 +113,14 @@ OBJECT_META: Json = {
 """The metadata of every object. CRDs describe it only as ``type: object``."""
 
 
-def with_object_parts(schema: Json) -> Json:
+def with_object_fields(schema: Json) -> Json:
     """Return the schema with the ``apiVersion``, ``kind`` and ``metadata`` of a complete object."""
     own = schema.get("properties", {})
     metadata = own.get("metadata", {})
     parts = {
-        "apiVersion": own.get("apiVersion") or _about(_STRING, "Group and version of the API."),
-        "kind": own.get("kind") or _about(_STRING, "Kind of the object."),
+        "apiVersion": own.get("apiVersion")
+        or _with_description(_STRING, "Group and version of the API."),
+        "kind": own.get("kind") or _with_description(_STRING, "Kind of the object."),
         "metadata": {**OBJECT_META, "properties": dict(OBJECT_META["properties"])},
     }
     if "name" in metadata.get("properties", {}):
@@ -117,35 +130,35 @@ def with_object_parts(schema: Json) -> Json:
     return {**schema, "type": "object", "properties": {**own, **parts}}
 
 
-def expanded(schema: Json) -> Json:
+def expand_embedded(schema: Json) -> Json:
     """Return the schema of an embedded object with its standard fields, others unchanged."""
-    return with_object_parts(schema) if schema.get(EMBEDDED) else schema
+    return with_object_fields(schema) if schema.get(EMBEDDED) else schema
 
 
 def preserves_unknown(schema: Json) -> bool:
     """Return True if fields that the schema does not name are preserved."""
-    if schema.get(PRESERVE) or schema.get(INT_OR_STRING):
+    if schema.get(PRESERVE_UNKNOWN) or schema.get(INT_OR_STRING):
         return True
     extra = schema.get("additionalProperties")
     return extra is True or extra == {}
 
 
-def extra_values(schema: Mapping[str, Any]) -> Json | None:
+def additional_properties(schema: Mapping[str, Any]) -> Json | None:
     """Return the value schema of a map with free keys, or None."""
     extra = schema.get("additionalProperties")
     return extra if isinstance(extra, dict) and extra else None
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """Return a deep copy of JSON, faster than ``copy.deepcopy``."""
     if isinstance(value, dict):
-        return {name: copied(child) for name, child in value.items()}
+        return {name: copy_json(child) for name, child in value.items()}
     if isinstance(value, list):
-        return [copied(item) for item in value]
+        return [copy_json(item) for item in value]
     return value
 
 
-def render(parent: Path, segment: Segment = "") -> str:
+def format_field_path(parent: ParentPath, segment: Segment = "") -> str:
     """Return a path as text, such as ``spec.containers[0].image``."""
     segments = [segment]
     while parent is not None:

@@ -3,13 +3,13 @@
 from gangline.api import names
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects, part
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
-    complaint,
+    rule_causes,
     label_causes,
     name_causes,
-    one_of,
+    enum_causes,
     port_causes,
 )
 from gangline.local.apiserver.machinery.schemas import Json
@@ -20,15 +20,17 @@ HEADLESS = "None"
 
 
 def service_causes(obj: Json) -> Causes:
-    spec = part(obj, "spec")
+    spec = subobject(obj, "spec")
     kind = spec.get("type", "ClusterIP")
-    ports = list(objects(spec.get("ports")))
-    yield from one_of("spec.type", kind, TYPES)
-    yield from one_of("spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None"))
+    ports = list(iter_objects(spec.get("ports")))
+    yield from enum_causes("spec.type", kind, TYPES)
+    yield from enum_causes(
+        "spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")
+    )
     yield from label_causes("spec.selector", spec.get("selector"))
     if kind == "ExternalName":
         name = str(spec.get("externalName", "")).removesuffix(".")
-        yield from name_causes(names.dns_subdomain, "spec.externalName", name)
+        yield from name_causes(names.validate_dns_subdomain, "spec.externalName", name)
     elif not ports and spec.get("clusterIP") != HEADLESS:
         yield field_errors.required("spec.ports")
     if kind in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == HEADLESS:
@@ -38,7 +40,7 @@ def service_causes(obj: Json) -> Causes:
 
 
 def service_update_causes(old: Json, new: Json) -> Causes:
-    before, after = part(old, "spec"), part(new, "spec")
+    before, after = subobject(old, "spec"), subobject(new, "spec")
     address = before.get("clusterIP")
     if "ExternalName" in (before.get("type"), after.get("type")) or not address:
         return
@@ -52,7 +54,7 @@ def _ports(ports: list[Json]) -> Causes:
         where = indexed("spec.ports", index)
         name, number = port.get("name"), port.get("port")
         if name:
-            yield from complaint(names.dns_label, child(where, "name"), name)
+            yield from rule_causes(names.validate_dns_label, child(where, "name"), name)
             if name in taken:
                 yield field_errors.duplicate(child(where, "name"), name)
             taken.add(name)
@@ -64,9 +66,9 @@ def _ports(ports: list[Json]) -> Causes:
         target = port.get("targetPort")
         yield from port_causes(child(where, "targetPort"), target)
         if isinstance(target, str) and not target.isdigit():
-            yield from complaint(names.port_name, child(where, "targetPort"), target)
+            yield from rule_causes(names.validate_port_name, child(where, "targetPort"), target)
         protocol = port.get("protocol", "TCP")
-        yield from one_of(child(where, "protocol"), protocol, PROTOCOLS)
+        yield from enum_causes(child(where, "protocol"), protocol, PROTOCOLS)
         if (protocol, number) in numbers:
             yield field_errors.duplicate(where, {"port": number, "protocol": protocol})
         numbers.add((protocol, number))

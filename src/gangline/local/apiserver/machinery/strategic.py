@@ -13,14 +13,14 @@ Lists without a merge strategy in the schema are replaced.
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from gangline.local.apiserver.machinery.element_order import ordered
+from gangline.local.apiserver.machinery.element_order import order_elements
 from gangline.local.apiserver.machinery.patches import PatchError
-from gangline.local.apiserver.machinery.schemas import Json, copied, extra_values
+from gangline.local.apiserver.machinery.schemas import Json, copy_json, additional_properties
 
-PATCH = "$patch"
-RETAIN = "$retainKeys"
-DELETE_FROM = "$deleteFromPrimitiveList/"
-ORDER = "$setElementOrder/"
+PATCH_DIRECTIVE = "$patch"
+RETAIN_DIRECTIVE = "$retainKeys"
+DELETE_DIRECTIVE = "$deleteFromPrimitiveList/"
+ORDER_DIRECTIVE = "$setElementOrder/"
 
 _EMPTY: Json = {}
 
@@ -33,23 +33,23 @@ def strategic_merge_patch(document: Json, patch: Any, schema: Mapping[str, Any])
     """
     if not isinstance(patch, dict):
         raise PatchError("a strategic merge patch must be an object")
-    merged: Json = copied(_merge_objects(document, patch, schema))
+    merged: Json = copy_json(_merge_objects(document, patch, schema))
     return merged
 
 
 def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Json:
-    directive = patch.get(PATCH)
+    directive = patch.get(PATCH_DIRECTIVE)
     if directive is not None:
-        rest = {name: value for name, value in patch.items() if name != PATCH}
+        rest = {name: value for name, value in patch.items() if name != PATCH_DIRECTIVE}
         if directive == "replace":
-            plain: Json = _plain(rest)
+            plain: Json = _strip_directives(rest)
             return plain
         if directive == "delete":
             return {}
         if directive != "merge":
-            raise PatchError(f"Unknown patch type: {directive} in map: {_short(patch)}")
+            raise PatchError(f"Unknown patch type: {directive} in map: {_truncated(patch)}")
         patch = rest
-    result = _retained(original, patch)
+    result = _apply_retain_keys(original, patch)
     _delete_from_lists(result, patch)
     for name, value in patch.items():
         if name.startswith("$"):
@@ -57,7 +57,7 @@ def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Js
         if value is None:
             result.pop(name, None)
         else:
-            of = _schema_of(schema, name)
+            of = _field_schema(schema, name)
             result[name] = _merge_values(result.get(name), value, of, name)
     _apply_orders(original, result, patch, schema)
     return result
@@ -71,7 +71,7 @@ def _merge_values(original: Any, value: Any, schema: Mapping[str, Any], name: st
         return _merge_objects(original, value, schema)
     if isinstance(value, list):
         if "merge" not in strategies:
-            return _plain(value)
+            return _strip_directives(value)
         originals = original if isinstance(original, list) else []
         key = schema.get("x-kubernetes-patch-merge-key")
         return _merge_lists(originals, value, schema, key, name)
@@ -84,9 +84,9 @@ def _merge_lists(
     if key is None:
         scalar = _scalar_identity(name)
         merged = list({scalar(item): item for item in (*original, *patch)}.values())
-        return ordered(merged, patch, original, scalar)
+        return order_elements(merged, patch, original, scalar)
     identity = _identity(key, name)
-    items, replace = _without_directives(original, patch, key, name)
+    items, replace = _apply_list_directives(original, patch, key, name)
     if replace:
         return items
     of = schema.get("items", _EMPTY)
@@ -99,19 +99,19 @@ def _merge_lists(
         if place == len(items):
             items.append({})
         items[place] = _merge_objects(items[place], addition, of)
-    return ordered(items, additions, original, identity)
+    return order_elements(items, additions, original, identity)
 
 
-def _without_directives(
+def _apply_list_directives(
     original: list[Any], patch: list[Any], key: str, name: str
 ) -> tuple[list[Any], bool]:
     """Execute the ``$patch`` items. Returns the remaining list, and whether it is final."""
     identity = _identity(key, name)
-    directives = {str(item[PATCH]) for item in patch if _is_directive(item)}
+    directives = {str(item[PATCH_DIRECTIVE]) for item in patch if _is_directive(item)}
     if unknown := directives - {"replace", "delete"}:
         raise PatchError(f"Unknown patch type: {', '.join(unknown)} in the list {name}")
     if "replace" in directives:
-        return _plain([item for item in patch if not _is_directive(item)]), True
+        return _strip_directives([item for item in patch if not _is_directive(item)]), True
     gone = {identity(item) for item in patch if _is_directive(item)}
     return [item for item in original if identity(item) not in gone], False
 
@@ -121,7 +121,7 @@ def _identity(key: str, name: str) -> Any:
         if not isinstance(item, dict):
             raise PatchError(f"the list {name} mixes objects and other values")
         if key not in item:
-            raise PatchError(f"map: {_short(item)} does not contain declared merge key: {key}")
+            raise PatchError(f"map: {_truncated(item)} does not contain declared merge key: {key}")
         value = item[key]
         return (type(value).__name__, str(value))
 
@@ -131,35 +131,35 @@ def _identity(key: str, name: str) -> Any:
 def _scalar_identity(name: str) -> Any:
     def identity(item: Any) -> Hashable:
         if isinstance(item, dict | list):
-            raise PatchError(f"the list {name} holds {_short(item)}, which has no merge key")
+            raise PatchError(f"the list {name} holds {_truncated(item)}, which has no merge key")
         return (type(item).__name__, item)
 
     return identity
 
 
 def _is_directive(item: Any) -> bool:
-    return isinstance(item, dict) and PATCH in item
+    return isinstance(item, dict) and PATCH_DIRECTIVE in item
 
 
-def _retained(original: Json, patch: Json) -> Json:
-    if RETAIN not in patch:
+def _apply_retain_keys(original: Json, patch: Json) -> Json:
+    if RETAIN_DIRECTIVE not in patch:
         return dict(original)
-    retain = patch[RETAIN]
+    retain = patch[RETAIN_DIRECTIVE]
     if not isinstance(retain, list):
-        raise PatchError(f"{RETAIN} must be a list of field names")
+        raise PatchError(f"{RETAIN_DIRECTIVE} must be a list of field names")
     given = [
         name for name, value in patch.items() if value is not None and not name.startswith("$")
     ]
     if strays := [name for name in given if name not in retain]:
-        raise PatchError(f"{RETAIN} does not name the patched fields {', '.join(strays)}")
+        raise PatchError(f"{RETAIN_DIRECTIVE} does not name the patched fields {', '.join(strays)}")
     return {name: value for name, value in original.items() if name in retain}
 
 
 def _delete_from_lists(result: Json, patch: Json) -> None:
     for directive, members in patch.items():
-        if not directive.startswith(DELETE_FROM):
+        if not directive.startswith(DELETE_DIRECTIVE):
             continue
-        name = directive.removeprefix(DELETE_FROM)
+        name = directive.removeprefix(DELETE_DIRECTIVE)
         if not isinstance(members, list):
             raise PatchError(f"{directive} must be a list")
         if isinstance(result.get(name), list):
@@ -168,20 +168,20 @@ def _delete_from_lists(result: Json, patch: Json) -> None:
 
 def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str, Any]) -> None:
     for directive, order in patch.items():
-        if not directive.startswith(ORDER):
+        if not directive.startswith(ORDER_DIRECTIVE):
             continue
-        name = directive.removeprefix(ORDER)
+        name = directive.removeprefix(ORDER_DIRECTIVE)
         if not isinstance(order, list):
             raise PatchError(f"{directive} must be a list")
         items = result.get(name)
         if not isinstance(items, list):
             continue
         before = original.get(name)
-        key = _schema_of(schema, name).get("x-kubernetes-patch-merge-key")
+        key = _field_schema(schema, name).get("x-kubernetes-patch-merge-key")
         identity = _identity(key, name) if key else _scalar_identity(name)
         _check_order(patch.get(name), order, identity, name)
         before = before if isinstance(before, list) else []
-        result[name] = ordered(items, order, before, identity)
+        result[name] = order_elements(items, order, before, identity)
 
 
 def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> None:
@@ -191,34 +191,36 @@ def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> No
     listed = iter([identity(item) for item in order])
     for item in patched:
         if not _is_directive(item) and identity(item) not in listed:
-            raise PatchError(f"{ORDER}{name} does not match the patched list at {_short(item)}")
+            raise PatchError(
+                f"{ORDER_DIRECTIVE}{name} does not match the patched list at {_truncated(item)}"
+            )
 
 
-def _plain(value: Any) -> Any:
+def _strip_directives(value: Any) -> Any:
     """Return a copy of a patch value without directives and nulls, for a field with nothing to
     merge.
     """
     if isinstance(value, dict):
         return {
-            name: _plain(child)
+            name: _strip_directives(child)
             for name, child in value.items()
             if child is not None and not name.startswith("$")
         }
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_strip_directives(item) for item in value]
     return value
 
 
-def _schema_of(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _field_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = schema.get("properties", _EMPTY)
     found: Mapping[str, Any] | None = properties.get(name)
-    return found if found is not None else extra_values(schema) or _EMPTY
+    return found if found is not None else additional_properties(schema) or _EMPTY
 
 
 def _strategies(schema: Mapping[str, Any]) -> list[str]:
     return str(schema.get("x-kubernetes-patch-strategy", "")).split(",")
 
 
-def _short(value: Any) -> str:
+def _truncated(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 100 else f"{text[:100]}…"

@@ -9,7 +9,7 @@ from typing import Any
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery.defaulting import DefaulterCompiler
 from gangline.local.apiserver.machinery.pruning import PrunerCompiler
-from gangline.local.apiserver.machinery.schemas import Json, with_object_parts
+from gangline.local.apiserver.machinery.schemas import Json, with_object_fields
 from gangline.local.apiserver.machinery.validating import ValidatorCompiler
 
 __all__ = ["StructuralSchema"]
@@ -19,7 +19,7 @@ class StructuralSchema:
     """The schema of one kind in one version. Compilation takes milliseconds, so reuse it."""
 
     def __init__(self, schema: Json) -> None:
-        self.schema = with_object_parts(schema)
+        self.schema = with_object_fields(schema)
         self._prune = PrunerCompiler().compile(self.schema)
         self._default = DefaulterCompiler().compile(self.schema)
         self._validate = ValidatorCompiler().compile(self.schema)

@@ -1,6 +1,6 @@
 """Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl prints as is.
 
-A ``Printer`` has the columns of a kind and a function that returns the cells of one object.
+A ``TablePrinter`` has the columns of a kind and a function that returns the cells of one object.
 Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
 other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
 """
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.durations import age
+from gangline.local.apiserver.machinery.durations import format_age
 from gangline.local.apiserver.machinery.jsonpath import JSONPath, JSONPathError
 from gangline.local.apiserver.machinery.printer import (
     AGE,
     NAME,
-    Column,
-    Printer,
-    created_age,
-    name_of,
+    TableColumn,
+    TablePrinter,
+    object_age,
+    object_name,
 )
 from gangline.local.apiserver.machinery.printers_cluster import CLUSTER_PRINTERS
 from gangline.local.apiserver.machinery.printers_pods import POD_PRINTERS
@@ -26,33 +26,35 @@ from gangline.local.apiserver.machinery.printers_workloads import WORKLOAD_PRINT
 from gangline.local.apiserver.machinery.schemas import Json
 
 __all__ = [
-    "Column",
-    "Printer",
-    "partial_object",
-    "partial_object_list",
-    "printer_for",
+    "TableColumn",
+    "TablePrinter",
+    "partial_object_metadata",
+    "partial_object_metadata_list",
+    "find_printer",
     "render_table",
 ]
 
 META = "meta.k8s.io/v1"
 
-BUILT_IN: Mapping[tuple[str, str], Printer] = {
+BUILT_IN: Mapping[tuple[str, str], TablePrinter] = {
     **POD_PRINTERS,
     **WORKLOAD_PRINTERS,
     **CLUSTER_PRINTERS,
 }
-NAME_AND_AGE = Printer((NAME, AGE), lambda obj, now: [name_of(obj), created_age(obj, now)])
+NAME_AND_AGE = TablePrinter((NAME, AGE), lambda obj, now: [object_name(obj), object_age(obj, now)])
 
 
-def printer_for(group: str, kind: str, additional_columns: Sequence[Json] | None = None) -> Printer:
+def find_printer(
+    group: str, kind: str, additional_columns: Sequence[Json] | None = None
+) -> TablePrinter:
     """Return the printer of a kind: its CRD's columns, the built-in ones, or name and age."""
     if additional_columns:
-        return _custom(additional_columns)
+        return _crd_printer(additional_columns)
     return BUILT_IN.get((group, kind), NAME_AND_AGE)
 
 
 def render_table(
-    printer: Printer,
+    printer: TablePrinter,
     objects: Iterable[Json],
     *,
     now: datetime,
@@ -76,44 +78,44 @@ def render_table(
     }
 
 
-def partial_object(obj: Json) -> Json:
+def partial_object_metadata(obj: Json) -> Json:
     metadata = obj.get("metadata", {})
     return {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
 
 
-def partial_object_list(of: Json) -> Json:
+def partial_object_metadata_list(of: Json) -> Json:
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": META,
         "metadata": of.get("metadata", {}),
-        "items": [partial_object(item) for item in of.get("items", [])],
+        "items": [partial_object_metadata(item) for item in of.get("items", [])],
     }
 
 
-def _row(printer: Printer, obj: Json, now: datetime, include_object: str) -> Json:
+def _row(printer: TablePrinter, obj: Json, now: datetime, include_object: str) -> Json:
     row: Json = {"cells": printer.cells(obj, now)}
     if conditions := printer.conditions(obj):
         row["conditions"] = conditions
     if include_object == "Object":
         row["object"] = obj
     elif include_object != "None":
-        row["object"] = partial_object(obj)
+        row["object"] = partial_object_metadata(obj)
     return row
 
 
-def _custom(definitions: Sequence[Json]) -> Printer:
+def _crd_printer(definitions: Sequence[Json]) -> TablePrinter:
     columns = [NAME]
     paths: list[tuple[str, JSONPath | None]] = []
     for of in definitions:
         kind = of.get("type", "string")
         text, priority = of.get("description", ""), of.get("priority", 0)
-        columns.append(Column(of.get("name", ""), kind, of.get("format", ""), text, priority))
+        columns.append(TableColumn(of.get("name", ""), kind, of.get("format", ""), text, priority))
         paths.append((kind, _path(of.get("jsonPath", ""))))
 
     def cells(obj: Json, now: datetime) -> list[Any]:
-        return [name_of(obj), *(_custom_cell(kind, path, obj, now) for kind, path in paths)]
+        return [object_name(obj), *(_crd_cell(kind, path, obj, now) for kind, path in paths)]
 
-    return Printer(tuple(columns), cells)
+    return TablePrinter(tuple(columns), cells)
 
 
 def _path(text: str) -> JSONPath | None:
@@ -123,14 +125,14 @@ def _path(text: str) -> JSONPath | None:
         return None  # One invalid column must not hide the objects: it stays empty.
 
 
-def _custom_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any:
+def _crd_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any:
     found = path.find(obj) if path else []
     if not found or found[0] is None:
         return None
     first = found[0]
     match kind:
         case "date":
-            return age(first, now)
+            return format_age(first, now)
         case "integer" if isinstance(first, float):
             return int(first)
         case "integer" | "number":

@@ -15,20 +15,20 @@ from gangline.local.apiserver.machinery.list_rules import list_rule
 from gangline.local.apiserver.machinery.schemas import (
     INT_OR_STRING,
     Json,
-    Path,
+    ParentPath,
     Segment,
-    extra_values,
-    render,
+    additional_properties,
+    format_field_path,
 )
 from gangline.local.apiserver.machinery.value_rules import (
-    Rule,
+    ValueRule,
     enum_rule,
     number_rules,
     size_rules,
     string_rules,
 )
 
-Validator: TypeAlias = Callable[[Any, Path, Segment, list[StatusCause]], None]
+Validator: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
 
 _JSON_TYPES = {
     str: "string",
@@ -45,18 +45,22 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
     """Compiles schemas to validators. The result is None if a node accepts every value."""
 
     def _compile(self, schema: Json) -> Validator | None:
-        checks = [check for check in (self._of_type(schema), self._of_junctors(schema)) if check]
+        checks = [
+            check for check in (self._compile_type(schema), self._compile_logical(schema)) if check
+        ]
         if len(checks) < 2:
             return checks[0] if checks else None
         first, second = checks
 
-        def both(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        def both(
+            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+        ) -> None:
             first(value, parent, segment, causes)
             second(value, parent, segment, causes)
 
         return both
 
-    def _of_type(self, schema: Json) -> Validator | None:
+    def _compile_type(self, schema: Json) -> Validator | None:
         if schema.get(INT_OR_STRING):
             rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
             return _leaf("integer,string", (int, str), rules, bool(schema.get("nullable")))
@@ -66,26 +70,30 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
                 rules = [*string_rules(schema), *enum_rule(schema)]
                 return _leaf("string", (str,), rules, nullable)
             case "integer":
-                return _whole(_leaf("integer", (int,), _numeric(schema), nullable))
+                return _accept_integral_float(
+                    _leaf("integer", (int,), _numeric_rules(schema), nullable)
+                )
             case "number":
-                return _leaf("number", (int, float), _numeric(schema), nullable)
+                return _leaf("number", (int, float), _numeric_rules(schema), nullable)
             case "boolean":
                 return _boolean(nullable, enum_rule(schema))
             case "array":
-                return self._of_list(schema, nullable)
+                return self._compile_list(schema, nullable)
             case "object":
-                return self._of_object(schema, nullable)
+                return self._compile_object(schema, nullable)
         # Without a type only the rules apply, as in the branches of anyOf and oneOf.
         if "properties" in schema or "required" in schema:
-            return self._of_object(schema, nullable, typed=False)
-        rules = [*_numeric(schema), *string_rules(schema)]
+            return self._compile_object(schema, nullable, typed=False)
+        rules = [*_numeric_rules(schema), *string_rules(schema)]
         return _untyped(rules) if rules else None
 
-    def _of_list(self, schema: Json, nullable: bool) -> Validator:
+    def _compile_list(self, schema: Json, nullable: bool) -> Validator:
         inner = self.compile(schema.get("items", {}))
         rules = [*size_rules(schema, "minItems", "maxItems", "items"), *list_rule(schema)]
 
-        def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        def check(
+            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+        ) -> None:
             if type(value) is not list:
                 if value is not None or not nullable:
                     _wrong_type(value, "array", parent, segment, causes)
@@ -99,16 +107,18 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
 
         return check
 
-    def _of_object(self, schema: Json, nullable: bool, typed: bool = True) -> Validator:
+    def _compile_object(self, schema: Json, nullable: bool, typed: bool = True) -> Validator:
         compiled = {n: self.compile(of) for n, of in schema.get("properties", {}).items()}
         known = {name: (of, f".{name}") for name, of in compiled.items() if of is not None}
         required = [(name, f".{name}") for name in schema.get("required", [])]
-        extra = extra_values(schema)
+        extra = additional_properties(schema)
         of_extra = self.compile(extra) if extra is not None else None
         named = frozenset(compiled)
         rules = [*size_rules(schema, "minProperties", "maxProperties", "properties")]
 
-        def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        def check(
+            value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
+        ) -> None:
             if type(value) is not dict:
                 if typed and (value is not None or not nullable):
                     _wrong_type(value, "object", parent, segment, causes)
@@ -116,7 +126,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
             path = (parent, segment)
             for name, own in required:
                 if name not in value:
-                    causes.append(field_errors.required(render(path, own)))
+                    causes.append(field_errors.required(format_field_path(path, own)))
             for rule in rules:
                 rule(value, parent, segment, causes)
             for name, child in value.items():
@@ -127,10 +137,10 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
 
         return check
 
-    def _of_junctors(self, schema: Json) -> Validator | None:
+    def _compile_logical(self, schema: Json) -> Validator | None:
         if not schema.keys() & {"anyOf", "oneOf", "allOf", "not"}:
             return None
-        return _junctors(
+        return _logical_validator(
             [self.compile(of) for of in schema.get("anyOf", [])],
             [self.compile(of) for of in schema.get("oneOf", [])],
             [self.compile(of) for of in schema.get("allOf", [])],
@@ -138,21 +148,21 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         )
 
 
-def _numeric(schema: Json) -> list[Rule]:
+def _numeric_rules(schema: Json) -> list[ValueRule]:
     return [*number_rules(schema), *enum_rule(schema)]
 
 
 def _wrong_type(
-    value: Any, expected: str, parent: Path, segment: Segment, causes: list[StatusCause]
+    value: Any, expected: str, parent: ParentPath, segment: Segment, causes: list[StatusCause]
 ) -> None:
     actual = _JSON_TYPES.get(type(value), type(value).__name__)
-    causes.append(field_errors.type_invalid(render(parent, segment), actual, expected))
+    causes.append(field_errors.type_invalid(format_field_path(parent, segment), actual, expected))
 
 
 def _leaf(
-    name: str, types: tuple[type, ...], rules: list[Rule], nullable: bool = False
+    name: str, types: tuple[type, ...], rules: list[ValueRule], nullable: bool = False
 ) -> Validator:
-    def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+    def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         # bool is a subclass of int in Python but a separate type in JSON: compare exactly.
         if type(value) not in types:
             if value is not None or not nullable:
@@ -164,11 +174,11 @@ def _leaf(
     return check
 
 
-def _whole(check: Validator) -> Validator:
+def _accept_integral_float(check: Validator) -> Validator:
     """Accept ``1.0`` as an integer: JSON does not distinguish it from ``1``."""
 
     def check_integer(
-        value: Any, parent: Path, segment: Segment, causes: list[StatusCause]
+        value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]
     ) -> None:
         if type(value) is float and value.is_integer():
             value = int(value)
@@ -177,25 +187,25 @@ def _whole(check: Validator) -> Validator:
     return check_integer
 
 
-def _boolean(nullable: bool, rules: list[Rule]) -> Validator:
+def _boolean(nullable: bool, rules: list[ValueRule]) -> Validator:
     return _leaf("boolean", (bool,), rules, nullable)
 
 
-def _untyped(rules: list[Rule]) -> Validator:
-    def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+def _untyped(rules: list[ValueRule]) -> Validator:
+    def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         for rule in rules:
             rule(value, parent, segment, causes)
 
     return check
 
 
-def _junctors(
+def _logical_validator(
     any_of: list[Validator | None],
     one_of: list[Validator | None],
     all_of: list[Validator | None],
     not_of: list[Validator | None],
 ) -> Validator:
-    def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+    def check(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         def accepted_by(branch: Validator | None) -> bool:
             found: list[StatusCause] = []
             if branch is not None:
@@ -203,7 +213,7 @@ def _junctors(
             return not found
 
         def add(rule: str) -> None:
-            path = render(parent, segment)
+            path = format_field_path(parent, segment)
             causes.append(field_errors.invalid(path, value, f'"{path}" {rule}'))
 
         if any_of and not any(map(accepted_by, any_of)):

@@ -7,78 +7,84 @@ from typing import Any, TypeAlias
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.formats import NUMBER_FORMATS, STRING_FORMATS
-from gangline.local.apiserver.machinery.schemas import Json, Path, Segment, render
+from gangline.local.apiserver.machinery.schemas import Json, ParentPath, Segment, format_field_path
 
-Rule: TypeAlias = Callable[[Any, Path, Segment, list[StatusCause]], None]
-Test: TypeAlias = Callable[[Any], bool]
+ValueRule: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
+ValueTest: TypeAlias = Callable[[Any], bool]
 
 
-def number_rules(schema: Json) -> list[Rule]:
+def number_rules(schema: Json) -> list[ValueRule]:
     """Return the rules for numbers. They accept values of other types."""
-    rules: list[Rule] = []
+    rules: list[ValueRule] = []
     if (low := schema.get("minimum")) is not None:
         if schema.get("exclusiveMinimum"):
-            rules.append(_number(lambda v: v > low, f"should be greater than {low}"))
+            rules.append(_number_rule(lambda v: v > low, f"should be greater than {low}"))
         else:
-            rules.append(_number(lambda v: v >= low, f"should be greater than or equal to {low}"))
+            rules.append(
+                _number_rule(lambda v: v >= low, f"should be greater than or equal to {low}")
+            )
     if (high := schema.get("maximum")) is not None:
         if schema.get("exclusiveMaximum"):
-            rules.append(_number(lambda v: v < high, f"should be less than {high}"))
+            rules.append(_number_rule(lambda v: v < high, f"should be less than {high}"))
         else:
-            rules.append(_number(lambda v: v <= high, f"should be less than or equal to {high}"))
+            rules.append(
+                _number_rule(lambda v: v <= high, f"should be less than or equal to {high}")
+            )
     if (step := schema.get("multipleOf")) is not None:
-        rules.append(_number(lambda v: v % step == 0, f"should be a multiple of {step}"))
+        rules.append(_number_rule(lambda v: v % step == 0, f"should be a multiple of {step}"))
     if (test := NUMBER_FORMATS.get(name := schema.get("format", ""))) is not None:
-        rules.append(_number(test, f"must be of type {name}"))
+        rules.append(_number_rule(test, f"must be of type {name}"))
     return rules
 
 
-def string_rules(schema: Json) -> list[Rule]:
+def string_rules(schema: Json) -> list[ValueRule]:
     """Return the rules for strings. They accept values of other types."""
-    rules: list[Rule] = []
+    rules: list[ValueRule] = []
     if shortest := schema.get("minLength"):
         detail = f"should be at least {shortest} chars long"
-        rules.append(_text(lambda v: len(v) >= shortest, detail))
+        rules.append(_string_rule(lambda v: len(v) >= shortest, detail))
     if (longest := schema.get("maxLength")) is not None:
-        rules.append(_longest(longest))
+        rules.append(_max_length_rule(longest))
     if (pattern := schema.get("pattern")) is not None:
-        found = go_pattern(pattern).search
-        rules.append(_text(lambda v: found(v) is not None, f"should match '{pattern}'"))
+        found = compile_go_pattern(pattern).search
+        rules.append(_string_rule(lambda v: found(v) is not None, f"should match '{pattern}'"))
     if (test := STRING_FORMATS.get(name := schema.get("format", ""))) is not None:
-        rules.append(_text(test, f"must be of type {name}"))
+        rules.append(_string_rule(test, f"must be of type {name}"))
     return rules
 
 
-def enum_rule(schema: Json) -> list[Rule]:
+def enum_rule(schema: Json) -> list[ValueRule]:
     allowed: list[Any] | None = schema.get("enum")
     if allowed is None:
         return []
 
-    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if value not in allowed:
-            causes.append(field_errors.unsupported(render(parent, segment), value, allowed))
+            causes.append(
+                field_errors.unsupported(format_field_path(parent, segment), value, allowed)
+            )
 
     return [rule]
 
 
-def size_rules(schema: Json, least: str, most: str, members: str) -> list[Rule]:
+def size_rules(schema: Json, least: str, most: str, members: str) -> list[ValueRule]:
     low, high = schema.get(least), schema.get(most)
     if low is None and high is None:
         return []
 
-    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         count = len(value)
         if low is not None and count < low:
-            path = render(parent, segment)
+            path = format_field_path(parent, segment)
             detail = f"{path} in body should have at least {low} {members}"
             causes.append(field_errors.invalid(path, count, detail))
         if high is not None and count > high:
-            causes.append(field_errors.too_many(render(parent, segment), count, high))
+            causes.append(field_errors.too_many(format_field_path(parent, segment), count, high))
 
     return [rule]
 
 
-def go_pattern(pattern: str) -> re.Pattern[str]:
+def compile_go_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a Go pattern, where ``$`` matches only the very end and not before a final newline.
 
     Raises:
@@ -90,27 +96,29 @@ def go_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _number(test: Test, detail: str) -> Rule:
-    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+def _number_rule(test: ValueTest, detail: str) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) in (int, float) and not test(value):
-            path = render(parent, segment)
+            path = format_field_path(parent, segment)
             causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
 
-def _text(test: Test, detail: str) -> Rule:
-    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+def _string_rule(test: ValueTest, detail: str) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and not test(value):
-            path = render(parent, segment)
+            path = format_field_path(parent, segment)
             causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
 
-def _longest(limit: int) -> Rule:
-    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+def _max_length_rule(limit: int) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and len(value) > limit:
-            causes.append(field_errors.too_long(render(parent, segment), limit, "characters"))
+            causes.append(
+                field_errors.too_long(format_field_path(parent, segment), limit, "characters")
+            )
 
     return rule

@@ -12,24 +12,24 @@ from gangline.api import names
 from gangline.api.admission import OPERATIONS, SCOPES
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects, part
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
 from gangline.local.apiserver.machinery.name_rules import (
     Causes,
-    complaint,
-    one_of,
+    rule_causes,
+    enum_causes,
     port_causes,
     selector_causes,
 )
 from gangline.local.apiserver.machinery.schemas import Json
 
 REVIEW_VERSIONS = ("v1", "v1beta1")
-SECONDS = range(1, 31)
+TIMEOUT_SECONDS_RANGE = range(1, 31)
 URL_FORM = "desired format: https://host[/path]"
 
 
 def webhook_causes(obj: Json) -> Causes:
     seen: set[str] = set()
-    for index, hook in enumerate(objects(obj.get("webhooks"))):
+    for index, hook in enumerate(iter_objects(obj.get("webhooks"))):
         path = indexed("webhooks", index)
         name = hook.get("name")
         if isinstance(name, str) and name in seen:
@@ -42,25 +42,25 @@ def webhook_causes(obj: Json) -> Causes:
 
 
 def _hook(path: str, hook: Json) -> Causes:
-    for index, rule in enumerate(objects(hook.get("rules"))):
+    for index, rule in enumerate(iter_objects(hook.get("rules"))):
         yield from _rule(indexed(f"{path}.rules", index), rule)
     seconds = hook.get("timeoutSeconds")
-    if isinstance(seconds, (int, float)) and seconds not in SECONDS:
+    if isinstance(seconds, (int, float)) and seconds not in TIMEOUT_SECONDS_RANGE:
         detail = "the timeout value must be between 1 and 30 seconds"
         yield field_errors.invalid(f"{path}.timeoutSeconds", seconds, detail)
     for name in ("namespaceSelector", "objectSelector"):
-        yield from selector_causes(f"{path}.{name}", part(hook, name))
+        yield from selector_causes(f"{path}.{name}", subobject(hook, name))
     if hook.get("matchConditions"):
         detail = "this server does not evaluate CEL: use rules, selectors or the webhook itself"
         yield field_errors.forbidden(f"{path}.matchConditions", detail)
-    yield from _client(f"{path}.clientConfig", part(hook, "clientConfig"))
+    yield from _client(f"{path}.clientConfig", subobject(hook, "clientConfig"))
 
 
 def _name(path: str, name: Any) -> Causes:
     if not name:
         yield field_errors.required(path)
         return
-    yield from complaint(names.dns_subdomain, path, name)
+    yield from rule_causes(names.validate_dns_subdomain, path, name)
     if isinstance(name, str) and name.count(".") < 2:
         detail = "should be a domain with at least three segments separated by dots"
         yield field_errors.invalid(path, name, detail)
@@ -75,27 +75,27 @@ def _review_versions(path: str, hook: Json) -> Causes:
     if not {*REVIEW_VERSIONS} & {*listed}:
         yield field_errors.invalid(path, listed, f"must include at least one of {known}")
     for index, version in enumerate(listed):
-        yield from complaint(names.dns_service, indexed(path, index), version)
+        yield from rule_causes(names.validate_service_name, indexed(path, index), version)
         if version in listed[:index]:
             yield field_errors.duplicate(indexed(path, index), version)
 
 
 def _rule(path: str, rule: Json) -> Causes:
     listed = list(rule.get("operations") or ())
-    yield from _starred(f"{path}.operations", listed, "operations")
+    yield from _wildcard_causes(f"{path}.operations", listed, "operations")
     for index, operation in enumerate(listed):
-        yield from one_of(indexed(f"{path}.operations", index), operation, OPERATIONS)
-    yield from _starred(f"{path}.apiGroups", rule.get("apiGroups"), "API groups")
+        yield from enum_causes(indexed(f"{path}.operations", index), operation, OPERATIONS)
+    yield from _wildcard_causes(f"{path}.apiGroups", rule.get("apiGroups"), "API groups")
     versions = rule.get("apiVersions")
-    yield from _starred(f"{path}.apiVersions", versions, "API versions")
+    yield from _wildcard_causes(f"{path}.apiVersions", versions, "API versions")
     for index, version in enumerate(versions or ()):
         if not version:
             yield field_errors.required(indexed(f"{path}.apiVersions", index))
     yield from _resources(f"{path}.resources", list(rule.get("resources") or ()))
-    yield from one_of(f"{path}.scope", rule.get("scope"), SCOPES)
+    yield from enum_causes(f"{path}.scope", rule.get("scope"), SCOPES)
 
 
-def _starred(path: str, listed: Sequence[str] | None, what: str) -> Causes:
+def _wildcard_causes(path: str, listed: Sequence[str] | None, what: str) -> Causes:
     if not listed:
         yield field_errors.required(path)
     elif len(listed) > 1 and "*" in listed:
@@ -111,7 +111,7 @@ def _resources(path: str, listed: list[str]) -> Causes:
         if not resource:
             yield field_errors.required(indexed(path, index))
             continue
-        for star in _stars_over(resource):
+        for star in _covering_wildcards(resource):
             if star in listed:
                 detail = f"if '{star}' is present, must not specify {resource}"
                 yield field_errors.invalid(indexed(path, index), resource, detail)
@@ -124,7 +124,7 @@ def _resources(path: str, listed: list[str]) -> Causes:
         yield field_errors.invalid(path, listed, detail)
 
 
-def _stars_over(resource: str) -> Iterator[str]:
+def _covering_wildcards(resource: str) -> Iterator[str]:
     name, slash, subresource = resource.partition("/")
     if slash and subresource != "*":
         yield f"{name}/*"
@@ -139,7 +139,7 @@ def _client(path: str, client: Json) -> Causes:
     elif url:
         yield from _url(f"{path}.url", url)
     else:
-        yield from _service(f"{path}.service", part(client, "service"))
+        yield from _service(f"{path}.service", subobject(client, "service"))
 
 
 def _url(path: str, url: str) -> Causes:
@@ -178,5 +178,5 @@ def _service(path: str, service: Json) -> Causes:
         if not step and index < len(steps) - 1:
             yield field_errors.invalid(where, route, f"segment[{index}] may not be empty")
         elif step:
-            for found in complaint(names.dns_subdomain, where, step):
+            for found in rule_causes(names.validate_dns_subdomain, where, step):
                 yield field_errors.invalid(where, route, f"segment[{index}]: {found.message}")

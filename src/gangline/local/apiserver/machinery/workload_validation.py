@@ -2,33 +2,40 @@
 
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors
-from gangline.local.apiserver.machinery.json_objects import part
-from gangline.local.apiserver.machinery.name_rules import Causes, at_least, one_of, selector_causes
+from gangline.local.apiserver.machinery.json_objects import subobject
+from gangline.local.apiserver.machinery.name_rules import (
+    Causes,
+    minimum_causes,
+    enum_causes,
+    selector_causes,
+)
 from gangline.local.apiserver.machinery.pod_validation import template_causes
 from gangline.local.apiserver.machinery.schemas import Json
 
 
 def replica_set_causes(obj: Json) -> Causes:
-    spec = part(obj, "spec")
-    yield from at_least("spec.replicas", spec.get("replicas"), 0)
-    yield from at_least("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
+    spec = subobject(obj, "spec")
+    yield from minimum_causes("spec.replicas", spec.get("replicas"), 0)
+    yield from minimum_causes("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
     yield from _selector(spec)
-    template = part(spec, "template")
+    template = subobject(spec, "template")
     if not template:
         yield field_errors.required("spec.template")
         return
     yield from template_causes("spec.template", template)
-    policy = part(template, "spec").get("restartPolicy")
-    yield from one_of("spec.template.spec.restartPolicy", policy, ("Always",))
+    policy = subobject(template, "spec").get("restartPolicy")
+    yield from enum_causes("spec.template.spec.restartPolicy", policy, ("Always",))
 
 
 def deployment_causes(obj: Json) -> Causes:
-    spec = part(obj, "spec")
+    spec = subobject(obj, "spec")
     yield from replica_set_causes(obj)
     for name in ("revisionHistoryLimit", "progressDeadlineSeconds"):
-        yield from at_least(f"spec.{name}", spec.get(name), 0)
-    strategy = part(spec, "strategy")
-    yield from one_of("spec.strategy.type", strategy.get("type"), ("Recreate", "RollingUpdate"))
+        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
+    strategy = subobject(spec, "strategy")
+    yield from enum_causes(
+        "spec.strategy.type", strategy.get("type"), ("Recreate", "RollingUpdate")
+    )
     rolling = strategy.get("rollingUpdate")
     if strategy.get("type") == "Recreate" and rolling is not None:
         detail = "may not be specified when strategy `type` is 'Recreate'"
@@ -38,13 +45,13 @@ def deployment_causes(obj: Json) -> Causes:
 
 
 def selector_update_causes(old: Json, new: Json) -> Causes:
-    before, after = part(old, "spec").get("selector"), part(new, "spec").get("selector")
+    before, after = subobject(old, "spec").get("selector"), subobject(new, "spec").get("selector")
     if before != after:
         yield field_errors.invalid("spec.selector", after, "field is immutable")
 
 
 def _selector(spec: Json) -> Causes:
-    selector = part(spec, "selector")
+    selector = subobject(spec, "selector")
     if "selector" not in spec:
         yield field_errors.required("spec.selector")
         return
@@ -52,8 +59,8 @@ def _selector(spec: Json) -> Causes:
         yield field_errors.invalid("spec.selector", selector, "empty selector is invalid")
         return
     yield from selector_causes("spec.selector", selector)
-    labels = part(spec, "template", "metadata", "labels")
-    required = part(selector, "matchLabels")
+    labels = subobject(spec, "template", "metadata", "labels")
+    required = subobject(selector, "matchLabels")
     if any(labels.get(name) != value for name, value in required.items()):
         path, detail = (
             "spec.template.metadata.labels",
@@ -75,4 +82,4 @@ def _count_or_share(path: str, value: object) -> "list[StatusCause]":
     if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
         detail = "a valid percent string must be a numeric string followed by an ending '%'"
         return [field_errors.invalid(path, value, detail)]
-    return list(at_least(path, value, 0))
+    return list(minimum_causes(path, value, 0))

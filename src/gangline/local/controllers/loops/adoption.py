@@ -7,13 +7,15 @@ import msgspec
 
 from gangline.api.meta import Object, OwnerReference
 from gangline.api.resource import Resource
-from gangline.kube.client import Client, PatchKind
+from gangline.kube.client import ApiClient, PatchKind
 from gangline.kube.errors import NotFound
 
 T = TypeVar("T", bound=Object)
 
 
-async def adopt(client: Client, kind: Resource[T], orphan: T, owner: dict[str, Any]) -> None:
+async def adopt_object(
+    client: ApiClient, kind: Resource[T], orphan: T, owner: dict[str, Any]
+) -> None:
     """Make ``owner`` (a reference) the controller of an object that has none.
 
     Raises:
@@ -23,7 +25,7 @@ async def adopt(client: Client, kind: Resource[T], orphan: T, owner: dict[str, A
     await _set_owners(client, kind, orphan, references)
 
 
-async def release(client: Client, kind: Resource[T], held: T, owner_uid: str) -> None:
+async def release_object(client: ApiClient, kind: Resource[T], held: T, owner_uid: str) -> None:
     """Remove the reference to an owner from an object.
 
     Raises:
@@ -36,7 +38,7 @@ async def release(client: Client, kind: Resource[T], held: T, owner_uid: str) ->
 
 
 async def _set_owners(
-    client: Client, kind: Resource[T], found: T, references: list[dict[str, Any]]
+    client: ApiClient, kind: Resource[T], found: T, references: list[dict[str, Any]]
 ) -> None:
     meta = found.metadata
     patch = {

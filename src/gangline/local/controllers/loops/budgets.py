@@ -7,21 +7,21 @@ import msgspec
 from gangline.api.core import PodDisruptionBudget
 from gangline.api.pod import Pod
 from gangline.api.resources import POD_DISRUPTION_BUDGETS, PODS
-from gangline.api.selectors import from_object
+from gangline.api.selectors import selector_from_object
 from gangline.kube.client import PatchKind
-from gangline.kube.controller import After, Controller, Done, Result
-from gangline.kube.informer import Key, key_of
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
+from gangline.kube.informer import ObjectKey, object_key
 from gangline.local.controllers import budgets
-from gangline.local.controllers.context import Context, now
-from gangline.local.controllers.replicas import SETS
+from gangline.local.controllers.context import ControllerContext, current_time
+from gangline.local.controllers.replicas import RAW_REPLICA_SETS
 
 BY_NAMESPACE = "namespace"
 
 
-class BudgetsLoop:
+class DisruptionController:
     """Watches budgets, pods and ReplicaSets; writes the status of budgets."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._budgets = context.informers.informer(
             POD_DISRUPTION_BUDGETS, indexes={BY_NAMESPACE: lambda one: [one.metadata.namespace]}
@@ -29,8 +29,8 @@ class BudgetsLoop:
         self._pods = context.informers.informer(
             PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
         )
-        self._sets = context.informers.informer(SETS)
-        self._controller: Controller[Key] = Controller("budgets", self._reconcile, workers=1)
+        self._sets = context.informers.informer(RAW_REPLICA_SETS)
+        self._controller: Controller[ObjectKey] = Controller("budgets", self._reconcile, workers=1)
         self._budgets.add_listener(self._budget_changed)
         self._pods.add_listener(self._pod_changed)
 
@@ -41,24 +41,24 @@ class BudgetsLoop:
         self, _: PodDisruptionBudget | None, new: PodDisruptionBudget | None
     ) -> None:
         if new is not None:
-            self._controller.queue.add(key_of(new))
+            self._controller.queue.add(object_key(new))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
         assert pod is not None
         for budget in self._budgets.by_index(BY_NAMESPACE, pod.metadata.namespace):
-            if from_object(budget.spec.selector).matches(pod.metadata.labels):
-                self._controller.queue.add(key_of(budget))
+            if selector_from_object(budget.spec.selector).matches(pod.metadata.labels):
+                self._controller.queue.add(object_key(budget))
 
-    async def _reconcile(self, key: Key) -> Result:
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         budget = self._budgets.get(key.namespace, key.name)
         if budget is None:
-            return Done()
-        selector = from_object(budget.spec.selector)
+            return ReconcileDone()
+        selector = selector_from_object(budget.spec.selector)
         pods = self._pods.by_index(BY_NAMESPACE, key.namespace)
         selected = [pod for pod in pods if selector.matches(pod.metadata.labels)]
-        sizes = {found.metadata.uid: found.wanted for found in self._sets.items()}
-        status = budgets.status(budget, selected, sizes, now())
+        sizes = {found.metadata.uid: found.desired_replicas for found in self._sets.items()}
+        status = budgets.budget_status(budget, selected, sizes, current_time())
         if status != budget.status:
             # The eviction subresource decrements the same status: the resourceVersion makes one of
             # two concurrent writes fail.
@@ -82,4 +82,4 @@ class BudgetsLoop:
                 kind=PatchKind.MERGE,
                 subresource="status",
             )
-        return After(30.0) if status.disrupted_pods else Done()
+        return RequeueAfter(30.0) if status.disrupted_pods else ReconcileDone()

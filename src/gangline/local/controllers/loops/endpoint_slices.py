@@ -6,32 +6,32 @@ import msgspec
 
 from gangline.api.core import Endpoints, EndpointSlice
 from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS
-from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
-from gangline.kube.informer import Key, key_of
-from gangline.local.controllers.context import Context
+from gangline.kube.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext
 from gangline.local.controllers.endpoint_slices import (
-    MANAGED_BY,
+    MANAGED_BY_LABEL,
     MANAGER,
-    SERVICE_NAME,
-    mirror,
-    says_the_same,
+    SERVICE_NAME_LABEL,
+    mirror_endpoints,
+    is_equivalent_slice,
 )
 
-TOGETHER_S = 0.3
+BATCH_S = 0.3
 """Delay in which changes are merged: no component waits for slices, only people read them."""
 
 
-class EndpointSlicesLoop:
+class EndpointSliceController:
     """Watches Endpoints; writes EndpointSlices."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._endpoints = context.informers.informer(ENDPOINTS)
         self._slices = context.informers.informer(
-            ENDPOINT_SLICES, labels=f"{MANAGED_BY}={MANAGER}", indexes={"service": _service}
+            ENDPOINT_SLICES, labels=f"{MANAGED_BY_LABEL}={MANAGER}", indexes={"service": _service}
         )
-        self._controller: Controller[Key] = Controller("endpoint-slices", self._reconcile)
+        self._controller: Controller[ObjectKey] = Controller("endpoint-slices", self._reconcile)
         self._endpoints.add_listener(self._endpoints_changed)
         self._slices.add_listener(self._slice_changed)
 
@@ -41,18 +41,18 @@ class EndpointSlicesLoop:
     def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
         endpoints = new or old
         assert endpoints is not None
-        self._controller.queue.add_after(key_of(endpoints), TOGETHER_S)
+        self._controller.queue.add_after(object_key(endpoints), BATCH_S)
 
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         # Own writes arrive here too; their pass finds nothing to change.
         changed = new or old
         assert changed is not None
-        name = changed.metadata.labels.get(SERVICE_NAME, "")
-        self._controller.queue.add_after(Key(changed.metadata.namespace, name), TOGETHER_S)
+        name = changed.metadata.labels.get(SERVICE_NAME_LABEL, "")
+        self._controller.queue.add_after(ObjectKey(changed.metadata.namespace, name), BATCH_S)
 
-    async def _reconcile(self, key: Key) -> Result:
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         endpoints = self._endpoints.get(key.namespace, key.name)
-        desired = mirror(endpoints) if endpoints is not None else {}
+        desired = mirror_endpoints(endpoints) if endpoints is not None else {}
         found = self._slices.by_index("service", f"{key.namespace}/{key.name}")
         present = {each.metadata.name: each for each in found}
         for name, slice_ in desired.items():
@@ -60,7 +60,7 @@ class EndpointSlicesLoop:
         for name in present.keys() - desired.keys():
             with contextlib.suppress(NotFound):
                 await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
-        return Done()
+        return ReconcileDone()
 
     async def _write(self, desired: EndpointSlice, present: EndpointSlice | None) -> None:
         namespace = desired.metadata.namespace
@@ -68,7 +68,7 @@ class EndpointSlicesLoop:
             # The informer's copy may be outdated; its next event triggers another pass.
             with contextlib.suppress(AlreadyExists):
                 await self._client.create(ENDPOINT_SLICES, desired, namespace)
-        elif not says_the_same(present, desired):
+        elif not is_equivalent_slice(present, desired):
             metadata = msgspec.structs.replace(
                 desired.metadata, resource_version=present.metadata.resource_version
             )
@@ -78,4 +78,4 @@ class EndpointSlicesLoop:
 
 def _service(slice_: EndpointSlice) -> list[str]:
     meta = slice_.metadata
-    return [f"{meta.namespace}/{meta.labels.get(SERVICE_NAME, '')}"]
+    return [f"{meta.namespace}/{meta.labels.get(SERVICE_NAME_LABEL, '')}"]

@@ -7,17 +7,17 @@ import msgspec
 from gangline.api.core import Endpoints, Service
 from gangline.api.pod import Pod
 from gangline.api.resources import ENDPOINTS, PODS, SERVICES
-from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
-from gangline.kube.informer import Key, key_of
-from gangline.local.controllers.context import Context
-from gangline.local.controllers.endpoints import build, is_ready
+from gangline.kube.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext
+from gangline.local.controllers.endpoints import build_endpoints, is_pod_ready
 
 
-class EndpointsLoop:
+class EndpointsController:
     """Watches services and pods; writes Endpoints."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._services = context.informers.informer(
             SERVICES, indexes={"namespace": lambda service: [service.metadata.namespace]}
@@ -26,7 +26,7 @@ class EndpointsLoop:
             PODS, indexes={"namespace": lambda pod: [pod.metadata.namespace]}
         )
         self._endpoints = context.informers.informer(ENDPOINTS)
-        self._controller: Controller[Key] = Controller("endpoints", self._reconcile)
+        self._controller: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
         self._services.add_listener(self._service_changed)
         self._pods.add_listener(self._pod_changed)
 
@@ -36,18 +36,18 @@ class EndpointsLoop:
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
         service = new or old
         assert service is not None
-        self._controller.queue.add(key_of(service))
+        self._controller.queue.add(object_key(service))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and _looks(old) == _looks(new):
+        if old is not None and new is not None and _endpoint_fields(old) == _endpoint_fields(new):
             return
         pod = new or old
         assert pod is not None
         for service in self._services.by_index("namespace", pod.metadata.namespace):
             if any(_selects(service, seen) for seen in (old, new) if seen is not None):
-                self._controller.queue.add(key_of(service))
+                self._controller.queue.add(object_key(service))
 
-    async def _reconcile(self, key: Key) -> Result:
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         service = self._services.get(key.namespace, key.name)
         present = self._endpoints.get(key.namespace, key.name)
         if service is None:
@@ -56,9 +56,9 @@ class EndpointsLoop:
                     await self._client.delete(ENDPOINTS, key.name, key.namespace)
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
             pods = self._pods.by_index("namespace", key.namespace)
-            desired = build(service, [pod for pod in pods if _selects(service, pod)])
+            desired = build_endpoints(service, [pod for pod in pods if _selects(service, pod)])
             await self._write(desired, present)
-        return Done()
+        return ReconcileDone()
 
     async def _write(self, desired: Endpoints, present: Endpoints | None) -> None:
         namespace, meta = desired.metadata.namespace, desired.metadata
@@ -84,12 +84,12 @@ def _selects(service: Service, pod: Pod) -> bool:
     return bool(selector) and selector.items() <= pod.metadata.labels.items()
 
 
-def _looks(pod: Pod) -> tuple[object, ...]:
+def _endpoint_fields(pod: Pod) -> tuple[object, ...]:
     """The fields of a pod that its endpoints depend on."""
     return (
         pod.status.pod_ip,
         pod.status.phase,
-        is_ready(pod),
+        is_pod_ready(pod),
         pod.metadata.deletion_timestamp is None,
         pod.metadata.labels,
         pod.metadata.uid,

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from gangline.api.pod import Pod
 
 K = TypeVar("K", bound=Hashable)
-FORGET_AFTER_S = 30.0
+EXPECTATIONS_TIMEOUT_S = 30.0
 
 
 class Expectations(Generic[K]):
@@ -18,17 +18,17 @@ class Expectations(Generic[K]):
         self._created: dict[K, dict[str, tuple[Pod, float]]] = defaultdict(dict)
         self._deleted: dict[K, dict[str, float]] = defaultdict(dict)
 
-    def created(self, key: K, pod: Pod) -> None:
+    def expect_creation(self, key: K, pod: Pod) -> None:
         """Record a pod that the server has just created."""
         self._created[key][pod.metadata.uid] = (pod, _clock())
 
-    def deleted(self, key: K, pod: Pod) -> None:
+    def expect_deletion(self, key: K, pod: Pod) -> None:
         """Record a pod whose deletion was requested."""
         self._deleted[key][pod.metadata.uid] = _clock()
 
     def apply(self, key: K, seen: Sequence[Pod]) -> list[Pod]:
         """Return the pods as the watch will show them once it has caught up."""
-        expired = _clock() - FORGET_AFTER_S
+        expired = _clock() - EXPECTATIONS_TIMEOUT_S
         uids = {pod.metadata.uid for pod in seen}
         created = self._created.pop(key, {})
         waiting = {u: e for u, e in created.items() if u not in uids and e[1] > expired}

@@ -11,24 +11,29 @@ import msgspec
 from gangline.api.meta import Object, ObjectMeta, OwnerReference
 from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS
 from gangline.kube.client import PatchKind
-from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informer import Informer
 from gangline.local.controllers import garbage
-from gangline.local.controllers.context import Context
-from gangline.local.controllers.garbage import Graph, Item, decide, item
-from gangline.local.controllers.loops.discovery import Kind, discover
+from gangline.local.controllers.context import ControllerContext
+from gangline.local.controllers.garbage import (
+    OwnerGraph,
+    GraphObject,
+    plan_collection,
+    graph_object,
+)
+from gangline.local.controllers.loops.discovery import DiscoveredKind, discover_kinds
 
 log = logging.getLogger(__name__)
 
 REDISCOVER_S = 60.0
 SETTLE_S = 0.2
 """The routes of a new definition appear shortly after it, and definitions often come in groups."""
-SYNC_WITHIN_S = 10.0
-UNKNOWN_OWNER_S = 15.0
+SYNC_TIMEOUT_S = 10.0
+UNKNOWN_OWNER_RETRY_S = 15.0
 
 
-def _lean(found: Object) -> Object:
+def _metadata_only(found: Object) -> Object:
     """Reduce an object to the metadata that garbage collection reads."""
     meta = found.metadata
     return Object(
@@ -44,17 +49,17 @@ def _lean(found: Object) -> Object:
     )
 
 
-_Keep = Callable[[OwnerReference], bool]
+_OwnerFilter = Callable[[OwnerReference], bool]
 
 
-class GarbageLoop:
+class GarbageCollector:
     """One metadata-only informer for each kind, one graph of owners, and workers that act on it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
-        self._graph = Graph()
-        self._kinds: dict[tuple[str, str], Kind] = {}
-        self._watches: dict[Kind, asyncio.Task[None]] = {}
+        self._graph = OwnerGraph()
+        self._kinds: dict[tuple[str, str], DiscoveredKind] = {}
+        self._watches: dict[DiscoveredKind, asyncio.Task[None]] = {}
         self._stale = asyncio.Event()
         self._controller: Controller[str] = Controller("garbage", self._reconcile, workers=8)
         definitions = context.informers.informer(CUSTOM_RESOURCE_DEFINITIONS)
@@ -62,7 +67,7 @@ class GarbageLoop:
 
     async def run(self) -> None:
         """Run until cancelled; may be called again after a failure."""
-        self._graph, self._watches = Graph(), {}
+        self._graph, self._watches = OwnerGraph(), {}
         async with asyncio.TaskGroup() as tasks:
             await self._follow_new_kinds(tasks, wait=True)
             tasks.create_task(self._rediscover(tasks))
@@ -82,13 +87,13 @@ class GarbageLoop:
                 self._stale.set()
 
     async def _follow_new_kinds(self, tasks: asyncio.TaskGroup, *, wait: bool = False) -> None:
-        found = {(kind.group, kind.plural): kind for kind in await discover(self._client)}
+        found = {(kind.group, kind.plural): kind for kind in await discover_kinds(self._client)}
         for kind in set(self._watches) - set(found.values()):
             self._watches.pop(kind).cancel()
         informers = []
         for kind in found.values():
             if kind not in self._watches:
-                informer = Informer(self._client, kind, transform=_lean)
+                informer = Informer(self._client, kind, transform=_metadata_only)
                 informer.add_listener(partial(self._changed, kind))
                 self._watches[kind] = tasks.create_task(informer.run())
                 informers.append(informer)
@@ -96,35 +101,37 @@ class GarbageLoop:
         # A kind that cannot be listed must not block the others. That is safe: an owner that is
         # not in the graph is read from the server before its dependents are deleted.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SYNC_WITHIN_S if wait else 0):
+            async with asyncio.timeout(SYNC_TIMEOUT_S if wait else 0):
                 for informer in informers:
-                    await informer.synced()
+                    await informer.wait_for_sync()
 
-    def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
+    def _changed(self, kind: DiscoveredKind, old: Object | None, new: Object | None) -> None:
         affected: set[str] = set()
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             affected |= self._graph.remove(old.metadata.uid)
         if new is not None:
-            affected |= self._graph.put(item(kind.group, kind.version, kind.plural, new.metadata))
+            affected |= self._graph.put(
+                graph_object(kind.group, kind.version, kind.plural, new.metadata)
+            )
         for uid in affected:
             self._controller.queue.add(uid)
 
-    async def _reconcile(self, uid: str) -> Result:
+    async def _reconcile(self, uid: str) -> ReconcileResult:
         found = self._graph.get(uid)
-        if found is None or not (found.owners or found.going):
-            return Done()
+        if found is None or not (found.owners or found.is_deleting):
+            return ReconcileDone()
         existing: set[str] = set()
-        if not found.going:
+        if not found.is_deleting:
             for owner in found.owners:
                 if self._graph.get(owner.uid) is None:
                     exists = await self._exists(found, owner)
                     if exists is None:
-                        return After(UNKNOWN_OWNER_S)
+                        return RequeueAfter(UNKNOWN_OWNER_RETRY_S)
                     existing |= {owner.uid} if exists else set()
-        action = decide(self._graph, uid, lambda owner: owner.uid in existing)
+        action = plan_collection(self._graph, uid, lambda owner: owner.uid in existing)
         return await self._act(found, action)
 
-    async def _exists(self, found: Item, owner: OwnerReference) -> bool | None:
+    async def _exists(self, found: GraphObject, owner: OwnerReference) -> bool | None:
         """Ask the server for an owner that is not in the graph; None if its kind is unknown."""
         kind = self._kind_of(owner)
         if kind is None:
@@ -139,33 +146,33 @@ class GarbageLoop:
             return False
         return live.metadata.uid == owner.uid
 
-    def _kind_of(self, owner: OwnerReference) -> Kind | None:
+    def _kind_of(self, owner: OwnerReference) -> DiscoveredKind | None:
         group = owner.api_version.rpartition("/")[0]
         for kind in self._kinds.values():
             if (kind.group, kind.kind) == (group, owner.kind):
                 return kind
         return None
 
-    async def _act(self, found: Item, action: garbage.Action) -> Result:
+    async def _act(self, found: GraphObject, action: garbage.GarbageAction) -> ReconcileResult:
         match action:
-            case garbage.Delete(propagation):
+            case garbage.DeleteObject(propagation):
                 await self._delete(found, propagation)
-            case garbage.DropOwners(uids):
+            case garbage.RemoveOwnerReferences(uids):
                 await self._keep_owners(found, lambda owner: owner.uid not in uids)
-            case garbage.Release(dependents):
+            case garbage.OrphanDependents(dependents):
                 for dependent in dependents:
                     await self._keep_owners(dependent, lambda owner: owner.uid != found.uid)
                 await self._drop_finalizer(found, garbage.ORPHAN)
-            case garbage.DropFinalizer(finalizer):
+            case garbage.RemoveFinalizer(finalizer):
                 await self._drop_finalizer(found, finalizer)
-            case garbage.Unblock():
+            case garbage.UnblockOwners():
                 await self._unblock(found)
-            case garbage.LookAt(uids):
+            case garbage.CheckObjects(uids):
                 for uid in uids:
                     self._controller.queue.add(uid)
-        return Done()
+        return ReconcileDone()
 
-    async def _live(self, found: Item) -> tuple[Kind, Object] | None:
+    async def _live(self, found: GraphObject) -> tuple[DiscoveredKind, Object] | None:
         """Read the present object; None if it was deleted or replaced by another with its name."""
         kind = self._kinds.get((found.group, found.plural))
         if kind is None:
@@ -176,7 +183,7 @@ class GarbageLoop:
             return None
         return (kind, live) if live.metadata.uid == found.uid else None
 
-    async def _delete(self, found: Item, propagation: garbage.Propagation) -> None:
+    async def _delete(self, found: GraphObject, propagation: garbage.PropagationPolicy) -> None:
         live = await self._live(found)
         if live is None:
             return
@@ -195,7 +202,7 @@ class GarbageLoop:
                 resource_version=present.metadata.resource_version,
             )
 
-    async def _keep_owners(self, found: Item, keep: _Keep) -> None:
+    async def _keep_owners(self, found: GraphObject, keep: _OwnerFilter) -> None:
         live = await self._live(found)
         if live is None:
             return
@@ -204,14 +211,14 @@ class GarbageLoop:
         if owners != present.metadata.owner_references:
             await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
 
-    async def _drop_finalizer(self, found: Item, finalizer: str) -> None:
+    async def _drop_finalizer(self, found: GraphObject, finalizer: str) -> None:
         live = await self._live(found)
         if live is not None:
             kind, present = live
             left = [one for one in present.metadata.finalizers if one != finalizer]
             await self._set(kind, present, "finalizers", left)
 
-    async def _unblock(self, found: Item) -> None:
+    async def _unblock(self, found: GraphObject) -> None:
         live = await self._live(found)
         if live is None:
             return
@@ -226,11 +233,11 @@ class GarbageLoop:
                 kind,
                 found.name,
                 found.namespace or None,
-                propagation=garbage.Propagation.FOREGROUND.value,
+                propagation=garbage.PropagationPolicy.FOREGROUND.value,
                 uid=found.uid,
             )
 
-    async def _set(self, kind: Kind, present: Object, field: str, value: object) -> None:
+    async def _set(self, kind: DiscoveredKind, present: Object, field: str, value: object) -> None:
         """Replace one list of the metadata, unless the object has changed since it was read."""
         meta = present.metadata
         patch = {"metadata": {"resourceVersion": meta.resource_version, field: value}}

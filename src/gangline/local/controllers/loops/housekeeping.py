@@ -10,10 +10,10 @@ from gangline.api.core import ConfigMap, Namespace, ServiceAccount
 from gangline.api.meta import Object, ObjectMeta
 from gangline.api.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS
-from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, ApiError, NotFound
-from gangline.kube.informer import Key, key_of
-from gangline.local.controllers.context import Context, now
+from gangline.kube.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext, current_time
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +23,14 @@ TERMINATING = "Terminating"
 _T = TypeVar("_T", bound=Object)
 
 
-class NamespaceContentLoop:
+class NamespaceDefaultsController:
     """Creates the objects that pods of a namespace rely on."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._namespaces = context.informers.informer(NAMESPACES)
         self._accounts = context.informers.informer(SERVICE_ACCOUNTS)
-        self._controller: Controller[Key] = Controller("accounts", self._reconcile, workers=2)
+        self._controller: Controller[ObjectKey] = Controller("accounts", self._reconcile, workers=2)
         self._namespaces.add_listener(self._namespace_changed)
         self._bundles = context.informers.informer(CONFIG_MAPS, fields=f"metadata.name={CA_BUNDLE}")
         self._accounts.add_listener(self._account_changed)
@@ -41,20 +41,20 @@ class NamespaceContentLoop:
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None and old is None:
-            self._controller.queue.add(key_of(new))
+            self._controller.queue.add(object_key(new))
 
     def _account_changed(self, old: ServiceAccount | None, new: ServiceAccount | None) -> None:
         if new is None and old is not None and old.metadata.name == DEFAULT_ACCOUNT:
-            self._controller.queue.add(Key("", old.metadata.namespace))
+            self._controller.queue.add(ObjectKey("", old.metadata.namespace))
 
     def _bundle_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None and old is not None:
-            self._controller.queue.add(Key("", old.metadata.namespace))
+            self._controller.queue.add(ObjectKey("", old.metadata.namespace))
 
-    async def _reconcile(self, key: Key) -> Result:
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.status.phase == TERMINATING:
-            return Done()
+            return ReconcileDone()
         with contextlib.suppress(NotFound):  # The namespace was deleted in the meantime.
             if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
                 account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
@@ -65,27 +65,27 @@ class NamespaceContentLoop:
                     metadata=ObjectMeta(name=CA_BUNDLE), data={"ca.crt": authority.decode()}
                 )
                 await self._make(CONFIG_MAPS, bundle, key.name)
-        return Done()
+        return ReconcileDone()
 
     async def _make(self, kind: Resource[_T], body: _T, namespace: str) -> None:
         with contextlib.suppress(AlreadyExists):
             await self._client.create(kind, body, namespace)
 
 
-class _EventAge(Object):
+class _EventTimes(Object):
     """The time stamps of an event."""
 
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
 
 
-EVENT_AGES: Resource[_EventAge] = Resource(_EventAge, "", "v1", "events", "Event")
+EVENT_TIMES: Resource[_EventTimes] = Resource(_EventTimes, "", "v1", "events", "Event")
 
 
-class ExpiryLoop:
+class EventTtlController:
     """Deletes events that are older than their time to live."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._kept = timedelta(seconds=context.settings.event_ttl_s)
 
@@ -98,11 +98,11 @@ class ExpiryLoop:
                 log.debug("events not expired", extra={"error": str(error)})
 
     async def _expire(self) -> None:
-        oldest = now() - self._kept
-        for event in (await self._client.list(EVENT_AGES)).items:
+        oldest = current_time() - self._kept
+        for event in (await self._client.list(EVENT_TIMES)).items:
             latest = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
             if latest is not None and latest < oldest:
                 with contextlib.suppress(NotFound):
                     await self._client.delete(
-                        EVENT_AGES, event.metadata.name, event.metadata.namespace
+                        EVENT_TIMES, event.metadata.name, event.metadata.namespace
                     )

@@ -5,24 +5,26 @@ from typing import Any
 
 from gangline.api.core import Namespace
 from gangline.api.resources import NAMESPACES
-from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import ApiError, NotFound
-from gangline.kube.informer import Key, key_of
-from gangline.local.controllers.context import Context
-from gangline.local.controllers.loops.discovery import Kind, discover
+from gangline.kube.informer import ObjectKey, object_key
+from gangline.local.controllers.context import ControllerContext
+from gangline.local.controllers.loops.discovery import DiscoveredKind, discover_kinds
 
 FINALIZER = "kubernetes"
-LOOK_AGAIN_S = 0.5
+REQUEUE_S = 0.5
 METHOD_NOT_ALLOWED = 405
 
 
-class NamespacesLoop:
+class NamespaceController:
     """Deletes the content of a terminating namespace until nothing is left."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._namespaces = context.informers.informer(NAMESPACES)
-        self._controller: Controller[Key] = Controller("namespaces", self._reconcile, workers=2)
+        self._controller: Controller[ObjectKey] = Controller(
+            "namespaces", self._reconcile, workers=2
+        )
         self._namespaces.add_listener(self._changed)
 
     async def run(self) -> None:
@@ -30,22 +32,22 @@ class NamespacesLoop:
 
     def _changed(self, _: Namespace | None, new: Namespace | None) -> None:
         if new is not None and new.metadata.deletion_timestamp is not None:
-            self._controller.queue.add(key_of(new))
+            self._controller.queue.add(object_key(new))
 
-    async def _reconcile(self, key: Key) -> Result:
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.metadata.deletion_timestamp is None:
-            return Done()
+            return ReconcileDone()
         if FINALIZER not in namespace.spec.finalizers:
-            return Done()
-        kinds = [kind for kind in await discover(self._client) if kind.namespaced]
+            return ReconcileDone()
+        kinds = [kind for kind in await discover_kinds(self._client) if kind.namespaced]
         left = sum([await self._empty(kind, key.name) for kind in kinds])
         if left:
-            return After(LOOK_AGAIN_S)
+            return RequeueAfter(REQUEUE_S)
         await self._finalize(namespace)
-        return Done()
+        return ReconcileDone()
 
-    async def _empty(self, kind: Kind, namespace: str) -> int:
+    async def _empty(self, kind: DiscoveredKind, namespace: str) -> int:
         """Delete all objects of a kind; return how many there were, since some end only after a
         while.
         """

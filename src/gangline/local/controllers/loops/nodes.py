@@ -12,15 +12,15 @@ from gangline.api.pod import Pod
 from gangline.api.resources import LEASES, NODES, PODS
 from gangline.kube.client import PatchKind
 from gangline.kube.errors import ApiError, Conflict, NotFound
-from gangline.local.controllers.context import Context, now
-from gangline.local.controllers.endpoints import ENDED
+from gangline.local.controllers.context import ControllerContext, current_time
+from gangline.local.controllers.endpoints import TERMINAL_PHASES
 from gangline.local.controllers.health import (
     NO_EXECUTE,
     OUT_OF_SERVICE,
     Heartbeats,
-    decide_node,
-    leaves_at,
-    not_ready,
+    plan_node_update,
+    eviction_time,
+    unready_conditions,
 )
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,10 @@ TICK_S = 1.0
 BY_NODE = "node"
 
 
-class NodesLoop:
+class NodeLifecycleController:
     """Checks every node once a second, in memory; writes only changes."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._silence_s = context.settings.node_silence_s
@@ -44,12 +44,12 @@ class NodesLoop:
         )
         self._heartbeats = Heartbeats()
         self._missing_since: dict[str, float] = {}
-        self._leases.add_listener(self._beat)
+        self._leases.add_listener(self._observe_lease)
 
     async def run(self) -> None:
         while True:
             for node in list(self._nodes.items()):
-                await self._attempt(self._look_at(node))
+                await self._attempt(self._check_node(node))
             await self._attempt(self._remove_orphans())
             await asyncio.sleep(TICK_S)
 
@@ -62,15 +62,15 @@ class NodesLoop:
         except ApiError as error:
             log.warning("node not reconciled: %s", error)
 
-    def _beat(self, _: Lease | None, new: Lease | None) -> None:
+    def _observe_lease(self, _: Lease | None, new: Lease | None) -> None:
         if new is not None:
             self._heartbeats.observe(new.metadata.name, new, _clock())
 
-    async def _look_at(self, node: Node) -> None:
+    async def _check_node(self, node: Node) -> None:
         name = node.metadata.name
         self._heartbeats.observe(name, self._leases.get(LEASE_NAMESPACE, name), _clock())
         silent = self._heartbeats.age(name, _clock()) > self._silence_s
-        change = decide_node(node, silent=silent, now=now())
+        change = plan_node_update(node, silent=silent, now=current_time())
         if change.conditions is not None:
             await self._set_conditions(node, change.conditions)
             self._recorder.event(node, "Normal", "NodeNotReady", f"Node {name} is silent")
@@ -80,7 +80,7 @@ class NodesLoop:
             for pod in self._pods.by_index(BY_NODE, name):
                 await self._attempt(self._mark_not_ready(pod))
         if any(taint.effect == NO_EXECUTE for taint in node.spec.taints):
-            await self._clear(node)
+            await self._evict_intolerant_pods(node)
 
     async def _set_conditions(self, node: Node, conditions: list[Condition]) -> None:
         patch = {"status": {"conditions": msgspec.to_builtins(conditions)}}
@@ -94,11 +94,11 @@ class NodesLoop:
         )
 
     async def _mark_not_ready(self, pod: Pod) -> None:
-        conditions = not_ready(pod, now())
+        conditions = unready_conditions(pod, current_time())
         if conditions is not None:
             await self._patch_pod(pod, {"conditions": msgspec.to_builtins(conditions)})
 
-    async def _clear(self, node: Node) -> None:
+    async def _evict_intolerant_pods(self, node: Node) -> None:
         """Delete the pods that have tolerated the node's taints for long enough."""
         abandoned = any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
         for pod in self._pods.by_index(BY_NODE, node.metadata.name):
@@ -106,8 +106,12 @@ class NodesLoop:
                 if abandoned:
                     await self._attempt(self._force(pod, "DeletionByPodGC", "the node is lost"))
                 continue
-            leaves = leaves_at(pod, node.spec.taints, now())
-            if leaves is not None and leaves <= now() and pod.status.phase not in ENDED:
+            leaves = eviction_time(pod, node.spec.taints, current_time())
+            if (
+                leaves is not None
+                and leaves <= current_time()
+                and pod.status.phase not in TERMINAL_PHASES
+            ):
                 await self._attempt(self._evict(pod, node))
 
     async def _evict(self, pod: Pod, node: Node) -> None:
@@ -132,7 +136,7 @@ class NodesLoop:
                 await self._attempt(self._force(pod, "DeletionByPodGC", message))
 
     async def _force(self, pod: Pod, reason: str, message: str) -> None:
-        if pod.status.phase not in ENDED:
+        if pod.status.phase not in TERMINAL_PHASES:
             await self._disrupt(pod, reason, message, phase="Failed")
         await self._client.delete(
             PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0, uid=pod.metadata.uid
@@ -145,7 +149,7 @@ class NodesLoop:
             status="True",
             reason=reason,
             message=message,
-            last_transition_time=now(),
+            last_transition_time=current_time(),
         )
         others = [one for one in pod.status.conditions if one.type != mark.type]
         await self._patch_pod(pod, {"conditions": msgspec.to_builtins([*others, mark]), **fields})

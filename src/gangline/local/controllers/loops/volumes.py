@@ -17,20 +17,20 @@ from gangline.api.resources import (
     STORAGE_CLASSES,
 )
 from gangline.kube.client import PatchKind
-from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
-from gangline.kube.informer import Key, key_of
+from gangline.kube.informer import ObjectKey, object_key
 from gangline.local.controllers import volumes
-from gangline.local.controllers.context import Context
-from gangline.local.controllers.endpoints import ENDED
-from gangline.local.controllers.volumes import VolumeFate
+from gangline.local.controllers.context import ControllerContext
+from gangline.local.controllers.endpoints import TERMINAL_PHASES
+from gangline.local.controllers.volumes import VolumeAction
 
 BY_CLAIM = "claim"
 DEFAULT_CLASS_NAME = "local"
 PHASES = {
-    VolumeFate.AVAILABLE: "Available",
-    VolumeFate.BOUND: "Bound",
-    VolumeFate.RELEASED: "Released",
+    VolumeAction.AVAILABLE: "Available",
+    VolumeAction.BOUND: "Bound",
+    VolumeAction.RELEASED: "Released",
 }
 
 
@@ -42,10 +42,10 @@ def _claims_of(pod: Pod) -> list[str]:
     ]
 
 
-class VolumesLoop:
+class VolumeBinderController:
     """Two queues: claims that need a volume, and volumes whose claim may be deleted."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._folder = context.settings.volumes
@@ -53,11 +53,13 @@ class VolumesLoop:
         self._volumes = context.informers.informer(PERSISTENT_VOLUMES)
         self._classes = context.informers.informer(STORAGE_CLASSES)
         self._pods = context.informers.informer(PODS, indexes={BY_CLAIM: _claims_of})
-        self._for_claims: Controller[Key] = Controller("claims", self._reconcile_claim, workers=1)
+        self._for_claims: Controller[ObjectKey] = Controller(
+            "claims", self._reconcile_claim, workers=1
+        )
         self._for_volumes: Controller[str] = Controller("volumes", self._reconcile_volume)
         self._claims.add_listener(self._claim_changed)
         self._volumes.add_listener(self._volume_changed)
-        self._classes.add_listener(lambda *_: self._look_at_pending())
+        self._classes.add_listener(lambda *_: self._requeue_pending_claims())
         self._pods.add_listener(self._pod_changed)
 
     async def run(self) -> None:
@@ -75,7 +77,7 @@ class VolumesLoop:
             "kind": "StorageClass",
             "metadata": {
                 "name": DEFAULT_CLASS_NAME,
-                "annotations": {volumes.DEFAULT_CLASS: "true"},
+                "annotations": {volumes.DEFAULT_CLASS_ANNOTATION: "true"},
             },
             "provisioner": volumes.PROVISIONER,
             "reclaimPolicy": "Delete",
@@ -88,7 +90,7 @@ class VolumesLoop:
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
     ) -> None:
         if new is not None:
-            self._for_claims.queue.add(key_of(new))
+            self._for_claims.queue.add(object_key(new))
         for claim in (old, new):
             if claim is not None and claim.spec.volume_name:
                 self._for_volumes.queue.add(claim.spec.volume_name)
@@ -99,49 +101,49 @@ class VolumesLoop:
         self._for_volumes.queue.add(found.metadata.name)
         ref = found.spec.claim_ref
         if ref is not None:
-            self._for_claims.queue.add(Key(ref.namespace, ref.name))
+            self._for_claims.queue.add(ObjectKey(ref.namespace, ref.name))
         else:
-            self._look_at_pending()
+            self._requeue_pending_claims()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and (new is None or new.status.phase in ENDED):
+        if old is not None and (new is None or new.status.phase in TERMINAL_PHASES):
             for claim in _claims_of(old):
                 namespace, name = claim.split("/")
-                self._for_claims.queue.add(Key(namespace, name))
+                self._for_claims.queue.add(ObjectKey(namespace, name))
                 for volume in self._volumes.items():
                     ref = volume.spec.claim_ref
                     if ref is not None and (ref.namespace, ref.name) == (namespace, name):
                         self._for_volumes.queue.add(volume.metadata.name)
 
-    def _look_at_pending(self) -> None:
+    def _requeue_pending_claims(self) -> None:
         for claim in self._claims.items():
             if claim.status.phase != "Bound":
-                self._for_claims.queue.add(key_of(claim))
+                self._for_claims.queue.add(object_key(claim))
 
-    async def _reconcile_claim(self, key: Key) -> Result:
+    async def _reconcile_claim(self, key: ObjectKey) -> ReconcileResult:
         claim = self._claims.get(key.namespace, key.name)
         if claim is None:
-            return Done()
-        protected = volumes.decide_finalizers(claim, in_use=self._claim_in_use(key))
+            return ReconcileDone()
+        protected = volumes.plan_finalizers(claim, in_use=self._claim_in_use(key))
         if protected is not None:
             revision = claim.metadata.resource_version
             metadata = {"resourceVersion": revision, "finalizers": protected}
             await self._patch_claim(claim, {"metadata": metadata})
         if claim.metadata.deletion_timestamp is not None:
-            return Done()
+            return ReconcileDone()
         classes = list(self._classes.items())
-        match volumes.decide_claim(claim, self._volumes.items(), classes, self._folder):
-            case volumes.Bind(volume):
+        match volumes.plan_claim(claim, self._volumes.items(), classes, self._folder):
+            case volumes.BindClaim(volume):
                 await self._bind(claim, volume)
-            case volumes.Provision(body):
+            case volumes.ProvisionVolume(body):
                 await self._provision(claim, body)
-            case volumes.Wait(reason, message):
+            case volumes.KeepPending(reason, message):
                 await self._set_phase(claim, "Pending")
                 self._recorder.event(claim, "Normal", reason, message)
-            case volumes.Lost(message):
+            case volumes.ClaimLost(message):
                 await self._set_phase(claim, "Lost")
                 self._recorder.event(claim, "Warning", "ClaimLost", message)
-        return Done()
+        return ReconcileDone()
 
     async def _provision(self, claim: PersistentVolumeClaim, body: dict[str, Any]) -> None:
         path = Path(body["spec"]["hostPath"]["path"])
@@ -204,28 +206,28 @@ class VolumesLoop:
                 subresource=subresource,
             )
 
-    async def _reconcile_volume(self, name: str) -> Result:
+    async def _reconcile_volume(self, name: str) -> ReconcileResult:
         volume = self._volumes.get(None, name)
         if volume is None:
-            return Done()
+            return ReconcileDone()
         ref = volume.spec.claim_ref
         claim = self._claims.get(ref.namespace, ref.name) if ref is not None else None
-        match volumes.decide_volume(volume, claim, in_use=self._in_use(volume)):
-            case VolumeFate.DELETE:
+        match volumes.plan_volume(volume, claim, in_use=self._in_use(volume)):
+            case VolumeAction.DELETE:
                 await self._delete(volume)
-            case VolumeFate.KEEP:
+            case VolumeAction.KEEP:
                 pass
             case fate:
                 await self._set_volume_phase(volume, PHASES[fate])
-        return Done()
+        return ReconcileDone()
 
     def _in_use(self, volume: PersistentVolume) -> bool:
         ref = volume.spec.claim_ref
-        return ref is not None and self._claim_in_use(Key(ref.namespace, ref.name))
+        return ref is not None and self._claim_in_use(ObjectKey(ref.namespace, ref.name))
 
-    def _claim_in_use(self, key: Key) -> bool:
+    def _claim_in_use(self, key: ObjectKey) -> bool:
         users = self._pods.by_index(BY_CLAIM, f"{key.namespace}/{key.name}")
-        return any(pod.status.phase not in ENDED for pod in users)
+        return any(pod.status.phase not in TERMINAL_PHASES for pod in users)
 
     async def _delete(self, volume: PersistentVolume) -> None:
         # Only folders below the cluster's own are removed, whatever path the object names.

@@ -21,7 +21,7 @@ _ADDRESS_VARIABLE = re.compile(r".*(ADDR|ADDRESS|HOST|ENDPOINT)")
 _NAME_AND_PORT = re.compile(r"(?P<name>[a-z0-9][a-z0-9.-]*)(?P<port>:\d+)?")
 
 
-def written_out(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerPlan:
+def with_host_paths(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerPlan:
     """Return the plan with real paths, and with addresses for names in ``addresses``."""
     folders = {mount.target.rstrip("/"): str(mount.source) for mount in plan.mounts}
     folders.pop(HOSTS, None)
@@ -38,7 +38,7 @@ def written_out(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerP
     )
 
 
-def addresses_in(hosts: str) -> dict[str, str]:
+def parse_hosts(hosts: str) -> dict[str, str]:
     """Parse a hosts file: the address of each name, the first one if there are several."""
     found: dict[str, str] = {}
     for line in hosts.splitlines():

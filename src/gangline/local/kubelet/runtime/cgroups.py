@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.local.kubelet.runtime.contract import Limits, Usage
+from gangline.local.kubelet.runtime.contract import ContainerLimits, ContainerUsage
 
 _MOUNT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
@@ -30,7 +30,7 @@ class ControlGroup:
     unified: bool
 
     @property
-    def doors(self) -> list[str]:
+    def procs_files(self) -> list[str]:
         """The files that a process id is written to in order to join the groups."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
@@ -45,7 +45,7 @@ class ControlGroup:
         name = "memory.events" if self.unified else "memory.oom_control"
         return self._counter(name, "oom_kill") > 0
 
-    def usage(self) -> Usage | None:
+    def usage(self) -> ContainerUsage | None:
         """CPU time so far, and memory without the file cache that can be dropped."""
         try:
             cached = self._counter("memory.stat", "inactive_file")
@@ -58,7 +58,7 @@ class ControlGroup:
                 cached = self._counter("memory.stat", "total_inactive_file")
         except (OSError, ValueError):
             return None
-        return Usage(cpu_ns, max(memory - cached, 0))
+        return ContainerUsage(cpu_ns, max(memory - cached, 0))
 
     async def remove(self) -> None:
         """Remove the groups when they are empty; others stay for the clean-up."""
@@ -89,14 +89,14 @@ class ControlGroups:
         self._unified = (mount / "cgroup.controllers").exists()
         controllers = ("",) if self._unified else _V1_CONTROLLERS
         roots = [mount / controller for controller in controllers]
-        self._roots = [root for root in roots if _may_make(root / name)]
+        self._roots = [root for root in roots if _is_writable(root / name)]
 
     @property
     def usable(self) -> bool:
         """True if groups can be created here."""
         return any(self._unified or root.name == "memory" for root in self._roots)
 
-    def create(self, instance: str, limits: Limits) -> ControlGroup | None:
+    def create(self, instance: str, limits: ContainerLimits) -> ControlGroup | None:
         """Create the groups of one run with its limits; None where there are none."""
         if not self.usable:
             return None
@@ -122,7 +122,7 @@ class ControlGroups:
                         folder.rmdir()
 
 
-def _may_make(folder: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
     """True if groups can be created: as root, on a writable file system."""
     if not (folder.parent / "cgroup.procs").exists():
         return False
@@ -144,7 +144,7 @@ def _removed(folder: Path) -> bool:
     return True
 
 
-def _v1_settings(limits: Limits) -> list[tuple[str, str]]:
+def _v1_settings(limits: ContainerLimits) -> list[tuple[str, str]]:
     shares = max(limits.cpu_request_milli * _SHARES_PER_CPU // 1000, _MIN_SHARES)
     settings = [("cpu.shares", str(shares))]
     if limits.cpu_limit_milli is not None:
@@ -154,7 +154,7 @@ def _v1_settings(limits: Limits) -> list[tuple[str, str]]:
     return settings
 
 
-def _v2_settings(limits: Limits) -> list[tuple[str, str]]:
+def _v2_settings(limits: ContainerLimits) -> list[tuple[str, str]]:
     shares = max(limits.cpu_request_milli * _SHARES_PER_CPU // 1000, _MIN_SHARES)
     weight = 1 + ((min(shares, 262144) - 2) * 9999) // 262142
     settings = [("cpu.weight", str(weight)), ("memory.oom.group", "1")]

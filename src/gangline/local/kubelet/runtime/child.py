@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from gangline.local.kubelet.runtime.contract import Output
+from gangline.local.kubelet.runtime.contract import OutputCallback
 from gangline.local.kubelet.runtime.spawning import SpawnedProcess, spawn_process
 from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, Terminal
-from gangline.local.kubelet.runtime.usage import tree
+from gangline.local.kubelet.runtime.usage import walk_process_tree
 
 _STREAMS = {1: "stdout", 2: "stderr"}
 _READ_BYTES = 65536
@@ -23,17 +23,17 @@ _LINGER_S = 1.0
 """Seconds to wait for output after the end: a process that escaped may still have a pipe open."""
 
 
-class Child(asyncio.SubprocessProtocol):
+class ChildProcess(asyncio.SubprocessProtocol):
     """One running command; `spawn` creates it."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: OutputCallback) -> None:
         loop = asyncio.get_running_loop()
         self.output = output
         self.exited: asyncio.Future[int] = loop.create_future()
         self._drained: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
         self._terminal: int | None = None
-        self._held = False
+        self._paused = False
 
     @property
     def pid(self) -> int:
@@ -46,7 +46,7 @@ class Child(asyncio.SubprocessProtocol):
         code = await asyncio.shield(self.exited)
         while True:
             drained, _ = await asyncio.wait({self._drained}, timeout=_LINGER_S)
-            if drained or not self._held:
+            if drained or not self._paused:
                 break
         self._close()
         return code
@@ -61,7 +61,7 @@ class Child(asyncio.SubprocessProtocol):
         """Send SIGKILL to the command and all its descendants."""
         if self.exited.done():
             return
-        for pid in list(tree(self.pid)):
+        for pid in list(walk_process_tree(self.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -78,11 +78,11 @@ class Child(asyncio.SubprocessProtocol):
         if isinstance(self._transport, SpawnedProcess):
             await self._transport.drain()
 
-    def hold(self, held: bool) -> None:
+    def pause_output(self, held: bool) -> None:
         """Pause or resume reading output; the command blocks when its pipes are full."""
-        if held == self._held:
+        if held == self._paused:
             return
-        self._held = held
+        self._paused = held
         if self._terminal is not None:
             self._watch_terminal(not held)
         for fd in _STREAMS:
@@ -174,14 +174,14 @@ class Child(asyncio.SubprocessProtocol):
             self._transport.close()
 
 
-async def spawn(
+async def spawn_child(
     argv: Sequence[str],
-    output: Output,
+    output: OutputCallback,
     *,
     stdin: bool = False,
     terminal: Terminal | None = None,
     cwd: Path | None = None,
-) -> Child:
+) -> ChildProcess:
     """Start a command in a session of its own, with a minimal environment.
 
     A ``terminal`` becomes its standard input, output and error; it is closed with the command.
@@ -194,13 +194,16 @@ async def spawn(
     return await _spawn_on_pipes(argv, output, stdin, cwd)
 
 
-_BARE = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_MINIMAL_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C",
+}
 
 
 async def _spawn_on_pipes(
-    argv: Sequence[str], output: Output, stdin: bool, cwd: Path | None
-) -> Child:
-    child = Child(output)
+    argv: Sequence[str], output: OutputCallback, stdin: bool, cwd: Path | None
+) -> ChildProcess:
+    child = ChildProcess(output)
     await spawn_process(
         child,
         argv,
@@ -209,32 +212,32 @@ async def _spawn_on_pipes(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
         cwd=cwd,
-        env=_BARE,
+        env=_MINIMAL_ENVIRONMENT,
     )
     return child
 
 
 async def _spawn_on_terminal(
-    argv: Sequence[str], output: Output, terminal: Terminal, cwd: Path | None
-) -> Child:
+    argv: Sequence[str], output: OutputCallback, terminal: Terminal, cwd: Path | None
+) -> ChildProcess:
     try:
         # A session of its own as for other commands. setsid(1) creates it here, since it can also
         # make the terminal the controlling one.
-        child = Child(output)
+        child = ChildProcess(output)
         await spawn_process(
             child,
             [*(["setsid", "--"] if terminal.taken_inside else TAKE_TERMINAL), *argv],
-            stdin=terminal.side,
-            stdout=terminal.side,
-            stderr=terminal.side,
+            stdin=terminal.tty_fd,
+            stdout=terminal.tty_fd,
+            stderr=terminal.tty_fd,
             cwd=cwd,
-            env=_BARE,
+            env=_MINIMAL_ENVIRONMENT,
         )
     except OSError:
-        os.close(terminal.control)
+        os.close(terminal.control_fd)
         raise
     finally:
-        os.close(terminal.side)
-    os.set_blocking(terminal.control, False)
-    child.use_terminal(terminal.control)
+        os.close(terminal.tty_fd)
+    os.set_blocking(terminal.control_fd, False)
+    child.use_terminal(terminal.control_fd)
     return child

@@ -12,7 +12,7 @@ from gangline.local.kubelet.runtime.contract import (
     EXIT_NOT_FOUND,
     REASON_CANNOT_RUN,
     ContainerPlan,
-    StartFailed,
+    ContainerStartError,
 )
 from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
 
@@ -28,14 +28,14 @@ def check_command(
     ``bare`` means that the container sees the machine's own files.
 
     Raises:
-        StartFailed: no such file, or it is not executable.
+        ContainerStartError: no such file, or it is not executable.
     """
     command, path = plan.argv[0], plan.env.get("PATH", "")
     if "/" in command:
         candidates = [os.path.normpath(os.path.join(plan.workdir, command))]
     else:
         candidates = [os.path.join(folder, command) for folder in path.split(":") if folder]
-    places = [_place(plan, shared, candidate, bare) for candidate in candidates]
+    places = [_host_path(plan, shared, candidate, bare) for candidate in candidates]
     found = [place for place in places if os.path.lexists(place) and not os.path.isdir(place)]
     if not found:
         where = "no such file or directory" if "/" in command else _not_in_path(path)
@@ -44,7 +44,7 @@ def check_command(
         raise _cannot_run(command, "permission denied (not executable)", EXIT_NOT_EXECUTABLE)
 
 
-def failed_launch(command: str, code: int, errors: bytes) -> StartFailed | None:
+def parse_launch_failure(command: str, code: int, errors: bytes) -> ContainerStartError | None:
     """Return the failure if a container's only output is an error of its launcher, else None."""
     if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND) or errors.count(b"\n") != 1:
         return None
@@ -54,7 +54,7 @@ def failed_launch(command: str, code: int, errors: bytes) -> StartFailed | None:
     return _cannot_run(command, cause.lower(), code)
 
 
-def _place(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: bool) -> str:
+def _host_path(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: bool) -> str:
     """The path on this machine of the container's ``path``."""
     around = [mount for mount in plan.mounts if is_within(path, mount.target.rstrip("/") or "/")]
     if around and not bare:
@@ -72,6 +72,6 @@ def _not_in_path(path: str) -> str:
     return f"executable file not found in $PATH ({path})"
 
 
-def _cannot_run(command: str, cause: str, code: int) -> StartFailed:
+def _cannot_run(command: str, cause: str, code: int) -> ContainerStartError:
     message = f'unable to start container process: exec: "{command}": {cause}'
-    return StartFailed(message, REASON_CANNOT_RUN, code)
+    return ContainerStartError(message, REASON_CANNOT_RUN, code)

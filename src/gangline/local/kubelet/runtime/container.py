@@ -10,30 +10,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gangline.local.kubelet.runtime.cgroups import ControlGroup
-from gangline.local.kubelet.runtime.child import Child, spawn
-from gangline.local.kubelet.runtime.command import failed_launch
+from gangline.local.kubelet.runtime.child import ChildProcess, spawn_child
+from gangline.local.kubelet.runtime.command import parse_launch_failure
 from gangline.local.kubelet.runtime.contract import (
     EXIT_START_FAILED,
     REASON_START_ERROR,
     ContainerPlan,
-    Exit,
-    Output,
-    StartFailed,
-    Usage,
+    ContainerExit,
+    OutputCallback,
+    ContainerStartError,
+    ContainerUsage,
 )
-from gangline.local.kubelet.runtime.isolation import Isolation, Level
-from gangline.local.kubelet.runtime.pace import Pace
-from gangline.local.kubelet.runtime.rootview import root_of
+from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
+from gangline.local.kubelet.runtime.pace import OutputThrottle
+from gangline.local.kubelet.runtime.rootview import container_root
 from gangline.local.kubelet.runtime.terminal import (
     TAKE_TERMINAL,
     Terminal,
     open_terminal,
     open_terminal_inside,
 )
-from gangline.local.kubelet.runtime.usage import children, tree_usage
+from gangline.local.kubelet.runtime.usage import child_pids, process_tree_usage
 
 _MEMORY_WATCH_S = 0.5
-_KEPT_ERRORS = 4096
+_MAX_ERROR_BYTES = 4096
 
 
 class ProcessContainer:
@@ -45,15 +45,15 @@ class ProcessContainer:
         isolation: Isolation,
         group: ControlGroup | None,
         tail: list[str],
-        output: Output,
+        output: OutputCallback,
     ) -> None:
         self.plan = plan
         self.started_at = datetime.now(UTC)
-        self.child: Child | None = None
+        self.child: ChildProcess | None = None
         self.init_pid = 0
         self.early_errors = b""
-        self._takers = [output]
-        self._pace = Pace(time.monotonic())
+        self._consumers = [output]
+        self._pace = OutputThrottle(time.monotonic())
         self._isolation = isolation
         self._group = group
         self._tail = tail
@@ -64,33 +64,33 @@ class ProcessContainer:
     def container_id(self) -> str:
         return self.plan.container_id
 
-    def take(self, stream: str, data: bytes) -> None:
+    def deliver_output(self, stream: str, data: bytes) -> None:
         """Pass output on to the log and to attached clients; a flooding container is paused."""
         began = time.monotonic()
-        if stream == "stderr" and len(self.early_errors) < _KEPT_ERRORS:
+        if stream == "stderr" and len(self.early_errors) < _MAX_ERROR_BYTES:
             self.early_errors += data
-        for taker in list(self._takers):
+        for taker in list(self._consumers):
             taker(stream, data)
         if (rest_s := self._pace.spend(began, time.monotonic())) and self.child is not None:
             # A container that floods its log is paused, so that other work continues.
-            self.child.hold(True)
-            asyncio.get_running_loop().call_later(rest_s, self.child.hold, False)
+            self.child.pause_output(True)
+            asyncio.get_running_loop().call_later(rest_s, self.child.pause_output, False)
 
-    def begun(self, child: Child) -> None:
+    def mark_started(self, child: ChildProcess) -> None:
         """The command is about to run: find its process, and watch its memory if no control group
         does.
         """
         self.child = child
         self.started_at = datetime.now(UTC)
-        if self._isolation.level is Level.NONE:
+        if self._isolation.level is IsolationLevel.NONE:
             self.init_pid = child.pid
         else:
-            self.init_pid = next(iter(children(child.pid)), 0)
+            self.init_pid = next(iter(child_pids(child.pid)), 0)
         limit = self.plan.limits.memory_bytes
         if limit is not None and not (self._group and self._group.limits_memory):
             self._watch = asyncio.create_task(self._watch_memory(limit))
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ContainerExit:
         """The exit of the container, after all of its output was delivered."""
         child = self._running()
         code = await child.wait()
@@ -101,9 +101,9 @@ class ProcessContainer:
             oom_killed = oom_killed or self._group.oom_killed()
             await self._group.remove()
         finished = datetime.now(UTC)
-        if failure := failed_launch(self.plan.argv[0], code, self.early_errors):
-            return Exit(code, finished, reason=failure.reason, message=failure.message)
-        return Exit(code, finished, oom_killed)
+        if failure := parse_launch_failure(self.plan.argv[0], code, self.early_errors):
+            return ContainerExit(code, finished, reason=failure.reason, message=failure.message)
+        return ContainerExit(code, finished, oom_killed)
 
     def terminate(self) -> None:
         """Send SIGTERM to the main process only."""
@@ -112,22 +112,22 @@ class ProcessContainer:
     def kill(self) -> None:
         """Send SIGKILL: the process namespace ends with its first process."""
         self._signal_init(signal.SIGKILL)
-        if self._isolation.level is Level.NONE or not self.init_pid:
+        if self._isolation.level is IsolationLevel.NONE or not self.init_pid:
             self._running().kill_tree()
 
-    def usage(self) -> Usage | None:
+    def usage(self) -> ContainerUsage | None:
         """From the control group where there is one, else summed over the processes."""
         if self._group is not None and (used := self._group.usage()) is not None:
             return used
-        return tree_usage(self.init_pid) if self.init_pid else None
+        return process_tree_usage(self.init_pid) if self.init_pid else None
 
-    def attach(self, output: Output) -> Callable[[], None]:
+    def attach(self, output: OutputCallback) -> Callable[[], None]:
         """Add a consumer of output; the returned function removes it."""
-        self._takers.append(output)
+        self._consumers.append(output)
 
         def detach() -> None:
             with contextlib.suppress(ValueError):
-                self._takers.remove(output)
+                self._consumers.remove(output)
 
         return detach
 
@@ -144,16 +144,18 @@ class ProcessContainer:
         self._running().resize(columns, rows)
 
     async def exec(
-        self, argv: Sequence[str], output: Output, *, stdin: bool = False, tty: bool = False
+        self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
     ) -> "ExecProcess":
         """Run a command inside, with the container's environment and working folder."""
         child = self._running()
         if child.exited.done() or not self.init_pid:
-            raise StartFailed("the container is not running", REASON_START_ERROR, EXIT_START_FAILED)
-        bare = self._isolation.level is Level.NONE
+            raise ContainerStartError(
+                "the container is not running", REASON_START_ERROR, EXIT_START_FAILED
+            )
+        bare = self._isolation.level is IsolationLevel.NONE
         lead = TAKE_TERMINAL if tty and not bare else ()
         command = [
-            *self._isolation.join(self.init_pid, self._doors()),
+            *self._isolation.join_command(self.init_pid, self._procs_files()),
             *lead,
             *self._tail_of_session(tty),
             *argv,
@@ -161,13 +163,13 @@ class ProcessContainer:
         cwd = Path(self.plan.workdir) if bare else None
         try:
             terminal = self._terminal(bare) if tty else None
-            session = await spawn(command, output, stdin=stdin, terminal=terminal, cwd=cwd)
+            session = await spawn_child(command, output, stdin=stdin, terminal=terminal, cwd=cwd)
         except OSError as error:
             raise start_error(f"cannot run a command in the container: {error}") from error
         return ExecProcess(session)
 
-    def _doors(self) -> list[str]:
-        return self._group.doors if self._group is not None else []
+    def _procs_files(self) -> list[str]:
+        return self._group.procs_files if self._group is not None else []
 
     def _tail_of_session(self, tty: bool) -> list[str]:
         """Environment and root of a command; on a terminal also TERM."""
@@ -181,12 +183,12 @@ class ProcessContainer:
             return open_terminal()
         # Via the process outside, which never leaves the machine's root: when the container's
         # process enters its own root is unknown.
-        return open_terminal_inside(self._running().pid, root_of(self.plan))
+        return open_terminal_inside(self._running().pid, container_root(self.plan))
 
     async def _watch_memory(self, limit: int) -> None:
         while True:
             await asyncio.sleep(_MEMORY_WATCH_S)
-            usage = await asyncio.to_thread(tree_usage, self.init_pid)
+            usage = await asyncio.to_thread(process_tree_usage, self.init_pid)
             if usage is not None and usage.memory_bytes > limit:
                 self._oom_killed = True
                 self.kill()
@@ -197,7 +199,7 @@ class ProcessContainer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.init_pid, number)
 
-    def _running(self) -> Child:
+    def _running(self) -> ChildProcess:
         assert self.child is not None, "start returns only containers that have started"
         return self.child
 
@@ -205,7 +207,7 @@ class ProcessContainer:
 class ExecProcess:
     """One command that runs in a container beside its main process."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self._child = child
 
     async def wait(self) -> int:
@@ -217,8 +219,8 @@ class ExecProcess:
     async def drain(self) -> None:
         await self._child.drain()
 
-    def hold(self, held: bool) -> None:
-        self._child.hold(held)
+    def pause_output(self, held: bool) -> None:
+        self._child.pause_output(held)
 
     def close_stdin(self) -> None:
         self._child.close_stdin()
@@ -230,6 +232,6 @@ class ExecProcess:
         self._child.kill_tree()
 
 
-def start_error(message: str) -> StartFailed:
+def start_error(message: str) -> ContainerStartError:
     """The error of a failed setup, which is not an error of the command."""
-    return StartFailed(message.strip(), REASON_START_ERROR, EXIT_START_FAILED)
+    return ContainerStartError(message.strip(), REASON_START_ERROR, EXIT_START_FAILED)

@@ -16,7 +16,7 @@ REASON_START_ERROR = "StartError"
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class ContainerMount:
     """One file or folder of this machine, mounted at ``target``."""
 
     source: Path
@@ -25,7 +25,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ContainerLimits:
     """Resource limits of a container; None is no limit."""
 
     cpu_request_milli: int = 0
@@ -34,7 +34,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ContainerIdentity:
     """User and groups of a container; None means those of the kubelet."""
 
     user: int | None = None
@@ -59,14 +59,14 @@ class ContainerPlan:
     """A folder for this run only; the kubelet creates and removes it."""
 
     workdir: str = "/"
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     root: Path | None = None
     """The root folder of its image; None mounts the machine's own files."""
 
     hostname: str = ""
     netns: str | None = None
-    identity: Identity = field(default_factory=Identity)
-    limits: Limits = field(default_factory=Limits)
+    identity: ContainerIdentity = field(default_factory=ContainerIdentity)
+    limits: ContainerLimits = field(default_factory=ContainerLimits)
     read_only_root: bool = False
     gpu_devices: bool = False
     """True if the device files of GPUs are visible."""
@@ -82,7 +82,7 @@ class ContainerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ContainerExit:
     """The end of a run."""
 
     code: int
@@ -95,14 +95,14 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ContainerUsage:
     """The resource usage of a run: CPU time since its start, memory now."""
 
     cpu_ns: int
     memory_bytes: int
 
 
-class StartFailed(Exception):
+class ContainerStartError(Exception):
     """A run could not be started; reason and exit code become part of its terminated state."""
 
     def __init__(self, message: str, reason: str, exit_code: int) -> None:
@@ -112,7 +112,7 @@ class StartFailed(Exception):
         self.exit_code = exit_code
 
 
-Output = Callable[[str, bytes], None]
+OutputCallback = Callable[[str, bytes], None]
 """Receives the output of a container: the stream (``stdout`` or ``stderr``) and the bytes."""
 
 
@@ -139,7 +139,7 @@ class ExecSession(Protocol):
         """Set the size of the terminal; does nothing without one."""
         ...
 
-    def hold(self, held: bool) -> None:
+    def pause_output(self, held: bool) -> None:
         """Pause or resume output; the command blocks when its pipes are full."""
         ...
 
@@ -161,7 +161,7 @@ class RunningContainer(Protocol):
         """The start time of its command."""
         ...
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ContainerExit:
         """The exit of the run, after all of its output was delivered."""
         ...
 
@@ -173,11 +173,11 @@ class RunningContainer(Protocol):
         """Send SIGKILL to every process of the run."""
         ...
 
-    def usage(self) -> Usage | None:
+    def usage(self) -> ContainerUsage | None:
         """Its resource usage; None if it cannot be measured."""
         ...
 
-    def attach(self, output: Output) -> Callable[[], None]:
+    def attach(self, output: OutputCallback) -> Callable[[], None]:
         """Add a consumer of output; the returned function removes it."""
         ...
 
@@ -198,29 +198,29 @@ class RunningContainer(Protocol):
         ...
 
     async def exec(
-        self, argv: Sequence[str], output: Output, *, stdin: bool = False, tty: bool = False
+        self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
     ) -> ExecSession:
         """Run a command inside.
 
         Raises:
-            StartFailed: the run has ended, or the command cannot be run.
+            ContainerStartError: the run has ended, or the command cannot be run.
         """
         ...
 
 
-class Runtime(Protocol):
+class ContainerRuntime(Protocol):
     """Starts containers."""
 
-    async def start(self, plan: ContainerPlan, output: Output) -> RunningContainer:
+    async def start(self, plan: ContainerPlan, output: OutputCallback) -> RunningContainer:
         """Start one run; returns when its command is about to run.
 
         Raises:
-            StartFailed: its file system or command could not be set up.
+            ContainerStartError: its file system or command could not be set up.
             OSError: the machine lacks a resource now (disk, processes): try again later.
         """
         ...
 
-    def describe_gaps(self) -> str:
+    def describe_limitations(self) -> str:
         """The limitations of this machine for pods; empty if there are none."""
         ...
 

@@ -14,10 +14,10 @@ from gangline.local.kubelet.runtime.contract import (
     ByteStream,
     ContainerPlan,
     ExecSession,
-    Exit,
-    Output,
-    StartFailed,
-    Usage,
+    ContainerExit,
+    OutputCallback,
+    ContainerStartError,
+    ContainerUsage,
 )
 
 RUN_SECONDS = "gangline.dev/fake-run-seconds"
@@ -32,13 +32,13 @@ class FakeContainer:
         self.container_id = plan.container_id
         self.started_at = datetime.now(UTC)
         loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[Exit] = loop.create_future()
+        self._ended: asyncio.Future[ContainerExit] = loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         if (seconds := plan.annotations.get(RUN_SECONDS)) is not None:
             code = int(plan.annotations.get(EXIT_CODE, "0"))
             self._timer = loop.call_later(float(seconds), self._end, code)
 
-    async def wait(self) -> Exit:
+    async def wait(self) -> ContainerExit:
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
@@ -47,10 +47,10 @@ class FakeContainer:
     def kill(self) -> None:
         self._end(EXIT_KILLED)
 
-    def usage(self) -> Usage | None:
-        return Usage(0, 0)
+    def usage(self) -> ContainerUsage | None:
+        return ContainerUsage(0, 0)
 
-    def attach(self, output: Output) -> Callable[[], None]:
+    def attach(self, output: OutputCallback) -> Callable[[], None]:
         return lambda: None
 
     def write(self, data: bytes) -> None: ...
@@ -62,9 +62,9 @@ class FakeContainer:
     def resize(self, columns: int, rows: int) -> None: ...
 
     async def exec(
-        self, argv: Sequence[str], output: Output, *, stdin: bool = False, tty: bool = False
+        self, argv: Sequence[str], output: OutputCallback, *, stdin: bool = False, tty: bool = False
     ) -> ExecSession:
-        raise StartFailed(
+        raise ContainerStartError(
             "this container has no process: the cluster runs with its fake runtime",
             REASON_START_ERROR,
             EXIT_START_FAILED,
@@ -74,16 +74,16 @@ class FakeContainer:
         if self._timer is not None:
             self._timer.cancel()
         if not self._ended.done():
-            self._ended.set_result(Exit(code, datetime.now(UTC)))
+            self._ended.set_result(ContainerExit(code, datetime.now(UTC)))
 
 
 class FakeRuntime:
     """Starts containers without processes."""
 
-    async def start(self, plan: ContainerPlan, output: Output) -> FakeContainer:
+    async def start(self, plan: ContainerPlan, output: OutputCallback) -> FakeContainer:
         return FakeContainer(plan)
 
-    def describe_gaps(self) -> str:
+    def describe_limitations(self) -> str:
         return "fake runtime: containers have no processes"
 
     async def forward(self, netns: str | None, address: str, port: int) -> ByteStream:

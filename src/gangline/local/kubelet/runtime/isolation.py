@@ -15,12 +15,12 @@ from functools import lru_cache
 
 _TOOLS = ("setpriv", "setsid", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
-_GUARD = (
+_PARENT_CHECK = (
     '[ "$PPID" = "$1" ] || exit 1; shift; '
     'while [ "$1" != -- ]; do echo 0 >"$1"; shift; done; shift; exec "$@"'
 )
 """Exits if the kubelet died before PR_SET_PDEATHSIG was set; then joins the control groups."""
-_FORK = 'exec 4>&2 2>/dev/null; setpriv --pdeathsig KILL -- "$@" 2>&4 4>&-; exit $?'
+_START_INIT = 'exec 4>&2 2>/dev/null; setpriv --pdeathsig KILL -- "$@" 2>&4 4>&-; exit $?'
 """Starts process 1 of the namespace and exits with its exit code, or 128 and the signal's number.
 ``unshare --fork`` of util-linux 2.38 turns a SIGKILL into exit code 1.
 """
@@ -29,7 +29,7 @@ _TRIAL = "mount -t proc proc /proc && mount -t tmpfs trial /mnt"
 _TRIAL_TIMEOUT_S = 10
 
 
-class Level(StrEnum):
+class IsolationLevel(StrEnum):
     """The degree of isolation of a container from the machine."""
 
     ROOT = "root"
@@ -46,34 +46,34 @@ class Level(StrEnum):
 class Isolation:
     """The isolation level of this machine."""
 
-    level: Level
-    gap: str = ""
+    level: IsolationLevel
+    limitation: str = ""
     """The limitations for pods, and the remedy; empty at `Level.ROOT`."""
 
-    def enter(self, netns: str | None, doors: Sequence[str] = ()) -> list[str]:
+    def enter_command(self, netns: str | None, procs_files: Sequence[str] = ()) -> list[str]:
         """The commands before a container's setup script.
 
-        ``doors`` are the files of the control groups to join.
+        ``procs_files`` are the files of the control groups to join.
         """
-        guard = ["sh", "-c", _GUARD, "sh", str(os.getpid()), *doors, "--"]
-        if self.level is Level.NONE:
+        guard = ["sh", "-c", _PARENT_CHECK, "sh", str(os.getpid()), *procs_files, "--"]
+        if self.level is IsolationLevel.NONE:
             return [*_die_with_parent(), *guard]
-        users = _AS_ROOT_OF_OWN_USERS if self.level is Level.USER else ()
+        users = _AS_ROOT_OF_OWN_USERS if self.level is IsolationLevel.USER else ()
         network = ["nsenter", f"--net={netns}", "--"] if netns and not users else []
-        unshare = ["unshare", *users, *_NAMESPACES, "--", "sh", "-c", _FORK, "sh"]
+        unshare = ["unshare", *users, *_NAMESPACES, "--", "sh", "-c", _START_INIT, "sh"]
         return [*_die_with_parent(), *guard, *network, *unshare]
 
-    def join(self, pid: int, doors: Sequence[str] = ()) -> list[str]:
+    def join_command(self, pid: int, procs_files: Sequence[str] = ()) -> list[str]:
         """The commands that run another command inside the container whose process 1 is ``pid``.
 
-        ``doors`` are as for `enter`.
+        ``procs_files`` are as for `enter`.
         """
-        guard = ["sh", "-c", _GUARD, "sh", str(os.getpid()), *doors, "--"]
-        if self.level is Level.NONE:
+        guard = ["sh", "-c", _PARENT_CHECK, "sh", str(os.getpid()), *procs_files, "--"]
+        if self.level is IsolationLevel.NONE:
             return list(_die_with_parent())
-        users = ["--user", "--preserve-credentials"] if self.level is Level.USER else []
+        users = ["--user", "--preserve-credentials"] if self.level is IsolationLevel.USER else []
         # Without root the network is the machine's own: entering it is neither allowed nor needed.
-        network = ["--net"] if self.level is Level.ROOT else []
+        network = ["--net"] if self.level is IsolationLevel.ROOT else []
         spaces = ["--mount", "--uts", "--ipc", *network, "--pid"]
         # The second setpriv comes after the fork into the process namespace: ending nsenter
         # (when a client hangs up) ends the command as well.
@@ -86,18 +86,20 @@ class Isolation:
 
 
 @lru_cache(maxsize=1)
-def detect() -> Isolation:
+def detect_isolation() -> Isolation:
     """Detect what this machine allows, once for each process."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        return Isolation(Level.NONE, f"commands are missing: {', '.join(missing)} (util-linux)")
-    if not (refusal := _try(["unshare", *_NAMESPACES, "--fork", "--", "sh", "-c", _TRIAL])):
-        return Isolation(Level.ROOT)
+        return Isolation(
+            IsolationLevel.NONE, f"commands are missing: {', '.join(missing)} (util-linux)"
+        )
+    if not (refusal := _try_command(["unshare", *_NAMESPACES, "--fork", "--", "sh", "-c", _TRIAL])):
+        return Isolation(IsolationLevel.ROOT)
     own_users = ["unshare", *_AS_ROOT_OF_OWN_USERS, *_NAMESPACES, "--fork", "--"]
-    if not (refusal := _try([*own_users, "sh", "-c", _TRIAL])):
-        return Isolation(Level.USER, "not root: pods share the machine's network")
+    if not (refusal := _try_command([*own_users, "sh", "-c", _TRIAL])):
+        return Isolation(IsolationLevel.USER, "not root: pods share the machine's network")
     return Isolation(
-        Level.NONE,
+        IsolationLevel.NONE,
         f"no permission for namespaces ({refusal}): pods see the machine's files and processes, "
         "volumes and other pods are found only by paths and names in command and environment; "
         "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
@@ -109,7 +111,7 @@ def _die_with_parent() -> tuple[str, ...]:
     return ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
 
 
-def _try(command: list[str]) -> str:
+def _try_command(command: list[str]) -> str:
     """The error message of a command; empty if it succeeds."""
     try:
         run = subprocess.run(

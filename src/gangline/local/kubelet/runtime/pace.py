@@ -1,11 +1,11 @@
 """A limit on the kubelet's own CPU time for the output of one container: a fifth."""
 
-SHARE = 0.2
+OUTPUT_TIME_SHARE = 0.2
 BURST_S = 0.02
 """Seconds of processing before a pause is due."""
 
 
-class Pace:
+class OutputThrottle:
     """Counts the processing time for one container; the caller passes in the clock's readings."""
 
     def __init__(self, now: float) -> None:
@@ -14,6 +14,8 @@ class Pace:
 
     def spend(self, began: float, ended: float) -> float:
         """Record processing time; return for how long to pause, 0 for none."""
-        self._debt_s = max(0.0, self._debt_s - (began - self._last) * SHARE) + (ended - began)
+        self._debt_s = max(0.0, self._debt_s - (began - self._last) * OUTPUT_TIME_SHARE) + (
+            ended - began
+        )
         self._last = ended
-        return self._debt_s / SHARE if self._debt_s > BURST_S else 0.0
+        return self._debt_s / OUTPUT_TIME_SHARE if self._debt_s > BURST_S else 0.0

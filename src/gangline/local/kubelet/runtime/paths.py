@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_LONGEST_CHAIN = 40
+_MAX_LINKS = 40
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -30,7 +30,7 @@ def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
             continue
         step = os.path.join(done, part)
         place = base + step
-        if links < _LONGEST_CHAIN and not _hidden(done, hidden) and os.path.islink(place):
+        if links < _MAX_LINKS and not _hidden(done, hidden) and os.path.islink(place):
             links += 1
             to = os.readlink(place)
             done = "/" if to.startswith("/") else done

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from gangline.local.kubelet.runtime import bareview
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
-from gangline.local.kubelet.runtime.child import Child, spawn
+from gangline.local.kubelet.runtime.child import ChildProcess, spawn_child
 from gangline.local.kubelet.runtime.command import check_command
 from gangline.local.kubelet.runtime.container import ProcessContainer, start_error
-from gangline.local.kubelet.runtime.contract import ContainerPlan, Output
+from gangline.local.kubelet.runtime.contract import ContainerPlan, OutputCallback
 from gangline.local.kubelet.runtime.forward import SocketStream, connect_inside
-from gangline.local.kubelet.runtime.isolation import Isolation, Level
-from gangline.local.kubelet.runtime.report import Report
-from gangline.local.kubelet.runtime.rootview import REPORT_FD, RootView
+from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
+from gangline.local.kubelet.runtime.report import SetupReport
+from gangline.local.kubelet.runtime.rootview import REPORT_FD, MountNamespace
 from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
 
-_SET_UPS_AT_ONCE = 4 * (os.cpu_count() or 1)
+_MAX_CONCURRENT_SETUPS = 4 * (os.cpu_count() or 1)
 """More concurrent setups would not finish sooner, and each would take longer."""
 
-_MASTER_LOOKS, _MASTER_PAUSE_S = 100, 0.05
+_MASTER_LOOKUPS, _MASTER_PAUSE_S = 100, 0.05
 """The number and interval of look-ups of the master's address, where names are not resolved."""
 
 
@@ -31,12 +31,12 @@ class ProcessRuntime:
         self, isolation: Isolation, groups: ControlGroups | None, shared: tuple[Path, ...] = ()
     ) -> None:
         self._isolation = isolation
-        self._groups = groups if isolation.level is Level.ROOT else None
+        self._groups = groups if isolation.level is IsolationLevel.ROOT else None
         self._shared = shared
-        self._turns = asyncio.Semaphore(_SET_UPS_AT_ONCE)
+        self._setup_slots = asyncio.Semaphore(_MAX_CONCURRENT_SETUPS)
 
-    def describe_gaps(self) -> str:
-        return self._isolation.gap
+    def describe_limitations(self) -> str:
+        return self._isolation.limitation
 
     async def clean_up(self) -> None:
         """Remove the control groups of a killed kubelet."""
@@ -47,12 +47,12 @@ class ProcessRuntime:
         """Connect to a port inside a pod, also to one that only listens on 127.0.0.1."""
         return await connect_inside(netns, address, port)
 
-    async def start(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
-        bare = self._isolation.level is Level.NONE
+    async def start(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
+        bare = self._isolation.level is IsolationLevel.NONE
         if bare:
-            plan = await _written_out(plan)
+            plan = await _with_host_paths(plan)
         check_command(plan, self._shared, bare=bare)
-        async with self._turns:
+        async with self._setup_slots:
             try:
                 start = self._start_bare if bare else self._start_apart
                 return await start(plan, output)
@@ -62,47 +62,51 @@ class ProcessRuntime:
                 text = "the command with its environment is longer than the kernel allows"
                 raise start_error(text) from error
 
-    async def _start_bare(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
+    async def _start_bare(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
         tail = _environment(plan)
         container = ProcessContainer(plan, self._isolation, None, tail, output)
         workdir = Path(plan.workdir)
         os.makedirs(workdir, exist_ok=True)
-        argv = [*self._isolation.enter(None), *tail, *plan.argv]
+        argv = [*self._isolation.enter_command(None), *tail, *plan.argv]
         terminal = open_terminal() if plan.tty else None
-        child = await spawn(argv, container.take, stdin=plan.stdin, terminal=terminal, cwd=workdir)
-        container.begun(child)
+        child = await spawn_child(
+            argv, container.deliver_output, stdin=plan.stdin, terminal=terminal, cwd=workdir
+        )
+        container.mark_started(child)
         return container
 
-    async def _start_apart(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
-        view = RootView(plan, self._shared)
-        script = view.write()
+    async def _start_apart(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
+        view = MountNamespace(plan, self._shared)
+        script = view.write_script()
         tail = [*_environment(plan, view.root), *_enter_root(plan, view, self._isolation.level)]
-        with Report(plan.state_dir / "report") as report:
+        with SetupReport(plan.state_dir / "report") as report:
             group = self._limit(plan)
             container = ProcessContainer(plan, self._isolation, group, tail, output)
             argv = [
-                *self._isolation.enter(plan.netns, group.doors if group else ()),
+                *self._isolation.enter_command(plan.netns, group.procs_files if group else ()),
                 *(TAKE_TERMINAL if plan.tty else ()),
                 *["sh", "-c", f"exec {REPORT_FD}>{report.shell_path}\n{script}", "sh"],
                 *[*tail, *plan.argv],
             ]
             terminal = open_terminal(taken_inside=True) if plan.tty else None
-            child = await spawn(argv, container.take, stdin=plan.stdin, terminal=terminal)
+            child = await spawn_child(
+                argv, container.deliver_output, stdin=plan.stdin, terminal=terminal
+            )
             await self._until_ready(report, container, child, group)
-        container.begun(child)
+        container.mark_started(child)
         return container
 
     async def _until_ready(
         self,
-        report: Report,
+        report: SetupReport,
         container: ProcessContainer,
-        child: Child,
+        child: ChildProcess,
         group: ControlGroup | None,
     ) -> None:
         """Wait for the setup; if it fails or is cancelled, remove everything of it."""
         complaint: str | None = ""
         try:
-            complaint = await report.until_ready(child)
+            complaint = await report.wait_ready(child)
         finally:
             if complaint is not None:
                 child.kill_tree()
@@ -119,18 +123,18 @@ class ProcessRuntime:
         return self._groups.create(name, plan.limits)
 
 
-async def _written_out(plan: ContainerPlan) -> ContainerPlan:
+async def _with_host_paths(plan: ContainerPlan) -> ContainerPlan:
     """Substitute real paths and addresses in a plan; waits a moment for the master's name."""
     files = [mount.source for mount in plan.mounts if mount.target == bareview.HOSTS]
     master = plan.env.get("MASTER_ADDR", "")
     addresses: dict[str, str] = {}
-    for _ in range(_MASTER_LOOKS):
+    for _ in range(_MASTER_LOOKUPS):
         for file in files:
-            addresses = bareview.addresses_in(file.read_text())
+            addresses = bareview.parse_hosts(file.read_text())
         if not files or not master or master in addresses or master[0].isdigit():
             break
         await asyncio.sleep(_MASTER_PAUSE_S)
-    return bareview.written_out(plan, addresses)
+    return bareview.with_host_paths(plan, addresses)
 
 
 def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:
@@ -140,14 +144,14 @@ def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:
     return ["/usr/bin/env", "-i", *change, "--", *values]
 
 
-def _enter_root(plan: ContainerPlan, view: RootView, level: Level) -> list[str]:
+def _enter_root(plan: ContainerPlan, view: MountNamespace, level: IsolationLevel) -> list[str]:
     """The commands that become the container's user and enter its root.
 
     The root must be the current folder then: the container's user may lack access to its path.
     """
     enter = ["/usr/bin/unshare", "--root=.", f"--wd={view.workdir}", "--"]
     owner = plan.identity
-    if level is not Level.ROOT or (owner.user is None and owner.group is None):
+    if level is not IsolationLevel.ROOT or (owner.user is None and owner.group is None):
         return enter
     group = owner.group if owner.group is not None else 0
     groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))

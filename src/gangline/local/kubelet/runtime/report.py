@@ -7,14 +7,14 @@ import shlex
 from pathlib import Path
 from typing import Any, Self
 
-from gangline.local.kubelet.runtime.child import Child
-from gangline.local.kubelet.runtime.rootview import READY
+from gangline.local.kubelet.runtime.child import ChildProcess
+from gangline.local.kubelet.runtime.rootview import READY_MARK
 
 _SET_UP_TIMEOUT_S = 30
 _READ_BYTES = 65536
 
 
-class Report:
+class SetupReport:
     """The pipe on which a setup script reports success or an error."""
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +38,7 @@ class Report:
         os.close(self._fd)
         self._path.unlink(missing_ok=True)
 
-    async def until_ready(self, child: Child) -> str | None:
+    async def wait_ready(self, child: ChildProcess) -> str | None:
         """Return None when the command is about to run, else the error of the setup."""
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()
@@ -61,5 +61,5 @@ class Report:
     def _read(self, ready: asyncio.Event) -> None:
         with contextlib.suppress(BlockingIOError):
             self._text += os.read(self._fd, _READ_BYTES)
-        if self._text.endswith(READY):
+        if self._text.endswith(READY_MARK):
             ready.set()

@@ -11,7 +11,7 @@ parent
 folder is covered by an in-memory layer first.
 
 All mounts of one stage use a single ``mount --all``, since each command costs a millisecond. Only
-`RootView.write` changes the machine, and only in the run's own folder.
+`MountNamespace.write` changes the machine, and only in the run's own folder.
 """
 
 import os
@@ -19,10 +19,10 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from gangline.local.kubelet.runtime.contract import ContainerPlan, Mount
+from gangline.local.kubelet.runtime.contract import ContainerPlan, ContainerMount
 from gangline.local.kubelet.runtime.paths import is_within, mounts_below, resolve_inside
 
-READY = b"\x00ready\n"
+READY_MARK = b"\x00ready\n"
 """The message of the setup script when the command is about to run."""
 
 REPORT_FD = 3
@@ -90,14 +90,14 @@ class _Stage:
         return together + others
 
 
-class RootView:
+class MountNamespace:
     """The file system of one run of a container."""
 
     def __init__(self, plan: ContainerPlan, shared: tuple[Path, ...] = ()) -> None:
         self._plan = plan
         self._shared = shared
         self._base = str(plan.root).rstrip("/") if plan.root else ""
-        self._root = root_of(plan)
+        self._root = container_root(plan)
         self._write_protection = ",ro" if plan.read_only_root else ""
         self.workdir = self._resolve(plan.workdir)
 
@@ -106,7 +106,7 @@ class RootView:
         """The folder that becomes the container's ``/``."""
         return self._root
 
-    def write(self) -> str:
+    def write_script(self) -> str:
         """Write the mount tables and return the setup script.
 
         Raises:
@@ -132,10 +132,10 @@ class RootView:
             'exec "$@"',
         ]
 
-    def _mounts(self) -> list[Mount]:
+    def _mounts(self) -> list[ContainerMount]:
         """The volumes, outer ones first, at targets without symbolic links."""
         resolved = [
-            Mount(mount.source, self._resolve(mount.target), mount.read_only)
+            ContainerMount(mount.source, self._resolve(mount.target), mount.read_only)
             for mount in self._plan.mounts
         ]
         return sorted(resolved, key=lambda mount: PurePosixPath(mount.target).parts)
@@ -178,7 +178,7 @@ class RootView:
         stage.mount("gangline-proc", f"{self._root}/proc", "proc", "defaults")
         return stage
 
-    def _covers(self, mounts: list[Mount]) -> _Stage:
+    def _covers(self, mounts: list[ContainerMount]) -> _Stage:
         """In-memory layers over the machine's folders that lack a mount point or the working
         folder.
         """
@@ -186,7 +186,9 @@ class RootView:
         if self._plan.root is not None:
             return stage
         targets = [mount.target for mount in mounts] + [self.workdir]
-        holders = {_holder(target) for target in targets if not _outer(target, mounts)} - {"/"}
+        holders = {
+            _folder_to_cover(target) for target in targets if not _enclosing_mount(target, mounts)
+        } - {"/"}
         outermost = [
             folder
             for folder in sorted(holders)
@@ -202,7 +204,7 @@ class RootView:
                 stage.mount(inner, self._root + inner, "none", "rbind")
         return stage
 
-    def _volumes(self, mounts: list[Mount]) -> _Stage:
+    def _volumes(self, mounts: list[ContainerMount]) -> _Stage:
         stage = _Stage()
         dev = f"{self._root}/dev"
         for device in self._device_files():
@@ -216,10 +218,10 @@ class RootView:
                 if folder.is_dir() and _is_private(str(folder)):
                     stage.bind(folder, self._root + str(folder))
         for mount in mounts:
-            if outer := _outer(mount.target, mounts):
+            if outer := _enclosing_mount(mount.target, mounts):
                 _make_inside(outer, mount.target, mount.source.is_dir())
             stage.bind(mount.source, self._root + mount.target, _bind_options(mount))
-        if outer := _outer(self.workdir + "/", mounts):
+        if outer := _enclosing_mount(self.workdir + "/", mounts):
             _make_inside(outer, self.workdir, is_folder=True)
         else:
             stage.folders.append(self._root + self.workdir)
@@ -232,12 +234,12 @@ class RootView:
         return sorted({path for path in found if path.exists()})
 
 
-def root_of(plan: ContainerPlan) -> str:
+def container_root(plan: ContainerPlan) -> str:
     """The folder that becomes a container's root, inside its mount namespace."""
     return str(plan.state_dir / "root")
 
 
-def _bind_options(mount: Mount) -> str:
+def _bind_options(mount: ContainerMount) -> str:
     return "rbind,ro" if mount.read_only else "rbind"
 
 
@@ -252,7 +254,7 @@ def _is_private(path: str) -> bool:
     return any(is_within(path, folder) for folder in _PRIVATE)
 
 
-def _holder(target: str) -> str:
+def _folder_to_cover(target: str) -> str:
     """The folder of the machine to cover so that ``target`` can be created; ``/`` if none."""
     if _is_private(target) or os.path.exists(target):
         return "/"
@@ -262,14 +264,14 @@ def _holder(target: str) -> str:
     return folder
 
 
-def _outer(target: str, mounts: list[Mount]) -> Mount | None:
+def _enclosing_mount(target: str, mounts: list[ContainerMount]) -> ContainerMount | None:
     """The innermost other mount that ``target`` lies in."""
     around = [mount for mount in mounts if is_within(target, mount.target)]
     around = [mount for mount in around if mount.target != target]
     return around[-1] if around else None
 
 
-def _make_inside(outer: Mount, target: str, is_folder: bool) -> None:
+def _make_inside(outer: ContainerMount, target: str, is_folder: bool) -> None:
     """Create a mount point or working folder inside a volume, as container engines do."""
     place = outer.source / os.path.relpath(target, outer.target)
     if place.exists() or not outer.source.is_dir():

@@ -45,7 +45,7 @@ class _Input(asyncio.Protocol):
         self.writable.set()
 
 
-class _End:
+class _PipeEnd:
     """This side of a pipe, for an event loop to close.
 
     uvloop closes its descriptor and then calls ``close`` too. A Python pipe would close the
@@ -87,7 +87,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._exited)
         if self._process.stdin is not None:
-            end = _End(self._process.stdin, loop)
+            end = _PipeEnd(self._process.stdin, loop)
             transport, self._input = await loop.connect_write_pipe(_Input, end)
             self._pipes[0] = transport
         for fd, pipe in enumerate(self._outputs, start=1):
@@ -138,7 +138,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
     async def _read(
         self, loop: asyncio.AbstractEventLoop, fd: int, pipe: IO[bytes]
     ) -> asyncio.BaseTransport:
-        transport, _ = await loop.connect_read_pipe(lambda: _Pipe(self, fd), _End(pipe, loop))
+        transport, _ = await loop.connect_read_pipe(lambda: _Pipe(self, fd), _PipeEnd(pipe, loop))
         return cast(asyncio.BaseTransport, transport)
 
     def _exited(self) -> None:

@@ -16,8 +16,8 @@ TAKE_TERMINAL = ("setsid", "--ctty", "--")
 class Terminal:
     """Both sides of a terminal; the function that spawns a command on it closes them."""
 
-    control: int
-    side: int
+    control_fd: int
+    tty_fd: int
     taken_inside: bool = False
     """The command takes the terminal itself (`TAKE_TERMINAL`), in the process namespace that it
     enters.

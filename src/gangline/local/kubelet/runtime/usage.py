@@ -4,12 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gangline.local.kubelet.runtime.contract import Usage
+from gangline.local.kubelet.runtime.contract import ContainerUsage
 
 _NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-def children(pid: int) -> list[int]:
+def child_pids(pid: int) -> list[int]:
     """The direct children of a process; none if it has ended."""
     found: list[int] = []
     try:
@@ -21,19 +21,19 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def tree(pid: int) -> Iterator[int]:
+def walk_process_tree(pid: int) -> Iterator[int]:
     """A process and all its descendants."""
     waiting = [pid]
     while waiting:
         pid = waiting.pop()
         yield pid
-        waiting += children(pid)
+        waiting += child_pids(pid)
 
 
-def tree_usage(pid: int) -> Usage | None:
+def process_tree_usage(pid: int) -> ContainerUsage | None:
     """CPU time and memory without file cache of a process and its descendants."""
     cpu_ns = memory = 0
-    for member in tree(pid):
+    for member in walk_process_tree(pid):
         try:
             fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
             status = Path(f"/proc/{member}/status").read_text()
@@ -46,4 +46,4 @@ def tree_usage(pid: int) -> Usage | None:
             for line in status.splitlines()
             if line.startswith(("RssAnon:", "RssShmem:"))
         )
-    return Usage(cpu_ns, memory) if memory or cpu_ns else None
+    return ContainerUsage(cpu_ns, memory) if memory or cpu_ns else None

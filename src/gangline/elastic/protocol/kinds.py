@@ -8,7 +8,7 @@ PROTOCOL_OLDEST = 1
 """The oldest protocol version that this release understands."""
 
 
-class ProtocolMessage(msgspec.Struct, kw_only=True, omit_defaults=True, tag="Message"):
+class ProtocolMessage(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
     """A message: a map on the wire, whose ``type`` is the tag of its class."""
 
 

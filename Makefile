@@ -13,7 +13,7 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 help:
 	@sed -n '2s/^# //p' Makefile
 
-NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/copy_summed.c
+NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summed.c
 
 $(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
 	$(PYTHON) tools/bootstrap.py $(VENV)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from gangline.elastic.checkpoint import accelerator, moves
+from gangline.elastic.checkpoint.snapshot import copy
+from gangline.elastic.checkpoint.snapshot import device as accelerator
 
 HERE = torch.device("cpu")
 
@@ -80,5 +81,5 @@ def install(patch: pytest.MonkeyPatch) -> Module:
     """Have all tensors of the processor be an accelerator's."""
     module = Module()
     patch.setattr(accelerator, "_module", lambda device: module)
-    patch.setattr(moves, "_is_long", lambda place, tensor: False)
+    patch.setattr(copy, "_is_long", lambda place, tensor: False)
     return module

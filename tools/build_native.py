@@ -1,7 +1,7 @@
 """Builds the one piece of Gangline that is not Python, where a C compiler can be had.
 
 Without a compiler, or on other processors than x86-64, the package installs all the same and copies
-checkpoints more slowly (``gangline/elastic/checkpoint/sums.py``).
+checkpoints more slowly (``gangline/elastic/checkpoint/format/checksum.py``).
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/gangline/elastic/checkpoint/copy_summed.c")
+SOURCE = Path("src/gangline/elastic/checkpoint/format/copy_summed.c")
 FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared"]
 
 

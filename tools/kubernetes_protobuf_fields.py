@@ -3,7 +3,7 @@
     python tools/kubernetes_protobuf_fields.py KUBERNETES_TREE > TABLE.json
 
 The table holds what the wire does not: for each message, the JSON name and the type of each
-numbered field. ``gangline.local.apiserver.machinery.protobuf_bodies`` reads bodies by it.
+numbered field. ``gangline.local.apiserver.machinery.protobuf`` reads bodies by it.
 """
 
 import json

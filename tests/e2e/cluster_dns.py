@@ -11,13 +11,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from gangline.api.meta import Object
+from gangline.api.meta.objects import Object
 from gangline.api.resources import ENDPOINTS, SERVICES
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
-from gangline.kube.informer import Informer, object_key
-from gangline.local.network.dns import DnsServer
-from gangline.local.network.zone import DnsZone, service_records
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
+from gangline.kube.informers.informer import Informer, object_key
+from gangline.local.network.dns_server import DnsServer
+from gangline.local.network.dns_zone import DnsZone, service_records
 
 AGAIN_S = 0.1
 

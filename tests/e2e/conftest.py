@@ -11,8 +11,8 @@ from e2e.kubernetes_cluster import Kubernetes
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.resources import NODES
-from gangline.kube.client import ApiClient, PatchKind
-from gangline.kube.config import load_config
+from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.config.config import load_config
 
 GPU = "/status/capacity/nvidia.com~1gpu"
 

@@ -10,7 +10,7 @@ from typing import Any
 from e2e.jobs import Manifest
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
 
 API = "elastic.iml.github.io/v1alpha1"

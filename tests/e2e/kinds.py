@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.jobs import Manifest, template
-from gangline.api.resource import Resource
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     ELASTIC_JOBS,
     JAX_JOBS,

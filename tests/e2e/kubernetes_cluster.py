@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from e2e.clusters import START_PATIENCE_S, ClusterUnderTest, Component
-from gangline.kube.config import load_config
+from gangline.kube.config.config import load_config
 
 TESTS = Path(__file__).parents[1]
 DNS_ADDRESS = "10.244.0.1"

@@ -18,8 +18,8 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from gangline.kube.config import load_config
-from gangline.kube.transport import tls_context
+from gangline.kube.config.config import load_config
+from gangline.kube.http.transport import tls_context
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from e2e.clusters import ClusterUnderTest
 from e2e.waiting import PATIENCE_S, eventually
-from gangline.api.pod import Pod
-from gangline.api.resource import Resource
+from gangline.api.core.pod import Pod
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS
-from gangline.api.scheduling import PodGroup
-from gangline.kube.client import ApiClient
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 
 JOB_LABEL = "training.kubeflow.org/job-name"

@@ -13,7 +13,7 @@ from e2e.clusters import ClusterUnderTest
 from e2e.elastic_training import API, Training, output
 from e2e.jobs import Manifest, template, until
 from e2e.scenario import Scenario
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
 from gangline.api.quantity import parse_milli
 from gangline.api.resources import ELASTIC_JOBS, NODES, PODS
 

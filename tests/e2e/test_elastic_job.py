@@ -9,9 +9,9 @@ import pytest
 from e2e.jobs import Manifest, until
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
+from gangline.api.meta.resource import Resource
 from gangline.api.quantity import parse_milli
-from gangline.api.resource import Resource
 from gangline.api.resources import (
     CONFIG_MAPS,
     ELASTIC_JOBS,

@@ -16,8 +16,8 @@ import aiohttp
 from e2e.git_server import git_server, make_repository
 from e2e.waiting import eventually
 from gangline.api.resources import DEPLOYMENTS, PODS, SECRETS, SERVICES
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
 
 HERE = Path(__file__).parent / "walkthrough"
 USER, PASSWORD = "yourname", "y0urpwd-of-the-walkthrough"

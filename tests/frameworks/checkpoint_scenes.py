@@ -24,15 +24,15 @@ from typing import Any
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, StepTakenError, StorageError
-from gangline.elastic.checkpoint.manifest import (
+from gangline.elastic.checkpoint.format.manifest import (
     MANIFEST,
     Manifest,
     decode_manifest,
-    step_folder,
     encode_manifest,
+    step_folder,
 )
-from gangline.elastic.checkpoint.stored import StorageSource
-from gangline.elastic.checkpoint.target import RemoteTarget, open_target
+from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.storage.target import RemoteTarget, open_target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "checkpoint"
 FRAMEWORKS = {

@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from gangline.api.kubeflow import RESTART_ANNOTATION
-from gangline.api.resource import Resource
+from gangline.api.jobs.kubeflow import RESTART_ANNOTATION
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, EVENTS, PODS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from integration.cluster.embedded import EmbeddedCluster, embedded, until
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from integration.cluster_fixtures import embedded_cluster
 

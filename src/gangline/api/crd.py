@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.apiextensions import (
+from gangline.api.cluster.apiextensions import (
     CustomResourceColumnDefinition,
     CustomResourceSubresourceScale,
 )
-from gangline.api.resource import Resource
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     ELASTIC_JOBS,
     HYPERNODES,
@@ -31,7 +31,7 @@ from gangline.api.resources import (
     TF_JOBS,
     XGBOOST_JOBS,
 )
-from gangline.api.schema import Json, structural_schema
+from gangline.api.schema.openapi import Json, structural_schema
 
 _AGE = CustomResourceColumnDefinition(
     name="Age", type="date", json_path=".metadata.creationTimestamp"

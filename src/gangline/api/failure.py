@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gangline.api.conditions import is_condition_true
-from gangline.api.meta import Condition
-from gangline.api.pod import Pod
-from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
+from gangline.api.meta.conditions import is_condition_true
+from gangline.api.meta.objects import Condition
 
 NODE_FAULT_EXIT_CODE = 203
 """Exit code of an agent that gives up its node."""

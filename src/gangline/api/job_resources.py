@@ -3,17 +3,17 @@
 A subset of ``resources`` for commands that only read jobs: it spares them the import of the rest.
 """
 
-from gangline.api.elastic import ElasticJob, ScalePlan
-from gangline.api.jax import JAXJob
-from gangline.api.kubeflow import PyTorchJob
-from gangline.api.mindspore import MSJob
-from gangline.api.mpi import MPIJob
-from gangline.api.paddle import PaddleJob
-from gangline.api.pod import Pod
-from gangline.api.resource import Resource
-from gangline.api.scheduling import PodGroup, Queue
-from gangline.api.tensorflow import TFJob
-from gangline.api.xgboost import XGBoostJob
+from gangline.api.core.pod import Pod
+from gangline.api.jobs.elastic import ElasticJob, ScalePlan
+from gangline.api.jobs.jax import JAXJob
+from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.jobs.mindspore import MSJob
+from gangline.api.jobs.mpi import MPIJob
+from gangline.api.jobs.paddle import PaddleJob
+from gangline.api.jobs.tensorflow import TFJob
+from gangline.api.jobs.xgboost import XGBoostJob
+from gangline.api.meta.resource import Resource
+from gangline.api.volcano.scheduling import PodGroup, Queue
 
 _VOLCANO = "scheduling.volcano.sh"
 

@@ -2,9 +2,12 @@
 
 from typing import Any
 
-from gangline.api import admission, autoscaling, core, job_resources, rbac, topology
-from gangline.api.apiextensions import CustomResourceDefinition
-from gangline.api.resource import Resource
+from gangline.api import job_resources
+from gangline.api.cluster import admission, autoscaling, rbac
+from gangline.api.cluster.apiextensions import CustomResourceDefinition
+from gangline.api.core import core
+from gangline.api.meta.resource import Resource
+from gangline.api.volcano import topology
 
 _APPS = "apps"
 _RBAC = "rbac.authorization.k8s.io"

@@ -1,5 +1,8 @@
 """The ``gangline`` command.
 
-Modules parse options, call the SDK and print results; they make no decisions about jobs. Heavy
-imports are inside functions, because ``gangline --help`` and shell completion must stay fast.
+Layers, from high to low: ``main`` (table of commands), ``commands`` (one module for each command),
+``submit`` (from flags or files to created objects), ``params`` (options that several commands
+take), ``render`` (objects to text), ``event_loop`` and ``errors``. Modules parse, call the SDK and
+print; they make no decisions about jobs. Heavy imports are inside functions, because
+``gangline --help`` and shell completion must stay fast.
 """

@@ -1,13 +1,30 @@
-"""Turns exceptions into messages: what went wrong, and what to do next.
+"""Exit statuses of ``gangline``. Scripts depend on the numbers: they never change.
+
+Turns exceptions into messages: what went wrong, and what to do next.
 
 Commands raise ``CommandError`` for their own findings and let errors of the API client and of the
 configuration pass. ``explain`` turns each into a message and an exit status. ``--debug`` shows the
 traceback as well.
 """
 
+from enum import IntEnum
+
 import click
 
-from gangline.cli.exit_codes import ExitCode
+
+class ExitCode(IntEnum):
+    DONE = 0
+    UNEXPECTED = 1
+    """Any failure without its own number: a refusal by the server, a defect."""
+    USAGE = 2
+    """The command line, a file or the configuration is wrong; nothing was changed."""
+    NOT_FOUND = 3
+    EXISTS = 4
+    UNREACHABLE = 5
+    """No cluster answers, or none is configured."""
+    JOB_FAILED = 6
+    INTERRUPTED = 130
+    """Ended by Ctrl-C, with the number that shells use (128 + SIGINT)."""
 
 
 class CommandError(Exception):

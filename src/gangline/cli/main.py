@@ -15,8 +15,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-from gangline.cli.errors import to_command_error
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import ExitCode, to_command_error
 
 
 class LazyCommand(NamedTuple):
@@ -27,66 +26,88 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS = {
-    "submit": LazyCommand("gangline.cli.submit", "Start a training job from a file or from flags."),
-    "list": LazyCommand("gangline.cli.show", "Show jobs."),
+    "submit": LazyCommand(
+        "gangline.cli.commands.submit", "Start a training job from a file or from flags."
+    ),
+    "list": LazyCommand("gangline.cli.commands.get", "Show jobs."),
     "get": LazyCommand(
-        "gangline.cli.show", "Show one job: its state, its replicas, why it is pending."
+        "gangline.cli.commands.get", "Show one job: its state, its replicas, why it is pending."
     ),
-    "explain": LazyCommand("gangline.cli.explain", "Explain why a job is pending, with figures."),
-    "logs": LazyCommand("gangline.cli.logs", "Print the logs of a job's replicas, merged."),
+    "explain": LazyCommand(
+        "gangline.cli.commands.explain", "Explain why a job is pending, with figures."
+    ),
+    "logs": LazyCommand(
+        "gangline.cli.commands.logs", "Print the logs of a job's replicas, merged."
+    ),
     "describe": LazyCommand(
-        "gangline.cli.describe", "Show everything about one job: spec, replicas, events."
+        "gangline.cli.commands.describe", "Show everything about one job: spec, replicas, events."
     ),
-    "events": LazyCommand("gangline.cli.events", "Show events of jobs and their pods."),
-    "wait": LazyCommand("gangline.cli.wait", "Wait until jobs have ended, or reach another state."),
-    "diagnose": LazyCommand("gangline.cli.diagnose", "Find out why a job failed or is pending."),
-    "delete": LazyCommand("gangline.cli.delete", "Delete jobs."),
-    "prune": LazyCommand("gangline.cli.prune", "Delete jobs that ended long ago."),
-    "suspend": LazyCommand("gangline.cli.change", "Delete the pods of jobs and suspend the jobs."),
-    "resume": LazyCommand("gangline.cli.change", "Resume suspended jobs."),
-    "scale": LazyCommand("gangline.cli.change", "Set the number of workers of a job."),
-    "scalein": LazyCommand("gangline.cli.change", "Remove workers from a job."),
-    "scaleout": LazyCommand("gangline.cli.change", "Add workers to a job."),
-    "restart": LazyCommand("gangline.cli.change", "Start a job from its beginning."),
-    "clone": LazyCommand("gangline.cli.change", "Submit a copy of a job."),
-    "attach": LazyCommand("gangline.cli.access", "Open a shell in a replica."),
-    "exec": LazyCommand("gangline.cli.access", "Run a command in a replica."),
-    "port-forward": LazyCommand("gangline.cli.access", "Forward local ports to a job."),
-    "tensorboard": LazyCommand("gangline.cli.tensorboard", "Open the TensorBoard of a job."),
-    "top": LazyCommand("gangline.cli.top", "Show resources and usage of nodes and jobs."),
-    "data": LazyCommand("gangline.cli.data", "Show persistent volume claims that jobs can mount."),
-    "doctor": LazyCommand("gangline.cli.doctor", "Check the cluster for common problems."),
-    "queue": LazyCommand("gangline.cli.queues", "Show queues; open and close them."),
-    "up": LazyCommand("gangline.cli.cluster", "Start a cluster on this machine."),
-    "down": LazyCommand("gangline.cli.cluster", "Stop the cluster that 'up' has started."),
+    "events": LazyCommand("gangline.cli.commands.events", "Show events of jobs and their pods."),
+    "wait": LazyCommand(
+        "gangline.cli.commands.wait", "Wait until jobs have ended, or reach another state."
+    ),
+    "diagnose": LazyCommand(
+        "gangline.cli.commands.diagnose", "Find out why a job failed or is pending."
+    ),
+    "delete": LazyCommand("gangline.cli.commands.delete", "Delete jobs."),
+    "prune": LazyCommand("gangline.cli.commands.delete", "Delete jobs that ended long ago."),
+    "suspend": LazyCommand(
+        "gangline.cli.commands.lifecycle", "Delete the pods of jobs and suspend the jobs."
+    ),
+    "resume": LazyCommand("gangline.cli.commands.lifecycle", "Resume suspended jobs."),
+    "scale": LazyCommand("gangline.cli.commands.lifecycle", "Set the number of workers of a job."),
+    "scalein": LazyCommand("gangline.cli.commands.lifecycle", "Remove workers from a job."),
+    "scaleout": LazyCommand("gangline.cli.commands.lifecycle", "Add workers to a job."),
+    "restart": LazyCommand("gangline.cli.commands.lifecycle", "Start a job from its beginning."),
+    "clone": LazyCommand("gangline.cli.commands.lifecycle", "Submit a copy of a job."),
+    "attach": LazyCommand("gangline.cli.commands.exec", "Open a shell in a replica."),
+    "exec": LazyCommand("gangline.cli.commands.exec", "Run a command in a replica."),
+    "port-forward": LazyCommand("gangline.cli.commands.exec", "Forward local ports to a job."),
+    "tensorboard": LazyCommand(
+        "gangline.cli.commands.tensorboard", "Open the TensorBoard of a job."
+    ),
+    "top": LazyCommand(
+        "gangline.cli.commands.top_node", "Show resources and usage of nodes and jobs."
+    ),
+    "data": LazyCommand(
+        "gangline.cli.commands.data", "Show persistent volume claims that jobs can mount."
+    ),
+    "doctor": LazyCommand(
+        "gangline.cli.commands.diagnose", "Check the cluster for common problems."
+    ),
+    "queue": LazyCommand("gangline.cli.commands.queue", "Show queues; open and close them."),
+    "up": LazyCommand("gangline.cli.commands.cluster", "Start a cluster on this machine."),
+    "down": LazyCommand("gangline.cli.commands.cluster", "Stop the cluster that 'up' has started."),
     "status": LazyCommand(
-        "gangline.cli.cluster", "Show whether the local cluster runs, and its nodes."
+        "gangline.cli.commands.cluster", "Show whether the local cluster runs, and its nodes."
     ),
     "demo": LazyCommand(
-        "gangline.cli.demo", "Train a small network on three nodes and break a worker."
+        "gangline.cli.commands.demo", "Train a small network on three nodes and break a worker."
     ),
     "run": LazyCommand(
-        "gangline.cli.run_command", "Start a training script on this node, as torchrun does."
+        "gangline.cli.commands.run", "Start a training script on this node, as torchrun does."
     ),
-    "operator": LazyCommand("gangline.cli.operator_command", "Run the operator alone."),
-    "scheduler": LazyCommand("gangline.cli.components", "Run the scheduler alone."),
+    "operator": LazyCommand("gangline.cli.commands.operator", "Run the operator alone."),
+    "scheduler": LazyCommand("gangline.cli.commands.components", "Run the scheduler alone."),
     "master": LazyCommand(
-        "gangline.cli.master_command", "Run the master of one elastic job alone."
+        "gangline.cli.commands.master", "Run the master of one elastic job alone."
     ),
     "apiserver": LazyCommand(
-        "gangline.cli.components", "Run the API server of the embedded cluster alone."
+        "gangline.cli.commands.components", "Run the API server of the embedded cluster alone."
     ),
     "simulate": LazyCommand(
-        "gangline.cli.simulate", "Run the scheduler over a trace of jobs, on virtual time."
+        "gangline.cli.commands.simulate", "Run the scheduler over a trace of jobs, on virtual time."
     ),
     "config": LazyCommand(
-        "gangline.cli.config", "Show your settings and profiles, and switch between them."
+        "gangline.cli.commands.config", "Show your settings and profiles, and switch between them."
     ),
-    "version": LazyCommand("gangline.cli.version", "Print the version."),
+    "version": LazyCommand("gangline.cli.commands.completion", "Print the version."),
     "reference": LazyCommand(
-        "gangline.cli.reference", "Print the options of all commands, as Markdown."
+        "gangline.cli.commands.completion", "Print the options of all commands, as Markdown."
     ),
-    "completion": LazyCommand("gangline.cli.completion", "Print the completion script of a shell."),
+    "completion": LazyCommand(
+        "gangline.cli.commands.completion", "Print the completion script of a shell."
+    ),
 }
 """The commands in the order of ``--help``: jobs, then the cluster, then the rest."""
 

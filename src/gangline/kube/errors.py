@@ -12,7 +12,7 @@ KubeError
 
 import msgspec
 
-from gangline.api.meta import Status, StatusCause, StatusDetails
+from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 
 
 class KubeError(Exception):

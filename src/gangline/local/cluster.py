@@ -24,15 +24,15 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from gangline.api.resources import NODES
-from gangline.kube.client import ApiClient
-from gangline.kube.shared import SharedInformerFactory
-from gangline.local import leftovers, machine, ports
-from gangline.local.apiserver.database import DatabaseError
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.local import cleanup, machine, ports
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.sqlite import DatabaseError
 from gangline.local.daemon import report_ready
-from gangline.local.home import ClusterError, ClusterLock, RunRecord, process_start_ticks
-from gangline.local.network.contract import NetworkError
-from gangline.local.network.plane import ClusterNetwork
+from gangline.local.directory import ClusterError, ClusterLock, RunRecord, process_start_ticks
+from gangline.local.network.cluster_network import ClusterNetwork
+from gangline.local.network.interface import NetworkError
 from gangline.local.settings import ClusterSettings
 
 log = logging.getLogger(__name__)
@@ -121,9 +121,9 @@ class EmbeddedCluster:
         self._shapes = machine.divide_machine(self._settings, machine.detect_machine())
         self._home.prepare()
         with ClusterLock(self._home):
-            await leftovers.remove_leftovers(self._home.folder)
+            await cleanup.remove_leftovers(self._home.folder)
             async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(leftovers.remove_leftovers, self._home.folder)
+                stack.push_async_callback(cleanup.remove_leftovers, self._home.folder)
                 network = await stack.enter_async_context(self._network())
                 server = await stack.enter_async_context(self._server(network))
                 ready = self._publish(server, network)
@@ -194,19 +194,19 @@ class EmbeddedCluster:
         hurry: asyncio.Event,
     ) -> None:
         # Imported after the API server answers, which clients wait for: these take longer.
-        from gangline.kube.events import EventRecorder  # noqa: PLC0415
-        from gangline.local import definitions  # noqa: PLC0415
+        from gangline.kube.controller.event_recorder import EventRecorder  # noqa: PLC0415
+        from gangline.local import custom_resources  # noqa: PLC0415
         from gangline.local.controllers import manager  # noqa: PLC0415
         from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
         from gangline.local.kubelets import Kubelets  # noqa: PLC0415
-        from gangline.local.nodes import VirtualNodes  # noqa: PLC0415
-        from gangline.local.port_clashes import PortConflicts  # noqa: PLC0415
+        from gangline.local.port_conflicts import PortConflicts  # noqa: PLC0415
+        from gangline.local.virtual_nodes import VirtualNodes  # noqa: PLC0415
 
         async with (
             ApiClient(server.config, user_agent="gangline-cluster") as client,
             EventRecorder(client, "network") as recorder,
         ):
-            await definitions.install_definitions(client)
+            await custom_resources.install_definitions(client)
             # After the definitions: clients submit jobs as soon as the cluster is reported ready.
             self._announce(ready)
             report_ready()

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from gangline.local import leftovers
-from gangline.local.home import (
+from gangline.local import cleanup
+from gangline.local.directory import (
     ClusterAlreadyRunning,
-    ClusterError,
     ClusterDirectory,
+    ClusterError,
     ClusterNotRunning,
     RunRecord,
     process_start_ticks,
@@ -134,10 +134,10 @@ async def _query_api_server(known: ClusterStatus) -> ClusterStatus:
     # Imported here: only this function queries the cluster, and a start should not load them.
     import dataclasses  # noqa: PLC0415
 
-    from gangline.api.conditions import is_condition_true  # noqa: PLC0415
+    from gangline.api.meta.conditions import is_condition_true  # noqa: PLC0415
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
-    from gangline.kube.client import ApiClient  # noqa: PLC0415
-    from gangline.kube.config import load_config  # noqa: PLC0415
+    from gangline.kube.client.client import ApiClient  # noqa: PLC0415
+    from gangline.kube.config.config import load_config  # noqa: PLC0415
     from gangline.kube.errors import KubeError  # noqa: PLC0415
 
     try:
@@ -167,7 +167,7 @@ def stop_cluster(home: ClusterDirectory) -> RunRecord | None:
     note = home.read_run_record()
     if note is not None:
         _terminate(note)
-    asyncio.run(leftovers.remove_leftovers(home.folder))
+    asyncio.run(cleanup.remove_leftovers(home.folder))
     return note
 
 

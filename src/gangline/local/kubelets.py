@@ -5,24 +5,24 @@ import sys
 from pathlib import Path
 
 from gangline.api.resources import SERVICES
-from gangline.kube.client import ApiClient
-from gangline.kube.shared import SharedInformerFactory
-from gangline.local.home import ClusterError
-from gangline.local.kubelet.images import ImageMapError, load_image_map
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.local.directory import ClusterError
+from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.contract import ContainerRuntime
 from gangline.local.kubelet.runtime.fake import FakeRuntime
+from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.runtime.isolation import detect_isolation
-from gangline.local.kubelet.runtime.process import ProcessRuntime
-from gangline.local.kubelet.server import KubeletServer
+from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
+from gangline.local.kubelet.server.server import KubeletServer
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.kubelet.volumes import remove_memory_folders
+from gangline.local.kubelet.volumes.pod_volumes import remove_memory_folders
 from gangline.local.machine import NodeShape
 from gangline.local.network.bridge import kernel_prefix
-from gangline.local.network.contract import PodNetwork
-from gangline.local.nodes import VIRTUAL_LABEL
+from gangline.local.network.interface import PodNetwork
 from gangline.local.settings import ClusterSettings
+from gangline.local.virtual_nodes import VIRTUAL_LABEL
 
 
 class Kubelets:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.api.quantity import QuantityError, parse_whole
-from gangline.local.home import ClusterError
+from gangline.local.directory import ClusterError
 from gangline.local.settings import ClusterSettings
 
 GPU_DEVICE = re.compile(r"nvidia(\d+)")

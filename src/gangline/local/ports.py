@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from gangline.local.home import ClusterError
+from gangline.local.directory import ClusterError
 
 LISTEN = "0A"
 

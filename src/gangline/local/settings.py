@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gangline.local.home import DEFAULT_NAME, ClusterDirectory, default_home
+from gangline.local.directory import DEFAULT_NAME, ClusterDirectory, default_home
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,29 +12,29 @@ from functools import partial
 from typing import Any
 
 from gangline.api.resources import POD_GROUPS
-from gangline.kube.client import ApiClient
-from gangline.kube.controller import Controller
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.controller import Controller
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.controller.leader_election import LeaderElector
 from gangline.kube.errors import ApiError, NotFound
-from gangline.kube.events import EventRecorder
-from gangline.kube.leader import LeaderElector
 from gangline.kube.probes import Health, serve_probes
-from gangline.operator.adopter import AdoptionController
-from gangline.operator.cache import ClusterCache, JobKey
-from gangline.operator.decision import EngineSettings
-from gangline.operator.frameworks.base import Framework
-from gangline.operator.frameworks.elastic import KIND as ELASTIC_KIND
-from gangline.operator.frameworks.elastic import ElasticFramework
+from gangline.operator.adoption_controller import AdoptionController
+from gangline.operator.engine.apply import PlanExecutor
+from gangline.operator.engine.controller import JobReconciler
+from gangline.operator.engine.observe import ClusterCache, JobKey
+from gangline.operator.frameworks.elastic.framework import KIND as ELASTIC_KIND
+from gangline.operator.frameworks.elastic.framework import ElasticFramework
 from gangline.operator.frameworks.jax import JaxFramework
 from gangline.operator.frameworks.mindspore import MindSporeFramework
-from gangline.operator.frameworks.mpi import MPIFramework
-from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.frameworks.mpi.framework import MPIFramework
+from gangline.operator.frameworks.paddle.framework import PaddleFramework
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
 from gangline.operator.frameworks.xgboost import XGBoostFramework
-from gangline.operator.hands import PlanExecutor
-from gangline.operator.scaleplan_runner import ScalePlanController
+from gangline.operator.model.framework import Framework
+from gangline.operator.model.plan import EngineSettings
+from gangline.operator.scaleplan.controller import ScalePlanController
 from gangline.operator.settings import GangScheduling, OperatorSettings
-from gangline.operator.shell import JobReconciler
 from gangline.operator.webhook.component import run_webhook
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from uuid import uuid4
 
-from gangline.kube.leader import LeaderElectionTiming
+from gangline.kube.controller.leader_election import LeaderElectionTiming
 from gangline.kube.probes import Address
 from gangline.operator.webhook.settings import WebhookSettings
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from gangline.kube.probes import Address
-from gangline.scheduler.fairness import ORDER_BY_AGE, FairnessPolicy
-from gangline.scheduler.plugins.node_scores import ScoreWeights
-from gangline.scheduler.victims import EvictionPolicy
+from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.preemption.preempt import EvictionPolicy
+from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 
 
 @dataclass(frozen=True, slots=True)

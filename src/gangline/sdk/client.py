@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from gangline.api.job_resources import POD_GROUPS
-from gangline.api.scheduling import PodGroup
-from gangline.kube.client import ApiClient
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, build_job
 from gangline.sdk.kinds import JOB_KINDS, JobKind, JobObject
-from gangline.sdk.listed import LISTED_PODS, ListedPod
+from gangline.sdk.lean_pods import LISTED_PODS, ListedPod
 
 Manifest = Mapping[str, Any]
 
@@ -146,7 +146,7 @@ class JobClient:
             NoSuchJob: no job has this name, or it was deleted meanwhile.
             AmbiguousJob: as ``get``.
         """
-        from gangline.kube.informer import Informer  # noqa: PLC0415 - only wait() needs it
+        from gangline.kube.informers.informer import Informer  # noqa: PLC0415 - only wait() needs it
 
         kind, known = await self._find(name, namespace)
         own = known.metadata.name

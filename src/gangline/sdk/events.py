@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from gangline.api.core import Event
-from gangline.api.elastic import master_name
+from gangline.api.core.core import Event
+from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import EVENTS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 

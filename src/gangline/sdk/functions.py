@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.resourcelist import GPU
+from gangline.api.resource_list import GPU
 from gangline.api.resources import PYTORCH_JOBS
 
 MAX_SOURCE = 100_000

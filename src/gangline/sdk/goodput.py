@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gangline.api.elastic import master_name
+from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import CONFIG_MAPS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.sdk.jobs import Job
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from gangline.api.conditions import find_condition, is_condition_true
-from gangline.api.meta import Condition
-from gangline.api.pod import Pod
-from gangline.api.podstatus import ContainerStatus
-from gangline.api.resourcelist import GPU, pod_request_for
-from gangline.api.scheduling import PodGroup
-from gangline.sdk.kinds import JobKind, ReplicaSpecLike, JobObject
-from gangline.sdk.listed import ListedCondition, ListedContainerStatus, ListedPod
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import ContainerStatus
+from gangline.api.meta.conditions import find_condition, is_condition_true
+from gangline.api.meta.objects import Condition
+from gangline.api.resource_list import GPU, pod_request_for
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.sdk.kinds import JobKind, JobObject, ReplicaSpecLike
+from gangline.sdk.lean_pods import ListedCondition, ListedContainerStatus, ListedPod
 
 AnyPod = Pod | ListedPod
 """A complete pod, or one with the fields that lists read."""
@@ -123,15 +123,15 @@ class Job:
         return next((replica for replica in self.replicas if replica.chief), None)
 
     def _repr_html_(self) -> str:
-        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
+        from gangline.sdk import html_report  # noqa: PLC0415 - only notebooks call this
 
         facts = [f"{self.running} of {self.desired} replicas run", format_run_time(self)]
         if self.requested_gpus:
             facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
         if self.queue:
             facts.append(f"queue {self.queue}")
-        title = notebook.heading(f"{self.kind.trainer}/{self.name}", self.state, facts)
-        shown = notebook.lines([title, notebook.note(self.reason) if self.reason else ""])
+        title = html_report.heading(f"{self.kind.trainer}/{self.name}", self.state, facts)
+        shown = html_report.lines([title, html_report.note(self.reason) if self.reason else ""])
         head = ("Replica", "Status", "Node", "GPUs", "Restarts", "Exit", "Message")
         rows = [
             (
@@ -145,7 +145,7 @@ class Job:
             )
             for replica in self.replicas
         ]
-        return shown + (notebook.table(head, rows) if rows else "")
+        return shown + (html_report.table(head, rows) if rows else "")
 
 
 def format_run_time(job: Job) -> str:

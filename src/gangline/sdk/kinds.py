@@ -14,9 +14,9 @@ from gangline.api.job_resources import (
     TF_JOBS,
     XGBOOST_JOBS,
 )
-from gangline.api.kubeflow import JobStatus, RunPolicy
-from gangline.api.meta import ObjectMeta
-from gangline.api.resource import Resource
+from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.resource import Resource
 
 
 class ReplicaSpecLike(Protocol):

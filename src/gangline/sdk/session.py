@@ -11,16 +11,16 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from gangline.api.meta import Object
-from gangline.kube.client import ApiClient as KubeClient
-from gangline.kube.config import load_config
-from gangline.kube.request import encode_object
-from gangline.sdk.changes import JobEditor
+from gangline.api.meta.objects import Object
+from gangline.kube.client.client import ApiClient as KubeClient
+from gangline.kube.config.config import load_config
+from gangline.kube.http.request import encode_object
 from gangline.sdk.client import JobClient
-from gangline.sdk.diagnosis import Diagnosis
+from gangline.sdk.diagnosis.diagnosis import Diagnosis
+from gangline.sdk.diagnosis.inputs import diagnose_job
 from gangline.sdk.events import EventRecord, job_events
-from gangline.sdk.evidence import diagnose_job
 from gangline.sdk.functions import FunctionJobOptions, build_function_job
+from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import Job, format_run_time
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import ALL_LOGS, LogLine, LogOptions, follow_logs, read_logs
@@ -36,10 +36,10 @@ class JobList(list[Job]):
     """Jobs, the newest first; notebooks show a table."""
 
     def _repr_html_(self) -> str:
-        from gangline.sdk import notebook  # noqa: PLC0415 - only notebooks call this
+        from gangline.sdk import html_report  # noqa: PLC0415 - only notebooks call this
 
         if not self:
-            return notebook.note("No jobs.")
+            return html_report.note("No jobs.")
         head = ("Job", "Kind", "State", "Replicas", "GPUs", "Duration", "Reason")
         rows = [
             (
@@ -53,7 +53,7 @@ class JobList(list[Job]):
             )
             for job in self
         ]
-        return notebook.table(head, rows)
+        return html_report.table(head, rows)
 
 
 class AsyncClient:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api import core, resources
-from gangline.api.meta import ObjectMeta
+from gangline.api import resources
+from gangline.api.core import core
+from gangline.api.meta.objects import ObjectMeta
 from gangline.kube import errors
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
-from gangline.local.apiserver.database import StateDatabase, DatabaseError
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
+from gangline.local.apiserver.storage.sqlite import DatabaseError, StateDatabase
 
 WRITERS = 4
 

@@ -7,9 +7,9 @@ import ssl
 import pytest
 
 from gangline.api import resources
-from gangline.api.core import PersistentVolumeClaim, StorageClass
-from gangline.api.meta import ObjectMeta
-from gangline.kube.client import ApiClient
+from gangline.api.core.core import PersistentVolumeClaim, StorageClass
+from gangline.api.meta.objects import ObjectMeta
+from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 
 LINES = "Host: x\r\nAuthorization: Bearer {token}\r\n"

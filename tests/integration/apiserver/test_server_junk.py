@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gangline.kube.transport import tls_context
+from gangline.kube.http.transport import tls_context
 from gangline.local.apiserver.server import ApiServer
 
 Json = dict[str, Any]

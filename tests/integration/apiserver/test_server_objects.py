@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from gangline.api import core, resources
-from gangline.api.meta import ObjectMeta
+from gangline.api import resources
+from gangline.api.core import core
+from gangline.api.meta.objects import ObjectMeta
 from gangline.kube import errors
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 
 
 def config_map(name: str, **data: str) -> core.ConfigMap:

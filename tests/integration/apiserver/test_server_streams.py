@@ -11,7 +11,7 @@ from aiohttp import WSMsgType, web
 
 from gangline.api import resources
 from gangline.kube import errors
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer
 
 POD: dict[str, Any] = {

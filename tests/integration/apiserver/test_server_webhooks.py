@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gangline.api import resources
 from gangline.kube import errors
-from gangline.kube.client import ApiClient, PatchKind
+from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from integration.apiserver.webhook_server import (
     Json,

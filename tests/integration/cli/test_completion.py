@@ -20,9 +20,9 @@ from gangline.api.resources import (
     QUEUES,
     TF_JOBS,
 )
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.local.apiserver.server import ApiServer
-from gangline.local.definitions import install_definitions
+from gangline.local.custom_resources import install_definitions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import ExitCode
 from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = [

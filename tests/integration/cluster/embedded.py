@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
-from gangline.local import leftovers
-from gangline.local.home import ClusterDirectory
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
+from gangline.local import cleanup
+from gangline.local.directory import ClusterDirectory
 from gangline.local.network.bridge import kernel_prefix
 
 T = TypeVar("T")
@@ -101,8 +101,8 @@ class EmbeddedCluster:
         mark = kernel_prefix(self.home.folder)
         networks = [f"namespace {path.name}" for path in Path("/run/netns").glob(f"*{mark}*")]
         links = [f"link {path.name}" for path in Path("/sys/class/net").glob(f"*{mark}*")]
-        mounts = [f"mount {path}" for path in leftovers.list_mounts_below(self.root)]
-        groups = [f"group {path}" for path in leftovers.list_control_groups(self.home.folder)]
+        mounts = [f"mount {path}" for path in cleanup.list_mounts_below(self.root)]
+        groups = [f"group {path}" for path in cleanup.list_control_groups(self.home.folder)]
         memory = [f"memory {path}" for path in Path("/dev/shm").glob(f"*{mark}*")]
         return networks + links + mounts + groups + memory
 
@@ -149,4 +149,4 @@ async def embedded(root: Path, *arguments: str) -> AsyncIterator[EmbeddedCluster
             except subprocess.TimeoutExpired:
                 cluster.process.kill()
                 cluster.process.wait()
-        await leftovers.remove_leftovers(cluster.home.folder)
+        await cleanup.remove_leftovers(cluster.home.folder)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gangline.api.autoscaling import HorizontalPodAutoscaler
-from gangline.api.conditions import find_condition, is_condition_true
+from gangline.api.cluster.autoscaling import HorizontalPodAutoscaler
+from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_POD_AUTOSCALERS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = pytest.mark.slow

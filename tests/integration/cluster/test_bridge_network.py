@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local.network import ip
+from gangline.local.network import iproute2
 from gangline.local.network.bridge import (
     NETNS_FOLDER,
     BridgeNetwork,
-    mac_address,
     kernel_prefix,
+    mac_address,
     remove_kernel_objects,
 )
-from gangline.local.network.contract import NetworkAttachment, NetworkError
-from gangline.local.network.dns import DnsServer, host_resolvers
-from gangline.local.network.forward import ServiceForwarder
-from gangline.local.network.zone import DnsZone
+from gangline.local.network.dns_server import DnsServer, host_resolvers
+from gangline.local.network.dns_zone import DnsZone
+from gangline.local.network.interface import NetworkAttachment, NetworkError
+from gangline.local.network.service_forwarder import ServiceForwarder
 
 pytestmark = [
     pytest.mark.root,
@@ -108,7 +108,7 @@ async def test_pod_reaches_the_host_while_others_start_and_end(
 async def test_reused_ip_address_has_the_same_mac_address(network: BridgeNetwork) -> None:
     pod = await network.attach("u", "ns", "p", False)
     assert pod.netns_path is not None
-    (link,) = await ip.query_json("-n", Path(pod.netns_path).name, "link", "show", "eth0")
+    (link,) = await iproute2.query_json("-n", Path(pod.netns_path).name, "link", "show", "eth0")
     assert link["address"] == mac_address(pod.ip)
     assert mac_address("10.215.0.4") == "0a:58:0a:d7:00:04"
 
@@ -190,5 +190,5 @@ async def test_a_pod_reaches_the_hosts_resolver_and_the_way_is_closed_again(
     assert await inside(pod, question) == "True"
     await bridge.close()
     assert not (tmp_path / "network" / "outside").exists()
-    tables = await ip.run_command("nft", "list", "tables")
+    tables = await iproute2.run_command("nft", "list", "tables")
     assert kernel_prefix(tmp_path) not in tables

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gangline.api.resources import PODS
-from gangline.local import leftovers
+from gangline.local import cleanup
 from integration.cluster.embedded import EmbeddedCluster, running, until
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     if found.process is not None and found.process.poll() is None:
         found.process.kill()
         found.process.wait()
-    await leftovers.remove_leftovers(found.home.folder)
+    await cleanup.remove_leftovers(found.home.folder)
 
 
 async def test_detached_cluster_starts_reports_status_and_stops(cluster: EmbeddedCluster) -> None:

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from gangline.api.conditions import is_condition_true
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
+from gangline.api.meta.conditions import is_condition_true
 from gangline.api.resources import NODES, PODS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.local.daemon import cluster_status
-from gangline.local.nodes import PARTITIONED_ANNOTATION, STOPPED_ANNOTATION
+from gangline.local.virtual_nodes import PARTITIONED_ANNOTATION, STOPPED_ANNOTATION
 from integration.cluster.embedded import EmbeddedCluster, running, until
 
 pytestmark = pytest.mark.slow

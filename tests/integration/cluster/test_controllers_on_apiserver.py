@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gangline.api.resource import Resource
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -23,7 +23,7 @@ from gangline.api.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
 )
-from gangline.kube.client import ApiClient, PatchKind
+from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import NotFound
 from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings

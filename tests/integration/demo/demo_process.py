@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from gangline.local import leftovers
-from gangline.local.home import process_start_ticks
+from gangline.local import cleanup
+from gangline.local.directory import process_start_ticks
 from gangline.local.network.bridge import kernel_prefix
 from integration.cluster.embedded import running
 
@@ -89,8 +89,8 @@ class Demo:
         mark = kernel_prefix(self.folder)
         found += [f"namespace {path.name}" for path in Path("/run/netns").glob(f"*{mark}*")]
         found += [f"link {path.name}" for path in Path("/sys/class/net").glob(f"*{mark}*")]
-        found += [f"mount {path}" for path in leftovers.list_mounts_below(self.home)]
-        found += [f"group {path}" for path in leftovers.list_control_groups(self.folder)]
+        found += [f"mount {path}" for path in cleanup.list_mounts_below(self.home)]
+        found += [f"group {path}" for path in cleanup.list_control_groups(self.folder)]
         found += [f"memory {path}" for path in Path("/dev/shm").glob(f"*{mark}*")]
         found += [f"file {path}" for path in self.temporary.iterdir()]
         return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import ExitCode
 from integration.demo.demo_process import demo
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import ExitCode
 from gangline.local.apiserver.server import ApiServer
 
 Config = dict[str, Any]

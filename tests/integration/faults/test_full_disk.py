@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api import core
-from gangline.api.meta import ObjectMeta
+from gangline.api.core import core
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, PODS
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
 from gangline.kube.errors import ApiError
 from integration.cluster.embedded import embedded, until
 

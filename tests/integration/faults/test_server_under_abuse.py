@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gangline.kube.transport import tls_context
+from gangline.kube.http.transport import tls_context
 from gangline.local.apiserver.server import ApiServer
 
 MAPS = "/api/v1/namespaces/default/configmaps"

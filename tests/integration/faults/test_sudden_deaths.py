@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api import core
-from gangline.api.meta import ObjectMeta
+from gangline.api.core import core
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, PYTORCH_JOBS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, Unreachable
 from integration.cluster.embedded import EmbeddedCluster, embedded, running, until
 

@@ -15,10 +15,10 @@ import pytest
 
 import gangline
 from gangline.api.resources import EVENTS, PODS
-from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
-from gangline.local.home import ClusterDirectory
+from gangline.cli.errors import ExitCode
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
+from gangline.local.directory import ClusterDirectory
 from integration.cluster.embedded import until
 
 NOBODY = 65534

@@ -3,7 +3,7 @@
 import asyncio
 
 from gangline.api.resources import PODS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
 

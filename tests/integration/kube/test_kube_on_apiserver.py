@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from gangline.api.core import ConfigMap, Namespace
-from gangline.api.meta import ObjectMeta
+from gangline.api.core.core import ConfigMap, Namespace
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES
 from gangline.kube import errors
-from gangline.kube.client import ApiClient, PatchKind
-from gangline.kube.credentials import Credential, StaticCredential
-from gangline.kube.events import EventRecorder
-from gangline.kube.informer import Informer
-from gangline.kube.leader import LeaderElector, LeaderElectionTiming
+from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.config.credentials import Credential, StaticCredential
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.controller.leader_election import LeaderElectionTiming, LeaderElector
+from gangline.kube.informers.informer import Informer
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 
 FAST = LeaderElectionTiming(lease_duration_s=2, renew_deadline_s=1.0, retry_s=0.2)

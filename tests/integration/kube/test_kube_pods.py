@@ -6,8 +6,8 @@ import pytest
 
 from gangline.api.resources import PODS
 from gangline.kube import errors
-from gangline.kube.client import ApiClient
-from gangline.kube.informer import Informer
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.informer import Informer
 from integration.cluster.embedded import EmbeddedCluster
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local import leftovers
+from gangline.local import cleanup
 from integration.cluster.embedded import EmbeddedCluster
 from integration.kubectl.manifests import CLAIM, JOB, TALKER, WEB
 from integration.kubectl.tool import Kubectl, until
@@ -40,7 +40,7 @@ def _end(cluster: EmbeddedCluster) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    asyncio.run(leftovers.remove_leftovers(cluster.home.folder))
+    asyncio.run(cleanup.remove_leftovers(cluster.home.folder))
 
 
 @pytest.fixture(scope="session", params=list(PROGRAMS))

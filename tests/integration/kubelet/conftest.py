@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
 from gangline.api.resources import PODS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.local.kubelet.kubelet import Kubelet
-from gangline.local.kubelet.restarts import BackoffSettings
+from gangline.local.kubelet.restart_backoff import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
 from gangline.local.kubelet.runtime.isolation import detect_isolation
-from gangline.local.kubelet.runtime.process import ProcessRuntime
+from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
+from gangline.local.network.dns_zone import DnsZone
 from gangline.local.network.loopback import LoopbackNetwork
-from gangline.local.network.zone import DnsZone
 
 NODE = VirtualNodeSpec(name="n1", cpu_milli=8000, memory_bytes=8 << 30, gpus=(0, 1))
 

@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gangline.api.pod import Pod
-from gangline.local.kubelet.server import KubeletServer
+from gangline.api.core.pod import Pod
+from gangline.local.kubelet.server.server import KubeletServer
 
 HEADERS = {"Authorization": "Bearer secret"}
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255

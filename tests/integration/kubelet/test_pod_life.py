@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gangline.api.pod import Pod
-from gangline.api.podstatus import ContainerStatus
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import ContainerStatus
 from gangline.api.resources import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS
 
 LogOf = Callable[..., str]

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.contract import (
-    ContainerPlan,
+from gangline.local.kubelet.runtime.interface import (
     ContainerExit,
     ContainerIdentity,
     ContainerLimits,
     ContainerMount,
+    ContainerPlan,
     ContainerStartError,
 )
 from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel, detect_isolation
-from gangline.local.kubelet.runtime.process import ProcessRuntime
+from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 

@@ -34,9 +34,9 @@ HIDING = (
 KUBELET = """
 import asyncio, sys
 from pathlib import Path
-from gangline.local.kubelet.runtime.contract import ContainerPlan
+from gangline.local.kubelet.runtime.interface import ContainerPlan
 from gangline.local.kubelet.runtime.isolation import detect
-from gangline.local.kubelet.runtime.process import ProcessRuntime
+from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 
 async def main():
     state = Path(sys.argv[1]); state.mkdir()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangline.api import crd
-from gangline.api.kubeflow import PyTorchJob
-from gangline.api.pod import Pod
-from gangline.api.resource import Resource
+from gangline.api.core.pod import Pod
+from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS, PODS, PYTORCH_JOBS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.operator.main import run
 from gangline.operator.settings import OperatorSettings

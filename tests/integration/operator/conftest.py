@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from integration.operator.cluster import Scene, install, scene
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gangline.api.meta import Status
-from gangline.kube.client import ApiClient
-from gangline.kube.config import ClusterConfig
+from gangline.api.meta.objects import Status
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import ClusterConfig
 from gangline.kube.errors import Unreachable
-from gangline.kube.request import Request
-from gangline.kube.transport import Transport
+from gangline.kube.http.request import Request
+from gangline.kube.http.transport import Transport
 
 Fault = Callable[[Request, int], str]
 """What to do with a write, given its number: ``""``, ``before`` (it fails and has no

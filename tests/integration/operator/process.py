@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 
 PATIENCE_S = 30.0
 ROOT = Path(__file__).parents[3]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gangline.api.resource import Resource
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from gangline.operator import labels
+from gangline.operator.model import labels
 from integration.operator import upstream
 from integration.operator.cluster import NAMESPACE, Scene
 from integration.operator.faults import FaultyTransport, faulty

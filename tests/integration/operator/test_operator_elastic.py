@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.api.elastic import ElasticJob, ScalePlan
+from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.resources import (
     CONFIG_MAPS,
     ELASTIC_JOBS,
@@ -17,7 +17,7 @@ from gangline.api.resources import (
 )
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
-from gangline.operator.labels import JOB_NAME
+from gangline.operator.model.labels import JOB_NAME
 from integration.operator.cluster import NAMESPACE, Scene
 from integration.operator.faults import FaultyTransport, faulty
 from integration.operator.process import apply, deployed, kubeconfig_of, operator

@@ -4,7 +4,7 @@ import pytest
 
 from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from gangline.operator.conditions import is_condition_true
+from gangline.operator.model.conditions import is_condition_true
 from integration.operator.cluster import NAMESPACE, Scene, told
 
 SELECTOR = "training.kubeflow.org/job-name=train"

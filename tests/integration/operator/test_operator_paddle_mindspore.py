@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gangline.api.resource import Resource
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, PODS, SERVICES
 from gangline.kube.errors import NotFound
 from integration.operator.cluster import NAMESPACE, Scene

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gangline.api.resources import ELASTIC_JOBS, PYTORCH_JOBS, SCALE_PLANS
-from gangline.kube.client import ApiClient, PatchKind
+from gangline.kube.client.client import ApiClient, PatchKind
 from gangline.kube.errors import ApiError, Invalid
 from gangline.local.apiserver.server import ApiServer
 from gangline.operator.main import run

@@ -12,11 +12,11 @@ import aiohttp
 import msgspec
 import pytest
 
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.probes import Address
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import keyring
+from gangline.operator.webhook import rotation
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.server import MAX_BODY_BYTES
 from integration.operator.cluster import PATIENCE_S
@@ -35,7 +35,7 @@ from integration.operator.webhook import (
 async def session(client: ApiClient) -> AsyncIterator[Callable[..., Awaitable[tuple[int, str]]]]:
     """Sends anything to the webhook; gives the code and the answer."""
     async with webhook(client) as started, aiohttp.ClientSession() as session:
-        ring = keyring.parse_certificate_set((await secret(client)).data)
+        ring = rotation.parse_certificate_set((await secret(client)).data)
         context = ssl.create_default_context(cadata=ring.serving.authority.pem)
 
         async def send(

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gangline.api.core import Secret
-from gangline.api.meta import ObjectMeta
+from gangline.api.core.core import Secret
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import SECRETS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings
-from gangline.operator.webhook import keyring
+from gangline.operator.webhook import rotation
 from gangline.operator.webhook.component import run_webhook
 from gangline.operator.webhook.configuration import OWNER_LABELS
 from gangline.operator.webhook.settings import CertificateValidity
@@ -57,7 +57,7 @@ async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: 
 async def test_lost_secret_is_recreated_and_no_call_fails(cluster: ApiClient) -> None:
     validity = CertificateValidity(propagation=timedelta(seconds=0.5))
     async with webhook(cluster, validity=validity):
-        first = (await secret(cluster)).data[keyring.KEY]
+        first = (await secret(cluster)).data[rotation.KEY]
         await cluster.delete(SECRETS, NAME, SYSTEM)
         count = 0
 
@@ -66,7 +66,7 @@ async def test_lost_secret_is_recreated_and_no_call_fails(cluster: ApiClient) ->
             count += 1
             await create(cluster, job(f"j{count}"))
             found = await cluster.list(SECRETS, SYSTEM, fields=f"metadata.name={NAME}")
-            return bool(found.items) and found.items[0].data[keyring.KEY] != first
+            return bool(found.items) and found.items[0].data[rotation.KEY] != first
 
         await until(renewed, "another certificate is served")
 
@@ -89,19 +89,19 @@ async def test_unusable_secret_is_replaced_and_reported(
     async with webhook(cluster):
         await create(cluster, job())
     assert ("cannot be used" in caplog.text) == bool(data)
-    assert keyring.parse_certificate_set((await secret(cluster)).data)
+    assert rotation.parse_certificate_set((await secret(cluster)).data)
 
 
 async def test_expired_stored_certificate_is_replaced_immediately(
     cluster: ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=100)
-    ring = keyring.plan_rotation(
+    ring = rotation.plan_rotation(
         None, None, SETTINGS.names, long_ago, CertificateValidity(), frozenset()
     )
     meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNER_LABELS))
     await cluster.create(
-        SECRETS, Secret(metadata=meta, data=keyring.format_certificate_set(ring)), SYSTEM
+        SECRETS, Secret(metadata=meta, data=rotation.format_certificate_set(ring)), SYSTEM
     )
     async with webhook(cluster):
         await create(cluster, job())
@@ -116,7 +116,7 @@ async def test_secret_of_another_owner_is_not_changed(
     async with webhook(cluster):
         await create(cluster, job())
     assert await secret(cluster) == theirs
-    assert keyring.parse_certificate_set((await secret(cluster, f"{NAME}-own")).data)
+    assert rotation.parse_certificate_set((await secret(cluster, f"{NAME}-own")).data)
     assert caplog.text.count("--webhook-secret") == 1
 
 
@@ -132,7 +132,7 @@ async def test_several_copies_share_one_certificate(cluster: ApiClient) -> None:
             assert copy is not None
             async with asyncio.timeout(PATIENCE_S):
                 await copy.controller.registered.wait()
-        serving = keyring.parse_certificate_set((await secret(cluster)).data).serving
+        serving = rotation.parse_certificate_set((await secret(cluster)).data).serving
         for copy in copies:
             assert copy is not None
             shown = await certificate(copy.server.port, serving.authority.pem)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gangline.api.resources import CONFIG_MAPS, POD_GROUPS, PODS, SERVICES
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from integration.operator.cluster import NAMESPACE
 
 Manifest = dict[str, Any]

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from gangline.api.core import Secret
+from gangline.api.core.core import Secret
 from gangline.api.resources import PYTORCH_JOBS, SECRETS
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.probes import Address
 from gangline.operator.main import all_frameworks
 from gangline.operator.settings import OperatorSettings

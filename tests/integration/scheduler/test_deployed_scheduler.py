@@ -21,14 +21,13 @@ from gangline.api.resources import (
     QUEUES,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import ApiClient
-from gangline.kube.config import load_config
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import load_config
 from gangline.kube.errors import NotFound
 from gangline.kube.probes import Address, Health
-from gangline.local import definitions
+from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
-from gangline.scheduler.main import run
-from gangline.scheduler.rival import without_volcano_name
+from gangline.scheduler.main import run, without_volcano_name
 from gangline.scheduler.settings import SchedulerSettings
 from integration.operator.process import apply, kubeconfig_of
 
@@ -68,7 +67,7 @@ async def test_its_rights_are_enough_to_place_evict_promise_and_report(
     client: ApiClient, api_server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     for manifest in deployed():
         if manifest["kind"] not in {"Deployment", "Service"}:
             await apply(client, manifest)

@@ -17,9 +17,9 @@ from gangline.api.resources import (
     QUEUES,
 )
 from gangline.cli import main
-from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import ApiClient
-from gangline.local import definitions
+from gangline.cli.errors import ExitCode
+from gangline.kube.client.client import ApiClient
+from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
 from gangline.sdk.jobs import JOB_NAME_LABEL
 
@@ -47,7 +47,7 @@ async def add_gang(client: ApiClient, name: str, size: int, cpu: str) -> None:
 @pytest.fixture
 async def waiting(client: ApiClient) -> None:
     """A gang of 3 pods that fits 2 of, in a queue of its own."""
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     await client.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"weight": 2}})
     await add_node(client, "large", "4")
     await add_node(client, "small", "1")
@@ -122,7 +122,7 @@ async def test_explain_uses_the_schedulers_configuration(
     client: ApiClient, api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From its ConfigMap, or a file: without preemption no pod is evicted for the urgent one."""
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     await add_node(client, "n", "4")
     await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 9})
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}

@@ -9,9 +9,9 @@ import pytest
 
 from gangline.api.resources import NODES, POD_GROUPS, PODS, QUEUES
 from gangline.cli import main
-from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import ApiClient
-from gangline.local import definitions
+from gangline.cli.errors import ExitCode
+from gangline.kube.client.client import ApiClient
+from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
 from gangline.scheduler.main import run
 from gangline.scheduler.settings import SchedulerSettings
@@ -32,7 +32,7 @@ async def test_a_queue_is_listed_closed_emptied_and_opened_again(
             while not holds(json.loads(await queue("get", "team", "-o", "json")).get("status", {})):
                 await asyncio.sleep(0.05)
 
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     spec = {"weight": 3, "capability": {"cpu": "2"}}
     await client.create(QUEUES, {"metadata": {"name": "team"}, "spec": spec})
     await client.create(NODES, {"metadata": {"name": "n"}})

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
 from gangline.api.resources import (
     EVENTS,
     NODES,
@@ -21,29 +21,29 @@ from gangline.api.resources import (
     PRIORITY_CLASSES,
     QUEUES,
 )
-from gangline.api.scheduling import (
+from gangline.api.volcano.scheduling import (
     BACKFILLS_FOR_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
-    PreviousNodesAnnotation,
     PodGroup,
+    PreviousNodesAnnotation,
 )
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
-from gangline.local import definitions
+from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
-from gangline.scheduler.bind import Binder
+from gangline.scheduler.apply.binder import Binder
+from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.main import run
-from gangline.scheduler.model import (
-    PodBinding,
-    PlacementConstraints,
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types.types import (
     NodeName,
+    PlacementConstraints,
+    PodBinding,
     PodInfo,
     PodKey,
     shape_of,
 )
-from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.state import SchedulerCache
 
 PATIENCE_S = 60.0
 SETTINGS = SchedulerSettings(
@@ -72,7 +72,7 @@ async def scheduling(
 @pytest.fixture
 async def cluster(client: ApiClient) -> ApiClient:
     """A cluster that knows pod groups and queues, without nodes."""
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     return client
 
 
@@ -503,7 +503,7 @@ async def test_an_api_server_that_was_away_is_found_again(tmp_path: Path) -> Non
     port = urlsplit(server.url).port or 0
     try:
         async with ApiClient(server.config) as client:
-            await definitions.install_definitions(client)
+            await custom_resources.install_definitions(client)
             await add_node(client, "a")
             async with scheduling(client):
                 await add_gang(client, "before", 1)

@@ -7,16 +7,16 @@ from contextlib import suppress
 import pytest
 
 from gangline.api.resources import CONFIG_MAPS, NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES
-from gangline.api.scheduling import HIERARCHY_ANNOTATION, HIERARCHY_WEIGHTS_ANNOTATION
+from gangline.api.volcano.scheduling import HIERARCHY_ANNOTATION, HIERARCHY_WEIGHTS_ANNOTATION
 from gangline.cli import main
-from gangline.cli.exit_codes import ExitCode
-from gangline.kube.client import ApiClient
+from gangline.cli.errors import ExitCode
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import AlreadyExists
-from gangline.local import definitions
+from gangline.local import custom_resources
 from gangline.local.apiserver.server import ApiServer
-from gangline.scheduler.configuration import read_configuration
+from gangline.scheduler.config.volcano import read_configuration
 from gangline.scheduler.main import run
-from gangline.scheduler.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
+from gangline.scheduler.reporting.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
 
 PATIENCE_S = 60.0
@@ -65,7 +65,7 @@ async def test_namespaces_take_turns_and_hierarchy_annotations_apply(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     for namespace in ("one", "two", CONFIG_NAMESPACE):
         with suppress(AlreadyExists):
             await client.create(NAMESPACES, {"metadata": {"name": namespace}})

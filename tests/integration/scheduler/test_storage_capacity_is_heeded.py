@@ -13,11 +13,11 @@ from gangline.api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import ApiClient
-from gangline.local import definitions
+from gangline.kube.client.client import ApiClient
+from gangline.local import custom_resources
 from gangline.scheduler.main import run
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.wire import CSI_DRIVERS, BETA_STORAGE_CAPACITIES
+from gangline.scheduler.types.wire import BETA_STORAGE_CAPACITIES, CSI_DRIVERS
 
 PATIENCE_S = 60.0
 DRIVER = "disk.example.com"
@@ -67,7 +67,7 @@ async def define(client: ApiClient, kind: str, version: str, scope: str) -> None
 @pytest.fixture
 async def cluster(client: ApiClient) -> AsyncIterator[ApiClient]:
     """Nodes in two zones, a driver that publishes what is left, and a scheduler."""
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     await define(client, "CSIDriver", "v1", "Cluster")
     await define(client, "CSIStorageCapacity", "v1beta1", "Namespaced")
     for name in ("a", "b"):

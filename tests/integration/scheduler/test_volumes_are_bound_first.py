@@ -14,8 +14,8 @@ from gangline.api.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from gangline.kube.client import ApiClient
-from gangline.local import definitions
+from gangline.kube.client.client import ApiClient
+from gangline.local import custom_resources
 from gangline.local.controllers import manager
 from gangline.local.controllers.context import ControllerSettings
 from gangline.scheduler.main import run
@@ -35,7 +35,7 @@ async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
 @pytest.fixture
 async def cluster(client: ApiClient) -> AsyncIterator[ApiClient]:
     """Two nodes and a scheduler; no controller provisions or binds volumes."""
-    await definitions.install_definitions(client)
+    await custom_resources.install_definitions(client)
     for name in ("a", "b"):
         await client.create(NODES, {"metadata": {"name": name, "labels": {HOST: name}}})
         has = {"cpu": "4", "memory": "8Gi", "pods": "10"}

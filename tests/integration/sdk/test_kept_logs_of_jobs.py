@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import ExitCode
 from gangline.kube.errors import NotFound
 from integration.cluster.embedded import EmbeddedCluster, until
 

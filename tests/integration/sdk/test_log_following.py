@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gangline.api.resource import Resource
+from gangline.api.meta.resource import Resource
 from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
-from gangline.kube.client import ApiClient
-from gangline.local.definitions import install_definitions
+from gangline.kube.client.client import ApiClient
+from gangline.local.custom_resources import install_definitions
 from gangline.sdk.client import JobClient
 from gangline.sdk.logs import ALL_LOGS, LogOptions, follow_logs, read_logs
 

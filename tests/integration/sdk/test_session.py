@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from gangline.api.kubeflow import PyTorchJob, PyTorchJobSpec, ReplicaSpec
-from gangline.api.meta import ObjectMeta
+from gangline.api.jobs.kubeflow import PyTorchJob, PyTorchJobSpec, ReplicaSpec
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.resources import PYTORCH_JOBS
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.sdk import Client

@@ -4,23 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.api.failure import (
-    Blame,
-    Remedy,
-    is_retryable_exit_code,
-    failure_of_container,
-    failure_of_exit,
-    failure_of_pod,
-)
-from gangline.api.meta import Condition
-from gangline.api.pod import Pod
-from gangline.api.podstatus import (
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import (
     ContainerState,
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
     PodStatus,
 )
+from gangline.api.failure import (
+    Blame,
+    Remedy,
+    failure_of_container,
+    failure_of_exit,
+    failure_of_pod,
+    is_retryable_exit_code,
+)
+from gangline.api.meta.objects import Condition
 
 
 def ended(code, reason="Error", name="pytorch", signal=0):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.quantity import (
-    QuantityFormat,
     Quantity,
     QuantityError,
+    QuantityFormat,
     canonical_quantity,
     parse_milli,
     parse_quantity,

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gangline.api.selectors import parse_label_selector
+from gangline.api.meta.selectors import parse_label_selector
 
 Manifest = dict[str, Any]
 

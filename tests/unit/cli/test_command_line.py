@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api.meta import Status, StatusCause, StatusDetails
+from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 from gangline.cli import main
-from gangline.cli.errors import CommandError, to_command_error
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.kube import errors as kube
 
 
@@ -36,7 +35,7 @@ def test_help_names_every_command_without_importing_any(
 
 
 def test_help_imports_click_and_nothing_else_that_is_installed() -> None:
-    # What `--help` costs is what it imports; benchmarks/command_start.py has the time of it.
+    # What `--help` costs is what it imports; benchmarks/client/command_start.py has the time of it.
     script = (
         "import sys; before = set(sys.modules); import gangline.cli.main as m; m.run(['--help']);"
         "names = {n.split('.')[0] for n in set(sys.modules) - before};"
@@ -52,8 +51,8 @@ def test_help_imports_click_and_nothing_else_that_is_installed() -> None:
 def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
     script = (
         "import sys, gangline.cli.main as m; m.run([]);"
-        "print(*sorted(set(sys.modules) & {'gangline.cli.submit_kinds', 'shutil', 'json',"
-        " 'gangline.cli.jobs.options', 'dataclasses', 'pathlib'}))"
+        "print(*sorted(set(sys.modules) & {'gangline.cli.commands.submit', 'shutil', 'json',"
+        " 'gangline.cli.submit.options', 'dataclasses', 'pathlib'}))"
     )
     args = {"COMP_WORDS": "gangline submit p", "COMP_CWORD": "2"}
     done = subprocess.run(
@@ -66,7 +65,7 @@ def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
     *offered, loaded = done.stdout.splitlines()
     assert offered[1::3] == ["paddle", "pytorch"]
     assert offered[2] == "Start a PaddlePaddle job that runs COMMAND in each of its pods."
-    assert loaded == "gangline.cli.submit_kinds"
+    assert loaded == "gangline.cli.commands.submit"
 
 
 def test_list_imports_no_streams_servers_or_metrics(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_list_imports_no_streams_servers_or_metrics(tmp_path: Path) -> None:
         "import sys, gangline.cli.main as m;"
         f"m.run(['list', '-A', '--kubeconfig', {str(kubeconfig)!r}]);"
         "print(*sorted(set(sys.modules) & {'gangline.sdk.client', 'aiohttp', 'prometheus_client',"
-        " 'http', 'rich', 'uvloop', 'gangline.api.core', 'gangline.kube.informer'}))"
+        " 'http', 'rich', 'uvloop', 'gangline.api.core.core', 'gangline.kube.informers.informer'}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gangline.cli import main
-from gangline.cli.exit_codes import ExitCode
+from gangline.cli.errors import ExitCode
 from unit.cli.fake_api import FakeApi, serving
 
 KUBEFLOW = "/apis/kubeflow.org/v1/namespaces/default"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gangline.kube.client import ApiClient
+from gangline.kube.client.client import ApiClient
 from unit.kube.fake_server import FakeServer, connected
-from unit.kube.jumping import run_jumping
+from unit.kube.virtual_clock import run_jumping
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 
 from aiohttp import web
 
-from gangline.api.meta import Object, Wire
-from gangline.api.resource import Resource
-from gangline.kube.client import ApiClient
-from gangline.kube.config import ClusterConfig
+from gangline.api.meta.objects import Object, Wire
+from gangline.api.meta.resource import Resource
+from gangline.kube.client.client import ApiClient
+from gangline.kube.config.config import ClusterConfig
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -5,9 +5,14 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from gangline.kube.controller import RequeueAfter, Controller, ReconcileDone, TerminalError
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    RequeueAfter,
+    TerminalError,
+)
 from gangline.kube.errors import NotFound
-from gangline.kube.informer import Informer
+from gangline.kube.informers.informer import Informer
 from gangline.kube.log_fields import current_log_fields, log_fields
 from unit.kube.fake_server import THINGS, connected, failing, streaming
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.kubeflow import JobStatus, RestartRecord
-from gangline.api.meta import ObjectMeta, OwnerReference
-from gangline.operator.decide import plan_reconcile
-from gangline.operator.decision import ReconcilePlan, EngineSettings, ObservedJob, TargetKind
+from gangline.api.jobs.kubeflow import JobStatus, RestartRecord
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.frameworks.pytorch import PyTorchFramework
-from gangline.operator.job import NormalizedJob
-from gangline.operator.labels import replica_labels, replica_name
-from gangline.operator.replicas import (
+from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.labels import replica_labels, replica_name
+from gangline.operator.model.plan import EngineSettings, ObservedJob, ReconcilePlan, TargetKind
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,
     ObservedPod,
@@ -23,7 +24,6 @@ from gangline.operator.replicas import (
     ObservedTermination,
     ObservedWaiting,
 )
-from gangline.operator.stored import RawJob
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 SETTINGS = EngineSettings(gang_scheduling=False)

@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gangline.operator.decision import ReconcilePlan, TargetKind
-from gangline.operator.frameworks.elastic import ElasticFramework
-from gangline.operator.job import NormalizedJob
-from gangline.operator.replicas import ObservedPod
+from gangline.operator.frameworks.elastic.framework import ElasticFramework
+from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.plan import ReconcilePlan, TargetKind
+from gangline.operator.model.replicas import ObservedPod
 from unit.operator.builders import stored
 from unit.operator.world import World
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gangline.operator.frameworks.base import Framework
-from gangline.operator.frameworks.elastic import ElasticFramework
+from gangline.operator.frameworks.elastic.framework import ElasticFramework
 from gangline.operator.frameworks.jax import JaxFramework
 from gangline.operator.frameworks.mindspore import MindSporeFramework
-from gangline.operator.frameworks.mpi import MPIFramework
-from gangline.operator.frameworks.paddle import PaddleFramework
+from gangline.operator.frameworks.mpi.framework import MPIFramework
+from gangline.operator.frameworks.paddle.framework import PaddleFramework
 from gangline.operator.frameworks.pytorch import PyTorchFramework
 from gangline.operator.frameworks.tensorflow import TensorFlowFramework
 from gangline.operator.frameworks.xgboost import XGBoostFramework
+from gangline.operator.model.framework import Framework
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from gangline.operator import build
-from gangline.operator.decision import EngineSettings
-from gangline.operator.frameworks.base import Framework
-from gangline.operator.job import NormalizedJob
-from gangline.operator.replicas import ReplicaGang, ObservedPod, ObservedService, fill_slots
+from gangline.operator.engine import manifests
+from gangline.operator.model.framework import Framework
+from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.plan import EngineSettings
+from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang, fill_slots
 from unit.operator.builders import UID, stored
 
 SETTINGS = EngineSettings(gang_scheduling=False)
@@ -62,7 +62,7 @@ def pod_of(job: NormalizedJob, name: str, gang: ReplicaGang | None = None) -> di
     """The created pod of a replica, such as ``worker-0``."""
     label, _, index = name.rpartition("-")
     (role,) = (each for each in job.roles if each.label == label)
-    return build.build_pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
+    return manifests.build_pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
 
 
 def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:

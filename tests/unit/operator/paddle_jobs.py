@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from gangline.operator.frameworks.paddle import PaddleFramework
-from gangline.operator.frameworks.paddle_status import BARRIER_CONTAINER
-from gangline.operator.job import NormalizedJob
-from gangline.operator.replicas import (
+from gangline.operator.frameworks.paddle.framework import PaddleFramework
+from gangline.operator.frameworks.paddle.status import BARRIER_CONTAINER
+from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,
     ObservedPod,

@@ -14,26 +14,25 @@ import jsonpatch
 import msgspec
 from msgspec.structs import replace
 
-from gangline.api.kubeflow import JobStatus
-from gangline.api.meta import ObjectMeta
-from gangline.api.scheduling import PodGroup, PodGroupSpec
-from gangline.operator import conditions
-from gangline.operator.decide import plan_reconcile
-from gangline.operator.decision import (
-    PlannedCreation,
-    ReconcilePlan,
-    PlannedDeletion,
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.volcano.scheduling import PodGroup, PodGroupSpec
+from gangline.operator.engine.plan import plan_reconcile
+from gangline.operator.model import conditions
+from gangline.operator.model.framework import DecodesStatus
+from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.plan import (
     EngineSettings,
-    OwnedObject,
     ObservedJob,
+    OwnedObject,
+    PlannedCreation,
+    PlannedDeletion,
     PlannedPatch,
+    ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.frameworks.base import DecodesStatus
-from gangline.operator.job import NormalizedJob
-from gangline.operator.policies import together
-from gangline.operator.policies.backoff import count_in_place_restarts
-from gangline.operator.replicas import (
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import (
     ObservedContainerState,
     ObservedContainerStatus,
     ObservedPod,
@@ -43,7 +42,8 @@ from gangline.operator.replicas import (
     ObservedServiceSpec,
     ObservedTermination,
 )
-from gangline.operator.stored import RawJob
+from gangline.operator.policies import gang_restart
+from gangline.operator.policies.backoff import count_in_place_restarts
 from unit.operator.builders import NOW, manifest, owner, stored
 from unit.operator.kinds import KINDS
 
@@ -214,7 +214,7 @@ class World:
         if pod.status.phase == "Running" and not pod.is_terminating:
             self._set(pod, "Failed", code=code)
             self.failures += 1
-            self.failed_generations.add(together.generation_of(pod))
+            self.failed_generations.add(gang_restart.generation_of(pod))
 
     def start_all(self) -> None:
         """All pending pods start."""
@@ -223,7 +223,7 @@ class World:
 
     def restart(self, pod: ObservedPod) -> None:
         """The kubelet restarts a running pod's container in place."""
-        if together.restarts_gang(self.observe().job):
+        if gang_restart.restarts_gang(self.observe().job):
             return  # the kubelet does not restart it
         if pod.status.phase == "Running" and not pod.is_terminating:
             self._set(pod, "Running", restarts=count_in_place_restarts(pod) + 1)

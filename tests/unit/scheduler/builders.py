@@ -2,16 +2,19 @@
 
 from datetime import timedelta
 
-from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler import decide as centre
-from gangline.scheduler.model import (
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
+from gangline.scheduler.cycle import cycle as centre
+from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.types.types import (
     EPOCH,
-    PlacementConstraints,
     CycleResult,
-    PodGroupInfo,
     GroupKey,
     NodeInfo,
     NodeName,
+    PlacementConstraints,
+    PodGroupInfo,
     PodInfo,
     PodKey,
     QueueInfo,
@@ -19,10 +22,7 @@ from gangline.scheduler.model import (
     TaintInfo,
     shape_of,
 )
-from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
-from gangline.scheduler.plugins.node_scores import ScoreWeights
-from gangline.scheduler.simulate.check import check_result
-from gangline.scheduler.state import SchedulerCache
+from unit.scheduler.oracle.check import check_result
 
 GIB = 2**30
 ANYWHERE = PlacementConstraints()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.scheduler.model import CycleResult
+from gangline.scheduler.types.types import CycleResult
 from unit.scheduler.scenarios.reading import Expected, Play, Scenario, scenarios
 
 SCENARIOS = list(scenarios())

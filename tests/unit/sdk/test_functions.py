@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 import gangline.sdk
-from gangline.api.validation import validate_manifest
+from gangline.api.validation.validate import validate_manifest
 from gangline.sdk.functions import (
-    UnsupportedFunction,
     FunctionJobOptions,
+    UnsupportedFunction,
     build_function_job,
     render_script,
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gangline.sdk.line_queue import LineQueue
+from gangline.sdk.logs import LineQueue
 
 
 async def test_all_queued_lines_form_one_batch() -> None:

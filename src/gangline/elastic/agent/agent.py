@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.decide import Action, RestartDecision, decide_restart
-from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
-from gangline.elastic.agent.environment import spare_environment, worker_arguments
-from gangline.elastic.agent.group import WorkerGroup
-from gangline.elastic.agent.hang import hang_failure
+from gangline.elastic.agent.hang.detector import hang_failure
+from gangline.elastic.agent.hang.stacks import wait_for_hang
+from gangline.elastic.agent.local_workers import LocalWorkers
 from gangline.elastic.agent.logs import LogFolder
-from gangline.elastic.agent.node import LocalWorkers
-from gangline.elastic.agent.progress import wait_for_hang
-from gangline.elastic.agent.rendezvous import StopNotice, RendezvousHandler
+from gangline.elastic.agent.rendezvous import RendezvousHandler, StopNotice
+from gangline.elastic.agent.restart_policy import Action, RestartDecision, decide_restart
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.spare import SpareInterpreter
-from gangline.elastic.agent.standby import SparePool
+from gangline.elastic.agent.spares.interpreter import SpareInterpreter
+from gangline.elastic.agent.spares.pool import SparePool
+from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
+from gangline.elastic.agent.workers.failure_diagnosis import WorkerFailure, root_cause
+from gangline.elastic.agent.workers.worker_group import WorkerGroup
 from gangline.elastic.agent.world import WorldSpec
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.account import ProgressReport
-from gangline.elastic.agent.hang import RankStack
+from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.world import PortsTakenError, WorldSpec, free_port, is_port_free
 
 

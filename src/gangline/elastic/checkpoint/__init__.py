@@ -19,13 +19,13 @@ from gangline.elastic.checkpoint.errors import (
     StorageError,
     UnsavableError,
 )
-from gangline.elastic.checkpoint.link import flush_job
+from gangline.elastic.checkpoint.saver.client import flush_job
 
 if TYPE_CHECKING:
     from gangline.elastic.checkpoint.checkpointer import Checkpointer
-    from gangline.elastic.checkpoint.reader import FlashReader
-    from gangline.elastic.checkpoint.restore import Loaded
-    from gangline.elastic.checkpoint.writer import FlashWriter
+    from gangline.elastic.checkpoint.restore.dcp_reader import FlashReader
+    from gangline.elastic.checkpoint.restore.dcp_writer import FlashWriter
+    from gangline.elastic.checkpoint.restore.restore import Loaded
 
 __all__ = [
     "CheckpointError",

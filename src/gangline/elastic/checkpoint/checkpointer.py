@@ -29,37 +29,36 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
-from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint.accelerator import find_accelerator
-from gangline.elastic.checkpoint.buffers import (
-    SnapshotRing,
-    ValueLookup,
-    EntryOutgrownError,
-    SavedBuffer,
-)
-from gangline.elastic.checkpoint.choice import incomplete_steps
+from gangline.elastic.checkpoint.auto_interval import AutoInterval
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
-from gangline.elastic.checkpoint.group import SaveGroup, node_name
-from gangline.elastic.checkpoint.home import FileLock, SaverSettings
-from gangline.elastic.checkpoint.interval import AutoInterval
-from gangline.elastic.checkpoint.link import SaverClient
-from gangline.elastic.checkpoint.persist import committed_steps
-from gangline.elastic.checkpoint.plan import (
+from gangline.elastic.checkpoint.format.plan import (
     SaveAgreement,
     agree_on_layout,
     create_planner,
     state_signature,
 )
-from gangline.elastic.checkpoint.restore import Loaded, Restorer
-from gangline.elastic.checkpoint.room import (
+from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
+from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
+from gangline.elastic.checkpoint.saver.client import SaverClient
+from gangline.elastic.checkpoint.saver.messages import ClientHello
+from gangline.elastic.checkpoint.saver.messages import SaveNotice as SavedWord
+from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot.capacity import (
     MemoryRequest,
     check_capacity,
-    memory_warning,
     memory_request,
+    memory_warning,
 )
-from gangline.elastic.checkpoint.target import open_target
-from gangline.elastic.checkpoint.words import ClientHello
-from gangline.elastic.checkpoint.words import SaveNotice as SavedWord
+from gangline.elastic.checkpoint.snapshot.device import find_accelerator
+from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
+from gangline.elastic.checkpoint.snapshot.ring import (
+    EntryOutgrownError,
+    SavedBuffer,
+    SnapshotRing,
+    ValueLookup,
+)
+from gangline.elastic.checkpoint.storage.commit import committed_steps
+from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.progress import SaveCounts, SaveReporter
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Self
 
-from gangline.elastic.data.dataset import (
+from gangline.elastic.data.shard_source import ShardSource, open_shard_source
+from gangline.elastic.data.shards.dataset import (
     DatasetDefinition,
     Purpose,
     Shard,
@@ -27,26 +28,25 @@ from gangline.elastic.data.dataset import (
     Table,
     records_of,
 )
-from gangline.elastic.data.events import (
-    EventAccepted,
+from gangline.elastic.data.shards.events import (
     CloseStream,
     DatasetState,
-    LedgerEvent,
-    ExtendStream,
-    ShardFailure,
-    ForgetDataset,
-    ShardProgress,
+    EventAccepted,
     EventRefused,
+    ExtendStream,
+    ForgetDataset,
+    LedgerEvent,
     RegisterDataset,
     ReleaseWorker,
-    ShardReport,
     RestorePosition,
     RetryDeadLetters,
+    ShardFailure,
+    ShardProgress,
+    ShardReport,
     Supply,
-    TakeShards,
     TakenShards,
+    TakeShards,
 )
-from gangline.elastic.data.source import ShardSource, open_shard_source
 
 WAIT_S = 30.0
 """Longest time that the master may delay one reply to a request for shards."""

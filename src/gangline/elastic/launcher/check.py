@@ -9,31 +9,35 @@ import secrets
 
 import msgspec
 
-from gangline.elastic.agent.arrival import wait_for_master
-from gangline.elastic.agent.membership import LEAVE_TIMEOUT_S
-from gangline.elastic.agent.peers import TEXT_LIMIT
-from gangline.elastic.agent.place import NodeIdentity
+from gangline.elastic.agent.membership.master_messages import wait_for_master
+from gangline.elastic.agent.membership.membership import LEAVE_TIMEOUT_S
+from gangline.elastic.agent.membership.peers import TEXT_LIMIT
+from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.launcher.checks import NodeCheckOptions, CheckLimits, NodeUnhealthyError
-from gangline.elastic.nodecheck.crew import CheckSettings
+from gangline.elastic.launcher.check_options import (
+    CheckLimits,
+    NodeCheckOptions,
+    NodeUnhealthyError,
+)
+from gangline.elastic.nodecheck.group_testing import CheckRules
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
-from gangline.elastic.nodecheck.orders import CheckWorkload
-from gangline.elastic.nodecheck.plan import CheckRules
-from gangline.elastic.nodecheck.referee import LocalCoordinator
-from gangline.elastic.nodecheck.run import CheckReport, CheckExchange, run_check
-from gangline.elastic.nodecheck.straggler import SpeedLimits
-from gangline.elastic.protocol.client import MasterClient, ClientIdentity
+from gangline.elastic.nodecheck.local_coordinator import LocalCoordinator
+from gangline.elastic.nodecheck.run import CheckExchange, CheckReport, run_check
+from gangline.elastic.nodecheck.speed import SpeedLimits
+from gangline.elastic.nodecheck.worker_messages import CheckWorkload
+from gangline.elastic.nodecheck.workers import CheckSettings
+from gangline.elastic.protocol.client import ClientIdentity, MasterClient
+from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
     CheckGroup,
+    CheckRequest,
     CheckResult,
     CheckVerdict,
-    CheckRequest,
     Leave,
     RunCheck,
 )
-from gangline.elastic.protocol.seal import JobSecret
 
 log = logging.getLogger(__name__)
 

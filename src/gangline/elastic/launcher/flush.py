@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from gangline.elastic.checkpoint import flush_job
-from gangline.elastic.protocol.blocking import BlockingClient
+from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.client import ClientIdentity
+from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import Acknowledged, JobEvent
-from gangline.elastic.protocol.seal import read_job_secret
 
 FLUSH_TIMEOUT_S = 600.0
 _EVENT_TIMEOUT_S = 5.0

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
 from gangline.elastic.agent.agent import ElasticAgent
-from gangline.elastic.agent.environment import DevicesError
+from gangline.elastic.agent.failure_report import failure_report, launcher_exit_code
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
 from gangline.elastic.agent.rendezvous import (
     PartitionedError,
     RendezvousError,
-    SingleNodeRendezvous,
     RendezvousHandler,
+    SingleNodeRendezvous,
 )
-from gangline.elastic.agent.report import launcher_exit_code, failure_report
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.workers.environment import DevicesError
 from gangline.elastic.agent.world import PortsTakenError
-from gangline.elastic.launcher.checks import NodeCheckOptions, NodeUnhealthyError
-from gangline.elastic.launcher.devices import device_shortage
-from gangline.elastic.launcher.lazy_master import OnDemandMaster
-from gangline.elastic.launcher.meeting import RendezvousConfig
-from gangline.elastic.launcher.parsing import FlagError, parse_flags
-from gangline.elastic.launcher.plan import build_settings
+from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
+from gangline.elastic.launcher.flags import FlagError, parse_flags
+from gangline.elastic.launcher.local_master import OnDemandMaster
+from gangline.elastic.launcher.machine import device_shortage
+from gangline.elastic.launcher.rendezvous_config import RendezvousConfig
+from gangline.elastic.launcher.settings import build_settings
 
 if TYPE_CHECKING:
-    from gangline.elastic.agent.place import NodeIdentity
+    from gangline.elastic.agent.node_identity import NodeIdentity
     from gangline.elastic.nodecheck.interpreters import CheckInterpreters
     from gangline.elastic.protocol.client import MasterClient
     from gangline.elastic.protocol.messages import RunCheck
@@ -106,7 +106,7 @@ async def _prewarm_interpreters(
 ) -> "CheckInterpreters | None":
     if not checks.enabled:
         return None
-    from gangline.elastic.launcher.early import prewarmed_interpreters  # noqa: PLC0415
+    from gangline.elastic.launcher.prewarmed_interpreters import prewarmed_interpreters  # noqa: PLC0415
 
     return await stack.enter_async_context(prewarmed_interpreters(settings, base))
 
@@ -141,10 +141,10 @@ async def _create_rendezvous(
         base |= lazy.environment
         return SingleNodeRendezvous(settings.local_world_size, config.store_host, config.store_port)
     # These imports take time, and a single node does not need them.
-    from gangline.elastic.agent.membership import Membership  # noqa: PLC0415
-    from gangline.elastic.launcher.host import HostedMaster, is_own_address  # noqa: PLC0415
-    from gangline.elastic.launcher.place import node_identity  # noqa: PLC0415
-    from gangline.elastic.protocol.seal import read_job_secret  # noqa: PLC0415
+    from gangline.elastic.agent.membership.membership import Membership  # noqa: PLC0415
+    from gangline.elastic.launcher.hosted_master import HostedMaster, is_own_address  # noqa: PLC0415
+    from gangline.elastic.launcher.node_identity import node_identity  # noqa: PLC0415
+    from gangline.elastic.protocol.encryption import read_job_secret  # noqa: PLC0415
 
     try:
         secret = read_job_secret(os.environ, settings.run_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from gangline.elastic.master.journal import FileJournal, Journal, JournalError, NoJournal
+from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError, NoJournal
 from gangline.elastic.master.settings import MasterSettings
 
 EXIT_CANNOT_START = 3
@@ -111,7 +111,7 @@ def _run(
     configmap: tuple[str, str] | None,
     port_file: Path | None,
 ) -> int:
-    from gangline.elastic.protocol.seal import read_job_secret  # noqa: PLC0415 - not needed for --help
+    from gangline.elastic.protocol.encryption import read_job_secret  # noqa: PLC0415 - not needed for --help
 
     try:
         secret = read_job_secret(os.environ, settings.job)
@@ -139,8 +139,10 @@ def _run(
         if configmap is None:
             await run_master(settings, secret, journal, stop, listening)
             return
-        from gangline.elastic.master.cluster_events import job_reference  # noqa: PLC0415
-        from gangline.elastic.master.cluster_journal import cluster_journal  # noqa: PLC0415
+        from gangline.elastic.master.journal.cluster_journal import (
+            cluster_journal,  # noqa: PLC0415
+            job_reference,  # noqa: PLC0415
+        )
 
         about = job_reference(os.environ, namespace=configmap[0])
         async with cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:

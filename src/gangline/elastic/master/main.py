@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from gangline.elastic.master import records as rec
-from gangline.elastic.master.clock import JobClock, ClockReading, read_clocks
-from gangline.elastic.master.core import MasterCore
-from gangline.elastic.master.journal import Journal, JournalError
-from gangline.elastic.master.outbox import GroupCommit
+from gangline.elastic.master.group_commit import GroupCommit
+from gangline.elastic.master.journal.journal import Journal, JournalError
 from gangline.elastic.master.service import MasterService
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.master.state import PersistentState, MasterState
-from gangline.elastic.protocol.seal import JobSecret
+from gangline.elastic.master.state import records as rec
+from gangline.elastic.master.state.clock import ClockReading, JobClock, read_clocks
+from gangline.elastic.master.state.core import MasterCore
+from gangline.elastic.master.state.state import MasterState, PersistentState
+from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.server import MasterServer
 
 log = logging.getLogger(__name__)

@@ -13,21 +13,20 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from gangline.elastic.data import events as shard_events
-from gangline.elastic.master import core as topic
-from gangline.elastic.master import records as rec
-from gangline.elastic.master.checks import NodeCheckRequests
-from gangline.elastic.master.clock import JobClock, read_clocks
-from gangline.elastic.master.core import STATE_CHANGING, DURABLE, ApplyResult, MasterCore
-from gangline.elastic.master.inquiries import answer_query, state_summary
-from gangline.elastic.master.lives import LivenessTracker
-from gangline.elastic.master.metrics import metrics_page
-from gangline.elastic.master.outbox import GroupCommit
-from gangline.elastic.master.polls import LongPoll, LongPolls
+from gangline.elastic.data.shards import events as shard_events
+from gangline.elastic.master.group_commit import GroupCommit
+from gangline.elastic.master.liveness import LivenessTracker
+from gangline.elastic.master.long_polls import LongPoll, LongPolls
+from gangline.elastic.master.node_checks import NodeCheckRequests
+from gangline.elastic.master.queries import answer_query, metrics_page, state_summary
 from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.master.state import core as topic
+from gangline.elastic.master.state import records as rec
+from gangline.elastic.master.state.clock import JobClock, read_clocks
+from gangline.elastic.master.state.core import DURABLE, STATE_CHANGING, ApplyResult, MasterCore
 from gangline.elastic.protocol import envelope
 from gangline.elastic.protocol import messages as msg
-from gangline.elastic.protocol.release import installed_version
+from gangline.elastic.protocol.connection import installed_version
 from gangline.elastic.protocol.server import Peer, negotiate_version
 
 GOODPUT_RECORD_EVERY_S = 30.0

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 from gangline.elastic.agent.process import end_processes
-from gangline.elastic.agent.spare import SpareInterpreter
+from gangline.elastic.agent.spares.interpreter import SpareInterpreter
 
 _MODULES = ("torch",)
 _IDLE_COMMAND = (sys.executable, "-c", "'gangline node check'")

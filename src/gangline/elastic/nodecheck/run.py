@@ -12,15 +12,15 @@ from typing import Protocol
 
 import msgspec
 
-from gangline.elastic.nodecheck.crew import PARTNER_GONE, CheckSettings, CheckWorkers, summarize
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters
-from gangline.elastic.nodecheck.outcome import NodeResult
+from gangline.elastic.nodecheck.result import NodeResult
+from gangline.elastic.nodecheck.workers import PARTNER_GONE, CheckSettings, CheckWorkers, summarize
 from gangline.elastic.protocol.check_messages import (
     PARTNER_LOST,
     CheckGroup,
+    CheckRequest,
     CheckResult,
     CheckVerdict,
-    CheckRequest,
 )
 from gangline.elastic.protocol.errors import ProtocolError, RequestRefusedError
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from gangline.elastic.nodecheck.orders import (
-    WorkerMessage,
-    PortReport,
+from gangline.elastic.nodecheck.worker_messages import (
     Measurement,
     MeasureOrder,
+    PortReport,
+    WorkerMessage,
     WorkerStart,
 )
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from gangline.elastic.protocol.kinds import ProtocolMessage
+from gangline.elastic.protocol.base_messages import ProtocolMessage
 
 PARTNER_LOST: Final = "PartnerLost"
 """Reason why a node should stop a test: another node of its group is gone."""

@@ -18,20 +18,19 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Self, TypeVar, cast
 
-from gangline.elastic.protocol import envelope, seal
+from gangline.elastic.protocol import encryption, envelope
+from gangline.elastic.protocol.connection import enable_keepalive, installed_version
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
-    NodeCommand,
     Commands,
     GetCommands,
     Hello,
+    NodeCommand,
     ProtocolMessage,
-    RequestRefused,
     Reply,
+    RequestRefused,
     Welcome,
 )
-from gangline.elastic.protocol.release import installed_version
-from gangline.elastic.protocol.sockets import enable_keepalive
 from gangline.elastic.variables import SECRET_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -89,16 +88,16 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _MasterConnection(asyncio.Protocol):
-    def __init__(self, secret: seal.JobSecret, received: Callable[[bytes], None]) -> None:
+    def __init__(self, secret: encryption.JobSecret, received: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
         """The reason why the connection ended."""
         self._secret, self._received = secret, received
         self._transport: asyncio.Transport | None = None
-        self._mine = seal.new_handshake()
+        self._mine = encryption.new_handshake()
         self._head = bytearray()
-        self._ends: seal.SecureChannel | None = None
+        self._ends: encryption.SecureChannel | None = None
         self._has_heard = False
 
     @property
@@ -123,7 +122,7 @@ class _MasterConnection(asyncio.Protocol):
                 for content in self._ends.decryptor.feed(data):
                     self._has_heard = True
                     self._received(content)
-        except (seal.SecureChannelError, envelope.EnvelopeError) as error:
+        except (encryption.SecureChannelError, envelope.EnvelopeError) as error:
             self.finish(str(error))
 
     def send(self, number: int, body: bytes) -> None:
@@ -151,14 +150,14 @@ class _MasterConnection(asyncio.Protocol):
 
     def _greet(self, data: bytes) -> bytes:
         self._head += data
-        if len(self._head) < seal.HANDSHAKE_BYTES:
+        if len(self._head) < encryption.HANDSHAKE_BYTES:
             return b""
-        theirs = bytes(self._head[: seal.HANDSHAKE_BYTES])
-        seal.check_handshake(theirs)
-        self._ends = seal.derive_channel(self._secret, self._mine, theirs, client=True)
-        self._ends.decryptor.limit = seal.MAX_FRAME_BYTES
+        theirs = bytes(self._head[: encryption.HANDSHAKE_BYTES])
+        encryption.check_handshake(theirs)
+        self._ends = encryption.derive_channel(self._secret, self._mine, theirs, client=True)
+        self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
         self.greeted.set_result(None)
-        return bytes(self._head[seal.HANDSHAKE_BYTES :])
+        return bytes(self._head[encryption.HANDSHAKE_BYTES :])
 
 
 @dataclass(slots=True)
@@ -174,7 +173,7 @@ class MasterClient:
     """A client of one master, whose address is resolved again for each connection."""
 
     def __init__(
-        self, address: str, secret: seal.JobSecret, name: ClientIdentity | None = None
+        self, address: str, secret: encryption.JobSecret, name: ClientIdentity | None = None
     ) -> None:
         self.address = address
         self.name = name or ClientIdentity()

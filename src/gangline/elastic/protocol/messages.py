@@ -13,30 +13,7 @@ Times are seconds. Sizes are bytes.
 from typing import TypeAlias
 
 from gangline.elastic.phase import NodePhase
-from gangline.elastic.protocol.check_messages import (
-    CheckGroup,
-    CheckMember,
-    CheckResult,
-    CheckVerdict,
-    CheckRequest,
-)
-from gangline.elastic.protocol.job_messages import (
-    GoodputReport,
-    GoodputRequest,
-    JobEvent,
-    JobStatusReply,
-    JobStatusRequest,
-)
-from gangline.elastic.protocol.key_value_messages import (
-    KeyValueAdd,
-    KeyValueCompareSet,
-    KeyValueDelete,
-    KeyValueGet,
-    KeyValueSet,
-    KeyValueWait,
-    KeyValueReply,
-)
-from gangline.elastic.protocol.kinds import (
+from gangline.elastic.protocol.base_messages import (
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
     Acknowledged,
@@ -45,8 +22,28 @@ from gangline.elastic.protocol.kinds import (
     RequestRefused,
     Welcome,
 )
-from gangline.elastic.protocol.life_messages import (
-    NodeCommand,
+from gangline.elastic.protocol.check_messages import (
+    CheckGroup,
+    CheckMember,
+    CheckRequest,
+    CheckResult,
+    CheckVerdict,
+)
+from gangline.elastic.protocol.job_messages import (
+    GoodputReport,
+    GoodputRequest,
+    JobEvent,
+    JobStatusReply,
+    JobStatusRequest,
+    KeyValueAdd,
+    KeyValueCompareSet,
+    KeyValueDelete,
+    KeyValueGet,
+    KeyValueReply,
+    KeyValueSet,
+    KeyValueWait,
+)
+from gangline.elastic.protocol.node_messages import (
     CommandBody,
     Commands,
     DeviceUsage,
@@ -54,6 +51,7 @@ from gangline.elastic.protocol.life_messages import (
     Evict,
     GetCommands,
     Heartbeat,
+    NodeCommand,
     NodeResources,
     RestartCommand,
     RunCheck,
@@ -64,19 +62,19 @@ from gangline.elastic.protocol.life_messages import (
 from gangline.elastic.protocol.shard_messages import (
     DatasetStateReply,
     DatasetStateRequest,
-    ShardReply,
     ShardCheckpointReply,
     ShardCheckpointRequest,
+    ShardReply,
     ShardRequest,
 )
 from gangline.elastic.protocol.world_messages import (
     FailureReport,
-    WorkersFinished,
     Join,
-    Leave,
-    WorldMember,
     JoinPending,
+    Leave,
+    WorkersFinished,
     WorldInfo,
+    WorldMember,
 )
 
 __all__ = [

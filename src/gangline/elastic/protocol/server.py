@@ -12,17 +12,17 @@ import socket
 from http import HTTPStatus
 from typing import Protocol, cast
 
-from gangline.elastic.protocol import envelope, seal
+from gangline.elastic.protocol import encryption, envelope
+from gangline.elastic.protocol.connection import enable_keepalive
 from gangline.elastic.protocol.messages import (
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
     Hello,
-    RequestRefused,
     Reply,
     Request,
+    RequestRefused,
     Welcome,
 )
-from gangline.elastic.protocol.sockets import enable_keepalive
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Peer(asyncio.Protocol):
         self._service = server.service
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._ends: seal.SecureChannel | None = None
+        self._ends: encryption.SecureChannel | None = None
         self.hello: Hello | None = None
         """The client's Hello, once it is accepted."""
 
@@ -97,7 +97,7 @@ class Peer(asyncio.Protocol):
             if self._ends is not None and data:
                 for content in self._ends.decryptor.feed(data):
                     self._take(content)
-        except seal.SecureChannelError as error:
+        except encryption.SecureChannelError as error:
             log.warning("connection refused", extra={"peer": self.address, "reason": str(error)})
             self.close()
 
@@ -140,15 +140,15 @@ class Peer(asyncio.Protocol):
         if self._received[:4] == b"GET ":
             self._serve_page()
             return b""
-        if self._received[:4] != seal.MAGIC[: len(self._received)]:
-            raise seal.SecureChannelError("the other end does not belong to a gangline job")
-        if len(self._received) < seal.HANDSHAKE_BYTES:
+        if self._received[:4] != encryption.MAGIC[: len(self._received)]:
+            raise encryption.SecureChannelError("the other end does not belong to a gangline job")
+        if len(self._received) < encryption.HANDSHAKE_BYTES:
             return b""
-        theirs = bytes(self._received[: seal.HANDSHAKE_BYTES])
-        rest = bytes(self._received[seal.HANDSHAKE_BYTES :])
-        seal.check_handshake(theirs)
-        mine = seal.new_handshake()
-        self._ends = seal.derive_channel(self._server.secret, theirs, mine, client=False)
+        theirs = bytes(self._received[: encryption.HANDSHAKE_BYTES])
+        rest = bytes(self._received[encryption.HANDSHAKE_BYTES :])
+        encryption.check_handshake(theirs)
+        mine = encryption.new_handshake()
+        self._ends = encryption.derive_channel(self._server.secret, theirs, mine, client=False)
         self._received.clear()
         assert self._transport is not None
         self._transport.write(mine)
@@ -175,7 +175,7 @@ class Peer(asyncio.Protocol):
             self.close()
             return
         assert self._ends is not None
-        self._ends.decryptor.limit = seal.MAX_FRAME_BYTES
+        self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
         self.hello = hello
         self._server.mark_authenticated(self)
 
@@ -218,7 +218,7 @@ def negotiate_version(hello: Hello) -> int:
 class MasterServer:
     """Listens, and limits the number and duration of unauthenticated connections."""
 
-    def __init__(self, service: RequestHandler, secret: seal.JobSecret) -> None:
+    def __init__(self, service: RequestHandler, secret: encryption.JobSecret) -> None:
         self.service = service
         self.secret = secret
         self._unauthenticated: dict[Peer, asyncio.TimerHandle] = {}

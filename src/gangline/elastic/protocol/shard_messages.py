@@ -1,11 +1,11 @@
 """Messages about data sets, which carry the ledger's own events and replies."""
 
-from gangline.elastic.data.events import LedgerAnswer, DatasetState, LedgerEvent
-from gangline.elastic.protocol.kinds import ProtocolMessage
+from gangline.elastic.data.shards.events import DatasetState, LedgerAnswer, LedgerEvent
+from gangline.elastic.protocol.base_messages import ProtocolMessage
 
 
 class ShardRequest(ProtocolMessage, tag="ShardEvent"):
-    """An event for the ledger of shards (``gangline.elastic.data.events``) -> ``ShardReply``."""
+    """An event for the ledger of shards (``gangline.elastic.data.shards.events``) -> ``ShardReply``."""
 
     event: LedgerEvent
     wait_s: float = 0.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gangline.elastic.protocol.kinds import ProtocolMessage
+from gangline.elastic.protocol.base_messages import ProtocolMessage
 
 
 class Join(ProtocolMessage):

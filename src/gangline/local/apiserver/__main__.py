@@ -11,9 +11,9 @@ from pathlib import Path
 
 import uvloop
 
-from gangline.local.apiserver.database import DatabaseError
-from gangline.local.apiserver.pki import CertificateError
+from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.sqlite import DatabaseError
 
 
 async def serve(settings: ApiServerSettings) -> None:

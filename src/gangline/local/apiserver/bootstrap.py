@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from gangline.local.apiserver.errors import StatusError
-from gangline.local.apiserver.registry import Json, ServedKind, Registry
-from gangline.local.apiserver.request import ApiRequest
-from gangline.local.apiserver.writing import WritePath
+from gangline.local.apiserver.core.errors import StatusError
+from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.verbs.write import WritePath
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 RBAC = "rbac.authorization.k8s.io"

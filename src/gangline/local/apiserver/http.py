@@ -16,8 +16,8 @@ from functools import partial
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
-from gangline.local.apiserver.credentials import Authenticator
-from gangline.local.apiserver.errors import (
+from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.core.errors import (
     StatusError,
     bad_request,
     internal,
@@ -26,18 +26,18 @@ from gangline.local.apiserver.errors import (
     too_large,
     unauthorized,
 )
-from gangline.local.apiserver.metrics import ApiServerMetrics
-from gangline.local.apiserver.negotiation import JSON, encode_json
-from gangline.local.apiserver.registry import Registry
-from gangline.local.apiserver.request import (
+from gangline.local.apiserver.core.negotiation import JSON, encode_json
+from gangline.local.apiserver.core.registry import Registry
+from gangline.local.apiserver.core.request import (
     ANONYMOUS,
     ApiRequest,
     RequestUser,
     resolve_request,
     split_target,
 )
-from gangline.local.apiserver.rest import ApiResponse
-from gangline.local.apiserver.watching import status_to_json
+from gangline.local.apiserver.metrics import ApiServerMetrics
+from gangline.local.apiserver.verbs.rest import ApiResponse
+from gangline.local.apiserver.watch.broadcast import status_to_json
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from gangline.local.apiserver.pki import ServerCertificates, write_private
-from gangline.local.apiserver.registry import Json
+from gangline.local.apiserver.auth.pki import ServerCertificates, write_private
+from gangline.local.apiserver.core.registry import Json
 
 
 def make_kubeconfig(context: str, url: str, certificates: ServerCertificates, token: str) -> Json:

@@ -16,44 +16,46 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gangline.kube.config import ClusterConfig
-from gangline.kube.credentials import Credential, StaticCredential
-from gangline.local.apiserver import kubeconfig, metrics_api, pki, reviews
-from gangline.local.apiserver.admission import BuiltinAdmission
+from gangline.kube.config.config import ClusterConfig
+from gangline.kube.config.credentials import Credential, StaticCredential
+from gangline.local.apiserver import kubeconfig
+from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.webhook_client import WebhookClient
+from gangline.local.apiserver.admission.webhooks import WebhookAdmission
+from gangline.local.apiserver.auth import pki
+from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.bootstrap import create_initial_objects
-from gangline.local.apiserver.crd_cleanup import CrdFinalizer
-from gangline.local.apiserver.crds import CRD_STORAGE_NAME as CRD_TOPIC
-from gangline.local.apiserver.crds import CrdRegistrar
-from gangline.local.apiserver.credentials import Authenticator
-from gangline.local.apiserver.database import StateDatabase
+from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
+from gangline.local.apiserver.core.negotiation import read_json
+from gangline.local.apiserver.core.registry import Registry
+from gangline.local.apiserver.crd_finalizer import CrdFinalizer
+from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME as CRD_TOPIC
+from gangline.local.apiserver.crds.definitions import CrdRegistrar
+from gangline.local.apiserver.endpoints import access_reviews, metrics_api
+from gangline.local.apiserver.endpoints.access_reviews import ReviewHandler
+from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
+from gangline.local.apiserver.endpoints.non_resource import NonResourceEndpoints
 from gangline.local.apiserver.http import (
     ApiHandler,
-    StreamFunction,
-    RequestFunction,
     ApiHandlers,
+    RequestFunction,
+    StreamFunction,
     make_http_server,
 )
-from gangline.local.apiserver.kinds import all_builtin_kinds
-from gangline.local.apiserver.kubelet_link import KubeletProxyClient
-from gangline.local.apiserver.logs import LogHandler
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.logs import LogHandler
+from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
+from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
+from gangline.local.apiserver.kubelet_proxy.streams import ExecHandler
 from gangline.local.apiserver.metrics import ApiServerMetrics
-from gangline.local.apiserver.metrics_api import MetricsApi
-from gangline.local.apiserver.negotiation import read_json
-from gangline.local.apiserver.pages import NonResourceEndpoints
-from gangline.local.apiserver.port_forward import PortForwardHandler
-from gangline.local.apiserver.rbac import Authorizer
-from gangline.local.apiserver.registry import Registry
-from gangline.local.apiserver.rest import ResourceHandler
-from gangline.local.apiserver.reviews import ReviewHandler
-from gangline.local.apiserver.spdy_streams import SpdyExecHandler
-from gangline.local.apiserver.store import ObjectStore
-from gangline.local.apiserver.streams import ExecHandler
-from gangline.local.apiserver.subresources import SubresourceHandler
-from gangline.local.apiserver.watch_exchange import WatchHandler
-from gangline.local.apiserver.watching import WatchBroadcasters
-from gangline.local.apiserver.webhook_call import WebhookClient
-from gangline.local.apiserver.webhooks import WebhookAdmission
-from gangline.local.apiserver.writing import WritePath, index_object
+from gangline.local.apiserver.storage.sqlite import StateDatabase
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.verbs.rest import ResourceHandler
+from gangline.local.apiserver.verbs.subresources import SubresourceHandler
+from gangline.local.apiserver.verbs.watch import WatchHandler
+from gangline.local.apiserver.verbs.write import WritePath, index_object
+from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
 
 COMPACT_INTERVAL_S = 30.0
 
@@ -187,7 +189,7 @@ class ApiServer:
     def _assemble(self) -> None:
         settings = self.settings
         self.registry.add(
-            [*all_builtin_kinds(), *reviews.review_kinds(), *metrics_api.metrics_kinds()]
+            [*all_builtin_kinds(), *access_reviews.review_kinds(), *metrics_api.metrics_kinds()]
         )
         self.metrics = ApiServerMetrics()
         database = StateDatabase(settings.data / "state.db", synchronous=settings.synchronous)
@@ -239,7 +241,7 @@ class ApiServer:
         measured = MetricsApi(self.store, self._kubelets)
         found["nodes.metrics.k8s.io"] = measured.nodes
         found["pods.metrics.k8s.io"] = measured.pods
-        return found | {kind.storage_name: asked.handle for kind in reviews.review_kinds()}
+        return found | {kind.storage_name: asked.handle for kind in access_reviews.review_kinds()}
 
     def _stream_handlers(self) -> dict[str, StreamFunction]:
         streams = ExecHandler(self._kubelets, SpdyExecHandler(self._kubelets))

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from gangline.kube.client import ApiClient
-from gangline.kube.events import EventRecorder
-from gangline.kube.shared import SharedInformerFactory
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.informers.shared_informers import SharedInformerFactory
 
 
 @dataclass(frozen=True, slots=True)

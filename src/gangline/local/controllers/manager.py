@@ -3,23 +3,26 @@
 import asyncio
 import logging
 
-from gangline.kube.client import ApiClient
-from gangline.kube.events import EventRecorder
-from gangline.kube.shared import SharedInformerFactory
-from gangline.local.controllers.context import ControllerContext, ControllerSettings, ControllerLoop
-from gangline.local.controllers.loops.autoscaler import PodAutoscalerController
-from gangline.local.controllers.loops.budgets import DisruptionController
-from gangline.local.controllers.loops.endpoint_slices import EndpointSliceController
-from gangline.local.controllers.loops.endpoints import EndpointsController
-from gangline.local.controllers.loops.garbage import GarbageCollector
-from gangline.local.controllers.loops.housekeeping import (
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.informers.shared_informers import SharedInformerFactory
+from gangline.local.controllers.context import ControllerContext, ControllerLoop, ControllerSettings
+from gangline.local.controllers.deployments.controller import (
+    DeploymentController,
+    ReplicaSetController,
+)
+from gangline.local.controllers.disruption.controller import DisruptionController
+from gangline.local.controllers.endpoint_slices.controller import EndpointSliceController
+from gangline.local.controllers.endpoints.controller import EndpointsController
+from gangline.local.controllers.garbage_collector.controller import GarbageCollector
+from gangline.local.controllers.namespaces.controller import NamespaceController
+from gangline.local.controllers.namespaces.defaults import (
     EventTtlController,
     NamespaceDefaultsController,
 )
-from gangline.local.controllers.loops.namespaces import NamespaceController
-from gangline.local.controllers.loops.nodes import NodeLifecycleController
-from gangline.local.controllers.loops.volumes import VolumeBinderController
-from gangline.local.controllers.loops.workloads import DeploymentController, ReplicaSetController
+from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleController
+from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
+from gangline.local.controllers.volume_binder.controller import VolumeBinderController
 
 log = logging.getLogger(__name__)
 

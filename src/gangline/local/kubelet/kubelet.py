@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gangline.api.pod import Pod
+from gangline.api.core.pod import Pod
+from gangline.api.core.service import Service
 from gangline.api.resources import PODS, SERVICES
-from gangline.api.service import Service
-from gangline.kube.client import ApiClient
-from gangline.kube.events import EventRecorder
-from gangline.kube.informer import Informer
-from gangline.local.kubelet.admission import admit_pod
-from gangline.local.kubelet.api_access import ServiceAccountAccess
-from gangline.local.kubelet.config_source import ConfigSource
-from gangline.local.kubelet.context import NodeContext
-from gangline.local.kubelet.devices import DeviceManager
-from gangline.local.kubelet.images import ImageEntry, ImageMap
-from gangline.local.kubelet.node_agent import NodeStatusReporter
-from gangline.local.kubelet.node_object import node_allocatable, node_labels
-from gangline.local.kubelet.pod_worker import PodWorker
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.informers.informer import Informer
+from gangline.local.kubelet.config.config_source import ConfigSource
+from gangline.local.kubelet.containers.devices import DeviceManager
+from gangline.local.kubelet.containers.images import ImageEntry, ImageMap
+from gangline.local.kubelet.node.reporter import NodeStatusReporter
+from gangline.local.kubelet.node.status import node_allocatable, node_labels
+from gangline.local.kubelet.pods.admission import admit_pod
+from gangline.local.kubelet.pods.node_context import NodeContext
+from gangline.local.kubelet.pods.pod_worker import PodWorker
 from gangline.local.kubelet.records import PodRecord, is_pod_finished, recover_record
-from gangline.local.kubelet.runtime.contract import ContainerRuntime
+from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.settings import KubeletSettings, VirtualNodeSpec
-from gangline.local.network.contract import PodNetwork
+from gangline.local.kubelet.volumes.api_access import ServiceAccountAccess
+from gangline.local.network.interface import PodNetwork
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gangline.api.pod import Pod
-from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import ContainerStateTerminated, ContainerStatus
 
 AGENT_RESTARTED = "the node agent was restarted, and the container's processes ended with it"
 _EXIT_LOST = 137

@@ -6,6 +6,6 @@ namespaces (root), `loopback` with a loopback address for each pod on the host's
 both from the API server.
 """
 
-from gangline.local.network.contract import NetworkAttachment, PodNetwork
+from gangline.local.network.interface import NetworkAttachment, PodNetwork
 
 __all__ = ["NetworkAttachment", "PodNetwork"]

@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gangline.local.network.contract import NetworkError
+from gangline.local.network.interface import NetworkError
 
 Network = ipaddress.IPv4Network
 CANDIDATES = tuple(Network(f"10.{second}.0.0/16") for second in (*range(201, 240), *range(60, 90)))

@@ -25,11 +25,16 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gangline.local.network import ip
+from gangline.local.network import iproute2
 from gangline.local.network.addresses import AddressPool, Network, choose_range, split_range
-from gangline.local.network.contract import HostAliases, NetworkAttachment, NetworkError
-from gangline.local.network.files import PodFiles, PodName, render_cluster_resolv_conf, render_hosts
-from gangline.local.network.outside import disable_masquerade, enable_masquerade
+from gangline.local.network.interface import HostAliases, NetworkAttachment, NetworkError
+from gangline.local.network.masquerade import disable_masquerade, enable_masquerade
+from gangline.local.network.pod_files import (
+    PodFiles,
+    PodName,
+    render_cluster_resolv_conf,
+    render_hosts,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +60,17 @@ async def remove_kernel_objects(data: Path) -> None:
     """Remove everything that a cluster left in the kernel, and its pods' files."""
     prefix = kernel_prefix(data)
     namespaces = await asyncio.to_thread(_namespaces, f"{prefix}-")
-    links = [link["ifname"] for link in await ip.query_json("link", "show")]
+    links = [link["ifname"] for link in await iproute2.query_json("link", "show")]
     ours = [name for name in links if name == prefix or name.startswith(f"{prefix}.")]
     lines = [f"netns del {name}" for name in namespaces]
     lines += [f"link del {name}" for name in sorted(ours, reverse=True)]
     if lines:
-        await ip.run_batch(lines, force=True)
+        await iproute2.run_batch(lines, force=True)
     await disable_masquerade(data, prefix)
     if namespaces and not await asyncio.to_thread(_namespaces, ""):
         # The first ``ip netns add`` on a host mounts this folder; the last cluster unmounts it.
         with contextlib.suppress(NetworkError):
-            await ip.run_command("umount", str(NETNS_FOLDER))
+            await iproute2.run_command("umount", str(NETNS_FOLDER))
     PodFiles(data / "network" / "pods").remove_all()
 
 
@@ -98,7 +103,9 @@ class BridgeNetwork:
             try:
                 await remove_kernel_objects(self._data)
             except NetworkError as error:
-                raise ip.NetworkNotPermitted(f"no network namespaces for pods: {error}") from error
+                raise iproute2.NetworkNotPermitted(
+                    f"no network namespaces for pods: {error}"
+                ) from error
             self.ranges = split_range(await self._choose())
             gateway = self.ranges.gateway
             await self._make_bridge(gateway)
@@ -108,7 +115,7 @@ class BridgeNetwork:
     async def _make_bridge(self, gateway: str) -> None:
         probe = f"{self._prefix}-probe"
         try:
-            await ip.run_batch(
+            await iproute2.run_batch(
                 [
                     f"link add {self._prefix} address {mac_address(gateway)} type bridge",
                     f"addr add {gateway}/{self.ranges.pods.prefixlen} dev {self._prefix}",
@@ -120,7 +127,9 @@ class BridgeNetwork:
             )
         except NetworkError as error:
             await remove_kernel_objects(self._data)
-            raise ip.NetworkNotPermitted(f"no network namespaces for pods: {error}") from error
+            raise iproute2.NetworkNotPermitted(
+                f"no network namespaces for pods: {error}"
+            ) from error
 
     async def close(self) -> None:
         """Remove everything from the kernel."""
@@ -183,14 +192,14 @@ class BridgeNetwork:
     async def _connect(self, address: str) -> None:
         netns, link = self._netns(address), self._link(address)
         peer = f"peer name eth0 address {mac_address(address)} netns {netns}"
-        await ip.run_batch(
+        await iproute2.run_batch(
             [
                 f"netns add {netns}",
                 f"link add {link} type veth {peer}",
                 f"link set {link} master {self._prefix} up",
             ]
         )
-        await ip.run_batch(
+        await iproute2.run_batch(
             [
                 "link set lo up",
                 f"addr add {address}/{self.ranges.pods.prefixlen} dev eth0",
@@ -202,7 +211,7 @@ class BridgeNetwork:
 
     async def _remove(self, address: str) -> None:
         lines = [f"link del {self._link(address)}", f"netns del {self._netns(address)}"]
-        await ip.run_batch(lines, force=True)
+        await iproute2.run_batch(lines, force=True)
 
     def _netns(self, address: str) -> str:
         return f"{self._prefix}-{self._pool.offset(address)}"
@@ -228,7 +237,7 @@ class BridgeNetwork:
 async def _routes() -> list[Network]:
     """Return the IPv4 ranges that the host has routes for, in any table."""
     found = []
-    for route in await ip.query_json("-4", "route", "show", "table", "all"):
+    for route in await iproute2.query_json("-4", "route", "show", "table", "all"):
         with contextlib.suppress(ValueError):
             found.append(ipaddress.IPv4Network(route.get("dst", ""), strict=False))
     return found

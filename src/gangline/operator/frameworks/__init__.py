@@ -1,5 +1,6 @@
 """Job kinds: one module or package for each.
 
-A framework reads jobs of its kind into the common form (``job.TrainingJob``) and implements the
-``Rules`` that only the kind knows. It knows no cluster, no cache and no other kind.
+A framework reads jobs of its kind into the common form (``model.job``) and implements the
+``JobRules`` that only the kind knows. ``kubeflow`` is the part that kinds of that group share.
+A framework imports ``policies`` and ``model``; it knows no cluster, no cache and no other kind.
 """

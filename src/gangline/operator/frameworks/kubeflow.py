@@ -7,22 +7,22 @@ from typing import TypeVar
 
 import msgspec
 
-from gangline.api import kubeflow as api
-from gangline.api.meta import Object
-from gangline.api.validation import validate_manifest
-from gangline.operator import template
-from gangline.operator.frameworks.base import ParsedJob
-from gangline.operator.job import (
+from gangline.api.jobs import kubeflow as api
+from gangline.api.meta.objects import Object
+from gangline.api.validation.validate import validate_manifest
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import ParsedJob
+from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
-    Manifest,
-    RestartPolicy,
-    ReplicaRole,
     JobRunPolicy,
-    SchedulingRequest,
+    Manifest,
     NormalizedJob,
+    ReplicaRole,
+    RestartPolicy,
+    SchedulingRequest,
 )
-from gangline.operator.stored import RawJob
+from gangline.operator.model.raw_job import RawJob
 
 _Job = TypeVar("_Job", bound=Object)
 
@@ -93,7 +93,7 @@ def parse_roles(
 
 def role_port(kind: JobKindInfo, role: ReplicaRole) -> int:
     """Return the port of a role's replicas: the one with the kind's port name, else the default."""
-    return template.find_port(role.template, kind.container, kind.port_name, kind.port)
+    return pod_template.find_port(role.template, kind.container, kind.port_name, kind.port)
 
 
 def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
@@ -110,7 +110,7 @@ def _role(
     replicas = 1 if spec.replicas is None else spec.replicas
     written = spec.template
     if kind.port_name:
-        written = template.with_port(written, kind.container, kind.port_name, kind.port)
+        written = pod_template.with_port(written, kind.container, kind.port_name, kind.port)
     return ReplicaRole(
         name=name,
         replicas=replicas,

@@ -14,24 +14,24 @@ upstream's hangs.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gangline.api import mindspore as api
-from gangline.api.mindspore import ALL_WORKERS, PS, SCHEDULER, WORKER, MSJob, MSJobSpec
-from gangline.api.validation import validate_job
-from gangline.operator import template
+from gangline.api.jobs import mindspore as api
+from gangline.api.jobs.mindspore import ALL_WORKERS, PS, SCHEDULER, WORKER, MSJob, MSJobSpec
+from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import ParsedJob
-from gangline.operator.job import (
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import ParsedJob
+from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
     Manifest,
-    RestartPolicy,
-    ReplicaRole,
     NormalizedJob,
+    ReplicaRole,
+    RestartPolicy,
 )
-from gangline.operator.labels import replica_name
-from gangline.operator.policies import restart, together
-from gangline.operator.replicas import ReplicaGang
-from gangline.operator.stored import RawJob
+from gangline.operator.model.labels import replica_name
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.policies import gang_restart, restart
 
 KIND = JobKindInfo(
     kind="MSJob",
@@ -113,7 +113,7 @@ class MindSporeRules:
         self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
     ) -> Manifest:
         """Add the older labels, by which services of upstream's operator select their pods."""
-        return template.with_metadata(pod, dict(_legacy_labels(job, role, index)), {})
+        return pod_template.with_metadata(pod, dict(_legacy_labels(job, role, index)), {})
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """Worker 0 is the master: its end is the job's unless the success policy differs."""
@@ -163,7 +163,11 @@ def _count_fatal_failures(job: NormalizedJob, gang: ReplicaGang) -> int:
     role = job.find_role(WORKER)
     if role is None:
         return 0
-    judge = together.gang_failure_action if together.restarts_gang(job) else restart.failure_action
+    judge = (
+        gang_restart.gang_failure_action
+        if gang_restart.restarts_gang(job)
+        else restart.failure_action
+    )
     failed = (pod for pod in gang[WORKER].present if pod.failed)
     verdicts = [judge(role.restart, pod, KIND.container) for pod in failed]
     return verdicts.count(restart.FailureAction.FATAL)

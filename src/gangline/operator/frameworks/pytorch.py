@@ -20,15 +20,21 @@ two agree.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, PyTorchJobSpec
-from gangline.api.validation import validate_job
-from gangline.operator import template
+from gangline.api.jobs.kubeflow import ElasticPolicy, PyTorchJob, PyTorchJobSpec
+from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import ParsedJob
-from gangline.operator.job import JobKindInfo, Manifest, RestartPolicy, ReplicaRole, NormalizedJob
-from gangline.operator.labels import replica_name
-from gangline.operator.replicas import ReplicaGang
-from gangline.operator.stored import RawJob
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import ParsedJob
+from gangline.operator.model.job import (
+    JobKindInfo,
+    Manifest,
+    NormalizedJob,
+    ReplicaRole,
+    RestartPolicy,
+)
+from gangline.operator.model.labels import replica_name
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import ReplicaGang
 
 KIND = JobKindInfo(
     kind="PyTorchJob",
@@ -93,8 +99,11 @@ class PyTorchRules:
         """Let workers wait for the master's name, if the administrator enabled it."""
         if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
             return pod
-        waiting = [*(template.pod_spec(pod).get("initContainers") or []), self._wait_container(job)]
-        return template.with_spec(pod, initContainers=waiting)
+        waiting = [
+            *(pod_template.pod_spec(pod).get("initContainers") or []),
+            self._wait_container(job),
+        ]
+        return pod_template.with_spec(pod, initContainers=waiting)
 
     def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
         """The Master is the master, or worker 0 without one."""

@@ -16,15 +16,21 @@ become impossible, the job fails, where upstream's hangs.
 import json
 from dataclasses import dataclass
 
-from gangline.api import tensorflow as api
-from gangline.api.tensorflow import ALL_WORKERS, TFJob, TFJobSpec
-from gangline.api.validation import validate_job
+from gangline.api.jobs import tensorflow as api
+from gangline.api.jobs.tensorflow import ALL_WORKERS, TFJob, TFJobSpec
+from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.frameworks.base import ParsedJob
-from gangline.operator.job import JobKindInfo, Manifest, RestartPolicy, ReplicaRole, NormalizedJob
-from gangline.operator.labels import replica_name
-from gangline.operator.replicas import ReplicaGang
-from gangline.operator.stored import RawJob
+from gangline.operator.model.framework import ParsedJob
+from gangline.operator.model.job import (
+    JobKindInfo,
+    Manifest,
+    NormalizedJob,
+    ReplicaRole,
+    RestartPolicy,
+)
+from gangline.operator.model.labels import replica_name
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import ReplicaGang
 
 KIND = JobKindInfo(
     kind="TFJob",

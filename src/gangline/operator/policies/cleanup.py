@@ -2,12 +2,25 @@
 
 They are the same for success and failure. Services are deleted with their pods. Under None
 everything stays, also running pods, as upstream documents it.
+
+Deadlines of jobs, and the TTL of finished ones.
+
+Both are computed as remaining time, so that the engine can requeue the job for that moment: no
+other event may ever occur.
+
+Forced deletion of pods that cannot finish terminating because their node is lost.
+
+Upstream waits for such pods for ever, and with them the job. They are deleted by force only if
+their node is lost, and only after their grace period and a margin. On a node that responds, a slow
+process may still use its GPU, its port and its files, and a second process of the same rank would
+do more harm than waiting.
 """
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
-from gangline.operator.job import CleanPodPolicy
-from gangline.operator.replicas import ObservedPod, ObservedService
+from gangline.operator.model.job import CleanPodPolicy
+from gangline.operator.model.replicas import ObservedPod, ObservedService
 
 
 def pods_to_remove(policy: CleanPodPolicy, pods: Iterable[ObservedPod]) -> list[ObservedPod]:
@@ -34,3 +47,36 @@ def services_to_remove(
     removed = {pod.name for pod in pods_to_remove(policy, pods)}
     kept = {pod.name for pod in pods} - removed
     return [service for service in services if service.metadata.name not in kept]
+
+
+def time_left(start: datetime | None, limit: timedelta | None, now: datetime) -> timedelta | None:
+    """Return the time until ``limit`` after ``start``; zero or less once it has passed.
+
+    None if there is no limit or no start.
+    """
+    if start is None or limit is None:
+        return None
+    return start + limit - now
+
+
+def has_passed(remaining: timedelta | None) -> bool:
+    return remaining is not None and remaining <= timedelta(0)
+
+
+def time_to_force_delete_pod(
+    pod: ObservedPod, lost_nodes: frozenset[str], grace: timedelta, now: datetime
+) -> timedelta | None:
+    """Return the time until the pod may be deleted by force; None if it must not be."""
+    gone_by = pod.metadata.deletion_timestamp
+    if gone_by is None or pod.spec.node_name not in lost_nodes:
+        return None
+    return gone_by + grace - now
+
+
+def overdue_pods(
+    pods: Iterable[ObservedPod], lost_nodes: frozenset[str], grace: timedelta, now: datetime
+) -> list[ObservedPod]:
+    """List the pods that may be deleted by force now."""
+    zero = timedelta(0)
+    due = ((pod, time_to_force_delete_pod(pod, lost_nodes, grace, now)) for pod in pods)
+    return [pod for pod, left in due if left is not None and left <= zero]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from gangline.api import failure
-from gangline.operator.job import RestartPolicy
-from gangline.operator.replicas import ObservedPod
+from gangline.operator.model.job import RestartPolicy
+from gangline.operator.model.replicas import ObservedPod
 
 
 class FailureAction(StrEnum):

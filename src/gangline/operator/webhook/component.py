@@ -6,16 +6,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gangline.kube.client import ApiClient
-from gangline.operator.frameworks.base import Framework
+from gangline.kube.client.client import ApiClient
+from gangline.operator.model.framework import Framework
 from gangline.operator.webhook import configuration, review
-from gangline.operator.webhook.advice import list_warnings
+from gangline.operator.webhook.certificate_controller import CertificateController
 from gangline.operator.webhook.defaults import JobDefaulter
-from gangline.operator.webhook.keeper import CertificateController
 from gangline.operator.webhook.registration import WebhookRegistration
+from gangline.operator.webhook.review import list_warnings
+from gangline.operator.webhook.secret import CertificateSecret
 from gangline.operator.webhook.server import WebhookServer
 from gangline.operator.webhook.settings import WebhookSettings
-from gangline.operator.webhook.shared_secret import CertificateSecret
 
 REMOVE_TIMEOUT_S = 2.0
 

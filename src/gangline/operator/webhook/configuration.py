@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from gangline.api.resource import Resource
-from gangline.operator.job import JobKindInfo
+from gangline.api.meta.resource import Resource
+from gangline.operator.model.job import JobKindInfo
 from gangline.operator.webhook.certificate import (
     CertificateAuthority,
     UnusableCertificate,
     read_authorities,
 )
-from gangline.operator.webhook.keyring import CertificateSet, sort_authorities
+from gangline.operator.webhook.rotation import CertificateSet, sort_authorities
 from gangline.operator.webhook.settings import CertificateValidity, WebhookSettings
 
 GROUP = "admissionregistration.k8s.io"

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from gangline.api.kubeflow import MANAGED_BY_US, ReplicaSpec, RunPolicy
-from gangline.api.meta import Object
+from gangline.api.jobs.kubeflow import MANAGED_BY_US, ReplicaSpec, RunPolicy
+from gangline.api.meta.objects import Object
 from gangline.api.resources import CUSTOM_RESOURCES
-from gangline.operator.frameworks.base import Framework
-from gangline.operator.job import NormalizedJob
-from gangline.operator.stored import RawJob
+from gangline.operator.model.framework import Framework
+from gangline.operator.model.job import NormalizedJob
+from gangline.operator.model.raw_job import RawJob
 
 Operation = dict[str, Any]
 

@@ -1,19 +1,40 @@
-"""Registers the webhook: keeps the two webhook configurations current."""
+"""Warnings about lasting problems: logged once, and again only after a change.
+
+Registers the webhook: keeps the two webhook configurations current.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gangline.api.resource import Resource
-from gangline.kube.client import ApiClient
+from gangline.api.meta.resource import Resource
+from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, ConfigError, NotFound
-from gangline.operator.job import JobKindInfo
+from gangline.operator.model.job import JobKindInfo
 from gangline.operator.webhook import configuration
 from gangline.operator.webhook.certificate import CertificateAuthority
-from gangline.operator.webhook.complaints import DeduplicatedWarnings
-from gangline.operator.webhook.keyring import CertificateSet
+from gangline.operator.webhook.rotation import CertificateSet
 from gangline.operator.webhook.settings import WebhookSettings
+
+
+class DeduplicatedWarnings:
+    """Remembers the last warning about each subject."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._logged: dict[str, str] = {}
+
+    def warn(self, subject: str, text: str) -> None:
+        """Log a warning, unless it equals the last one about the subject."""
+        if self._logged.get(subject) != text:
+            self._logged[subject] = text
+            self._log.warning("%s", text)
+
+    def clear(self, subject: str) -> None:
+        """Record that a problem is resolved."""
+        self._logged.pop(subject, None)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,6 @@
-"""The response to an admission review, as a function of the review.
+"""Warnings about jobs: valid fields that are probably not intended.
+
+The response to an admission review, as a function of the review.
 
 ``judge`` validates a job, ``complete`` returns its defaults. Both depend on nothing but the review,
 so the response is the same on every replica of the operator, in a dry run, and on repetition.
@@ -14,10 +16,18 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.admission import AdmissionResponse
-from gangline.api.fielderror import FieldError, format_value
-from gangline.api.meta import Status, StatusCause, StatusDetails, Wire
-from gangline.api.validation import validate_manifest
+from gangline.api.cluster.admission import AdmissionResponse
+from gangline.api.meta.objects import Status, StatusCause, StatusDetails, Wire
+from gangline.api.schema.check import unknown_field_errors
+from gangline.api.schema.field_error import FieldError, format_value
+from gangline.api.validation.validate import validate_manifest
+from gangline.api.validation.warnings import manifest_warnings
+
+
+def list_warnings(manifest: Mapping[str, Any]) -> list[FieldError]:
+    """List the warnings about a manifest, including stored fields that no component reads."""
+    return [*manifest_warnings(manifest), *unknown_field_errors(validate_manifest(manifest))]
+
 
 API_VERSION = "admission.k8s.io/v1"
 MAX_CAUSES = 100

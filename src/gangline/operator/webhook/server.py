@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from prometheus_client import Counter, Gauge
 
-from gangline.api.admission import AdmissionResponse
+from gangline.api.cluster.admission import AdmissionResponse
 from gangline.kube.probes import Address
 from gangline.operator.webhook import review
 from gangline.operator.webhook.certificate import ServingCertificate

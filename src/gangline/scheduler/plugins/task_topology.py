@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gangline.scheduler.model import PodInfo, RoleAffinity
+from gangline.scheduler.types.types import PodInfo, RoleAffinity
 
 SERVERS = frozenset({"ps", "parameter-server", "parameterserver"})
 WORKER = "worker"

@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from gangline.api.meta import ObjectMeta
+from gangline.api.meta.objects import ObjectMeta
 from gangline.api.quantity import QuantityError
-from gangline.api.resourcelist import PODS
-from gangline.api.scheduling import Queue, QueueSpec
-from gangline.scheduler.model import NodeInfo, NodeName, QueueInfo
-from gangline.scheduler.observe import queue_info
+from gangline.api.resource_list import PODS
+from gangline.api.volcano.scheduling import Queue, QueueSpec
+from gangline.scheduler.cache.convert import queue_info
 from gangline.scheduler.simulate.trace import TraceError, pod_request
+from gangline.scheduler.types.types import NodeInfo, NodeName, QueueInfo
 
 PODS_PER_NODE = 110
 

@@ -13,28 +13,27 @@ from heapq import heapify, heappop, heappush
 
 from msgspec import structs
 
-from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.decide import run_cycle
-from gangline.scheduler.model import (
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS
+from gangline.scheduler.cache.usage import family_of
+from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.plugins.scores import CommonPods, ScoreWeights, common_pods, is_device
+from gangline.scheduler.preemption.preempt import EvictionPolicy
+from gangline.scheduler.simulate.cluster import SimulatedCluster
+from gangline.scheduler.simulate.trace import TraceJob
+from gangline.scheduler.types.types import (
     EPOCH,
-    PlacementConstraints,
     CycleResult,
-    PodGroupInfo,
     GroupKey,
+    PlacementConstraints,
+    PodGroupInfo,
     PodInfo,
     PodKey,
     QueueInfo,
     Request,
     shape_of,
 )
-from gangline.scheduler.nodes import DEFAULT_WEIGHTS
-from gangline.scheduler.plugins.fragments import CommonPods, common_pods
-from gangline.scheduler.plugins.node_scores import ScoreWeights, is_device
-from gangline.scheduler.run_times import family_of
-from gangline.scheduler.simulate.cluster import SimulatedCluster
-from gangline.scheduler.simulate.trace import TraceJob
-from gangline.scheduler.state import SchedulerCache
-from gangline.scheduler.victims import EvictionPolicy
 
 NAMESPACE = "sim"
 MAX_FRAGMENT_SAMPLES = 2000

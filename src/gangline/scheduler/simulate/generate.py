@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.simulate.cluster import SimulatedCluster
 from gangline.scheduler.simulate.trace import TraceJob, pod_request
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.api.quantity import QuantityError
-from gangline.api.resourcelist import CPU, GPU, MEMORY, PODS, parse_resource
-from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.model import Request
+from gangline.api.resource_list import CPU, GPU, MEMORY, PODS, parse_resource
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.types.types import Request
 
 _KNOWN = frozenset(
     ("name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "queue", "priority")

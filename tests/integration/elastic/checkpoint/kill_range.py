@@ -14,10 +14,11 @@ from pathlib import Path
 
 import torch
 
-from gangline.elastic.checkpoint import Checkpointer, failpoints, moves
-from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint.persist import committed_steps
-from gangline.elastic.checkpoint.target import open_target
+from gangline.elastic.checkpoint import Checkpointer, failpoints
+from gangline.elastic.checkpoint.snapshot import copy
+from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.storage.commit import committed_steps
+from gangline.elastic.checkpoint.storage.target import open_target
 
 STEPS = 3
 SIZE = 3000
@@ -101,7 +102,7 @@ def kill_saver(home: Path) -> None:
             words = process.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(home).encode() in words and b"gangline.elastic.checkpoint.saver" in words:
+        if str(home).encode() in words and b"gangline.elastic.checkpoint.saver.process" in words:
             os.kill(int(process.parent.name), signal.SIGKILL)
 
 
@@ -136,7 +137,7 @@ def main(folder: str, kills: int, with_saver: bool) -> None:
     home = homes.job_directory(base, homes.job_name(os.environ, folder), folder)
     os.environ[failpoints.RECORD] = str(base / "killed")
     if with_saver:  # it has the most to do after saves of a device
-        moves._checksums = lambda *_: None
+        copy._checksums = lambda *_: None
     returned, done, point, lives, lost_nodes = 0, 0, 1, 0, 0
     while done < kills:
         if with_saver:

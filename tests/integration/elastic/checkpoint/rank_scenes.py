@@ -22,15 +22,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from gangline.elastic.checkpoint import (
-    Checkpointer,
-    FlashReader,
-    FlashWriter,
-    failpoints,
-    segment,
-)
+from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
 from gangline.elastic.checkpoint.checkpointer import SaveLevel
-from gangline.elastic.checkpoint.training import TrainingState
+from gangline.elastic.checkpoint.snapshot import segment
+from gangline.elastic.checkpoint.training_state import TrainingState
 
 Scene = Callable[[int, int, str], Any]
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from accelerator_stand_in import install
-from gangline.elastic.checkpoint import Checkpointer, buffers
+from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.checkpoint.snapshot import ring
 from gangline.elastic.progress import PROGRESS_VARIABLE, read_progress
 
 
@@ -84,7 +85,7 @@ def test_tensors_to_pin_are_found_within_objects(
 ) -> None:
     install(monkeypatch)
     pinned = list[torch.device]()
-    monkeypatch.setattr(buffers, "pin", lambda segment, device: pinned.append(device))
+    monkeypatch.setattr(ring, "pin", lambda segment, device: pinned.append(device))
     monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
     with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
         first(checkpointer, {"training": Model()})

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
-from gangline.elastic.checkpoint.home import segment_path
-from gangline.elastic.checkpoint.manifest import step_folder
-from gangline.elastic.checkpoint.persist import committed_steps
-from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.target import open_target
+from gangline.elastic.checkpoint.format.manifest import step_folder
+from gangline.elastic.checkpoint.snapshot.directory import segment_path
+from gangline.elastic.checkpoint.snapshot.segment import Segment
+from gangline.elastic.checkpoint.storage.commit import committed_steps
+from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.progress import SaveCounts, read_progress
 
 WORKER = Path(__file__).parent / "saved_worker.py"

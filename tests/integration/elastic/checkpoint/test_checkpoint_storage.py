@@ -14,8 +14,12 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, CorruptError, StorageError
-from gangline.elastic.checkpoint.stored import StorageSource
-from gangline.elastic.checkpoint.target import RemoteTarget, open_target, wrapped_store_errors
+from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.storage.target import (
+    RemoteTarget,
+    open_target,
+    wrapped_store_errors,
+)
 
 
 @pytest.fixture(autouse=True)

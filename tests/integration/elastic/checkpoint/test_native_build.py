@@ -57,4 +57,4 @@ def test_without_one_the_wheel_is_for_all_platforms(
     assert wheel.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert LIBRARY not in names
-    assert "gangline/elastic/checkpoint/sums.py" in names
+    assert "gangline/elastic/checkpoint/format/checksum.py" in names

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.protocol.client import MasterClient
+from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import JobStatusReply, JobStatusRequest
-from gangline.elastic.protocol.seal import read_job_secret
 
 SECRET = {"GANGLINE_JOB_SECRET": "00" * 32}
 

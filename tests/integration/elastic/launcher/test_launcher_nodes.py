@@ -12,22 +12,22 @@ from typing import TypeVar
 import pytest
 
 from gangline.elastic.agent.rendezvous import RendezvousError
-from gangline.elastic.launcher.host import HostedMaster
+from gangline.elastic.launcher.hosted_master import HostedMaster
 from gangline.elastic.protocol.client import MasterClient
+from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import (
-    CommandBody,
     Acknowledged,
+    CommandBody,
     DumpStacks,
+    JobStatusReply,
+    JobStatusRequest,
+    KeyValueReply,
     KeyValueWait,
     ProtocolMessage,
     RunCheck,
     SaveCheckpoint,
     SendCommand,
-    JobStatusReply,
-    JobStatusRequest,
-    KeyValueReply,
 )
-from gangline.elastic.protocol.seal import read_job_secret
 
 PATIENCE_S = 60.0
 

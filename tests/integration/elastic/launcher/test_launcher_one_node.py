@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.checkpoint.home import SaverSettings, job_directory, write_settings
+from gangline.elastic.checkpoint.snapshot.directory import (
+    SaverSettings,
+    job_directory,
+    write_settings,
+)
 
 HELD = """
     import os, time

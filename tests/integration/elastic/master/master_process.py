@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from gangline.elastic.protocol.client import MasterClient, ClientIdentity
+from gangline.elastic.protocol.client import ClientIdentity, MasterClient
+from gangline.elastic.protocol.encryption import JobSecret, generate_secret
 from gangline.elastic.protocol.messages import Join, WorldInfo
-from gangline.elastic.protocol.seal import JobSecret, generate_secret
 
 PATIENCE_S = 90.0
 

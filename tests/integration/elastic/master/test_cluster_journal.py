@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from gangline.api.resources import CONFIG_MAPS, EVENTS
-from gangline.elastic.master.cluster_journal import ClusterJournal, open_cluster_journal
-from gangline.elastic.master.journal import JournalError
+from gangline.elastic.master.journal.cluster_journal import ClusterJournal, open_cluster_journal
+from gangline.elastic.master.journal.journal import JournalError
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     FailureReport,
     JobStatusReply,
     JobStatusRequest,
 )
-from gangline.kube.client import ApiClient, MalformedObject
+from gangline.kube.client.client import ApiClient, MalformedObject
 from gangline.local.apiserver.server import ApiServer
 from gangline.sdk.events import job_events
 from integration.elastic.master.master_process import MasterProcess, a_join, world_for

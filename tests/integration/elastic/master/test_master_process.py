@@ -13,23 +13,27 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gangline.elastic.data import dataset, events
-from gangline.elastic.protocol.blocking import BlockingClient
+from gangline.elastic.data.shards import dataset, events
+from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.client import (
     MasterClient,
     MasterUnreachableError,
     RequestRefusedError,
 )
+from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.messages import (
+    Acknowledged,
     CheckGroup,
+    CheckRequest,
     CheckResult,
     CheckVerdict,
-    CheckRequest,
-    Acknowledged,
     DumpStacks,
-    WorkersFinished,
     Heartbeat,
+    JobStatusReply,
+    JobStatusRequest,
+    JoinPending,
     KeyValueAdd,
+    KeyValueReply,
     KeyValueSet,
     KeyValueWait,
     Leave,
@@ -38,12 +42,8 @@ from gangline.elastic.protocol.messages import (
     SendCommand,
     ShardReply,
     ShardRequest,
-    JobStatusReply,
-    JobStatusRequest,
-    KeyValueReply,
-    JoinPending,
+    WorkersFinished,
 )
-from gangline.elastic.protocol.seal import JobSecret
 from integration.elastic.master.master_process import (
     PATIENCE_S,
     MasterProcess,

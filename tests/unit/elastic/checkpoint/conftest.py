@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from gangline.elastic.checkpoint import pending, persist
-from gangline.elastic.checkpoint.buffers import SnapshotRing
 from gangline.elastic.checkpoint.checkpointer import value_lookup
-from gangline.elastic.checkpoint.group import SaveGroup
-from gangline.elastic.checkpoint.pending import SnapshotInfo
-from gangline.elastic.checkpoint.plan import agree_on_layout, create_planner
-from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.target import LocalTarget
+from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.ranks import SaveGroup
+from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
+from gangline.elastic.checkpoint.snapshot.segment import Segment
+from gangline.elastic.checkpoint.storage import commit
+from gangline.elastic.checkpoint.storage.target import LocalTarget
 
 
 @dataclass
@@ -40,21 +41,21 @@ class Rig:
         self.buffers.save(agreement, lookup, small, step, wanted)
 
     def held(self, step: int) -> SnapshotInfo:
-        return next(one for one in pending.list_snapshots(self.home) if one.step == step)
+        return next(one for one in inventory.list_snapshots(self.home) if one.step == step)
 
     def persist(self, step: int) -> None:
         held = self.held(step)
         segment = Segment(held.path)
-        persist.seal_segment(segment, held.header, held.layout)
-        persist.write_part(
+        commit.seal_segment(segment, held.header, held.layout)
+        commit.write_part(
             self.target,
             segment,
             held.header,
             held.layout,
-            persist.BandwidthLimiter(0, threading.Event()),
+            commit.BandwidthLimiter(0, threading.Event()),
         )
         segment.close()
-        assert persist.try_commit(self.target, step, held.layout.plan, 1)
+        assert commit.try_commit(self.target, step, held.layout.plan, 1)
 
     def clear(self) -> None:
         self.buffers.close()

@@ -14,11 +14,15 @@ from gangline.elastic.data.client import (
     ShardRefusedError,
     worker_name,
 )
-from gangline.elastic.data.dataset import Shard, Stream
-from gangline.elastic.data.events import ForgetDataset, ReleaseWorker
-from gangline.elastic.data.feed import ShardBatchSampler, report_batches, batch_length
-from gangline.elastic.data.source import LocalShardSource, MasterShardSource, open_shard_source
-from gangline.elastic.data.torch_feed import ShardedRecords
+from gangline.elastic.data.shard_sampler import ShardBatchSampler, batch_length, report_batches
+from gangline.elastic.data.shard_source import (
+    LocalShardSource,
+    MasterShardSource,
+    open_shard_source,
+)
+from gangline.elastic.data.shards.dataset import Shard, Stream
+from gangline.elastic.data.shards.events import ForgetDataset, ReleaseWorker
+from gangline.elastic.data.torch_records import ShardedRecords
 
 
 def a_client(source: LocalShardSource, worker: str = "n/0", size: int = 100) -> IndexShardingClient:

@@ -8,28 +8,28 @@ from http import HTTPStatus
 import pytest
 
 from gangline.elastic.protocol import envelope
-from gangline.elastic.protocol.blocking import BlockingClient
+from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.client import (
-    MasterClient,
     ClientIdentity,
+    MasterClient,
     MasterUnreachableError,
     RequestRefusedError,
     split_address,
 )
+from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     Hello,
     KeyValueAdd,
     KeyValueGet,
+    KeyValueReply,
     KeyValueSet,
     KeyValueWait,
-    RequestRefused,
     Request,
-    KeyValueReply,
+    RequestRefused,
     Welcome,
 )
-from gangline.elastic.protocol.seal import JobSecret
-from gangline.elastic.protocol.server import Peer, MasterServer, negotiate_version
+from gangline.elastic.protocol.server import MasterServer, Peer, negotiate_version
 
 SECRET = JobSecret(b"s" * 32)
 PATIENCE_S = 60

@@ -15,20 +15,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from gangline.elastic.agent import peers as agent_peers
-from gangline.elastic.checkpoint import header, home, layout, manifest, words
-from gangline.elastic.checkpoint import peers as saver_peers
-from gangline.elastic.data import events
-from gangline.elastic.data.ledger import ShardLedger
-from gangline.elastic.master import records
-from gangline.elastic.master.cluster_journal import ClusterJournal
-from gangline.elastic.master.core import STATE_CHANGING, MasterCore
-from gangline.elastic.master.journal import FileJournal, Journal
+from gangline.elastic.agent.membership import peers as agent_peers
+from gangline.elastic.checkpoint.format import layout, manifest
+from gangline.elastic.checkpoint.saver import messages as words
+from gangline.elastic.checkpoint.saver import replication as saver_peers
+from gangline.elastic.checkpoint.snapshot import directory, segment
+from gangline.elastic.data.shards import events
+from gangline.elastic.data.shards.ledger import ShardLedger
+from gangline.elastic.master.journal.cluster_journal import ClusterJournal
+from gangline.elastic.master.journal.journal import FileJournal, Journal
 from gangline.elastic.master.main import replay_journal
-from gangline.elastic.master.state import PersistentState
-from gangline.elastic.nodecheck import orders
+from gangline.elastic.master.state import records
+from gangline.elastic.master.state.core import STATE_CHANGING, MasterCore
+from gangline.elastic.master.state.state import PersistentState
+from gangline.elastic.nodecheck import worker_messages
 from gangline.elastic.protocol import messages
-from gangline.elastic.rendezvous_state import RendezvousState
+from gangline.elastic.rendezvous.state import RendezvousState
 
 HERE = Path(__file__).parent
 MESSAGES = json.loads((HERE / "messages.json").read_text())
@@ -41,13 +43,13 @@ TYPES: dict[str, Any] = {
     "saver_messages": words.SaverMessage,
     "saver_peer_requests": saver_peers.SegmentRequest,
     "saver_peer_replies": saver_peers.SegmentReply,
-    "saver_settings": home.SaverSettings,
+    "saver_settings": directory.SaverSettings,
     "checkpoint_notes": manifest.PartNote,
     "checkpoint_manifests": manifest.Manifest,
     "segment_layouts": layout.PartLayout,
-    "node_check_start": orders.WorkerStart,
-    "node_check_orders": orders.MeasureOrder,
-    "node_check_replies": orders.WorkerMessage,
+    "node_check_start": worker_messages.WorkerStart,
+    "node_check_orders": worker_messages.MeasureOrder,
+    "node_check_replies": worker_messages.WorkerMessage,
     "journal_records": records.JournalRecord,
     "rendezvous_state": RendezvousState,
     "shard_events": events.LedgerEvent,
@@ -89,7 +91,7 @@ def test_every_group_of_messages_is_recorded() -> None:
         ("replies", messages.Reply),
         ("agent_messages", agent_peers.PeerMessage),
         ("saver_messages", words.SaverMessage),
-        ("node_check_replies", orders.WorkerMessage),
+        ("node_check_replies", worker_messages.WorkerMessage),
         ("shard_events", events.LedgerEvent),
         ("shard_answers", events.LedgerAnswer),
     ],
@@ -152,9 +154,9 @@ def test_position_of_a_data_set_in_an_old_checkpoint_is_restored() -> None:
 
 def test_records_of_a_segment_are_read_and_written_unchanged() -> None:
     packed = base64.b64decode(JOURNALS["segment_header"])
-    found = header.unpack_header(packed)
+    found = segment.unpack_header(packed)
     assert found is not None
-    assert header.pack_header(found) == packed
+    assert segment.pack_header(found) == packed
     assert (found.step, found.generation, found.total_bytes) == (120, 7, 16384)
-    assert header.is_marked_persisted(base64.b64decode(JOURNALS["segment_mark"]), 7)
-    assert header.unpack_seal(base64.b64decode(JOURNALS["segment_seal"]), 7, 3) == [1, 2, 3]
+    assert segment.is_marked_persisted(base64.b64decode(JOURNALS["segment_mark"]), 7)
+    assert segment.unpack_seal(base64.b64decode(JOURNALS["segment_seal"]), 7, 3) == [1, 2, 3]

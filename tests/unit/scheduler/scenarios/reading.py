@@ -14,22 +14,22 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from gangline.api.scheduling import PodGroupStatus
-from gangline.scheduler.group_status import phase_of
-from gangline.scheduler.model import (
-    PlacementConstraints,
+from gangline.api.volcano.scheduling import PodGroupStatus
+from gangline.scheduler.cache.quota import QuotaInfo
+from gangline.scheduler.reporting.pod_group_status import phase_of
+from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
     HyperNodeInfo,
     HyperNodeMemberInfo,
     NetworkTopologyRule,
+    PlacementConstraints,
     PodInfo,
     PodKey,
     QueueInfo,
 )
-from gangline.scheduler.quotas import QuotaInfo
-from gangline.scheduler.simulate.check import check_result
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
+from unit.scheduler.oracle.check import check_result
 
 LONGEST = 100
 """Decisions after which a scenario must have come to rest."""

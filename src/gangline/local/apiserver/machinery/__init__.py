@@ -2,7 +2,7 @@
 
 Objects are decoded JSON (``Json = dict[str, Any]``), schemas are structural OpenAPI v3 dicts.
 Functions documented as *in place* change their argument, which the server has just decoded. Field
-errors are ``gangline.api.meta.StatusCause`` values, and all of them are returned together.
+errors are ``gangline.api.meta.objects.StatusCause`` values, and all of them are returned together.
 ``now`` is always an aware datetime.
 
 Packages, low to high: ``schema`` (pruning, defaulting and validation by schema, compiled),

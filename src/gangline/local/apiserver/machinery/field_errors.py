@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gangline.api.meta import Status, StatusCause, StatusDetails
+from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 
 __all__ = [
     "child",

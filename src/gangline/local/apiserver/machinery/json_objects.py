@@ -7,7 +7,7 @@ functions treat a value of another type as absent, so that schema validation alo
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gangline.local.apiserver.machinery.schemas import Json
+from gangline.local.apiserver.machinery.schema.nodes import Json
 
 
 def fill_absent(target: Json, defaults: Mapping[str, Any]) -> None:

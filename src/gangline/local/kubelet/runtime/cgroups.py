@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.local.kubelet.runtime.contract import ContainerLimits, ContainerUsage
+from gangline.local.kubelet.runtime.interface import ContainerLimits, ContainerUsage
 
 _MOUNT = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000

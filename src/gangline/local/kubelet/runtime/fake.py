@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from gangline.local.kubelet.runtime.contract import (
+from gangline.local.kubelet.runtime.interface import (
     EXIT_KILLED,
     EXIT_START_FAILED,
     REASON_START_ERROR,
     ByteStream,
-    ContainerPlan,
-    ExecSession,
     ContainerExit,
-    OutputCallback,
+    ContainerPlan,
     ContainerStartError,
     ContainerUsage,
+    ExecSession,
+    OutputCallback,
 )
 
 RUN_SECONDS = "gangline.dev/fake-run-seconds"

@@ -1,0 +1,277 @@
+"""Flash checkpoints, compared with a copy, a write, ``torch.save``, ``async_save`` and DLRover.
+
+One process, 524 MB on the CPU in 50 tensors. Measured and bare operations alternate in one run, so
+that a busy machine slows both. Figures are medians; each line names its reference. DLRover is
+measured if ``GANGLINE_DLROVER_PYTHON`` names its interpreter.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from benchmarks.checkpoint.dlrover_peer import DLRover
+from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.checkpoint.snapshot import directory as homes
+
+TENSORS = 50
+ELEMENTS = 2_621_440
+ROUNDS = 7
+PERSISTS = 4
+STEP_S = 0.3
+TURNS = 5
+TRAININGS = 10
+RESTARTS = 3
+RESTORE = "restore"
+LINGER_S = 60
+CHUNK = 1 << 24
+
+
+def a_state() -> dict[str, Any]:
+    """A state of 524 MB."""
+    return {"model": {f"l{n}.w": torch.randn(ELEMENTS) for n in range(TENSORS)}, "step": 0}
+
+
+def timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def line(what: str, seconds: float, against: str = "", bare: float = 0.0) -> None:
+    ratio = f"{seconds / bare:5.2f} x {against} ({bare:.3f} s)" if bare else against
+    print(f"  {what:<52} {seconds:7.3f} s   {ratio}", flush=True)
+
+
+def copy_to(target: dict[str, torch.Tensor], source: dict[str, torch.Tensor]) -> None:
+    for name, tensor in source.items():
+        target[name].copy_(tensor)
+
+
+def bare_write(folder: Path, model: dict[str, torch.Tensor]) -> None:
+    """Write the same bytes with fsync."""
+    with open(folder / "bare", "wb", buffering=0) as stream:
+        for tensor in model.values():
+            view = memoryview(tensor.numpy()).cast("B")
+            for at in range(0, len(view), CHUNK):
+                stream.write(view[at : at + CHUNK])
+        os.fsync(stream.fileno())
+
+
+def bare_read(path: Path) -> None:
+    buffer = bytearray(ELEMENTS * 4)
+    with open(path, "rb", buffering=0) as stream:
+        while stream.readinto(buffer):
+            pass
+
+
+def forget(path: Path) -> None:
+    """Drop a file, or all files of a directory, from the page cache."""
+    for file in path.iterdir() if path.is_dir() else [path]:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
+    model = state["model"]
+    other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
+    checkpointer.prepare(state)
+    checkpointer.buffers.wait_for_memory()
+    first = timed(lambda: checkpointer.save(1, state))
+    bare, ours = [], []
+    for step in range(2, 2 + ROUNDS):
+        bare.append(timed(lambda: copy_to(other, model)))
+        ours.append(timed(lambda step=step: checkpointer.save(step, state)))  # type: ignore[misc]
+        time.sleep(0.3)  # the saver looks at it meanwhile, as it would beside a step
+    copy = statistics.median(bare)
+    line("save to memory, first after prepare", first, "to reach: 0.15 s")
+    line("save to memory, steady", statistics.median(ours), "a bare copy", copy)
+
+
+def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
+    bare, whole, blocked, skipped = [], [], [], 0
+    for step in range(100, 100 + PERSISTS):
+        bare.append(timed(lambda: bare_write(folder, state["model"])))
+        begin = time.perf_counter()
+        checkpointer.save(step * 10, state, "storage")
+        blocked.append(time.perf_counter() - begin)
+        checkpointer.wait()
+        whole.append(time.perf_counter() - begin)
+    for step in range(200, 200 + PERSISTS):
+        checkpointer.save(step * 10, state, "storage")
+        skipped += not checkpointer.save(step * 10 + 1, state)
+        checkpointer.wait()
+    line("save to storage, blocking", statistics.median(blocked))
+    write = statistics.median(bare)
+    line("save to storage, until committed", statistics.median(whole), "a bare write", write)
+    print(f"  memory saves skipped while one is written            {skipped:7d} of {PERSISTS}")
+
+
+def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
+    # In storage already, so that the saver writes nothing when it sees a process end.
+    checkpointer.save(100_000, state, "storage")
+    checkpointer.wait()
+    target = checkpointer.latest()
+    found = folder / "steps" / f"step-{target:012d}"
+    model = state["model"]
+    other = {name: tensor.clone() for name, tensor in model.items()}
+    os.sync()  # what was written before goes to the disk, beside which neither would be fast
+    warm, copies = [], []
+    for _ in range(TURNS):
+        checkpointer.buffers.wait_for_memory()  # memory that is still being had would slow the bare copy
+        copies.append(timed(lambda: copy_to(model, other)))
+        warm.append(timed(lambda: checkpointer.load(state)))
+    copy = statistics.median(copies)
+    again = statistics.median(restarted(folder) for _ in range(RESTARTS))
+    line("restore from memory, a process started again", again, "a bare copy", copy)
+    line("restore from memory, the same process", statistics.median(warm), "a bare copy", copy)
+    checkpointer.buffers.close()
+    for segment in checkpointer.home.glob("*.seg"):
+        segment.unlink()
+    cold, bare = [], []
+    for _ in range(TURNS):
+        forget(folder / "bare")
+        bare.append(timed(lambda: bare_read(folder / "bare")))
+        forget(found)
+        cold.append(timed(lambda: checkpointer.load(state)))
+        checkpointer.buffers.close()
+        for segment in checkpointer.home.glob("*.seg"):
+            segment.unlink()
+    read = statistics.median(bare)
+    line("restore from a local disk, cold", statistics.median(cold), "a bare read", read)
+
+
+def restarted(folder: Path) -> float:
+    """Seconds of the first restore in a new process."""
+    ended = subprocess.run(
+        [sys.executable, "-m", __spec__.name, RESTORE, folder],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    return float(ended.stdout)
+
+
+def restore_once(folder: Path) -> None:
+    """Run as that process."""
+    state = a_state()
+    checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
+    took = timed(lambda: checkpointer.load(state))
+    print(took)
+    checkpointer.close(finished=False)
+
+
+def peers(state: dict[str, Any], folder: Path) -> None:
+    saves = [timed(lambda: torch.save(state, folder / "plain.pt")) for _ in range(3)]
+    line("torch.save, blocking (not forced to the disk)", statistics.median(saves))
+    forget(folder / "plain.pt")
+    line("torch.load, cold", timed(lambda: torch.load(folder / "plain.pt", weights_only=True)))
+    blocked = []
+    for turn in range(3):
+        begin = time.perf_counter()
+        saving = dcp.async_save(state, checkpoint_id=folder / f"async-{turn}", no_dist=True)
+        blocked.append(time.perf_counter() - begin)
+        saving.result()
+    line("PyTorch's async_save, blocking, first", blocked[0])
+    line("PyTorch's async_save, blocking, later", statistics.median(blocked[1:]))
+
+
+def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
+    """Total cost of a save every ten steps for a training that uses all cores.
+
+    A step is a fixed amount of work of about 0.3 s, so that the saver's use of processor time
+    counts.
+    Ten steps with a save and ten without alternate, also in their order.
+    """
+    weights = torch.randn(1500, 1500)
+    once = statistics.median(timed(lambda: torch.mm(weights, weights)) for _ in range(20))
+    products = max(1, round(STEP_S / once))
+
+    def steps() -> None:
+        for _ in range(10 * products):
+            torch.mm(weights, weights)
+
+    plain, saving, blocked = [], [], []
+
+    def with_a_save() -> None:
+        step = 90_000 + len(saving)
+        blocked.append(timed(lambda: checkpointer.save(step, state)))
+        saving.append(blocked[-1] + timed(steps))
+
+    for number in range(TRAININGS):
+        if number % 2:
+            with_a_save()
+        plain.append(timed(steps))
+        if not number % 2:
+            with_a_save()
+    bare = statistics.median(plain)
+    whole = statistics.median(saving) / bare - 1
+    share = statistics.median(blocked) / bare
+    print(
+        f"  training slowed by a save each 10 steps of 0.3 s      {whole:7.1%}     to reach: 2 %; "
+        f"waiting for the copy alone {share:.1%}",
+        flush=True,
+    )
+
+
+def dlrover(folder: Path) -> None:
+    """Save and restore the same state with DLRover, if it is available."""
+    peer = DLRover.found(folder)
+    if peer is None:
+        return
+    peer.measure("save")
+    for saved in peer.place.glob("*/*.pt"):
+        forget(saved)
+    peer.measure("restore")
+    found = peer.close()
+    middle = {name: statistics.median(values) for name, values in found.items()}
+    line("DLRover, save to memory, first", middle["first"])
+    line("DLRover, save to memory, steady", middle["steady"], "a bare copy", middle["copy"])
+    line("DLRover, save to storage, blocking", middle["blocked"])
+    line("DLRover, save to storage, until committed", middle["committed"])
+    skipped = round(sum(found["skipped"]))
+    print(f"  DLRover, memory saves skipped meanwhile              {skipped:7d} of {PERSISTS}")
+    warm = middle["warm"]
+    beside = middle["beside"]
+    again = middle["restarted"]
+    line("DLRover, restore from memory, a process started again", again, "a bare copy", beside)
+    line("DLRover, restore from memory, the same process", warm, "a bare copy", beside)
+    line("DLRover, restore from a local disk, cold", middle["cold"])
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-speed-", dir=os.environ.get("BENCH_DIR")))
+    state = a_state()
+    print(f"524 MB in {TENSORS} tensors, {torch.get_num_threads()} threads, {folder}")
+    peers(state, folder)
+    dlrover(folder)
+    checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
+    try:
+        memory_saves(checkpointer, state)
+        storage_saves(checkpointer, state, folder)
+        training(checkpointer, state)
+        restores(checkpointer, state, folder)
+    finally:
+        checkpointer.close()
+        shutil.rmtree(folder)
+        homes.remove_abandoned(homes.SHARED_MEMORY, homes.wall_clock())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [RESTORE]:
+        restore_once(Path(sys.argv[2]))
+    else:
+        main()

@@ -1,0 +1,1 @@
+"""Benchmarks of the embedded cluster and its API server."""

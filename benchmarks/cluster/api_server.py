@@ -1,0 +1,147 @@
+"""Creates per second and watch latency of the embedded API server, compared with kube-apiserver.
+
+Eight clients create ConfigMaps of about 1 kB at full speed while 100 watchers watch all of them.
+Then, at half that rate, the time from the create request to the watcher's receipt is measured.
+Clients and watchers are two separate processes, the same for both servers, over TLS.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import re
+import time
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+from benchmarks.cluster.connection import Connection, Target
+from benchmarks.cluster.servers import embedded, real_kubernetes
+
+CLIENTS = 8
+WATCHERS = 100
+SAMPLED_WATCHERS = 5
+SECONDS = 8.0
+COLLECTION = "/api/v1/namespaces/default/configmaps"
+SENT_AT = re.compile(rb'"sent":"(\d+)"')
+
+
+def body(name: str) -> bytes:
+    """A ConfigMap that contains its time of sending."""
+    data = {"sent": str(time.time_ns()), "filler": "x" * 800}
+    return json.dumps({"metadata": {"name": name}, "data": data}).encode()
+
+
+async def _watch(target: Target, sampled: bool, latencies: list[float], counts: list[int]) -> None:
+    connection = await Connection.open(target)
+    await connection.watch(f"{COLLECTION}?watch=true")
+    counts.append(0)
+    place = len(counts) - 1
+    async for seen, piece in connection.count():
+        counts[place] = seen
+        if sampled:
+            now = time.time_ns()
+            latencies += [(now - int(sent)) / 1e6 for sent in SENT_AT.findall(piece)]
+
+
+async def _watchers(kubeconfig: Path, pipe: Pipe) -> None:
+    target = await Target.of(kubeconfig)
+    latencies: list[float] = []
+    counts: list[int] = []
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_watch(target, number < SAMPLED_WATCHERS, latencies, counts))
+            for number in range(WATCHERS)
+        ]
+        while len(counts) < WATCHERS:
+            await asyncio.sleep(0.05)
+        pipe.send("ready")
+        while (word := await asyncio.to_thread(pipe.recv)) != "end":
+            if word == "forget":
+                latencies.clear()
+            pipe.send((sorted(latencies), min(counts), max(counts)))
+        for task in tasks:
+            task.cancel()
+
+
+def watchers(kubeconfig: Path, pipe: Pipe) -> None:
+    """The process of the watchers: answers ``forget`` and ``tell`` with the latencies measured so
+    far.
+    """
+    asyncio.run(_watchers(kubeconfig, pipe))
+
+
+async def _create_all_out(target: Target, prefix: str, until: float) -> int:
+    connection = await Connection.open(target)
+    count = 0
+    while time.monotonic() < until:
+        code, answer = await connection.request("POST", COLLECTION, body(f"{prefix}-{count}"))
+        if code != 201:
+            raise ConnectionError(f"create answered {code}: {answer[:300]!r}")
+        count += 1
+    connection.close()
+    return count
+
+
+async def _create_paced(target: Target, prefix: str, rate: float, until: float) -> None:
+    connection = await Connection.open(target)
+    count, start = 0, time.monotonic()
+    while (now := time.monotonic()) < until:
+        if (due := start + count / rate) > now:
+            await asyncio.sleep(due - now)
+        await connection.request("POST", COLLECTION, body(f"{prefix}-{count}"))
+        count += 1
+    connection.close()
+
+
+async def _measure(kubeconfig: Path, pipe: Pipe) -> tuple[float, float, float]:
+    target = await Target.of(kubeconfig)
+    until = time.monotonic() + SECONDS
+    counts = await asyncio.gather(
+        *(_create_all_out(target, f"top{number}", until) for number in range(CLIENTS))
+    )
+    rate = sum(counts) / SECONDS
+    await asyncio.sleep(2)  # let the watchers drain
+    pipe.send("forget")
+    _, least, _ = pipe.recv()
+    if least < sum(counts):
+        print(f"  a watcher saw only {least} of {sum(counts)} creates two seconds later")
+    until = time.monotonic() + SECONDS
+    await asyncio.gather(
+        *(
+            _create_paced(target, f"half{number}", rate / 2 / CLIENTS, until)
+            for number in range(CLIENTS)
+        )
+    )
+    pipe.send("tell")
+    latencies, _, _ = pipe.recv()
+    return rate, latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]
+
+
+def measure(kubeconfig: Path) -> tuple[float, float, float]:
+    """Creates per second; median and 99th percentile of the watch latency in ms at half that rate."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=watchers, args=(kubeconfig, there), daemon=True)
+    process.start()
+    here.recv()
+    try:
+        return asyncio.run(_measure(kubeconfig, here))
+    finally:
+        process.kill()
+
+
+def main() -> None:
+    with real_kubernetes() as kubeconfig:
+        peer = measure(kubeconfig)
+    with embedded("--without", "operator", "--without", "scheduler") as (kubeconfig, _):
+        ours = measure(kubeconfig)
+    print(f"{CLIENTS} clients, {WATCHERS} watchers, ConfigMaps of 1 kB, TLS")
+    for name, (rate, median, last) in (("kube-apiserver + etcd", peer), ("embedded", ours)):
+        print(
+            f"  {name:22} {rate:7.0f} creates/s; watch latency at half of that: "
+            f"p50 {median:.1f} ms, p99 {last:.1f} ms"
+        )
+    print(f"  ratio of creates/s: {ours[0] / peer[0]:.2f} (to reach: 0.50)")
+
+
+if __name__ == "__main__":
+    main()

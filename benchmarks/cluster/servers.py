@@ -1,0 +1,144 @@
+"""Starts the servers to measure: the embedded cluster, and a real Kubernetes."""
+
+import contextlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+GANGLINE = [sys.executable, "-m", "gangline"]
+
+KUBERNETES = ("apiserver", "etcd", "kcm")
+"""The processes of the real Kubernetes that take part in every write, as named by their pid files.
+"""
+
+QUIET_S, QUIET_SHARE, SETTLES_WITHIN_S = 2.0, 0.4, 120.0
+
+
+def real_kubernetes_scripts() -> Path | None:
+    """The directory of the scripts ``build``, ``up`` and ``down``; None if there is none."""
+    folder = Path(os.environ.get("GANGLINE_REALKUBE", "../shared/realkube")).resolve()
+    return folder if (folder / "up").exists() else None
+
+
+def run_tool(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float, str]:
+    """Run a process; return its wall and processor seconds, and its output."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+    wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, spent, done.stdout
+
+
+@contextlib.contextmanager
+def embedded(*arguments: str) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Run ``gangline up`` with ``arguments``; yield its kubeconfig and process."""
+    with tempfile.TemporaryDirectory() as home:
+        log = Path(home, "up.log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*GANGLINE, "up", "--name", "bench", "--port", "0", *arguments],
+                env=os.environ | {"GANGLINE_HOME": home},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        kubeconfig = Path(home, "clusters", "bench", "kubeconfig")
+        try:
+            _wait_for(kubeconfig, process, log)
+            yield kubeconfig, process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextlib.contextmanager
+def real_kubernetes(*arguments: str) -> Iterator[Path]:
+    """Start the real Kubernetes; yield its kubeconfig."""
+    scripts = real_kubernetes_scripts()
+    if scripts is None:
+        sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
+    with tempfile.TemporaryDirectory() as folder:
+        built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/realkube/bin")}
+        environment = os.environ | built | {"KUBE_RUN": folder}
+        with Path(folder, "scripts.log").open("wb") as log:
+
+            def script(*command: str) -> None:
+                subprocess.run(
+                    [str(scripts / command[0]), *command[1:]],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    check=True,
+                )
+
+            subprocess.run([scripts / "build"], check=True, env=environment)
+            try:
+                script("up", *arguments)
+                yield Path(folder, "admin.conf")
+            finally:
+                script("down")
+
+
+def install_definitions(kubeconfig: Path) -> None:
+    """Install our CRDs in a real Kubernetes; return when they are served and it is idle."""
+    folder = Path(__file__).parents[2] / "deploy" / "crds"
+    kubectl = ["kubectl", "--kubeconfig", str(kubeconfig)]
+    subprocess.run([*kubectl, "apply", "-f", folder], check=True, stdout=subprocess.DEVNULL)
+    for kind in ("pytorchjobs", "podgroups", "queues"):
+        ask = [*kubectl, "get", kind]
+        while subprocess.run(ask, check=False, capture_output=True).returncode:
+            time.sleep(0.1)
+    settle(kubeconfig)
+
+
+def processor_s(pid: int) -> float:
+    """Processor seconds that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def kubernetes_processor_s(kubeconfig: Path) -> Counter[str]:
+    """Processor seconds that each running process of a real Kubernetes has used so far."""
+    files = {name: kubeconfig.parent / f"{name}.pid" for name in KUBERNETES}
+    pids = {name: int(file.read_text()) for name, file in files.items()}
+    return Counter(
+        {name: processor_s(pid) for name, pid in pids.items() if Path(f"/proc/{pid}").exists()}
+    )
+
+
+def settle(kubeconfig: Path) -> None:
+    """Wait until the API server of a real Kubernetes is idle.
+
+    After each new CRD it computes the schema of all kinds again, on both processors of a small
+    machine
+    for ten seconds or more. A measurement in that time would be too slow.
+    """
+    deadline = time.monotonic() + SETTLES_WITHIN_S
+    while time.monotonic() < deadline:
+        before = kubernetes_processor_s(kubeconfig)
+        time.sleep(QUIET_S)
+        if (kubernetes_processor_s(kubeconfig) - before).total() < QUIET_SHARE * QUIET_S:
+            return
+    sys.exit(f"the real Kubernetes was still busy after {SETTLES_WITHIN_S:.0f} s")
+
+
+def _wait_for(kubeconfig: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        if process.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"gangline up failed:\n{log.read_text()}")
+        done = kubeconfig.exists() and subprocess.run(
+            [*GANGLINE, "list"],
+            env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+            capture_output=True,
+            check=False,
+        )
+        if done and done.returncode == 0:
+            return
+        time.sleep(0.1)

@@ -1,0 +1,1 @@
+"""Benchmarks of elastic training: recovery, faults, master."""

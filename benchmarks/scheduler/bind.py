@@ -1,0 +1,253 @@
+"""3,000 pending pods on many fake nodes of a real Kubernetes: when are all of them bound?
+
+The nodes are objects without a kubelet. A scheduler runs and knows the nodes. It is stopped
+(SIGSTOP) while the pods are created, then continued; the time until a watch has shown every pod on
+a node is measured. Peers: kube-scheduler with raised client limits, and a bare client that only
+binds pods to given nodes. The bare client and ours alternate, as the speed of the machine varies;
+medians count.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+from benchmarks.cluster.connection import Connection, Target
+from benchmarks.cluster.servers import GANGLINE, install_definitions, real_kubernetes, settle
+from benchmarks.operator.creation import create_all, listed
+
+PODS = 3_000
+NODES = (1_000, 5_000)
+"""Numbers of nodes, increasing."""
+GANG = 8
+TURNS = 3
+BINDERS = 64
+"""Connections of the bare client; our scheduler has as many bindings in flight."""
+SETTLE_S = 5.0
+"""Time after the start of a scheduler in which it reads the cluster state."""
+GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces"
+
+
+def node(index: int) -> bytes:
+    """A node of 32 processors."""
+    has = {"cpu": "32", "memory": "128Gi", "pods": "110"}
+    status = {
+        "capacity": has,
+        "allocatable": has,
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    metadata = {"name": f"fake-{index:05d}", "labels": {"pool": "ab"[index % 2]}}
+    return json.dumps({"metadata": metadata, "status": status}).encode()
+
+
+def pod(index: int, scheduler: str, gangs: bool) -> bytes:
+    """A pod of one processor; it tolerates all taints, as its node never reports."""
+    metadata: dict[str, object] = {"name": f"p-{index:05d}"}
+    if gangs:
+        metadata["annotations"] = {"scheduling.k8s.io/group-name": f"g-{index // GANG}"}
+    asks = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    spec = {
+        "schedulerName": scheduler,
+        "containers": [{"name": "c", "image": "none:1", "resources": asks}],
+        "tolerations": [{"operator": "Exists"}],
+    }
+    return json.dumps({"metadata": metadata, "spec": spec}).encode()
+
+
+def group(index: int) -> bytes:
+    """The PodGroup of a gang."""
+    return json.dumps(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": f"g-{index}"},
+            "spec": {"minMember": GANG},
+        }
+    ).encode()
+
+
+async def open_namespaces(target: Target, names: list[str]) -> None:
+    """Create namespaces; return when pods may be created in them."""
+    made = [("/api/v1/namespaces", json.dumps({"metadata": {"name": n}}).encode()) for n in names]
+    await create_all(target, made)
+    for name in names:
+        while not any(a.get("secrets") for a in await listed(target, name, "serviceaccounts")):
+            await asyncio.sleep(0.1)
+
+
+async def prepare(target: Target, namespace: str, scheduler: str, gangs: bool) -> None:
+    """Create the pods to be bound, and their PodGroups."""
+    if gangs:
+        made = [(f"{GROUPS}/{namespace}/podgroups", group(n)) for n in range(PODS // GANG)]
+        await create_all(target, made)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    await create_all(target, [(path, pod(n, scheduler, gangs)) for n in range(PODS)])
+
+
+async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitable[None]]) -> float:
+    """Seconds from ``begin`` until a watch has shown every pod on a node."""
+    connection = await Connection.open(target)
+    path = f"/api/v1/namespaces/{namespace}/pods?watch=true&fieldSelector=spec.nodeName!="
+    await connection.watch(path)
+    begun = time.monotonic()
+    beginning = asyncio.ensure_future(begin())
+    async for seen in connection.added():
+        if seen >= PODS:
+            break
+    took = time.monotonic() - begun
+    connection.close()
+    await beginning
+    return took
+
+
+async def bind_all(target: Target, namespace: str, nodes: int) -> None:
+    """Bind the pods to the nodes round-robin, over many connections."""
+    pending = iter(range(PODS))
+
+    async def worker() -> None:
+        connection = await Connection.open(target)
+        for index in pending:
+            body = {
+                "metadata": {"name": f"p-{index:05d}"},
+                "target": {"kind": "Node", "name": f"fake-{index % nodes:05d}"},
+            }
+            path = f"/api/v1/namespaces/{namespace}/pods/p-{index:05d}/binding"
+            code, answer = await connection.request("POST", path, json.dumps(body).encode())
+            if code != 201:
+                raise ConnectionError(f"the binding answered {code}: {answer[:300]!r}")
+        connection.close()
+
+    await asyncio.gather(*(worker() for _ in range(BINDERS)))
+
+
+async def clear(target: Target, namespace: str) -> None:
+    """Delete the pods immediately, as there is no kubelet."""
+    connection = await Connection.open(target)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    code = 504
+    while code in (500, 504):  # a busy server does not get through with all of them in its time
+        code, answer = await connection.request("DELETE", path, b'{"gracePeriodSeconds":0}')
+    if code != 200:
+        raise ConnectionError(f"the deletion answered {code}: {answer[:300]!r}")
+    connection.close()
+
+
+@contextlib.contextmanager
+def running(command: list[str], kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a scheduler."""
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        process.wait(30)
+
+
+async def scheduled(
+    target: Target, namespace: str, process: subprocess.Popen[bytes], name: str, gangs: bool
+) -> float:
+    """Pods bound per second by a running scheduler."""
+    await asyncio.sleep(SETTLE_S)
+    process.send_signal(signal.SIGSTOP)
+    await prepare(target, namespace, name, gangs)
+
+    async def let_go() -> None:
+        process.send_signal(signal.SIGCONT)
+
+    took = await all_bound(target, namespace, let_go)
+    await asyncio.sleep(SETTLE_S)  # its last events and statuses
+    await clear(target, namespace)
+    return PODS / took
+
+
+async def bare(target: Target, namespace: str, nodes: int) -> float:
+    """Pods bound per second by the bare client."""
+    await prepare(target, namespace, "nobody", gangs=False)
+    took = await all_bound(target, namespace, lambda: bind_all(target, namespace, nodes))
+    await clear(target, namespace)
+    return PODS / took
+
+
+def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
+    """Measure all of them with this number of nodes, in turn; print the ratios of the medians."""
+    target = asyncio.run(Target.of(kubeconfig))
+    theirs = _kube_scheduler(target, kubeconfig, nodes, kube_scheduler)
+    binders: list[float] = []
+    ours: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(TURNS):
+        settle(kubeconfig)
+        binders.append(asyncio.run(bare(target, f"bare-{nodes}-{turn}", nodes)))
+        for gangs, rates in ours.items():
+            settle(kubeconfig)
+            with running([*GANGLINE, "scheduler"], kubeconfig) as process:
+                namespace = f"{'gangs' if gangs else 'alone'}-{nodes}-{turn}"
+                work = scheduled(target, namespace, process, "gangline", gangs)
+                rates.append(asyncio.run(work))
+    binds = median(binders)
+    print(f"{PODS:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
+    print(f"  bare client of {BINDERS} connections: {binds:,.0f} ({_each(binders)})")
+    print(f"  kube-scheduler: {theirs:,.0f}" if theirs else "  kube-scheduler: not there")
+    for gangs, rates in ours.items():
+        rate = median(rates)
+        beside = f", {rate / theirs:.2f} of kube-scheduler" if theirs else ""
+        what = f"in gangs of {GANG}" if gangs else "alone"
+        print(
+            f"  ours, {what}: {rate:,.0f} ({_each(rates)}); "
+            f"{rate / binds:.2f} of the bare client{beside}"
+        )
+    sys.stdout.flush()
+
+
+def _each(rates: list[float]) -> str:
+    return ", ".join(f"{rate:,.0f}" for rate in rates)
+
+
+def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path) -> float | None:
+    """Pods bound per second by kube-scheduler, once; None if it is not available."""
+    if not program.exists():
+        return None
+    # No limits of the client's own, and no lease to wait for.
+    flags = ["--leader-elect=false", "--port=0", "--kube-api-qps=5000", "--kube-api-burst=10000"]
+    with running([str(program), f"--kubeconfig={kubeconfig}", *flags], kubeconfig) as process:
+        work = scheduled(target, f"kube-{nodes}", process, "default-scheduler", False)
+        return asyncio.run(work)
+
+
+def stop_controllers(kubeconfig: Path) -> None:
+    """Stop the controller manager: it would consider nodes without a kubelet lost."""
+    os.kill(int((kubeconfig.parent / "kcm.pid").read_text()), signal.SIGTERM)
+
+
+def main() -> None:
+    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin"))
+    there = 0
+    with real_kubernetes() as kubeconfig:
+        install_definitions(kubeconfig)
+        target = asyncio.run(Target.of(kubeconfig))
+        turns = [f"{n}-{turn}" for n in NODES for turn in range(TURNS)]
+        names = [f"{who}-{turn}" for turn in turns for who in ("bare", "alone", "gangs")]
+        names += [f"kube-{n}" for n in NODES]
+        asyncio.run(open_namespaces(target, names))
+        stop_controllers(kubeconfig)
+        for nodes in NODES:
+            made = [("/api/v1/nodes", node(index)) for index in range(there, nodes)]
+            asyncio.run(create_all(target, made))
+            there = nodes
+            measure(kubeconfig, nodes, binaries / "kube-scheduler")
+
+
+if __name__ == "__main__":
+    main()

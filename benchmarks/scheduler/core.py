@@ -1,0 +1,182 @@
+"""Speed of the scheduler's cycle without an API server: gangs of 8, thousands of nodes.
+
+Times are CPU times of this process, so that other load does not change them.
+"""
+
+import gc
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.convert import pod_info
+from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.types.types import (
+    EPOCH,
+    GroupKey,
+    NodeInfo,
+    NodeName,
+    PlacementConstraints,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+    QueueInfo,
+    Request,
+    shape_of,
+)
+from gangline.scheduler.types.wire import LeanPod, slim_pod
+
+GANG = 8
+GIB = 2**30
+NOW = 1_000.0
+
+
+def amounts(cpu: int, memory: int, gpu: int, pods: int) -> Request:
+    listed = {"cpu": cpu * 1000, "memory": memory * GIB, "nvidia.com/gpu": gpu, "pods": pods}
+    return tuple(sorted(listed.items()))
+
+
+def empty_cluster(nodes: int) -> SchedulerCache:
+    state = SchedulerCache()
+    state.queues["default"] = QueueInfo("default")
+    for index in range(nodes):
+        labels = (("pool", "ab"[index % 2]),)
+        has = amounts(96, 768, 8, 110)
+        state.set_node(NodeInfo(NodeName(f"node-{index:05d}"), has, labels))
+    return state
+
+
+def add_gang(state: SchedulerCache, index: int, priority: int = 0) -> None:
+    """Add a gang of 8; the pod shapes alternate."""
+    key = GroupKey(f"bench/gang-{index}")
+    state.set_group(PodGroupInfo(key, min_member=GANG, created=EPOCH, priority=priority))
+    where = (
+        PlacementConstraints(selector=(("pool", "a"),))
+        if index % 4 == 0
+        else PlacementConstraints()
+    )
+    shape = shape_of(amounts(4 * (index % 3 + 1), 32, (1, 2, 4)[index % 3], 1), where)
+    for member in range(GANG):
+        pod = PodKey(f"{key}-{member}")
+        state.set_pod(PodInfo(pod, pod, shape, group=key, priority=priority))
+
+
+def carry_out(state: SchedulerCache) -> int:
+    decision = run_cycle(state, NOW)
+    for binding in decision.bindings:
+        state.assume(binding.pod, binding.node)
+    return len(decision.bindings)
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def whole_batches() -> None:
+    print("10,000 pods in gangs of 8, decided at once:")
+    for nodes in (500, 1_000, 5_000, 10_000):
+        state = empty_cluster(nodes)
+        for index in range(10_000 // GANG):
+            add_gang(state, index)
+        bound: list[int] = []
+        took = timed(lambda state=state, bound=bound: bound.append(carry_out(state)))
+        print(f"  {nodes:6,} nodes: {took:6.3f} s CPU, {bound[0]:6,} bound, "
+              f"{10_000 / took:8,.0f} pods decided/s")  # fmt: skip
+
+
+def full_cluster(nodes: int = 5_000) -> tuple[SchedulerCache, int]:
+    """Return a cluster on which no further gang fits, and its number of gangs."""
+    state = empty_cluster(nodes)
+    index = 0
+    while True:
+        for _ in range(500):
+            add_gang(state, index)
+            index += 1
+        if carry_out(state) < 500 * GANG:
+            return state, index
+
+
+def single_gangs() -> None:
+    state, count = full_cluster()
+    running = [key for key, members in state.members.items() if next(iter(members.values())).node]
+    print(
+        f"one gang ends on a full cluster of 5,000 nodes, {len(state.pending_members)} gangs wait:"
+    )
+    times = []
+    gc.freeze()  # as the scheduler does when it has read what there is
+    for gone in running[:200]:
+        for pod in list(state.members[gone]):
+            state.remove_pod(pod)
+        state.remove_group(gone)
+        count += 1
+        add_gang(state, count)
+        times.append(timed(lambda: carry_out(state)))
+    gc.unfreeze()
+    middle, late = np.percentile(np.array(times) * 1000, (50, 99))
+    print(f"  decision: p50 {middle:.1f} ms, p99 {late:.1f} ms CPU")
+
+
+def preemption() -> None:
+    state, count = full_cluster(2_950)
+    waiting = list(state.pending_members)
+    for key in waiting:
+        for pod in list(state.members[key]):
+            state.remove_pod(pod)
+        state.remove_group(key)
+    pods = sum(pod.node is not None for pod in state.pods.values())
+    add_gang(state, count + 1, priority=9)
+    evicted: list[int] = []
+    took = [timed(lambda: evicted.append(len(run_cycle(state, NOW).evictions))) for _ in range(5)]
+    middle = float(np.median(took)) * 1000
+    print(f"preemption among {pods:,} running pods: {middle:.0f} ms CPU, {evicted[0]} evicted")
+
+
+def resident_mib() -> float:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found.group(1)) / 1024
+
+
+def memory(nodes: int = 5_000, pods: int = 50_000) -> None:
+    """Keep nodes and running pods in memory, both as decoded objects and as scheduler values."""
+    before = resident_mib()
+    state = empty_cluster(nodes)
+    read = []
+    for index in range(pods):
+        asks = {"requests": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "1"}}
+        metadata = {
+            "name": f"job-{index // GANG}-worker-{index % GANG}",
+            "namespace": "bench",
+            "uid": f"00000000-0000-4000-8000-{index:012d}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {"scheduling.k8s.io/group-name": f"job-{index // GANG}"},
+            "labels": {"app": "training", "index": str(index % GANG)},
+        }
+        spec = {
+            "schedulerName": "gangline",
+            "nodeName": f"node-{index % nodes:05d}",
+            "containers": [{"name": "c", "image": "train:1", "resources": asks}],
+        }
+        text = json.dumps({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+        read.append(slim_pod(msgspec.json.decode(text, type=LeanPod)))
+        state.set_pod(pod_info(read[-1], {}, frozenset({"gangline"})))
+    taken = resident_mib() - before
+    print(f"{nodes:,} nodes and {pods:,} pods, as read and as facts: {taken:.0f} MiB")
+
+
+def main() -> None:
+    memory()
+    whole_batches()
+    single_gangs()
+    preemption()
+
+
+if __name__ == "__main__":
+    main()

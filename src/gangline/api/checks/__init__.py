@@ -1,1 +1,0 @@
-"""Rules that no schema can express: one module per kind, and the rules that kinds share."""

@@ -1,0 +1,4 @@
+"""The kinds of training jobs, one module each; ``kubeflow`` has what they share.
+
+Imports ``api.core`` and ``api.meta``.
+"""

@@ -1,0 +1,280 @@
+"""ElasticJob and ScalePlan: elastic training, with DLRover's fields (``elastic.iml.github.io``).
+
+Includes fields of older DLRover releases. Fields with a default may be omitted. Our own fields are
+``runPolicy`` (deadlines, clean-up, queue, as in the other kinds) and the operator's records in the
+status. There, a *node* is a pod with a number; a recreated replica keeps its rank and gets the next
+number.
+"""
+
+from datetime import datetime
+from typing import Annotated
+
+from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
+from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.objects import Object, Wire
+
+GROUP = "elastic.iml.github.io"
+VERSION = "v1alpha1"
+CONTAINER = "main"
+
+MASTER, LEGACY_MASTER = "dlrover-master", "master"
+WORKER, PS, CHIEF, EVALUATOR = "worker", "ps", "chief", "evaluator"
+TRAINING_ROLES = (CHIEF, WORKER, PS, EVALUATOR)
+"""The roles that train; the leading role first."""
+ROLES = (MASTER, LEGACY_MASTER, *TRAINING_ROLES)
+
+ALLREDUCE, PARAMETER_SERVER = "AllreduceStrategy", "ParameterServerStrategy"
+CUSTOM, LOCAL = "CustomStrategy", "Local"
+STRATEGIES = (ALLREDUCE, PARAMETER_SERVER, CUSTOM, LOCAL)
+MANUAL_MODES = ("manual", "manunal")
+"""Upstream's constant has the second spelling."""
+MODES = (*MANUAL_MODES, "single-job", "cluster")
+
+NODES_ANNOTATION = "gangline.dev/nodes"
+"""On a job: ``MIN:MAX`` workers, if ``--nnodes`` cannot be read from the command."""
+PENDING_TIMEOUT_ANNOTATION = "pending_timeout"
+"""On a job, as in DLRover: ``restartTimeout`` of roles that do not set it."""
+PENDING_STRATEGY_ANNOTATION = "pending_fail_strategy"
+"""On a job: whether pods may be pending without limit: -1 or 0, yes; 1, while enough others run; 2,
+no.
+"""
+ELASTIC_MODE_ANNOTATION = "training_elastic_mode"
+"""On a job: passed to pods as ``DLROVER_TRAINING_ELASTIC_MODE``."""
+PENDING_STRATEGIES = ("-1", "0", "1", "2")
+IGNORED_ANNOTATIONS = {
+    "service_type": "agents and master speak a protocol of their own",
+    "pre_check_ops": "pods of a gang start together, and --network-check checks the nodes",
+    "pre_check_bypass": "pods of a gang start together, and --network-check checks the nodes",
+    "enable_dashboard": "the job is shown by gangline get and gangline dashboard",
+    "dashboard_port": "the job is shown by gangline get and gangline dashboard",
+}
+"""Arguments of DLRover's master that jobs carry as annotations, and why they have no effect here.
+"""
+SCALE_TYPE_LABEL = "scale-type"
+"""On a plan: ``manual`` (or unset) if a person created it, ``auto`` if a program did."""
+AUTO = "auto"
+
+HIGH, LOW = "high", "low"
+PHASE_SUCCEEDED, PHASE_FAILED = "Succeeded", "Failed"
+
+
+def master_name(job: str) -> str:
+    """Return the name of the master's service, account and journal."""
+    return f"elasticjob-{job}-{MASTER}"
+
+
+class ElasticReplicaSpec(Wire):
+    """The pods of one role."""
+
+    replicas: Annotated[int | None, field_doc("How many pods; 1 when not given.", minimum=0)] = None
+    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
+    restart_policy: Annotated[
+        str | None,
+        field_doc(
+            "Failures after which a pod is recreated: all of them under Always and OnFailure, "
+            "otherwise those that a restart can help. The template's policy is the default.",
+            values=("Always", "OnFailure", "Never", "ExitCode"),
+        ),
+    ] = None
+    restart_count: Annotated[
+        int | None,
+        field_doc(
+            "How often each rank may be recreated after a failure; 3 if not given.", minimum=0
+        ),
+    ] = None
+    restart_timeout: Annotated[
+        int | None,
+        field_doc("Seconds a pod may be pending while too few others run.", minimum=0),
+    ] = None
+    auto_scale: Annotated[
+        bool | None,
+        field_doc("False excludes this role from plans of programs (scale-type: auto)."),
+    ] = None
+    priority: Annotated[
+        str | None,
+        field_doc("A priority class; 0.5 gives half of the pods the class high, the others low."),
+    ] = None
+    critical_nodes: Annotated[
+        str | None,
+        field_doc(
+            "Ranks without which the job fails: all, none, or RANK:RESTARTS,…; if not given, "
+            "worker 0 of a job with parameter servers."
+        ),
+    ] = None
+    batch_scheduler: Annotated[str | None, field_doc("Upstream's; not read.")] = None
+
+
+class EnvVariable(Wire):
+    """An environment variable of all pods."""
+
+    name: Annotated[str, field_doc("Name; the key of the map when not given.")] = ""
+    value: Annotated[str, field_doc("Value.")] = ""
+    value_from: Annotated[FreeForm, field_doc("Where the value comes from.")] = {}
+
+
+class ElasticJobSpec(Wire):
+    """The desired state of an ElasticJob."""
+
+    distribution_strategy: Annotated[
+        str | None,
+        field_doc(
+            "How replicas train together: AllreduceStrategy, ParameterServerStrategy (when not "
+            "given), CustomStrategy or Local.",
+            values=("", *STRATEGIES),
+        ),
+    ] = None
+    optimize_mode: Annotated[
+        str | None,
+        field_doc(
+            "Whether programs may change the resources of the job: not under manual.",
+            values=("", *MODES),
+        ),
+    ] = None
+    replica_specs: Annotated[
+        dict[str, ElasticReplicaSpec],
+        field_doc(
+            "Pods by role: worker, ps, chief, evaluator; dlrover-master for the master.",
+            required=True,
+        ),
+    ] = {}
+    resource_limits: Annotated[
+        ResourceList,
+        field_doc("Limit for the requests of all pods, also after plans and memory increases."),
+    ] = {}
+    envs: Annotated[dict[str, EnvVariable], field_doc("Variables of all pods.")] = {}
+    suspend: Annotated[
+        bool | None,
+        field_doc("True deletes the pods and suspends the job until it is false again."),
+    ] = None
+    suspended: Annotated[bool | None, field_doc("Older spelling of suspend.")] = None
+    brain_service: Annotated[str, field_doc("Passed to the master.")] = ""
+    enable_elastic_scheduling: Annotated[bool | None, field_doc("Older; not read.")] = None
+    enable_dynamic_sharding: Annotated[bool | None, field_doc("Older; not read.")] = None
+    run_policy: Annotated[
+        RunPolicy,
+        field_doc("Run policy of the job. Its cleanPodPolicy is Running when not given."),
+    ] = RunPolicy()
+
+
+class NodeRecord(Wire):
+    """The operator's record of one rank."""
+
+    id: Annotated[int, field_doc("Number of its pod.")] = 0
+    relaunches: Annotated[int, field_doc("How often it was recreated, for any reason.")] = 0
+    failures: Annotated[
+        int, field_doc("How often it was recreated after a failure: limited by restartCount.")
+    ] = 0
+    memory: Annotated[str, field_doc("Memory request since it ran out of memory.")] = ""
+    resources: Annotated[ResourceList, field_doc("Resources set by a plan.")] = {}
+
+
+class RoleRecord(Wire):
+    """The operator's record of one role."""
+
+    first: Annotated[int, field_doc("Unlisted ranks below this one have their rank as number.")] = 0
+    next_id: Annotated[int, field_doc("Number of the next pod.")] = 0
+    nodes: Annotated[
+        dict[str, NodeRecord], field_doc("Ranks that were recreated or changed, by rank.")
+    ] = {}
+    made: Annotated[str, field_doc("Ranks whose current pod has been observed, such as 0,2-4.")] = (
+        ""
+    )
+    replicas: Annotated[int | None, field_doc("Replicas set by the last plan.")] = None
+    over: Annotated[int | None, field_doc("Replicas in the specification at that time.")] = None
+    absent: Annotated[str, field_doc("Ranks removed by a plan.")] = ""
+    leaving: Annotated[
+        str, field_doc("Ranks that still ran when the first had succeeded: they are not replaced.")
+    ] = ""
+    resources: Annotated[ResourceList, field_doc("Resources of new pods, set by a plan.")] = {}
+
+
+class NodeFaults(Wire):
+    """Failures of the job's pods on one node of the cluster."""
+
+    failures: Annotated[int, field_doc("Number of failures.")] = 0
+    faults: Annotated[int, field_doc("Number of failures caused by the node.")] = 0
+
+
+class ElasticJobRecord(JobStatus):
+    """The part of the status that the operator reads back."""
+
+    roles: Annotated[dict[str, RoleRecord], field_doc("Numbers and sizes by role.")] = {}
+    node_faults: Annotated[
+        dict[str, NodeFaults], field_doc("Nodes of the cluster on which pods failed.")
+    ] = {}
+    scale_plan: Annotated[str, field_doc("Plan that was executed last.")] = ""
+    scale_plan_uid: Annotated[str, field_doc("Unique id of that plan.")] = ""
+    ps_hosts: Annotated[list[str], field_doc("Addresses of parameter servers, set by a plan.")] = []
+
+
+class ElasticJobStatus(ElasticJobRecord):
+    """The observed state of an ElasticJob."""
+
+    phase: Annotated[
+        str, field_doc("Created, Pending, Running, Suspended, Succeeded or Failed.")
+    ] = ""
+
+
+class ElasticJob(Object):
+    """An elastic training job with a master."""
+
+    spec: Annotated[ElasticJobSpec, field_doc("Desired state.", required=True)] = ElasticJobSpec()
+    status: Annotated[ElasticJobStatus, field_doc("Observed state; written by the operator.")] = (
+        ElasticJobStatus()
+    )
+
+
+class RoleScale(Wire):
+    """The size of a role."""
+
+    replicas: Annotated[int | None, field_doc("How many pods.", minimum=0)] = None
+    resource: Annotated[ResourceList, field_doc("Requests of each new pod.")] = {}
+
+
+class PodMeta(Wire):
+    """One pod of a plan."""
+
+    name: Annotated[str, field_doc("Its name.")] = ""
+    id: Annotated[int | None, field_doc("Its number.", minimum=0)] = None
+    type: Annotated[str, field_doc("Its role; worker when not given.")] = ""
+    rank_index: Annotated[int | None, field_doc("Its rank.", minimum=0)] = None
+    service: Annotated[str, field_doc("Upstream's; not read.")] = ""
+    resource: Annotated[ResourceList, field_doc("Requests of the pod.")] = {}
+
+
+class ScalePlanSpec(Wire):
+    """The changes to a running job."""
+
+    owner_job: Annotated[str, field_doc("Name of the ElasticJob.", required=True)] = ""
+    replica_resource_specs: Annotated[
+        dict[str, RoleScale], field_doc("Number and resources of pods by role.")
+    ] = {}
+    create_pods: Annotated[list[PodMeta], field_doc("Pods to add.")] = []
+    remove_pods: Annotated[list[PodMeta], field_doc("Pods to remove.")] = []
+    migrate_pods: Annotated[
+        list[PodMeta], field_doc("Pods to replace by others, with these resources.")
+    ] = []
+    ps_hosts: Annotated[list[str], field_doc("Addresses of parameter servers, in order.")] = []
+
+
+class ScalePlanStatus(Wire):
+    """The progress of a plan."""
+
+    phase: Annotated[str, field_doc("Pending, Scaling, Succeeded or Failed.")] = ""
+    create_time: Annotated[datetime | None, field_doc("Time of the first attempt.")] = None
+    finish_time: Annotated[datetime | None, field_doc("Time when it was executed or failed.")] = (
+        None
+    )
+    message: Annotated[str, field_doc("Why it is pending or has failed.")] = ""
+
+
+class ScalePlan(Object):
+    """A change of the size of an ElasticJob, executed once."""
+
+    spec: Annotated[ScalePlanSpec, field_doc("Changes to the job.", required=True)] = (
+        ScalePlanSpec()
+    )
+    status: Annotated[ScalePlanStatus, field_doc("Observed state; written by the operator.")] = (
+        ScalePlanStatus()
+    )

@@ -1,0 +1,219 @@
+"""Training jobs with the names of Kubeflow's training operator: the common parts, and PyTorchJob.
+
+The run policy, replica specs and job status serve every kind of the group ``kubeflow.org``; a
+further kind adds only its own struct. Pod templates stay plain data as the user wrote them: pods
+are made from that data, so that fields unknown to this version are not lost.
+"""
+
+from datetime import datetime
+from typing import Annotated
+
+from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.objects import Condition, LabelSelector, Object, Wire
+
+GROUP = "kubeflow.org"
+VERSION = "v1"
+MANAGED_BY_US = "kubeflow.org/training-operator"
+MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
+RESTART_ANNOTATION = "gangline.dev/restart"
+"""On a job: ``gang`` restarts all replicas together if one fails."""
+RESIZE_ANNOTATION = "gangline.dev/resize"
+"""On a job: ``restart`` restarts all replicas together if their number changes."""
+SHARED_MEMORY_ANNOTATION = "gangline.dev/shared-memory"
+"""On a job: memory at /dev/shm for the main container: ``true``, ``false`` or a quantity."""
+
+
+class SchedulingPolicy(Wire):
+    """Settings for the gang scheduler."""
+
+    min_available: Annotated[
+        int | None,
+        field_doc("Pods that must fit together; all of them when not given.", minimum=0),
+    ] = None
+    queue: Annotated[str, field_doc("Queue of the job; default when not given.")] = ""
+    min_resources: Annotated[
+        ResourceList | None,
+        field_doc("Resources that must be free; computed from the pods when not given."),
+    ] = None
+    priority_class: Annotated[str, field_doc("Priority class of the gang.")] = ""
+    schedule_timeout_seconds: Annotated[
+        int | None, field_doc("Maximum seconds until the gang is placed.", minimum=0)
+    ] = None
+
+
+class RunPolicy(Wire):
+    """How a job runs and what happens when it ends."""
+
+    clean_pod_policy: Annotated[
+        str | None,
+        field_doc(
+            "Pods that are deleted when the job ends: None (when not given) of them, Running those "
+            "that still run, All of them.",
+            values=("All", "Running", "None"),
+        ),
+    ] = None
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        field_doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
+    ] = None
+    active_deadline_seconds: Annotated[
+        int | None,
+        field_doc("Seconds from its start until an unfinished job fails.", minimum=1),
+    ] = None
+    backoff_limit: Annotated[
+        int | None,
+        field_doc("Restarts until the job fails; no limit when not given.", minimum=0),
+    ] = None
+    scheduling_policy: Annotated[
+        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
+    ] = None
+    suspend: Annotated[
+        bool | None,
+        field_doc(
+            "True deletes the pods and suspends the job until it is false again.", default=False
+        ),
+    ] = None
+    managed_by: Annotated[
+        str | None,
+        field_doc(
+            "Controller that runs the job; cannot be changed.",
+            values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
+        ),
+    ] = None
+
+
+class ReplicaSpec(Wire):
+    """The pods of one role."""
+
+    replicas: Annotated[int | None, field_doc("How many pods; 1 when not given.", minimum=0)] = None
+    template: Annotated[FreeForm, field_doc("Template of the pods.", shape=PodTemplateSpec)] = {}
+    restart_policy: Annotated[
+        str | None,
+        field_doc(
+            "When a failed pod is recreated. ExitCode: only after exit codes of 128 and above. "
+            "Takes precedence over the template's.",
+            values=("Always", "OnFailure", "Never", "ExitCode"),
+        ),
+    ] = None
+
+
+class ReplicaStatus(Wire):
+    """Numbers of pods of one role."""
+
+    active: Annotated[int, field_doc("Pods that are pending or running.")] = 0
+    succeeded: Annotated[int, field_doc("Pods that succeeded.")] = 0
+    failed: Annotated[int, field_doc("Pods that failed.")] = 0
+    label_selector: Annotated[LabelSelector | None, field_doc("Old form of selector.")] = None
+    selector: Annotated[
+        str, field_doc("Label selector of the pods, for the scale subresource.")
+    ] = ""
+    completed_indexes: Annotated[
+        str, field_doc("Replicas that succeeded and are not recreated, such as 0,2-4.")
+    ] = ""
+
+
+class RestartRecord(Wire):
+    """The restarts of a job. The record outlives pods and operator, so limits keep counting."""
+
+    total: Annotated[
+        int, field_doc("Restarts so far, of containers and by new pods.", minimum=0)
+    ] = 0
+    pods: Annotated[
+        dict[str, int], field_doc("Of these, restarts by pods that still exist, by their uid.")
+    ] = {}
+    generation: Annotated[
+        int, field_doc("How often all replicas were restarted together.", minimum=0)
+    ] = 0
+    bursts: Annotated[
+        int, field_doc("Groups of failures in short succession; they delay replacement.", minimum=0)
+    ] = 0
+    burst_start: Annotated[datetime | None, field_doc("Start of the latest of these groups.")] = (
+        None
+    )
+
+
+class JobStatus(Wire):
+    """The observed state of a job."""
+
+    conditions: Annotated[
+        list[Condition],
+        field_doc(
+            "Created, Running, Restarting, Suspended, Succeeded, Failed. The last entry changed "
+            "last."
+        ),
+    ] = []
+    replica_statuses: Annotated[dict[str, ReplicaStatus], field_doc("Pods counted by role.")] = {}
+    start_time: Annotated[datetime | None, field_doc("When the job started (or resumed).")] = None
+    completion_time: Annotated[datetime | None, field_doc("When the job ended.")] = None
+    last_reconcile_time: Annotated[
+        datetime | None, field_doc("Time of the last reconciliation.")
+    ] = None
+    restarts: Annotated[RestartRecord, field_doc("Restarts of the job.")] = RestartRecord()
+
+
+class RendezvousSetting(Wire):
+    """One setting of the rendezvous."""
+
+    key: Annotated[str, field_doc("Name of the setting.")] = ""
+    value: Annotated[str, field_doc("Value of the setting.")] = ""
+
+
+class ElasticPolicy(Wire):
+    """How many workers a job may have, and how they meet."""
+
+    min_replicas: Annotated[
+        int | None,
+        field_doc(
+            "Fewest workers; maxReplicas, else the number of workers, if not given.", minimum=1
+        ),
+    ] = None
+    max_replicas: Annotated[
+        int | None,
+        field_doc(
+            "Most workers; minReplicas, else the number of workers, if not given.", minimum=1
+        ),
+    ] = None
+    rdzv_backend: Annotated[
+        str | None,
+        field_doc("Rendezvous backend; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
+    ] = None
+    rdzv_port: Annotated[
+        int | None,
+        field_doc("Port of the rendezvous; the worker's if not given.", minimum=1, maximum=65535),
+    ] = None
+    rdzv_host: Annotated[str | None, field_doc("Host of the rendezvous; else worker 0.")] = None
+    rdzv_id: Annotated[str | None, field_doc("Id of the rendezvous.")] = None
+    rdzv_conf: Annotated[list[RendezvousSetting], field_doc("Further settings.")] = []
+    standalone: Annotated[bool | None, field_doc("Rendezvous within one pod.")] = None
+    n_proc_per_node: Annotated[int | None, field_doc("Old form of nprocPerNode.", minimum=1)] = None
+    max_restarts: Annotated[
+        int | None, field_doc("Restarts of the workers within their pods.", minimum=0)
+    ] = None
+    metrics: Annotated[list[FreeForm], field_doc("Metrics to scale by (autoscaling/v2).")] = []
+
+
+class PyTorchJobSpec(Wire):
+    """The desired state of a PyTorchJob."""
+
+    run_policy: Annotated[RunPolicy, field_doc("Run policy of the job.")] = RunPolicy()
+    pytorch_replica_specs: Annotated[
+        dict[str, ReplicaSpec],
+        field_doc("Pods by role: Master (at most one pod) and Worker.", required=True),
+    ] = {}
+    nproc_per_node: Annotated[
+        str | None,
+        field_doc("Processes in each pod: a number, auto (when not given), cpu or gpu."),
+    ] = None
+    elastic_policy: Annotated[
+        ElasticPolicy | None, field_doc("If given, the number of workers may change while it runs.")
+    ] = None
+
+
+class PyTorchJob(Object):
+    """A distributed PyTorch training job."""
+
+    spec: Annotated[PyTorchJobSpec, field_doc("Desired state.", required=True)] = PyTorchJobSpec()
+    status: Annotated[JobStatus, field_doc("Observed state; written by the operator.")] = (
+        JobStatus()
+    )

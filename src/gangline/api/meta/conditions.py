@@ -1,0 +1,91 @@
+"""Status conditions, updated by the rules of Kubernetes.
+
+``lastTransitionTime`` changes only with the status of a condition, not with its reason or message.
+If nothing changes, the list stays equal, so that the caller can skip the write.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from gangline.api.meta.objects import Condition
+
+TRUE = "True"
+FALSE = "False"
+UNKNOWN = "Unknown"
+MAX_MESSAGE_LENGTH = 32768
+
+
+class TypedCondition(Protocol):
+    """The part of a condition that is read here: informers may decode less than the full type."""
+
+    @property
+    def type(self) -> str:
+        """Type of the condition."""
+
+    @property
+    def status(self) -> str:
+        """True, False or Unknown."""
+
+
+C = TypeVar("C", bound=TypedCondition)
+
+
+def find_condition(conditions: Sequence[C], type_: str) -> C | None:
+    for each in conditions:
+        if each.type == type_:
+            return each
+    return None
+
+
+def is_condition_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
+    found = find_condition(conditions, type_)
+    return found is not None and found.status == TRUE
+
+
+def set_condition(
+    conditions: Sequence[Condition], condition: Condition, now: datetime
+) -> list[Condition]:
+    """Replace the condition of the same type, or append it.
+
+    Returns a list equal to ``conditions`` if nothing has changed.
+    """
+    condition = _with_short_message(condition)
+    old = find_condition(conditions, condition.type)
+    if old is None:
+        return [
+            *conditions,
+            _with_transition_time(condition, condition.last_transition_time or now),
+        ]
+    if _is_equal(old, condition):
+        return list(conditions)
+    since = old.last_transition_time
+    if old.status != condition.status:
+        since = condition.last_transition_time or now
+    new = _with_transition_time(condition, since)
+    return [new if each is old else each for each in conditions]
+
+
+def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:
+    return [each for each in conditions if each.type != type_]
+
+
+def _is_equal(old: Condition, new: Condition) -> bool:
+    return (old.status, old.reason, old.message, old.observed_generation) == (
+        new.status,
+        new.reason,
+        new.message,
+        new.observed_generation,
+    )
+
+
+def _with_transition_time(condition: Condition, since: datetime | None) -> Condition:
+    return msgspec.structs.replace(condition, last_transition_time=since)
+
+
+def _with_short_message(condition: Condition) -> Condition:
+    if len(condition.message) <= MAX_MESSAGE_LENGTH:
+        return condition
+    return msgspec.structs.replace(condition, message=condition.message[:MAX_MESSAGE_LENGTH])

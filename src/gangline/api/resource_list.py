@@ -1,0 +1,211 @@
+"""Resource arithmetic: requests of pods, sums, shortages.
+
+Inside Gangline an amount is an integer: thousandths for cpu, whole units (bytes, devices) for
+everything else. One pair of functions here converts from and to wire quantities.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from gangline.api.meta.field_doc import ResourceList
+from gangline.api.quantity import Quantity, QuantityFormat, parse_quantity
+
+CPU = "cpu"
+MEMORY = "memory"
+EPHEMERAL_STORAGE = "ephemeral-storage"
+PODS = "pods"
+GPU = "nvidia.com/gpu"
+
+ResourceAmounts = dict[str, int]
+"""Thousandths of cpu, whole units of everything else, by resource name."""
+
+
+class HasRequirements(Protocol):
+    """The part of ResourceRequirements that is read here: informers may decode less than the full
+    type.
+    """
+
+    @property
+    def requests(self) -> Mapping[str, str | int | float]:
+        """Reserved quantities."""
+
+    @property
+    def limits(self) -> Mapping[str, str | int | float]:
+        """Maximum quantities; also reserved if nothing is requested."""
+
+
+class HasContainerResources(Protocol):
+    """The part of a container that is read here."""
+
+    @property
+    def resources(self) -> HasRequirements:
+        """Requests and limits."""
+
+    @property
+    def restart_policy(self) -> str:
+        """``Always`` makes an init container a sidecar."""
+
+
+class HasPodRequests(Protocol):
+    """The part of a pod specification that is read here."""
+
+    @property
+    def containers(self) -> Sequence[HasContainerResources]:
+        """Containers, which run concurrently."""
+
+    @property
+    def init_containers(self) -> Sequence[HasContainerResources]:
+        """Init containers, which run one after the other."""
+
+    @property
+    def overhead(self) -> Mapping[str, str | int | float]:
+        """Resources of the sandbox."""
+
+    @property
+    def resources(self) -> HasRequirements | None:
+        """Requests and limits of the pod as a unit; None if only containers have them."""
+
+
+_POD_LEVEL_RESOURCES = (CPU, MEMORY, "hugepages-")
+
+
+def parse_resource(resource: str, written: str | int | float) -> int:
+    """Parse a quantity of one resource, rounded up.
+
+    Raises:
+        QuantityError: the text is not a quantity.
+    """
+    quantity = parse_quantity(written)
+    return quantity.milli if resource == CPU else quantity.value
+
+
+def parse_resources(written: Mapping[str, str | int | float]) -> ResourceAmounts:
+    """Parse a resource list from its wire form.
+
+    Raises:
+        QuantityError: one of the values is not a quantity.
+    """
+    return {name: parse_resource(name, quantity) for name, quantity in written.items()}
+
+
+def format_resource(resource: str, count: int) -> str:
+    """Format an amount of one resource for the wire, in the customary unit."""
+    if resource == CPU:
+        return str(Quantity(count * 10**6))
+    binary = resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-")
+    return str(Quantity(count * 10**9, QuantityFormat.BINARY if binary else QuantityFormat.DECIMAL))
+
+
+def format_resources(counts: Mapping[str, int]) -> ResourceList:
+    return {name: format_resource(name, count) for name, count in counts.items()}
+
+
+def sum_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
+    """Add lists, resource by resource."""
+    result: ResourceAmounts = {}
+    for each in lists:
+        for name, count in each.items():
+            result[name] = result.get(name, 0) + count
+    return result
+
+
+def scale_resources(counts: Mapping[str, int], factor: int) -> ResourceAmounts:
+    """Multiply a list, for example by a number of replicas."""
+    return {name: count * factor for name, count in counts.items()}
+
+
+def subtract_resources(counts: Mapping[str, int], taken: Mapping[str, int]) -> ResourceAmounts:
+    """Subtract; the result is negative where more was taken than there is."""
+    names = counts.keys() | taken.keys()
+    return {name: counts.get(name, 0) - taken.get(name, 0) for name in sorted(names)}
+
+
+def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
+    result: ResourceAmounts = {}
+    for each in lists:
+        for name, count in each.items():
+            result[name] = max(result.get(name, 0), count)
+    return result
+
+
+def missing_resources(wanted: Mapping[str, int], free: Mapping[str, int]) -> ResourceAmounts:
+    """Return what is missing for ``wanted`` to fit into ``free``; empty if it fits."""
+    return {
+        name: count - free.get(name, 0)
+        for name, count in wanted.items()
+        if count > 0 and count > free.get(name, 0)
+    }
+
+
+def container_request(resources: HasRequirements) -> ResourceAmounts:
+    """Return what is reserved for a container: its requests, and its limits where it has none.
+
+    Raises:
+        QuantityError: a quantity cannot be parsed.
+    """
+    return parse_resources({**resources.limits, **resources.requests})
+
+
+def pod_request(spec: HasPodRequests) -> ResourceAmounts:
+    """Return what is reserved for a pod.
+
+    Init containers run one after the other, so the largest counts. Sidecars (init containers with
+    ``restartPolicy: Always``) count from their start on. The sandbox's overhead is added. Pod-level
+    resources replace the sum of the containers.
+
+    Raises:
+        QuantityError: a quantity cannot be parsed.
+    """
+    sidecars: ResourceAmounts = {}
+    peaks: list[ResourceAmounts] = []
+    for container in spec.init_containers:
+        own = _container_request(container)
+        if container.restart_policy == "Always":
+            sidecars = sum_resources((sidecars, own))
+            peaks.append(sidecars)
+        else:
+            peaks.append(sum_resources((sidecars, own)))
+    running = sum_resources(
+        (sidecars, *(_container_request(container) for container in spec.containers))
+    )
+    needed = max_resources((running, *peaks))
+    if spec.resources:
+        needed |= {
+            name: count
+            for name, count in container_request(spec.resources).items()
+            if name.startswith(_POD_LEVEL_RESOURCES)
+        }
+    return sum_resources((needed, parse_resources(spec.overhead)))
+
+
+def pod_request_for(spec: HasPodRequests, resource: str) -> int:
+    """Return one resource of ``pod_request``, at a fraction of the cost.
+
+    Raises:
+        QuantityError: a quantity of the resource cannot be parsed.
+    """
+    sidecars = peak = 0
+    for container in spec.init_containers:
+        own = _amount_of(container.resources, resource)
+        peak = max(peak, sidecars + own)
+        if container.restart_policy == "Always":
+            sidecars += own
+    running = sidecars + sum(_amount_of(each.resources, resource) for each in spec.containers)
+    needed = max(running, peak)
+    if spec.resources and resource.startswith(_POD_LEVEL_RESOURCES):
+        whole = spec.resources
+        if resource in whole.requests or resource in whole.limits:
+            needed = _amount_of(whole, resource)
+    overhead = spec.overhead.get(resource)
+    return needed if overhead is None else needed + parse_resource(resource, overhead)
+
+
+def _amount_of(resources: HasRequirements, resource: str) -> int:
+    written = resources.requests.get(resource)
+    if written is None:
+        written = resources.limits.get(resource)
+    return 0 if written is None else parse_resource(resource, written)
+
+
+def _container_request(container: HasContainerResources) -> ResourceAmounts:
+    return container_request(container.resources)

@@ -1,0 +1,5 @@
+"""Schemas made from structs (``openapi``), and manifests checked against them (``check``).
+
+``field_error`` is the common form of an error in a manifest. Imports ``api.meta`` and
+``api.names``.
+"""

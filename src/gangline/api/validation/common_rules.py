@@ -1,0 +1,227 @@
+"""Rules that all kinds of jobs share: names, roles, templates, run policy.
+
+Every function yields all errors that it finds, each with the path of its field. The module of a
+kind combines them.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Protocol
+
+import msgspec
+
+from gangline.api import names
+from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.jobs.kubeflow import (
+    RESIZE_ANNOTATION,
+    RESTART_ANNOTATION,
+    SHARED_MEMORY_ANNOTATION,
+    ReplicaSpec,
+    RunPolicy,
+    SchedulingPolicy,
+)
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.quantity import QuantityError, parse_quantity
+from gangline.api.schema.field_error import FieldError, child_path, name_errors
+from gangline.api.validation.pod_template import validate_pod_template
+
+MAX_JOB_REPLICAS = 5000
+"""A job with more pods than this is refused as a probable typing error."""
+
+_RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
+
+_SWITCH_ANNOTATIONS = {RESTART_ANNOTATION: "gang", RESIZE_ANNOTATION: "restart"}
+
+RoleSpecs = dict[str, ReplicaSpec]
+
+
+class HasRunPolicy(Protocol):
+    """The specification of a kind that has a run policy."""
+
+    @property
+    def run_policy(self) -> RunPolicy: ...
+
+
+class JobWithRunPolicy(Protocol):
+    """A job of a kind that has a run policy."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+    @property
+    def spec(self) -> HasRunPolicy: ...
+
+
+def job_name_errors(meta: ObjectMeta, roles: RoleSpecs) -> Iterator[FieldError]:
+    """The names of the job's pods and services must be valid, not only its own."""
+    replicas = {role: replica_count(replica) for role, replica in roles.items()}
+    if meta.name:
+        yield from name_errors(
+            "metadata.name", meta.name, names.validate_job_name(meta.name, replicas)
+        )
+    elif meta.generate_name:
+        name = meta.generate_name.rstrip("-") + _RANDOM_SUFFIX
+        complaint = names.validate_job_name(name, replicas)
+        yield from name_errors("metadata.generateName", meta.generate_name, complaint)
+    else:
+        yield FieldError("metadata.name", None, "is missing", "give the job a name")
+
+
+def annotation_errors(meta: ObjectMeta) -> Iterator[FieldError]:
+    for key, value in _SWITCH_ANNOTATIONS.items():
+        given = meta.annotations.get(key)
+        if given not in (None, value):
+            where = child_path("metadata.annotations", key)
+            yield FieldError(where, given, "is not an allowed value", f"give {value!r}")
+    memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
+    if memory not in (None, "true", "false") and not _is_positive_quantity(memory):
+        where = child_path("metadata.annotations", SHARED_MEMORY_ANNOTATION)
+        remedy = "give 'true', 'false' or a quantity, such as '8Gi'"
+        yield FieldError(where, memory, "is not an allowed value", remedy)
+
+
+def _is_positive_quantity(amount: str) -> bool:
+    try:
+        return parse_quantity(amount).nano > 0
+    except QuantityError:
+        return False
+
+
+def read_roles(
+    specs: Mapping[str, ReplicaSpec], known: tuple[str, ...], path: str
+) -> tuple[RoleSpecs, list[FieldError]]:
+    """Return the replica specs by the canonical spelling of their role, and the errors in the
+    spelling.
+    """
+    spelt = {role.lower(): role for role in known}
+    roles: RoleSpecs = {}
+    errors: list[FieldError] = []
+    for key, replica in specs.items():
+        role = spelt.get(key.lower())
+        if role is None:
+            close = get_close_matches(key.lower(), spelt, n=1, cutoff=0.5)
+            remedy = f"did you mean {spelt[close[0]]!r}?" if close else f"use {' or '.join(known)}"
+            errors.append(FieldError(child_path(path, key), None, "is not a role", remedy))
+        elif role in roles:
+            problem, remedy = f"is another spelling of {role!r}, which is given too", "give it once"
+            errors.append(FieldError(child_path(path, key), None, problem, remedy))
+        else:
+            roles[role] = replica
+    if not specs:
+        errors.append(FieldError(path, None, "is missing", f"give {' or '.join(known)}"))
+    return roles, errors
+
+
+def conversion_error(error: msgspec.ValidationError, path: str) -> FieldError:
+    """Convert a msgspec error about something that the schema does not cover, such as an invalid
+    date.
+    """
+    problem, _, place = str(error).partition(" - at `$")
+    return FieldError(f"{path}{place.rstrip('`')}".lstrip("."), None, problem)
+
+
+def job_size_errors(roles: RoleSpecs, path: str) -> Iterator[FieldError]:
+    counts = {role: replica_count(replica) for role, replica in roles.items()}
+    total = sum(counts.values())
+    if counts and not total:
+        remedy = "give at least 1; to suspend a job, set spec.runPolicy.suspend"
+        where = f"{path}.{list(counts)[-1]}.replicas"
+        yield FieldError(where, 0, "makes a job without pods", remedy)
+    if total > MAX_JOB_REPLICAS:
+        largest = max(counts, key=lambda role: counts[role])
+        problem = f"makes a job of {total} pods"
+        remedy = f"a job has at most {MAX_JOB_REPLICAS}"
+        yield FieldError(f"{path}.{largest}.replicas", counts[largest], problem, remedy)
+
+
+def kubeflow_job_errors(
+    job: JobWithRunPolicy,
+    specs: Mapping[str, ReplicaSpec],
+    known: tuple[str, ...],
+    path: str,
+    container: str,
+) -> Iterator[FieldError]:
+    """Check what all kinds with replica specs and a run policy share.
+
+    Args:
+        job: the job.
+        specs: its replica specs, by role as the user spelt it.
+        known: the kind's roles.
+        path: where the replica specs are: ``spec.tfReplicaSpecs``.
+        container: the name of the main container; empty if it may have any name.
+    """
+    roles, errors = read_roles(specs, known, path)
+    yield from job_name_errors(job.metadata, roles)
+    yield from annotation_errors(job.metadata)
+    yield from errors
+    for key, replica in specs.items():
+        yield from template_errors(replica, f"{child_path(path, key)}.template", container)
+    total = sum(replica_count(replica) for replica in roles.values())
+    yield from run_policy_errors(job.spec.run_policy, total)
+
+
+def replica_count(replica: ReplicaSpec) -> int:
+    return 1 if replica.replicas is None else max(0, replica.replicas)
+
+
+def template_errors(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
+    """Check a pod template. If ``container`` is set, one of its containers must have that name."""
+    try:
+        found = msgspec.convert(replica.template, PodTemplateSpec)
+    except msgspec.ValidationError as error:
+        yield conversion_error(error, path)
+        return
+    yield from validate_pod_template(found, path)
+    given = [each.name for each in found.spec.containers]
+    if container and given and container not in given:
+        where = f"{path}.spec.containers"
+        remedy = f"name the main container {container!r}"
+        yield FieldError(where, given, f"has no container {container!r}", remedy)
+
+
+def run_policy_errors(policy: RunPolicy, total: int) -> Iterator[FieldError]:
+    """Check the run policy of a job of ``total`` pods."""
+    if policy.scheduling_policy is not None:
+        path = "spec.runPolicy.schedulingPolicy"
+        yield from scheduling_policy_errors(policy.scheduling_policy, total, path)
+
+
+def scheduling_policy_errors(
+    policy: SchedulingPolicy, total: int, path: str
+) -> Iterator[FieldError]:
+    """Check the scheduling policy of a job of ``total`` pods."""
+    if total and (policy.min_available or 0) > total:
+        problem = f"is more than the {total} pods of the job"
+        yield FieldError(
+            f"{path}.minAvailable", policy.min_available, problem, f"give at most {total}"
+        )
+    if policy.queue:
+        yield from name_errors(
+            f"{path}.queue", policy.queue, names.validate_dns_subdomain(policy.queue)
+        )
+    if policy.priority_class:
+        complaint = names.validate_dns_subdomain(policy.priority_class)
+        yield from name_errors(f"{path}.priorityClass", policy.priority_class, complaint)
+    for name, written in (policy.min_resources or {}).items():
+        yield from quantity_errors(child_path(f"{path}.minResources", name), written)
+
+
+def quantity_errors(path: str, written: str | int | float) -> Iterator[FieldError]:
+    """Check that the amount of a resource is a quantity and not negative."""
+    try:
+        if parse_quantity(written).nano < 0:
+            yield FieldError(path, written, "is negative", "give 0 or more")
+    except QuantityError as error:
+        yield FieldError(path, written, error.problem, error.remedy)
+
+
+def immutable_field_errors(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
+    """Check the fields that are immutable after creation."""
+    if policy.managed_by != old.managed_by:
+        where = "spec.runPolicy.managedBy"
+        yield FieldError(where, policy.managed_by, "was changed", f"leave it {old.managed_by!r}")
+    before = (old.scheduling_policy or SchedulingPolicy()).queue
+    queue = (policy.scheduling_policy or SchedulingPolicy()).queue
+    if before and queue and queue != before:
+        where = "spec.runPolicy.schedulingPolicy.queue"
+        yield FieldError(where, queue, "was changed", f"leave it {before!r}, or create a new job")

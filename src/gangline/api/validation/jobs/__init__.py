@@ -1,0 +1,1 @@
+"""Rules of the kinds of training jobs: one module per kind, with its errors and its warnings."""

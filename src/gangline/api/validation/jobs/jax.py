@@ -1,0 +1,29 @@
+"""Errors and warnings for JAXJobs that no schema can express."""
+
+from collections.abc import Iterator
+
+from gangline.api.jobs.jax import CONTAINER, ROLES, JAXJob
+from gangline.api.schema.field_error import FieldError
+from gangline.api.validation import common_rules, replica_warnings
+
+_PATH = "spec.jaxReplicaSpecs"
+
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH,
+    roles=ROLES,
+    default_restart_policy="Never",
+    operator_variables=("COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
+)
+
+
+def validate_jax_job(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
+    specs = job.spec.jax_replica_specs
+    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
+    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    yield from common_rules.job_size_errors(roles, _PATH)
+    if old is not None:
+        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
+
+
+def jax_job_warnings(job: JAXJob) -> Iterator[FieldError]:
+    yield from replica_warnings.common_replica_warnings(job.spec.jax_replica_specs, job, _RULES)

@@ -1,0 +1,61 @@
+"""Errors and warnings for MPIJobs that no schema can express."""
+
+from collections.abc import Iterator
+
+from gangline.api.jobs.mpi import ROLES, MPIJob, with_default_replicas
+from gangline.api.schema.field_error import FieldError
+from gangline.api.validation import common_rules, replica_warnings
+from gangline.api.validation.common_rules import RoleSpecs
+
+_PATH = "spec.mpiReplicaSpecs"
+_ANY_CONTAINER = ""
+
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH, roles=ROLES, default_restart_policy="Never", endless_roles=("Worker",)
+)
+
+
+def validate_mpi_job(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
+    specs = with_default_replicas(job.spec.mpi_replica_specs)
+    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
+    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, _ANY_CONTAINER)
+    if specs and "Launcher" not in roles:
+        yield FieldError(f"{_PATH}.Launcher", None, "is missing", "give one: it runs mpirun")
+    elif specs and (launchers := common_rules.replica_count(roles["Launcher"])) != 1:
+        remedy = "give 1, and the pods for the processes as Worker"
+        yield FieldError(f"{_PATH}.Launcher.replicas", launchers, "is not 1", remedy)
+    else:
+        yield from common_rules.job_size_errors(roles, _PATH)
+    yield from _main_container_errors(job.spec.main_container, roles)
+    if old is not None:
+        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
+
+
+def mpi_job_warnings(job: MPIJob) -> Iterator[FieldError]:
+    yield from replica_warnings.common_replica_warnings(job.spec.mpi_replica_specs, job, _RULES)
+    older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
+    if older and newer and older != newer:
+        problem = f"is ignored: spec.runPolicy.cleanPodPolicy, {newer!r}, takes precedence"
+        yield FieldError("spec.cleanPodPolicy", older, problem, "omit it")
+    roles, _ = common_rules.read_roles(
+        with_default_replicas(job.spec.mpi_replica_specs), ROLES, _PATH
+    )
+    if (
+        (newer or older or "None") == "None"
+        and "Worker" in roles
+        and common_rules.replica_count(roles["Worker"])
+    ):
+        problem = "lets the workers keep their resources after the job's end"
+        remedy = "give Running: workers never end by themselves"
+        yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)
+
+
+def _main_container_errors(name: str, roles: RoleSpecs) -> Iterator[FieldError]:
+    """``mainContainer`` must name a container of the workers: mpirun starts processes there."""
+    if not name or "Worker" not in roles:
+        return
+    containers = (roles["Worker"].template.get("spec") or {}).get("containers") or []
+    there = [container.get("name", "") for container in containers]
+    if there and name not in there:
+        remedy = f"name one of {', '.join(there)}, or omit it to use the first one"
+        yield FieldError("spec.mainContainer", name, "is not a container of the workers", remedy)

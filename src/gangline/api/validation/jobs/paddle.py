@@ -1,0 +1,132 @@
+"""Errors and warnings for PaddleJobs that no schema can express."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+import msgspec
+
+from gangline.api.core.pod import PodTemplateSpec
+from gangline.api.jobs.kubeflow import ReplicaSpec, SchedulingPolicy
+from gangline.api.jobs.paddle import (
+    CLEAN_POLICIES,
+    CONTAINER,
+    ROLES,
+    WORKER,
+    PaddleJob,
+    PaddleJobSpec,
+    ResourceSpec,
+)
+from gangline.api.schema.field_error import FieldError
+from gangline.api.validation import common_rules
+from gangline.api.validation.pod_template import validate_pod_template
+
+_MISSPELT_POLICIES = ("OnFailed", "Nerver")
+"""Values that occur in upstream's samples although upstream does not know them. They clean nothing.
+"""
+
+_OPERATOR_VARIABLES = frozenset(
+    ("POD_IP", "PADDLE_TRAINER_ID", "TRAINING_ROLE", "PADDLE_TRAINING_ROLE")
+)
+
+
+def validate_paddle_job(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
+    spec = job.spec
+    roles = {role: ReplicaSpec(replicas=given.count) for role, given in spec.declared_roles()}
+    yield from common_rules.job_name_errors(job.metadata, roles)
+    yield from common_rules.annotation_errors(job.metadata)
+    if not roles:
+        yield FieldError("spec", None, "has no role", f"give {' or '.join(ROLES)}")
+    yield from common_rules.job_size_errors(roles, "spec")
+    for role, given in spec.declared_roles():
+        yield from _role_errors(given, f"spec.{role}")
+    yield from _clean_policy_errors(spec.clean_pod_policy)
+    if spec.elastic is not None and not (spec.worker and spec.worker.count):
+        remedy = "give spec.worker: only workers can be added and removed"
+        yield FieldError("spec.elastic", spec.elastic, "has no workers to add or remove", remedy)
+    if spec.scheduling_policy is not None:
+        total = sum(given.count for _, given in spec.declared_roles())
+        path = "spec.schedulingPolicy"
+        yield from common_rules.scheduling_policy_errors(spec.scheduling_policy, total, path)
+    if old is not None:
+        yield from _immutable_field_errors(spec, old.spec)
+
+
+def paddle_job_warnings(job: PaddleJob) -> Iterator[FieldError]:
+    spec = job.spec
+    if spec.clean_pod_policy in _MISSPELT_POLICIES:
+        problem = "is not a policy and is read as 'Never'"
+        yield FieldError(
+            "spec.cleanPodPolicy",
+            spec.clean_pod_policy,
+            problem,
+            _suggest_policy(spec.clean_pod_policy),
+        )
+    if spec.with_gloo and not (spec.ps and spec.ps.count):
+        problem = "has no effect: the first server runs the rendezvous, and there is none"
+        yield FieldError("spec.withGloo", spec.with_gloo, problem, "omit it, or add spec.ps")
+    for role, given in spec.declared_roles():
+        yield from _role_warnings(role, given)
+
+
+def _role_errors(given: ResourceSpec, path: str) -> Iterator[FieldError]:
+    try:
+        template = msgspec.convert(given.template, PodTemplateSpec)
+    except msgspec.ValidationError as error:
+        yield common_rules.conversion_error(error, f"{path}.template")
+        return
+    yield from validate_pod_template(template, f"{path}.template")
+    if given.requests is not None and given.limits is not None and given.requests > given.limits:
+        problem = f"is more than limits {given.limits}"
+        remedy = f"give at most {given.limits}; requests of pods belong in template"
+        yield FieldError(f"{path}.requests", given.requests, problem, remedy)
+
+
+def _clean_policy_errors(policy: str | None) -> Iterator[FieldError]:
+    if policy and policy not in (*CLEAN_POLICIES, *_MISSPELT_POLICIES):
+        yield FieldError("spec.cleanPodPolicy", policy, "is not allowed", _suggest_policy(policy))
+
+
+def _suggest_policy(policy: str) -> str:
+    spelt = {each.lower(): each for each in CLEAN_POLICIES if each}
+    if close := get_close_matches(policy.lower(), spelt, n=1, cutoff=0.6):
+        return f"did you mean {spelt[close[0]]!r}?"
+    return f"use one of {', '.join(map(repr, spelt.values()))}"
+
+
+def _role_warnings(role: str, given: ResourceSpec) -> Iterator[FieldError]:
+    spec = given.template.get("spec") or {}
+    path = f"spec.{role}.template.spec"
+    containers = spec.get("containers") or []
+    names = [container.get("name") for container in containers]
+    if len(names) > 1 and CONTAINER not in names:
+        problem = f"has several containers and none is named {CONTAINER!r}: the first one is used"
+        yield FieldError(
+            f"{path}.containers", names, problem, f"name the main container {CONTAINER!r}"
+        )
+    if role == WORKER and spec.get("restartPolicy") == "Always":
+        problem = "restarts a worker that has finished: the job never completes"
+        yield FieldError(f"{path}.restartPolicy", "Always", problem, "use OnFailure")
+    for field in ("hostname", "subdomain"):
+        if spec.get(field):
+            problem = "is replaced by the pod's name, which its peers use"
+            yield FieldError(f"{path}.{field}", spec[field], problem, "omit it")
+    for index, container in enumerate(containers):
+        for place, variable in enumerate(container.get("env") or ()):
+            if variable.get("name") in _OPERATOR_VARIABLES and container["name"] in (
+                CONTAINER,
+                names[0],
+            ):
+                where = f"{path}.containers[{index}].env[{place}]"
+                problem = "is replaced by the operator's own value"
+                yield FieldError(where, variable["name"], problem, "omit the variable")
+
+
+def _immutable_field_errors(spec: PaddleJobSpec, old: PaddleJobSpec) -> Iterator[FieldError]:
+    if spec.run_policy.managed_by != old.run_policy.managed_by:
+        given, before = spec.run_policy.managed_by, old.run_policy.managed_by
+        yield FieldError("spec.runPolicy.managedBy", given, "was changed", f"leave it {before!r}")
+    was = (old.scheduling_policy or SchedulingPolicy()).queue
+    queue = (spec.scheduling_policy or SchedulingPolicy()).queue
+    if was and queue and queue != was:
+        remedy = f"leave it {was!r}, or create a new job"
+        yield FieldError("spec.schedulingPolicy.queue", queue, "was changed", remedy)

@@ -1,0 +1,43 @@
+"""Errors and warnings for XGBoostJobs that no schema can express."""
+
+from collections.abc import Iterator
+
+from gangline.api.jobs.xgboost import CONTAINER, ROLES, XGBoostJob
+from gangline.api.schema.field_error import FieldError
+from gangline.api.validation import common_rules, replica_warnings
+
+_PATH = "spec.xgbReplicaSpecs"
+
+_RULES = replica_warnings.ReplicaRules(
+    path=_PATH,
+    roles=ROLES,
+    default_restart_policy="Never",
+    operator_variables=(
+        "MASTER_PORT",
+        "MASTER_ADDR",
+        "WORLD_SIZE",
+        "RANK",
+        "WORKER_PORT",
+        "WORKER_ADDRS",
+    ),
+)
+
+
+def validate_xgboost_job(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
+    specs = job.spec.xgb_replica_specs
+    roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
+    yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
+    if specs and "Master" not in roles:
+        problem, remedy = "is missing", "give one: it runs the tracker that the workers report to"
+        yield FieldError(f"{_PATH}.Master", None, problem, remedy)
+    elif specs and (masters := common_rules.replica_count(roles["Master"])) != 1:
+        remedy = "give 1, and further pods as Worker"
+        yield FieldError(f"{_PATH}.Master.replicas", masters, "is not 1", remedy)
+    else:
+        yield from common_rules.job_size_errors(roles, _PATH)
+    if old is not None:
+        yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
+
+
+def xgboost_job_warnings(job: XGBoostJob) -> Iterator[FieldError]:
+    yield from replica_warnings.common_replica_warnings(job.spec.xgb_replica_specs, job, _RULES)

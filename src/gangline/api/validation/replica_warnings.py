@@ -1,0 +1,108 @@
+"""Warnings about replica specs, for the kinds that have replica specs and a run policy.
+
+Each names a field, its effect (or that it has none), and the probable intention.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gangline.api.jobs.kubeflow import RESTART_ANNOTATION, ReplicaSpec, RunPolicy
+from gangline.api.schema.field_error import FieldError, child_path
+from gangline.api.validation import common_rules
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRules:
+    """The properties of a kind that the warnings depend on."""
+
+    path: str
+    """Path of the replica specs: ``spec.tfReplicaSpecs``."""
+    roles: tuple[str, ...]
+    default_restart_policy: str
+    """Restart policy of a role that does not set one."""
+    container: str = ""
+    """The only container in which the operator sets variables; empty if it sets them in all."""
+    operator_variables: Collection[str] = ()
+    """Environment variables that the operator sets, also over a value of the user."""
+    endless_roles: Collection[str] = ()
+    """Roles whose pods need not end for the job to succeed."""
+
+
+def common_replica_warnings(
+    specs: Mapping[str, ReplicaSpec], job: common_rules.JobWithRunPolicy, rules: ReplicaRules
+) -> Iterator[FieldError]:
+    """Return the warnings that all kinds with replica specs share."""
+    together = job.metadata.annotations.get(RESTART_ANNOTATION) == "gang"
+    spelt = {role.lower(): role for role in rules.roles}
+    several = sum(common_rules.replica_count(replica) for replica in specs.values()) > 1
+    for key, replica in specs.items():
+        where = child_path(rules.path, key)
+        role = spelt.get(key.lower(), key)
+        if key != role:
+            problem = f"is read as {role!r}; kubectl scale does not find this spelling"
+            yield FieldError(where, key, problem, f"write {role}")
+        endless = role in rules.endless_roles or together
+        if replica.restart_policy == "Always" and not endless:
+            problem = "restarts a replica that has finished: the job never succeeds"
+            yield FieldError(f"{where}.restartPolicy", "Always", problem, "use OnFailure")
+        pod = replica.template.get("spec")
+        if isinstance(pod, Mapping):
+            yield from _restart_policy_warnings(replica, pod, where, rules.default_restart_policy)
+            yield from _variable_warnings(pod, f"{where}.template.spec", rules)
+            if several:
+                yield from _host_network_warnings(pod, f"{where}.template.spec")
+    if not together:
+        yield from _backoff_limit_warnings(specs, job.spec.run_policy, rules.default_restart_policy)
+
+
+def _restart_policy_warnings(
+    replica: ReplicaSpec, pod: Json, where: str, otherwise: str
+) -> Iterator[FieldError]:
+    counts = replica.restart_policy or otherwise
+    given = pod.get("restartPolicy")
+    if given and given != counts:
+        whose = "the replicas' own" if replica.restart_policy else "the default of this kind"
+        problem = f"is ignored: {whose}, {counts!r}, takes precedence"
+        remedy = f"give {where}.restartPolicy only"
+        yield FieldError(f"{where}.template.spec.restartPolicy", given, problem, remedy)
+
+
+def _variable_warnings(pod: Json, where: str, rules: ReplicaRules) -> Iterator[FieldError]:
+    for index, container in enumerate(_objects(pod.get("containers"))):
+        if rules.container and container.get("name") != rules.container:
+            continue
+        for place, variable in enumerate(_objects(container.get("env"))):
+            if variable.get("name") in rules.operator_variables:
+                path = f"{where}.containers[{index}].env[{place}]"
+                problem = "is set by the operator: this value is ignored"
+                yield FieldError(path, variable["name"], problem, "omit the variable")
+
+
+def _host_network_warnings(pod: Json, where: str) -> Iterator[FieldError]:
+    if not pod.get("hostNetwork"):
+        return
+    if pod.get("dnsPolicy") != "ClusterFirstWithHostNet":
+        problem = "prevents the pods from resolving the names of their peers"
+        remedy = f"give {where}.dnsPolicy: ClusterFirstWithHostNet"
+        yield FieldError(f"{where}.hostNetwork", True, problem, remedy)
+    if not (pod.get("affinity") or {}).get("podAntiAffinity"):
+        problem = "makes pods on the same node conflict over ports"
+        remedy = f"separate them by {where}.affinity.podAntiAffinity"
+        yield FieldError(f"{where}.hostNetwork", True, problem, remedy)
+
+
+def _backoff_limit_warnings(
+    specs: Mapping[str, ReplicaSpec], policy: RunPolicy, otherwise: str
+) -> Iterator[FieldError]:
+    restarts = {replica.restart_policy or otherwise for replica in specs.values()}
+    if policy.backoff_limit and restarts == {"Never"}:
+        problem = "has no effect: the restart policy of every role is 'Never'"
+        remedy = "give a role restartPolicy OnFailure or ExitCode"
+        yield FieldError("spec.runPolicy.backoffLimit", policy.backoff_limit, problem, remedy)
+
+
+def _objects(listed: Any) -> list[Json]:
+    return [item for item in listed or () if isinstance(item, Mapping)]

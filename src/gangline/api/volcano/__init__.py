@@ -1,0 +1,4 @@
+"""Volcano's kinds: PodGroup and Queue (``scheduling``), HyperNode (``topology``).
+
+Imports ``api.meta``.
+"""

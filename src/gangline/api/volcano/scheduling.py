@@ -1,0 +1,230 @@
+"""The kinds of the gang scheduler: PodGroup (a gang) and Queue, as in Volcano."""
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from gangline.api.meta.field_doc import FreeForm, ResourceList, field_doc
+from gangline.api.meta.objects import LabelSelector, Object, Wire
+
+GROUP = "scheduling.volcano.sh"
+VERSION = "v1beta1"
+GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
+"""On a pod: the PodGroup of the same namespace that it belongs to."""
+PREVIOUS_NODES_ANNOTATION = "gangline.dev/places"
+"""On a PodGroup: the previous nodes of its pods, reserved for their successors, as JSON."""
+RESERVED_ANNOTATION = "gangline.dev/reserved"
+"""On a PodGroup: nodes that the scheduler reserves for the pending gang, as JSON."""
+CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
+"""On a PodGroup: time of its last checkpoint (RFC 3339). An eviction loses the work done since."""
+RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
+"""On a PodGroup: maximum run time of the gang. It may use nodes reserved for others until then."""
+RUN_TIME_FAMILY_ANNOTATION = "gangline.dev/run-time-family"
+"""On a PodGroup: gangs of one namespace with the same value have about the same run time."""
+BACKFILLS_FOR_ANNOTATION = "gangline.dev/lodges-with"
+"""On a PodGroup, set by the scheduler: the gang whose reservation it backfills.
+
+It was admitted because similar gangs mostly end in time, and is evicted if it does not.
+"""
+HIERARCHY_ANNOTATION = "volcano.sh/hierarchy"
+"""On a Queue: its position, from the root down (``root/eng/dev``)."""
+HIERARCHY_WEIGHTS_ANNOTATION = "volcano.sh/hierarchy-weights"
+"""On a Queue: the weight of each name in its hierarchy (``1/2/8``)."""
+DEFAULT_QUEUE = "default"
+ROOT_QUEUE = "root"
+
+
+class PreviousNodesAnnotation(Wire):
+    """Nodes that are reserved for pods which are about to be recreated."""
+
+    until: datetime
+    """The reservation ends at this time."""
+    nodes: dict[str, str] = {}
+    """The node of each pod, by pod name."""
+
+
+class ReservedNodesAnnotation(Wire):
+    """Nodes that are reserved for a pending gang: it is first in order, or caused evictions."""
+
+    since: datetime
+    nodes: dict[str, str] = {}
+    """The node of each pod, by pod name."""
+    cleared: bool = False
+    """Whether pods were evicted for this reservation."""
+
+
+class NetworkTopology(Wire):
+    """How close together in the network the pods of a gang must be."""
+
+    mode: Annotated[
+        str,
+        field_doc("hard (when not given) requires it, soft prefers it.", values=("hard", "soft")),
+    ] = ""
+    highest_tier_allowed: Annotated[
+        int | None, field_doc("Highest network tier that may separate the pods.", minimum=0)
+    ] = None
+    highest_tier_name: Annotated[
+        str, field_doc("The same by name; not together with the number.")
+    ] = ""
+
+
+class SubGroupPolicy(Wire):
+    """Splits a gang into subgroups."""
+
+    name: Annotated[str, field_doc("Name of the policy.", required=True)] = ""
+    network_topology: Annotated[
+        NetworkTopology | None, field_doc("Network distance of the pods.")
+    ] = None
+    sub_group_size: Annotated[
+        int | None, field_doc("Pods of a subgroup; 1 when not given.", minimum=1)
+    ] = None
+    min_sub_groups: Annotated[
+        int | None, field_doc("Minimum number of complete subgroups; 0 when not given.", minimum=0)
+    ] = None
+    label_selector: Annotated[LabelSelector | None, field_doc("Pods of the subgroups.")] = None
+    match_label_keys: Annotated[
+        list[str], field_doc("Pods with equal values of these labels are one subgroup.")
+    ] = []
+
+
+class PodGroupSpec(Wire):
+    """The requirements of a gang."""
+
+    min_member: Annotated[
+        int, field_doc("Pods that must fit together, or none is placed.", minimum=0)
+    ] = 0
+    min_task_member: Annotated[dict[str, int], field_doc("The same for each role.")] = {}
+    queue: Annotated[
+        str,
+        field_doc("Queue of the gang; default when not given.", maxLength=253),
+    ] = ""
+    priority_class_name: Annotated[str, field_doc("Class that its priority comes from.")] = ""
+    min_resources: Annotated[
+        ResourceList | None, field_doc("Resources that must be free before its pods are created.")
+    ] = None
+    network_topology: Annotated[
+        NetworkTopology | None, field_doc("Network distance of the pods.")
+    ] = None
+    sub_group_policy: Annotated[
+        list[SubGroupPolicy], field_doc("Subgroups of the gang.", keys=("name",))
+    ] = []
+
+
+class PodGroupCondition(Wire):
+    """One condition of a gang."""
+
+    type: Annotated[str, field_doc("Unschedulable or Scheduled.")] = ""
+    status: Annotated[str, field_doc("True, False or Unknown.")] = ""
+    transition_id: Annotated[str, field_doc("Scheduling cycle that wrote it.")] = msgspec.field(
+        name="transitionID", default=""
+    )
+    last_transition_time: Annotated[datetime | None, field_doc("Time of the last change.")] = None
+    reason: Annotated[str, field_doc("Why, for programs.")] = ""
+    message: Annotated[str, field_doc("Why, for users: missing resources and amounts.")] = ""
+
+
+class PodGroupStatus(Wire):
+    """The observed state of a gang."""
+
+    phase: Annotated[
+        str,
+        field_doc(
+            "Pending (nothing reserved), Inqueue (resources reserved), Running (placed), Unknown "
+            "(members lost), Completed."
+        ),
+    ] = ""
+    conditions: Annotated[list[PodGroupCondition], field_doc("Current conditions.")] = []
+    running: Annotated[int, field_doc("Pods running.")] = 0
+    succeeded: Annotated[int, field_doc("Pods that succeeded.")] = 0
+    failed: Annotated[int, field_doc("Pods that failed.")] = 0
+
+
+class PodGroup(Object):
+    """A gang: either all of its pods are placed, or none."""
+
+    spec: Annotated[PodGroupSpec, field_doc("Desired state.")] = PodGroupSpec()
+    status: Annotated[PodGroupStatus, field_doc("Observed state.")] = PodGroupStatus()
+
+
+class QueueGuarantee(Wire):
+    """Resources reserved for a queue."""
+
+    resource: Annotated[ResourceList, field_doc("Guaranteed resources.")] = {}
+
+
+class NodeGroups(Wire):
+    """Node groups that a queue must, or preferably does, use (or avoid)."""
+
+    required_during_scheduling_ignored_during_execution: Annotated[
+        list[str], field_doc("Required groups.")
+    ] = []
+    preferred_during_scheduling_ignored_during_execution: Annotated[
+        list[str], field_doc("Preferred groups.")
+    ] = []
+
+
+class QueueAffinity(Wire):
+    """The node groups that a queue uses."""
+
+    node_group_affinity: Annotated[NodeGroups | None, field_doc("Groups to use.")] = None
+    node_group_anti_affinity: Annotated[NodeGroups | None, field_doc("Groups to avoid.")] = None
+
+
+class QueueSpec(Wire):
+    """The limits and share of a queue."""
+
+    weight: Annotated[
+        int | None,
+        field_doc("Weight of its share; 1 when not given.", minimum=1, maximum=65535),
+    ] = None
+    capability: Annotated[ResourceList, field_doc("Limit of its usage.")] = {}
+    deserved: Annotated[
+        ResourceList, field_doc("Its fair share, up to which it may reclaim from others.")
+    ] = {}
+    guarantee: Annotated[QueueGuarantee | None, field_doc("Guaranteed resources.")] = None
+    reclaimable: Annotated[
+        bool | None,
+        field_doc("Whether others may reclaim its usage above its share; true when not given."),
+    ] = None
+    parent: Annotated[str, field_doc("Parent queue; root when not given.")] = ""
+    priority: Annotated[
+        int, field_doc("Higher ones are served first and reclaimed from last.", minimum=0)
+    ] = 0
+    affinity: Annotated[QueueAffinity | None, field_doc("Nodes it uses.")] = None
+    dequeue_strategy: Annotated[
+        str,
+        field_doc(
+            "traverse (when not given) tries later jobs if one does not fit, fifo does not.",
+            values=("fifo", "traverse"),
+        ),
+    ] = ""
+    extend_clusters: Annotated[list[FreeForm], field_doc("Further clusters; not used.")] = []
+    type: Annotated[str, field_doc("Kind of queue; not used.")] = ""
+
+
+class QueueReservation(Wire):
+    """Nodes set aside (old form)."""
+
+    nodes: Annotated[list[str], field_doc("The nodes.")] = []
+    resource: Annotated[ResourceList, field_doc("What they have.")] = {}
+
+
+class QueueStatus(Wire):
+    """The usage of a queue."""
+
+    state: Annotated[str, field_doc("Open, Closed, Closing or Unknown.")] = ""
+    pending: Annotated[int, field_doc("Pending gangs.")] = 0
+    inqueue: Annotated[int, field_doc("Gangs with reserved resources.")] = 0
+    running: Annotated[int, field_doc("Placed gangs.")] = 0
+    unknown: Annotated[int, field_doc("Gangs with lost members.")] = 0
+    completed: Annotated[int, field_doc("Completed gangs.")] = 0
+    allocated: Annotated[ResourceList, field_doc("Resources in use.")] = {}
+    reservation: Annotated[QueueReservation | None, field_doc("Nodes set aside.")] = None
+
+
+class Queue(Object):
+    """Shares a cluster among teams."""
+
+    spec: Annotated[QueueSpec, field_doc("Desired state.")] = QueueSpec()
+    status: Annotated[QueueStatus, field_doc("Observed state.")] = QueueStatus()

@@ -1,0 +1,280 @@
+"""``up``, ``down``, ``status``: the embedded cluster on this machine."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from gangline.cli.component_logging import LEVELS, start_logging
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.options import debug_option
+
+if TYPE_CHECKING:
+    from gangline.local.cluster import ClusterReady, Component
+    from gangline.local.daemon import ClusterStatus
+    from gangline.local.settings import ClusterSettings
+
+EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"})
+"""The embedded cluster has no other scheduler, so ours serves the default name too."""
+
+name_option = click.option(
+    "--name",
+    default="default",
+    show_default=True,
+    help="Name of the cluster; several may run at the same time.",
+)
+
+
+@click.command("up")
+@name_option
+@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option(
+    "--cpus", type=float, help="Processors of each node; default: a share of the machine."
+)
+@click.option("--memory", help="Memory of each node, such as 8Gi; default: a share of the machine.")
+@click.option(
+    "--gpus", type=click.IntRange(0), help="GPUs of each node; missing ones are simulated."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 selects a free port.")
+@click.option("--pod-cidr", help="Address range of pods and services.")
+@click.option(
+    "--network",
+    type=click.Choice(["auto", "bridge", "host"]),
+    default="auto",
+    show_default=True,
+    help="A network for each pod (bridge; needs root), or the host network.",
+)
+@click.option(
+    "--image-map",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File that maps images to local environments.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(["operator", "scheduler"]),
+    help="Leave out a component that runs separately; may be repeated.",
+)
+@click.option(
+    "--webhook",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Refuse invalid jobs at submission (on), or report errors in their status (off).",
+)
+@click.option(
+    "--node-silence",
+    "node_silence_s",
+    type=click.FloatRange(min=0.1),
+    default=40.0,
+    show_default=True,
+    help="Seconds without heartbeat until a node counts as lost.",
+)
+@click.option(
+    "--heartbeat",
+    "heartbeat_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between heartbeats of a node; well below --node-silence.",
+)
+@click.option(
+    "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
+)
+@click.option(
+    "--shutdown-grace",
+    "shutdown_grace_s",
+    type=click.FloatRange(0.0),
+    default=2.0,
+    show_default=True,
+    help="Seconds that pods get to end when the cluster stops.",
+)
+@click.option("--fake-runtime", is_flag=True, hidden=True)
+@click.option("--detach", "-d", is_flag=True, help="Run in the background; return when it answers.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@debug_option
+@click.pass_context
+def up_command(
+    context: click.Context,
+    /,
+    without: tuple[str, ...],
+    webhook: str,
+    detach: bool,
+    log_level: str,
+    **options: Any,
+) -> None:
+    """Start a cluster on this machine: API server, nodes, operator, scheduler.
+
+    It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and all other objects are
+    stored, and continue when it is started again.
+    """
+    from gangline.local.settings import ClusterSettings  # noqa: PLC0415
+
+    settings = ClusterSettings(**options)
+    _check_image_map(settings)
+    with translate_cluster_errors():
+        if detach:
+            _start_in_background(settings, _repeated_arguments(context))
+        else:
+            start_logging(log_level)
+            _run(settings, embedded_components(frozenset(without), webhook=webhook == "on"))
+
+
+@click.command("down")
+@name_option
+@debug_option
+def down_command(name: str) -> None:
+    """Stop the cluster that 'up' has started. Its stored objects remain."""
+    from gangline.local.daemon import stop_cluster  # noqa: PLC0415
+    from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
+
+    with translate_cluster_errors():
+        note = stop_cluster(ClusterDirectory(default_home(), name))
+    click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
+
+
+@click.command("status")
+@name_option
+@debug_option
+def status_command(name: str) -> int:
+    """Show whether the cluster runs, its nodes, and how many pods it has."""
+    from gangline.local.daemon import cluster_status  # noqa: PLC0415
+    from gangline.local.directory import ClusterDirectory, default_home  # noqa: PLC0415
+
+    found = asyncio.run(cluster_status(ClusterDirectory(default_home(), name)))
+    for line in _status_lines(found):
+        click.echo(line)
+    return ExitCode.DONE if found.reachable else ExitCode.UNREACHABLE
+
+
+def _check_image_map(settings: "ClusterSettings") -> None:
+    """Refuse an invalid file before anything starts; nodes read it only after everything else is
+    up.
+    """
+    if settings.image_map is None:
+        return
+    from gangline.local.kubelet.containers.images import ImageMapError, load_image_map  # noqa: PLC0415
+
+    try:
+        load_image_map(settings.image_map)
+    except ImageMapError as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error
+
+
+def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
+    began = time.monotonic()
+    from gangline.local.cluster import run_foreground  # noqa: PLC0415
+    from gangline.local.kubelet.runtime.isolation import detect_isolation  # noqa: PLC0415
+
+    def announce(ready: "ClusterReady") -> None:
+        click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
+        click.echo("Ctrl-C stops it; its objects remain stored.")
+        for note in filter(None, (ready.limitation, detect_isolation().limitation)):
+            click.echo(f"Note: {note}", err=True)
+
+    run_foreground(settings, parts, announce)
+
+
+def embedded_components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
+    """Return the components of the cluster; their imports are late, after the API server has
+    started.
+    """
+    from gangline.local.cluster import Component  # noqa: PLC0415
+
+    async def operate(client: Any, stop: asyncio.Event) -> None:
+        from gangline.operator.main import run  # noqa: PLC0415
+        from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+        from gangline.operator.webhook.component import remove_webhook  # noqa: PLC0415
+        from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
+
+        asked = WebhookSettings.for_embedded_cluster()
+        if not webhook:
+            await remove_webhook(client, asked)
+        await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
+
+    async def schedule(client: Any, stop: asyncio.Event) -> None:
+        from gangline.scheduler.main import run  # noqa: PLC0415
+        from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+        await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
+
+    components = [Component("operator", operate), Component("scheduler", schedule)]
+    return [component for component in components if component.name not in without]
+
+
+def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> None:
+    from gangline.local.daemon import start_detached  # noqa: PLC0415
+
+    began = time.monotonic()
+    note = start_detached(settings, [sys.executable, "-m", "gangline", "up", *arguments])
+    home = settings.directory
+    kubeconfig = home.default_kubeconfig if settings.name == "default" else home.kubeconfig
+    click.echo(_welcome(note.url, str(kubeconfig), time.monotonic() - began))
+    stop = (
+        "gangline down" if settings.name == "default" else f"gangline down --name {settings.name}"
+    )
+    click.echo(f"'{stop}' stops it; its log is {home.log}.")
+
+
+def _repeated_arguments(context: click.Context) -> list[str]:
+    """Return the arguments of this command without ``--detach``."""
+    arguments: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        value = context.params.get(name)
+        if not given or name == "detach":
+            continue
+        flag = max(parameter.opts, key=len)
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            arguments += [flag] if value else []
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            arguments += [part for each in values for part in (flag, str(each))]
+    return arguments
+
+
+def _welcome(url: str, kubeconfig: str, took_s: float) -> str:
+    return (
+        f"Cluster is up at {url} after {took_s:.1f} s.\n"
+        "  gangline submit -f job.yaml     starts a training job\n"
+        "  gangline list                   shows the jobs\n"
+        f"  export KUBECONFIG={kubeconfig}   makes kubectl use it"
+    )
+
+
+def _status_lines(found: "ClusterStatus") -> Iterator[str]:
+    if not found.running:
+        yield f"Cluster {found.name} is not running; 'gangline up' starts it."
+        return
+    since = f"{found.since:%Y-%m-%d %H:%M:%S} UTC" if found.since else "?"
+    yield f"Cluster:     {found.name}, process {found.pid}, since {since}"
+    yield f"API server:  {found.url}" + ("" if found.reachable else " (does not answer)")
+    yield f"Kubeconfig:  {found.kubeconfig}"
+    if found.reachable:
+        nodes = ", ".join(f"{name}{'' if ready else ' (not ready)'}" for name, ready in found.nodes)
+        pods = ", ".join(f"{count} {phase.lower()}" for phase, count in found.pods)
+        yield f"Nodes:       {nodes or 'none'}"
+        yield f"Pods:        {pods or 'none'}"
+
+
+@contextmanager
+def translate_cluster_errors() -> Iterator[None]:
+    """Turn errors of the embedded cluster into messages with an exit status."""
+    from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning  # noqa: PLC0415
+
+    try:
+        yield
+    except ClusterAlreadyRunning as error:
+        raise CommandError(str(error), code=ExitCode.EXISTS) from error
+    except ClusterNotRunning as error:
+        raise CommandError(str(error), code=ExitCode.NOT_FOUND) from error
+    except ClusterError as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,129 @@
+"""Commands that run one component alone, as in a real cluster: ``scheduler``, ``apiserver``."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.component_logging import logging_options, start_logging
+from gangline.cli.event_loop import serve_component
+from gangline.cli.params.env_options import BindAddress
+from gangline.cli.params.options import cluster_options
+from gangline.cli.params.target import ClusterTarget
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+    from gangline.kube.probes import Address
+
+leader_option = click.option(
+    "--leader-elect", is_flag=True, help="Work only while holding the lease: for several copies."
+)
+
+
+@click.command("scheduler")
+@cluster_options
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    default=("gangline", "volcano"),
+    show_default=True,
+    help="Schedule pods with this schedulerName; may be repeated.",
+)
+@click.option(
+    "--configuration",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Volcano's configuration file: actions, plugins and their arguments.",
+)
+@leader_option
+@click.option(
+    "--metrics-bind-address",
+    type=BindAddress(),
+    default="0",
+    show_default=True,
+    help="Address of the metrics server; 0 disables it.",
+)
+@click.option(
+    "--health-probe-bind-address",
+    type=BindAddress(),
+    default="0",
+    show_default=True,
+    help="Address of the health probes; 0 disables them.",
+)
+@logging_options("GANGLINE_SCHEDULER")
+def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
+    target: ClusterTarget,
+    names: tuple[str, ...],
+    configuration: Path | None,
+    leader_elect: bool,
+    metrics_bind_address: "Address | None",
+    health_probe_bind_address: "Address | None",
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run the scheduler: all pods of a gang get nodes, or none of them."""
+    from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
+    from gangline.scheduler.main import run  # noqa: PLC0415
+    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+    settings = SchedulerSettings(
+        scheduler_names=frozenset(names),
+        leader_election=leader_elect,
+        metrics_address=metrics_bind_address,
+        health_address=health_probe_bind_address,
+    )
+    if configuration is not None:
+        try:
+            settings = read_file(configuration).apply_to(settings)
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from error
+    start_logging(log_level, form=log_format)
+    _run_scheduler_component(
+        target, "gangline-scheduler", lambda client, stop: run(client, settings, stop)
+    )
+
+
+@click.command("apiserver")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Data folder; created if it does not exist.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=int, default=6443, show_default=True, help="Port; 0 selects a free port."
+)
+@logging_options("GANGLINE_APISERVER")
+def apiserver_command(
+    data_dir: Path, host: str, port: int, log_level: str, log_format: str
+) -> None:
+    """Run the API server of the embedded cluster, without controllers."""
+    from gangline.local.apiserver.server import ApiServer, ApiServerSettings  # noqa: PLC0415
+
+    start_logging(log_level, form=log_format)
+    server = ApiServer(ApiServerSettings(data=data_dir, host=host, port=port))
+
+    async def until_stopped(stop: asyncio.Event) -> None:
+        await server.start()
+        click.echo(f"Serving on {server.url}", err=True)
+        try:
+            await stop.wait()
+        finally:
+            await server.stop()
+
+    serve_component(until_stopped)
+
+
+def _run_scheduler_component(
+    target: ClusterTarget,
+    component: str,
+    run: "Callable[[ApiClient, asyncio.Event], Awaitable[None]]",
+) -> None:
+    async def connected(stop: asyncio.Event) -> None:
+        async with target.connect(component) as client:
+            await run(client, stop)
+
+    serve_component(connected)

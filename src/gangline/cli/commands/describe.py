@@ -1,0 +1,132 @@
+"""``describe``: all details of one job on one page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.commands.get import OUTPUT_FORMATS, SEPARATOR, qualified_name, suggest_command
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.job_selection import JobSelection, job_selection_options, watch_option
+from gangline.cli.params.options import (
+    namespace_options,
+    output_option,
+    translate_job_errors,
+    type_option,
+)
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.jobs import current_time, event_data, event_table, format_job, job_data
+from gangline.cli.render.output import (
+    format_age,
+    format_table,
+    print_result,
+    print_status,
+    serialize,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gangline.sdk.client import JobClient
+    from gangline.sdk.events import EventRecord
+    from gangline.sdk.jobs import Job
+
+
+@click.command("describe")
+@click.argument("job", default="", shell_complete=completers.jobs)
+@namespace_options
+@type_option
+@job_selection_options
+@watch_option("a job when it changes")
+@output_option(*OUTPUT_FORMATS)
+def describe_command(
+    job: str,
+    target: ClusterTarget,
+    kind: str,
+    all_namespaces: bool,
+    selector: str,
+    watch: bool,
+    output: str,
+) -> None:
+    """Show all details of one or several jobs: state, replicas, conditions, spec and events."""
+
+    async def show() -> None:
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+        async with target.connect() as client:
+            jobs = JobClient(client, kind)
+            choice = JobSelection(job, target.namespace_of(client), all_namespaces, selector)
+            first = True
+            async for found in choice.poll_jobs(jobs, watch=watch):
+                if output == "name":
+                    for each in found:
+                        click.echo(qualified_name(each))
+                    continue
+                seen = [await _load_description(jobs, each) for each in found]
+                data = [each.data for each in seen]
+                if not seen or print_result(data[0] if choice.is_single else data, output):
+                    continue
+                for page in seen:
+                    if not first:
+                        click.echo(SEPARATOR)
+                    _print_description(page, wide=output == "wide")
+                    first = False
+
+    with translate_job_errors():
+        run_async(show())
+
+
+@dataclass(frozen=True, slots=True)
+class _JobDescription:
+    """A job with the content of its page."""
+
+    job: "Job"
+    data: dict[str, Any]
+    happened: "Sequence[EventRecord]"
+
+
+async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
+    from gangline.sdk.events import job_events  # noqa: PLC0415
+    from gangline.sdk.manifests import to_submittable  # noqa: PLC0415
+    from gangline.sdk.tensorboard import tensorboard_address  # noqa: PLC0415
+
+    stored = await jobs.manifest(qualified_name(job), job.namespace)
+    board = await tensorboard_address(jobs.client, job.namespace, job.name)
+    happened = await job_events(jobs.client, job.namespace, job.name)
+    data = job_data(job, current_time()) | {
+        "tensorboard": board,
+        "conditions": (stored.get("status") or {}).get("conditions") or [],
+        "spec": to_submittable(stored)["spec"],
+        "events": [event_data(each) for each in happened],
+    }
+    return _JobDescription(job, data, happened)
+
+
+def _print_description(seen: _JobDescription, *, wide: bool) -> None:
+    data = seen.data
+    click.echo(format_job(seen.job, current_time()))
+    if data["tensorboard"]:
+        click.echo(f"\nTensorboard: {data['tensorboard']}")
+    click.echo(f"\nConditions:\n{_conditions(data['conditions'], current_time())}")
+    click.echo(f"\nSpec:\n{_indented(serialize(data['spec'], 'yaml'))}")
+    click.echo(f"\nEvents:\n{event_table(seen.happened, current_time(), indent='  ', wide=wide)}")
+    if hint := suggest_command(seen.job):
+        print_status(hint)
+
+
+def _conditions(conditions: list[dict[str, Any]], at: "datetime") -> str:
+    from datetime import datetime  # noqa: PLC0415
+
+    rows = []
+    for each in conditions:
+        changed = each.get("lastTransitionTime")
+        since = format_age(datetime.fromisoformat(changed), at) if changed else "N/A"
+        row = [each["type"], each["status"], since, each.get("reason"), each.get("message")]
+        rows.append(row)
+    return format_table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows, indent="  ")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,143 @@
+"""``diagnose``: why a job failed or is pending, and what to do.
+
+``doctor``: checks of a cluster for common problems, with remedies.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import ExitCode
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.options import (
+    namespace_options,
+    output_option,
+    translate_job_errors,
+    type_option,
+)
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.output import print_result
+
+if TYPE_CHECKING:
+    from gangline.sdk.diagnosis.diagnosis import Diagnosis, Finding
+
+_MAX_CONSEQUENCES = 8
+"""Limit of consequences to print; with many replicas they are usually equal."""
+
+
+@click.command("diagnose")
+@click.argument("job", shell_complete=completers.jobs)
+@namespace_options
+@type_option
+@output_option("table", "json", "yaml")
+def diagnose_command(job: str, target: ClusterTarget, kind: str, output: str) -> None:
+    """Find the replica that failed first and its cause, the consequences, and the remedy."""
+
+    async def found() -> "Diagnosis":
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+        from gangline.sdk.diagnosis.inputs import diagnose_job  # noqa: PLC0415
+
+        async with target.connect() as client:
+            return await diagnose_job(JobClient(client, kind), job, target.namespace_of(client))
+
+    with translate_job_errors():
+        diagnosis = run_async(found())
+    if not print_result(diagnosis_data(diagnosis), output):
+        click.echo(format_diagnosis(diagnosis))
+
+
+def format_diagnosis(diagnosis: "Diagnosis") -> str:
+    lines = [f"Job {diagnosis.job}: {diagnosis.state}", "", diagnosis.summary]
+    root = diagnosis.root
+    if root is not None and root.evidence:
+        lines += [f"  {line}" for line in root.evidence.splitlines()]
+    if diagnosis.last_lines:
+        lines += ["", f"Last lines of {root.replica if root else ''}:"]
+        lines += [f"  | {line}" for line in diagnosis.last_lines]
+    if others := diagnosis.consequences:
+        lines += ["", "What followed:"]
+        lines += [f"  {_consequence(each)}" for each in others[:_MAX_CONSEQUENCES]]
+        more = len(others) - _MAX_CONSEQUENCES
+        lines += [f"  and {more} more"] if more > 0 else []
+    if diagnosis.next_steps:
+        lines += ["", "Next:", *(f"  {step}" for step in diagnosis.next_steps)]
+    return "\n".join(lines)
+
+
+def _consequence(finding: "Finding") -> str:
+    code = "" if finding.exit_code is None else f", exit code {finding.exit_code}"
+    return f"{finding.replica}: {finding.cause}{code}"
+
+
+def diagnosis_data(diagnosis: "Diagnosis") -> dict[str, Any]:
+    return {
+        "job": diagnosis.job,
+        "status": str(diagnosis.state),
+        "summary": diagnosis.summary,
+        "root": _data(diagnosis.root) if diagnosis.root else None,
+        "consequences": [_data(each) for each in diagnosis.consequences],
+        "nextSteps": list(diagnosis.next_steps),
+        "lastLines": list(diagnosis.last_lines),
+    }
+
+
+def _data(finding: "Finding") -> dict[str, Any]:
+    return {
+        "replica": finding.replica,
+        "cause": finding.cause,
+        "blame": str(finding.blame),
+        "meaning": finding.meaning,
+        "remedy": finding.remedy,
+        "evidence": finding.evidence,
+        "node": finding.node,
+        "exitCode": finding.exit_code,
+        "time": finding.at.isoformat() if finding.at else None,
+    }
+
+
+if TYPE_CHECKING:
+    from gangline.sdk.cluster_checks.checks import ClusterCheckResult
+
+_COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "unknown": "cyan"}
+
+
+@click.command("doctor")
+@namespace_options
+@output_option("table", "json", "yaml")
+def doctor_command(target: ClusterTarget, output: str) -> int:
+    """Check job kinds, rights, nodes, GPUs, operator, scheduler, storage, DNS, clocks, images."""
+
+    async def examined() -> "list[ClusterCheckResult]":
+        from gangline.sdk.cluster_checks.run import check_cluster  # noqa: PLC0415
+
+        async with target.connect() as client:
+            return await check_cluster(client, target.namespace_of(client))
+
+    checks = run_async(examined())
+    data = [
+        {
+            "name": check.name,
+            "verdict": str(check.status),
+            "finding": check.finding,
+            "remedy": check.remedy,
+        }
+        for check in checks
+    ]
+    if not print_result(data, output):
+        click.echo(format_checks(checks))
+    failed = any(check.status == "failed" for check in checks)
+    return ExitCode.UNEXPECTED if failed else ExitCode.DONE
+
+
+def format_checks(checks: "Sequence[ClusterCheckResult]") -> str:
+    """Return the results as lines, each with its remedy below."""
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        word = click.style(f"{check.status:<8}", fg=_COLOURS[check.status])
+        lines.append(f"{word} {check.name:<{width}}  {check.finding}".rstrip())
+        if check.remedy:
+            lines.append(f"{'':8} {'':{width}}  -> {check.remedy}")
+    return "\n".join(lines)

@@ -1,0 +1,90 @@
+"""``events``: events of jobs, their pods and their owned objects."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.job_selection import (
+    WATCH_INTERVAL_S,
+    JobSelection,
+    job_selection_options,
+    watch_option,
+)
+from gangline.cli.params.options import namespace_options, output_option, translate_job_errors
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.jobs import current_time, event_data, event_table
+from gangline.cli.render.output import print_result, print_status
+
+if TYPE_CHECKING:
+    from gangline.sdk.events import EventRecord
+    from gangline.sdk.jobs import Job
+
+
+@click.command("events")
+@click.argument("job", default="", shell_complete=completers.jobs)
+@namespace_options
+@job_selection_options
+@click.option("--warnings", is_flag=True, help="Only warnings.")
+@watch_option("what happens")
+@output_option("table", "wide", "json", "yaml", "name")
+def events_command(
+    job: str,
+    target: ClusterTarget,
+    all_namespaces: bool,
+    selector: str,
+    warnings: bool,
+    watch: bool,
+    output: str,
+) -> None:
+    """Show events of jobs (without JOB or -l: all events), the newest last."""
+
+    async def show() -> None:
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+        from gangline.sdk.events import job_events  # noqa: PLC0415
+
+        async with target.connect() as client:
+            namespace = None if all_namespaces else target.namespace_of(client)
+            known: set[object] = set()
+            while True:
+                found = await job_events(client, namespace, job)
+                if selector:
+                    choice = JobSelection(
+                        job, target.namespace_of(client), all_namespaces, selector
+                    )
+                    jobs = await choice.find_jobs(JobClient(client))
+                    found = [
+                        each for each in found if any(_is_event_of_job(each, one) for one in jobs)
+                    ]
+                fresh = [
+                    each
+                    for each in found
+                    if each not in known and (each.type == "Warning" or not warnings)
+                ]
+                if output == "name":
+                    for each in fresh:
+                        click.echo(each.subject)
+                elif not print_result([event_data(each) for each in fresh], output):
+                    if fresh:
+                        shown = event_table(fresh, current_time(), wide=output == "wide")
+                        click.echo(shown.partition("\n")[2] if known else shown)
+                    elif not watch:
+                        print_status(
+                            "No events, or they have expired: events are stored for one hour."
+                        )
+                known.update(found)
+                if not watch:
+                    return
+                await asyncio.sleep(WATCH_INTERVAL_S)
+
+    with translate_job_errors():
+        run_async(show())
+
+
+def _is_event_of_job(event: "EventRecord", job: "Job") -> bool:
+    from gangline.sdk.events import belongs_to_job  # noqa: PLC0415
+
+    name = event.subject.partition("/")[2]
+    return event.namespace == job.namespace and belongs_to_job(name, job.name)

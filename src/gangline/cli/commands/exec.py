@@ -1,0 +1,305 @@
+"""Runs a command in a container, connected to the local terminal or pipe.
+
+``attach``, ``exec`` and ``port-forward``: access to the replicas of a job.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.options import namespace_options, translate_job_errors, type_option
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.output import print_status, terminal_size
+
+if TYPE_CHECKING:
+    from gangline.kube.client.exec import RemoteCommand
+    from gangline.kube.http.transport import Transport
+
+_CHUNK = 1 << 16
+
+
+async def run_interactive(
+    transport: "Transport",
+    pod: str,
+    namespace: str,
+    command: tuple[str, ...],
+    *,
+    container: str = "",
+    stdin: bool = False,
+    tty: bool = False,
+) -> int:
+    """Run a command to its end, and return its exit code.
+
+    Raises:
+        ApiError: the command could not be run, or the connection broke.
+    """
+    from gangline.kube.client.exec import STDERR, open_remote_command  # noqa: PLC0415
+
+    opened = open_remote_command(
+        transport, pod, namespace, command, container=container, stdin=stdin, tty=tty
+    )
+    async with opened as session:
+        typing = asyncio.create_task(_forward_input(session)) if stdin else None
+        try:
+            with _raw_terminal(session) if tty else _cooked_terminal():
+                async for channel, content in session.output():
+                    stream = sys.stderr if channel == STDERR else sys.stdout
+                    stream.buffer.write(content)
+                    stream.flush()
+        finally:
+            if typing is not None:
+                typing.cancel()
+                await asyncio.gather(typing, return_exceptions=True)
+    return session.exit_code or 0
+
+
+async def _forward_input(session: "RemoteCommand") -> None:
+    """Send terminal input, or the content of a pipe until its end."""
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+    while True:
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(descriptor, ready.set)
+        except PermissionError:  # epoll refuses regular files, which are always readable
+            content = await asyncio.to_thread(os.read, descriptor, _CHUNK)
+        else:
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(descriptor)
+            content = os.read(descriptor, _CHUNK)
+        if not content:
+            await session.close_input()
+            return
+        await session.write(content)
+
+
+@contextmanager
+def _cooked_terminal() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _raw_terminal(session: "RemoteCommand") -> Iterator[None]:
+    """Send every key immediately, and the size of the window when it changes."""
+    import termios  # noqa: PLC0415
+    import tty  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    sizes: set[asyncio.Task[None]] = set()
+
+    def send_size() -> None:
+        columns, rows = terminal_size()
+        task = loop.create_task(session.resize(columns, rows))
+        sizes.add(task)
+        task.add_done_callback(sizes.discard)
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    loop.add_signal_handler(signal.SIGWINCH, send_size)
+    send_size()
+    try:
+        tty.setraw(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        loop.remove_signal_handler(signal.SIGWINCH)
+
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+    from gangline.sdk.jobs import Job, Replica
+
+_INSTANCE = click.option(
+    "-i",
+    "--instance",
+    default="",
+    shell_complete=completers.instances,
+    help="Replica: worker-3, or the name of its pod.",
+)
+_CONTAINER = click.option(
+    "-c",
+    "--container",
+    default="",
+    shell_complete=completers.containers,
+    help="Container; default: the first.",
+)
+_COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
+
+
+@click.command("attach")
+@_INSTANCE
+@_CONTAINER
+@type_option
+@namespace_options
+@click.argument("job", shell_complete=completers.jobs)
+@_COMMAND
+def attach_command(
+    job: str,
+    command: tuple[str, ...],
+    instance: str,
+    container: str,
+    kind: str,
+    target: ClusterTarget,
+) -> int:
+    """Open a shell (or run COMMAND) in the leading replica of a job, on this terminal."""
+    shell = command or ("sh",)
+    return _exec_in_replica(job, shell, target, kind, instance, container, stdin=True)
+
+
+@click.command("exec")
+@_INSTANCE
+@_CONTAINER
+@type_option
+@click.option("--stdin/--no-stdin", default=False, help="Forward standard input.")
+@namespace_options
+@click.argument("job", shell_complete=completers.jobs)
+@_COMMAND
+def exec_command(
+    job: str,
+    command: tuple[str, ...],
+    instance: str,
+    container: str,
+    kind: str,
+    stdin: bool,
+    target: ClusterTarget,
+) -> int:
+    """Run COMMAND in a replica of a job and exit with its status.
+
+    Put -- before a COMMAND that has options of its own.
+    """
+    if not command:
+        raise click.UsageError("no COMMAND given, such as: gangline exec JOB -- nvidia-smi")
+    return _exec_in_replica(job, command, target, kind, instance, container, stdin=stdin)
+
+
+def _exec_in_replica(
+    job: str,
+    command: tuple[str, ...],
+    target: ClusterTarget,
+    kind: str,
+    instance: str,
+    container: str,
+    *,
+    stdin: bool,
+) -> int:
+    tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
+
+    async def entered() -> int:
+        pass  # noqa: PLC0415
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+        async with target.connect() as client:
+            found = await JobClient(client, kind).get(job, target.namespace_of(client))
+            pod = select_replica(found, instance).name
+            where = found.namespace
+            return await run_interactive(
+                client.transport, pod, where, command, container=container, stdin=stdin, tty=tty
+            )
+
+    with translate_job_errors():
+        return run_async(entered())
+
+
+def select_replica(job: "Job", instance: str) -> "Replica":
+    """Return the replica of this name; the leading replica for an empty name.
+
+    Raises:
+        CommandError: the job has no such replica, or no replicas yet.
+    """
+    if not job.replicas:
+        why = f": {job.reason}" if job.reason else ""
+        raise CommandError(f"job {job.name} has no replicas ({job.state}){why}")
+    if not instance:
+        return job.chief or job.replicas[0]
+    for replica in job.replicas:
+        if instance in {replica.name, replica.short_name}:
+            return replica
+    names = ", ".join(replica.short_name for replica in job.replicas)
+    raise CommandError(
+        f"job {job.name} has no replica {instance!r}; it has {names}", code=ExitCode.USAGE
+    )
+
+
+@click.command("port-forward")
+@_INSTANCE
+@type_option
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@namespace_options
+@click.argument("job", metavar="JOB|svc/SERVICE|pod/POD", shell_complete=completers.port_targets)
+@click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
+def port_forward_command(
+    job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: ClusterTarget
+) -> None:
+    """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
+    pairs = [parse_port_mapping(text) for text in ports]
+
+    async def forward() -> None:
+        async with target.connect() as client:
+            await forward_ports(
+                client, target.namespace_of(client), job, pairs, instance, kind, address
+            )
+
+    with translate_job_errors():
+        run_async(forward())
+
+
+def parse_port_mapping(text: str) -> tuple[int, int]:
+    """Parse ``8080:6006``, ``6006`` or ``:6006`` (any free local port).
+
+    Raises:
+        BadParameter: the text has none of these forms.
+    """
+    local, colon, remote = text.partition(":")
+    found = (local or "0", remote) if colon else (text, text)
+    if not all(part.isascii() and part.isdecimal() and int(part) < 1 << 16 for part in found):
+        raise click.BadParameter(f"{text!r}: write LOCAL:REMOTE, such as 9090:6006")
+    return int(found[0]), int(found[1])
+
+
+async def forward_ports(
+    client: "ApiClient",
+    namespace: str,
+    what: str,
+    ports: list[tuple[int, int]],
+    instance: str,
+    kind: str,
+    address: str,
+) -> None:
+    """Forward ports until the command is interrupted."""
+    from contextlib import AsyncExitStack  # noqa: PLC0415
+
+    from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
+    from gangline.sdk.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        for local, remote in ports:
+
+            async def target(remote: int = remote) -> tuple[str, int]:
+                return await resolve_port_target(
+                    client, PortTarget(namespace, what, kind, instance), remote
+                )
+
+            await target()
+            opened = forward_port(
+                client.transport,
+                namespace,
+                target,
+                local_port=local,
+                host=address,
+                on_error=lambda text: print_status(f"Warning: {text}"),
+            )
+            port = await stack.enter_async_context(opened)
+            click.echo(f"Forwarding from {address}:{port} -> {remote}")
+            sys.stdout.flush()
+        await asyncio.Event().wait()

@@ -1,0 +1,236 @@
+"""``list`` and ``get``: the state of jobs."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.event_loop import run_async, run_without_gc
+from gangline.cli.params import completers
+from gangline.cli.params.job_selection import (
+    WATCH_INTERVAL_S,
+    JobSelection,
+    all_namespaces_option,
+    job_selection_options,
+    selector_option,
+    watch_option,
+)
+from gangline.cli.params.options import (
+    namespace_options,
+    output_option,
+    translate_job_errors,
+    type_option,
+    warn_of_unreadable,
+)
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.jobs import current_time, event_table, format_job, job_data, job_table
+from gangline.cli.render.nodes import add_gpu_metrics, format_job_gpus
+from gangline.cli.render.output import print_result, print_status, serialize
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+    from gangline.sdk.events import EventRecord
+    from gangline.sdk.jobs import Job
+    from gangline.sdk.usage import GpuUsage
+
+OUTPUT_FORMATS = ("table", "wide", "json", "yaml", "name")
+SEPARATOR = "-" * 80
+"""Line between two jobs, or two versions of one."""
+
+
+@click.command("list")
+@namespace_options
+@type_option
+@all_namespaces_option
+@selector_option("jobs")
+@watch_option("what changes")
+@output_option(*OUTPUT_FORMATS)
+def list_command(
+    target: ClusterTarget, kind: str, all_namespaces: bool, selector: str, watch: bool, output: str
+) -> None:
+    """Show jobs, the newest first. '-o wide' shows why a job is pending or failed."""
+
+    async def show() -> None:
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+        async with target.connect() as client:
+            namespace = None if all_namespaces else target.namespace_of(client)
+            jobs = JobClient(client, kind)
+            found = await jobs.list(namespace, selector)
+            _print_jobs(found, output, namespaces=all_namespaces)
+            warn_of_unreadable(jobs)
+            known = _row_states(found)
+            while watch:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                found = await jobs.list(namespace, selector)
+                seen = _row_states(found)
+                if changed := [job for job in found if seen[job.uid] != known.get(job.uid)]:
+                    _print_jobs(changed, output, namespaces=all_namespaces, head=False)
+                known = seen
+
+    with translate_job_errors():
+        (run_async if watch else run_without_gc)(show())
+
+
+def _row_states(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:
+    """Return the fields of each job whose change is worth another line."""
+    return {job.uid: (job.state, job.running, job.reason, job.allocated_gpus) for job in jobs}
+
+
+def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bool = True) -> None:
+    if output == "name":
+        for job in jobs:
+            click.echo(qualified_name(job))
+    elif output not in {"table", "wide"}:
+        print_result([job_data(job, current_time()) for job in jobs], output)
+    elif jobs or namespaces:
+        shown = job_table(jobs, current_time(), namespaces=namespaces, wide=output == "wide")
+        click.echo(shown if head else shown.partition("\n")[2])
+    else:
+        print_status(
+            "No jobs in this namespace; -A lists all namespaces, 'gangline submit' starts a job."
+        )
+
+
+@click.command("get")
+@click.argument("job", default="", shell_complete=completers.jobs)
+@namespace_options
+@type_option
+@job_selection_options
+@click.option("-e", "--events", is_flag=True, help="Show events too.")
+@click.option("-g", "--gpus", is_flag=True, help="Show the GPUs of each replica too.")
+@watch_option("a job when it changes")
+@click.option("--spec", is_flag=True, help="Print manifests for submitting the job again, as YAML.")
+@output_option(*OUTPUT_FORMATS)
+def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
+    job: str,
+    target: ClusterTarget,
+    kind: str,
+    all_namespaces: bool,
+    selector: str,
+    events: bool,
+    gpus: bool,
+    watch: bool,
+    spec: bool,
+    output: str,
+) -> None:
+    """Show one job or selected jobs: state, replicas, and why it is pending or failed."""
+
+    async def show() -> None:
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+        async with target.connect() as client:
+            jobs, namespace = JobClient(client, kind), target.namespace_of(client)
+            choice = JobSelection(job, namespace, all_namespaces, selector)
+            if spec:
+                for each in await choice.find_jobs(jobs):
+                    await _print_spec(jobs, each.name, each.namespace, output)
+                return
+            first = True
+            async for found in choice.poll_jobs(jobs, watch=watch):
+                seen = [await _load_page(client, each, events, gpus) for each in found]
+                if found and not first:
+                    click.echo(SEPARATOR)
+                _print_pages(seen, output, one=choice.is_single, events=events, gpus=gpus)
+                if first:
+                    warn_of_unreadable(jobs)
+                first = False
+
+    with translate_job_errors():
+        run_async(show())
+
+
+async def _print_spec(jobs: Any, name: str, namespace: str, output: str) -> None:
+    from gangline.sdk.job_editor import JobEditor  # noqa: PLC0415
+
+    form = "json" if output == "json" else "yaml"
+    objects = await JobEditor(jobs).collect_manifests(name, namespace)
+    texts = [serialize(each, form) for each in objects]
+    click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
+
+
+@dataclass(frozen=True, slots=True)
+class _JobPage:
+    """A job with the content of its page."""
+
+    job: "Job"
+    data: dict[str, Any]
+    further: "Sequence[tuple[str, str]]"
+    board: str
+    happened: "Sequence[EventRecord]"
+    busy: "GpuUsage | None"
+
+
+async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) -> _JobPage:
+    from gangline.sdk.events import job_events  # noqa: PLC0415
+    from gangline.sdk.goodput import goodput_data, read_goodput  # noqa: PLC0415
+    from gangline.sdk.tensorboard import tensorboard_address  # noqa: PLC0415
+    from gangline.sdk.usage import gpu_usage  # noqa: PLC0415
+
+    account = await read_goodput(client, job)
+    board = await tensorboard_address(client, job.namespace, job.name)
+    happened = await job_events(client, job.namespace, job.name) if events else []
+    data = job_data(job, current_time()) | ({"tensorboard": board} if board else {})
+    data |= {"goodput": goodput_data(account)} if account else {}
+    busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
+    data = add_gpu_metrics(data, busy) if gpus else data
+    more = [("Goodput", account.summary), ("Step", account.progress)] if account else []
+    return _JobPage(job, data, more, board, happened, busy)
+
+
+def _print_pages(
+    seen: "Sequence[_JobPage]", output: str, *, one: bool, events: bool, gpus: bool
+) -> None:
+    if output == "name":
+        for each in seen:
+            click.echo(qualified_name(each.job))
+        return
+    data = [each.data for each in seen]
+    if seen and print_result(data[0] if one else data, output):
+        return
+    for number, each in enumerate(seen):
+        if number:
+            click.echo(SEPARATOR)
+        _print_page(each, events=events, gpus=gpus)
+
+
+def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
+    job = seen.job
+    click.echo(format_job(job, current_time(), list(seen.further)))
+    if gpus:
+        click.echo(f"\nGPUs:\n{format_job_gpus(job, seen.busy)}")
+    if seen.board:
+        click.echo(f"\nYour tensorboard will be available on:\n  {seen.board}")
+        print_status(
+            f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine."
+        )
+    if events:
+        click.echo(f"\nEvents:\n{event_table(seen.happened, current_time(), indent='  ')}")
+    if hint := suggest_command(job):
+        print_status(hint)
+
+
+def qualified_name(job: "Job") -> str:
+    """Return kind and name, as other tools write them: ``pytorchjob/digits``."""
+    return f"{job.kind.trainer}/{job.name}"
+
+
+def suggest_command(job: "Job") -> str:
+    """Return the command that helps most in the state of the job."""
+    from gangline.sdk.jobs import JobState  # noqa: PLC0415
+
+    where = f"{job.name} -n {job.namespace}"
+    match job.state:
+        case JobState.FAILED | JobState.RESTARTING:
+            return f"\n'gangline diagnose {where}' looks for the cause."
+        case JobState.QUEUING:
+            return f"\n'gangline explain {where}' shows why it is pending."
+        case JobState.SUSPENDED:
+            return f"\n'gangline resume {where}' resumes it."
+        case JobState.PENDING if job.reason:
+            return f"\n'gangline diagnose {where}' looks for the cause."
+        case _ if job.state.finished or job.running:
+            return f"\n'gangline logs {where}' prints the replicas' logs."
+    return ""

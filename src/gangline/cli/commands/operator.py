@@ -1,0 +1,486 @@
+"""The flags of ``gangline operator`` for its admission webhook.
+
+The flags of ``gangline operator``, in groups.
+
+``gangline operator``: the operator alone, as in a real cluster.
+
+It accepts the flags of the upstream operators, so that their manifests work with another image.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from gangline.cli.component_logging import logging_options, start_logging
+from gangline.cli.event_loop import serve_component
+from gangline.cli.params.env_options import (
+    BindAddress,
+    CommaSeparated,
+    Duration,
+    env_flag,
+    env_option,
+)
+from gangline.cli.params.options import cluster_options
+from gangline.cli.params.target import ClusterTarget
+
+if TYPE_CHECKING:
+    from gangline.operator.webhook.settings import WebhookSettings
+
+_webhook_option = partial(env_option, "GANGLINE_OPERATOR")
+
+
+def _check_url(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Refuse URLs that no API server would call."""
+    try:
+        parts = urlsplit(value)
+        plain = not (parts.query or parts.fragment or parts.username or parts.password)
+        parts.port  # noqa: B018 - raises ValueError for an invalid port
+        fits = parts.scheme == "https" and parts.hostname and plain
+    except ValueError:
+        fits = False
+    if value and not fits:
+        raise click.BadParameter(f"{value!r} is not an https URL; write https://10.0.0.5:9443")
+    return value
+
+
+WEBHOOK_FLAGS: tuple[Callable[[Any], Any], ...] = (
+    _webhook_option(
+        "--webhook",
+        type=click.Choice(["on", "off"]),
+        default="off",
+        show_default=True,
+        help="Serve an admission webhook that refuses invalid jobs.",
+    ),
+    _webhook_option(
+        "--webhook-bind-address",
+        type=BindAddress(),
+        default=":9443",
+        show_default=True,
+        help="Address of the webhook server.",
+    ),
+    _webhook_option(
+        "--webhook-service",
+        default="gangline-operator",
+        show_default=True,
+        help="Service of the webhook, with port 443.",
+    ),
+    _webhook_option(
+        "--webhook-url",
+        default="",
+        callback=_check_url,
+        help="Instead of a service: https URL of an operator outside the cluster.",
+    ),
+    _webhook_option(
+        "--webhook-namespace",
+        default="",
+        help="Namespace of service and secret; default: the operator's own (MY_POD_NAMESPACE).",
+    ),
+    _webhook_option(
+        "--webhook-secret",
+        default="gangline-operator-webhook",
+        show_default=True,
+        help="Secret with the certificate that replicas share; it is created and renewed.",
+    ),
+    _webhook_option(
+        "--webhook-configuration",
+        default="gangline-operator",
+        show_default=True,
+        help="Name of both webhook configurations, which are created.",
+    ),
+    _webhook_option(
+        "--webhook-failure-policy",
+        type=click.Choice(["Ignore", "Fail"], case_sensitive=False),
+        default="Ignore",
+        show_default=True,
+        help="While no replica answers: accept jobs unchecked, or refuse them.",
+    ),
+)
+
+
+def build_webhook_settings(
+    flags: dict[str, Any], namespaces: tuple[str, ...], own_namespace: str
+) -> "WebhookSettings | None":
+    """Remove the webhook's flags from ``flags`` and build its settings; None if it is off.
+
+    Raises:
+        click.BadParameter: a value is invalid; the message names the flag.
+    """
+    from gangline.kube.probes import Address  # noqa: PLC0415 - not for --help
+    from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings  # noqa: PLC0415
+
+    on = flags.pop("webhook") == "on"
+    address: Address | None = flags.pop("webhook_bind_address")
+    url = flags.pop("webhook_url")
+    settings = WebhookSettings(
+        url=url,
+        service=flags.pop("webhook_service"),
+        namespace=flags.pop("webhook_namespace") or own_namespace,
+        secret=flags.pop("webhook_secret"),
+        configuration=flags.pop("webhook_configuration"),
+        failure_policy=FailurePolicy(flags.pop("webhook_failure_policy")),
+        address=address or Address("", 0),
+        namespaces=namespaces,
+    )
+    if not on:
+        return None
+    if not settings.address.port and not url:
+        hint = "'--webhook-bind-address'"
+        raise click.BadParameter("a service requires a port", param_hint=hint)
+    return settings
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PREFIX = "GANGLINE_OPERATOR"
+
+_option = partial(env_option, PREFIX)
+_flag = partial(env_flag, PREFIX)
+
+
+def _default_address(address: str) -> str:
+    """Return the default address: serve metrics and probes in a pod, but not on a workstation."""
+    return address if os.environ.get("KUBERNETES_SERVICE_HOST") else "0"
+
+
+_BEHAVIOUR = (
+    _option(
+        "--namespace",
+        "-n",
+        "namespaces",
+        type=CommaSeparated(),
+        multiple=True,
+        upstream="KUBEFLOW_NAMESPACE",
+        help="Reconcile this namespace only; may be repeated. Rights in these suffice.",
+    ),
+    _option(
+        "--enable-scheme",
+        "--kind",
+        "kinds",
+        type=CommaSeparated(),
+        multiple=True,
+        help="Reconcile this kind, such as PyTorchJob; may be repeated. Default: all kinds.",
+    ),
+    _option(
+        "--gang-scheduling",
+        type=click.Choice(["auto", "off"]),
+        default="auto",
+        show_default=True,
+        help="Create a PodGroup for each job once the cluster has the PodGroup CRD, or never.",
+    ),
+    _option(
+        "--enable-gang-scheduling",
+        type=bool,
+        is_flag=False,
+        flag_value="true",
+        hidden=True,
+        help="Flag of MSJob's operator: =false disables gang scheduling.",
+    ),
+    _option(
+        "--scheduler-name",
+        default="gangline",
+        show_default=True,
+        help="Scheduler of a gang's pods whose template has none.",
+    ),
+    _option(
+        "--gang-scheduler-name",
+        "--scheduling",
+        "gang_scheduler_name",
+        default="",
+        help="Flag of the upstream operator: volcano for Volcano's scheduler; none for no gangs.",
+    ),
+    _option(
+        "--pytorch-init-container-image",
+        "init_image",
+        default="",
+        help="Image of an init container that waits for the master's DNS name; default: none.",
+    ),
+    _option(
+        "--paddle-init-container-image",
+        "--initImage",
+        "paddle_init_image",
+        default="",
+        help="Image of an init container that waits for DNS names of Paddle pods; default: none.",
+    ),
+    _option(
+        "--paddle-etcd-server",
+        "--etcd-server",
+        "paddle_etcd_server",
+        default="",
+        help="host:port of the etcd for the rendezvous of elastic Paddle workers.",
+    ),
+    _option(
+        "--master-image",
+        "elastic_master_image",
+        default="",
+        help="Image of the masters of ElasticJobs; default: the image of the workers.",
+    ),
+    _option(
+        "--mpi-kubectl-delivery-image",
+        "mpi_kubectl_image",
+        default="",
+        help="Image that provides kubectl to MPI launchers; default: none.",
+    ),
+    _option(
+        "--cluster-domain",
+        default="",
+        upstream="CUSTOM_CLUSTER_DOMAIN",
+        help="Suffix of the addresses in TF_CONFIG, such as cluster.local.",
+    ),
+)
+
+_THROUGHPUT = (
+    _option(
+        "--controller-threads",
+        "--workers",
+        "workers",
+        type=click.IntRange(min=1),
+        default=256,
+        show_default=True,
+        help="Number of concurrent reconciles, over all kinds.",
+    ),
+    _option(
+        "--kube-api-qps",
+        type=float,
+        default=0.0,
+        help="Limit of requests a second to the API server; default: 0, no limit.",
+    ),
+    _option(
+        "--kube-api-burst",
+        type=click.IntRange(min=1),
+        help="Burst of requests under --kube-api-qps; default: 1.5 times --kube-api-qps.",
+    ),
+    _option(
+        "--resync-period",
+        type=Duration(),
+        default="10h",
+        show_default=True,
+        help="Interval for reconciling unchanged jobs; 0 disables it.",
+    ),
+)
+
+_ELECTION = (
+    _flag(
+        "--leader-elect",
+        "leader_election",
+        help="Elect a leader, for several replicas.",
+    ),
+    _option(
+        "--leader-election-id",
+        "leader_election_name",
+        default="gangline-operator",
+        show_default=True,
+        help="Name of the lease.",
+    ),
+    _option(
+        "--leader-election-namespace",
+        default="",
+        help="Namespace of the lease; the operator's own (MY_POD_NAMESPACE), else kube-system.",
+    ),
+    _option(
+        "--leader-elect-lease-duration",
+        "lease_duration",
+        type=Duration(),
+        default="15s",
+        show_default=True,
+        help="Duration after which another replica may take a lease that was not renewed.",
+    ),
+    _option(
+        "--leader-elect-renew-deadline",
+        "renew_deadline",
+        type=Duration(),
+        default="10s",
+        show_default=True,
+        help="Duration after which a leader that cannot renew stops.",
+    ),
+    _option(
+        "--leader-elect-retry-period",
+        "retry_period",
+        type=Duration(),
+        default="2s",
+        show_default=True,
+        help="Interval between attempts to acquire or renew the lease.",
+    ),
+)
+
+_MONITORING = (
+    _option(
+        "--metrics-bind-address",
+        type=BindAddress(),
+        default=lambda: _default_address(":8080"),
+        show_default=":8080 in a cluster, else 0",
+        help="Address of /metrics; 0 disables it.",
+    ),
+    _option(
+        "--health-probe-bind-address",
+        type=BindAddress(),
+        default=lambda: _default_address(":8081"),
+        show_default=":8081 in a cluster, else 0",
+        help="Address of /healthz and /readyz; 0 disables them.",
+    ),
+)
+
+
+_IGNORED = tuple(
+    click.option(name, expose_value=False, is_flag=False, flag_value="true", hidden=True)
+    for name in ("--zap-devel", "--zap-stacktrace-level", "--zap-time-encoding")
+)
+"""Logging flags of upstream manifests that are accepted and ignored."""
+
+
+def operator_flags(command: F) -> F:
+    """Add all flags; the command receives their values under the names of the settings."""
+    flags: list[Callable[[F], F]] = [
+        *_BEHAVIOUR,
+        *_THROUGHPUT,
+        *_ELECTION,
+        *_MONITORING,
+        *WEBHOOK_FLAGS,
+        *_IGNORED,
+    ]
+    return reduce(lambda decorated, add: add(decorated), reversed(flags), command)
+
+
+if TYPE_CHECKING:
+    from gangline.kube.controller.leader_election import LeaderElectionTiming
+    from gangline.kube.rate_limit import TokenBucket
+    from gangline.operator.settings import OperatorSettings
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_FALLBACK_NAMESPACE = "kube-system"
+_VOLCANO = "volcano"
+_TIMING = ("lease-duration", "renew-deadline", "retry-period")
+_NO_GANGS = ("none", "off")
+
+
+@click.command("operator")
+@cluster_options
+@operator_flags
+@logging_options("GANGLINE_OPERATOR")
+def operator_command(
+    target: ClusterTarget,
+    log_level: str,
+    log_format: str,
+    kube_api_qps: float,
+    kube_api_burst: int | None,
+    **flags: Any,
+) -> None:
+    """Run the operator: it creates the pods, services and pod groups of training jobs.
+
+    Each flag can also be set in the environment: GANGLINE_OPERATOR_KUBE_API_QPS=50.
+    """
+    from gangline.operator.main import run  # noqa: PLC0415
+
+    settings = build_operator_settings(flags)
+    limit = build_rate_limit(kube_api_qps, kube_api_burst)
+    start_logging(log_level, form=log_format)
+
+    async def connected(stop: asyncio.Event) -> None:
+        async with target.connect("gangline-operator", rate_limit=limit) as client:
+            await run(client, settings, stop)
+
+    serve_component(connected)
+
+
+def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":
+    """Build the settings from the values of the flags.
+
+    Raises:
+        click.BadParameter: a value is invalid; the message names the flag.
+    """
+    from gangline.operator.settings import GangScheduling, OperatorSettings  # noqa: PLC0415
+
+    mode = flags.pop("gang_scheduling")
+    if flags.pop("enable_gang_scheduling") is False:
+        mode = "off"
+    gangs, scheduler = resolve_gang_scheduling(
+        mode, flags.pop("scheduler_name"), flags.pop("gang_scheduler_name")
+    )
+    namespaces = _flatten(flags.pop("namespaces"))
+    return OperatorSettings(
+        namespaces=namespaces,
+        webhook=build_webhook_settings(flags, namespaces, _own_namespace()),
+        kinds=_known_kinds(_flatten(flags.pop("kinds"))),
+        gang_scheduling=GangScheduling(gangs),
+        scheduler_name=scheduler,
+        leader_election_namespace=flags.pop("leader_election_namespace") or _own_namespace(),
+        leader_election_timing=_timing(
+            flags.pop("lease_duration"), flags.pop("renew_deadline"), flags.pop("retry_period")
+        ),
+        resync_s=flags.pop("resync_period") or None,
+        metrics_address=flags.pop("metrics_bind_address"),
+        health_address=flags.pop("health_probe_bind_address"),
+        **flags,
+    )
+
+
+def resolve_gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]:
+    """Return the gang mode and the scheduler name, with upstream's flag applied.
+
+    Raises:
+        click.BadParameter: upstream's flag names a scheduler with another kind of pod group.
+    """
+    match upstream.lower():
+        case "":
+            return mode, scheduler
+        case name if name in _NO_GANGS:
+            return "off", scheduler
+        case name if name in (_VOLCANO, scheduler):
+            return mode, name
+    raise click.BadParameter(
+        f"{upstream!r}: pod groups are those of Volcano. Write volcano, or, for another scheduler "
+        "that reads them, --scheduler-name",
+        param_hint="'--gang-scheduler-name'",
+    )
+
+
+def build_rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
+    """Build the request limiter; None for no limit. The default burst is 1.5 times the rate."""
+    from gangline.kube.rate_limit import TokenBucket  # noqa: PLC0415
+
+    if per_second <= 0:
+        return None
+    return TokenBucket(per_second, burst or max(1, round(per_second * 1.5)))
+
+
+def _flatten(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(name for value in values for name in value)
+
+
+def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
+    from gangline.operator.main import all_frameworks  # noqa: PLC0415
+    from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+
+    known = {each.kind.kind.lower(): each.kind.kind for each in all_frameworks(OperatorSettings())}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        raise click.BadParameter(
+            f"unknown kind {unknown[0]!r}; known kinds: {', '.join(known.values())}",
+            param_hint="'--enable-scheme' / '--kind'",
+        )
+    return frozenset(known[name.lower()] for name in names)
+
+
+def _timing(
+    lease_duration: float, renew_deadline: float, retry_period: float
+) -> "LeaderElectionTiming":
+    from gangline.kube.controller.leader_election import LeaderElectionTiming  # noqa: PLC0415
+
+    try:
+        return LeaderElectionTiming(round(lease_duration), renew_deadline, retry_period)
+    except ValueError as error:
+        flags = (f"'--leader-elect-{name}'" for name in _TIMING)
+        raise click.BadParameter(str(error), param_hint=" / ".join(flags)) from error
+
+
+def _own_namespace() -> str:
+    """Return the namespace of the lease: that of the operator's pod, or else kube-system."""
+    own = os.environ.get("MY_POD_NAMESPACE", "")
+    if not own and _OWN_NAMESPACE.exists():
+        own = _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+    return own or _FALLBACK_NAMESPACE

@@ -1,0 +1,216 @@
+"""Queues as rows and blocks: the columns of vcctl first, then amounts.
+
+``queue``: amounts, usage and state of queues.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.job_selection import poll_changes, selector_option, watch_option
+from gangline.cli.params.options import cluster_options, output_option
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.output import format_table, print_result
+
+if TYPE_CHECKING:
+    from gangline.api.meta.field_doc import ResourceList
+    from gangline.api.volcano.scheduling import Queue
+    from gangline.scheduler.reporting.explain import QueueUsage
+
+HEAD = (
+    "NAME",
+    "WEIGHT",
+    "STATE",
+    "PARENT",
+    "INQUEUE",
+    "PENDING",
+    "RUNNING",
+    "UNKNOWN",
+    "COMPLETED",
+)
+WIDE = ("PRIORITY", "ALLOCATED", "DESERVED", "CAPABILITY", "GUARANTEE", "RECLAIMABLE", "DEQUEUE")
+
+
+def queue_table(queues: "Sequence[Queue]", *, wide: bool) -> str:
+    rows = [[*_row(queue), *(_wide_cells(queue) if wide else ())] for queue in queues]
+    return format_table([*HEAD, *(WIDE if wide else ())], rows)
+
+
+def format_queue(queue: "Queue", uses: "Sequence[QueueUsage]") -> str:
+    """Return one queue: its fields, then the figures of the queue and of its parents."""
+    facts = dict(zip((*HEAD, *WIDE), (*_row(queue), *_wide_cells(queue)), strict=True))
+    lines = [
+        f"{name.capitalize() + ':':13}{value if value != '' else 'N/A'}"
+        for name, value in facts.items()
+    ]
+    for use in uses:
+        most = f", at most {use.most}" if use.most else ""
+        lines += [
+            "",
+            f"{use.name} uses {use.used}: {use.share:.0%} of its fair share",
+            f"  fair share {use.entitled}{most}",
+            f"  with pending pods {use.requested}",
+        ]
+    return "\n".join(lines)
+
+
+def _row(queue: "Queue") -> list[object]:
+    spec, status = queue.spec, queue.status
+    counts = (status.inqueue, status.pending, status.running, status.unknown, status.completed)
+    weight = 1 if spec.weight is None else spec.weight
+    return [queue.metadata.name, weight, status.state or "Open", spec.parent or "root", *counts]
+
+
+def _wide_cells(queue: "Queue") -> list[object]:
+    spec = queue.spec
+    return [
+        spec.priority,
+        _amounts(queue.status.allocated),
+        _amounts(spec.deserved),
+        _amounts(spec.capability),
+        _amounts(spec.guarantee.resource if spec.guarantee else {}),
+        "no" if spec.reclaimable is False else "yes",
+        spec.dequeue_strategy or "traverse",
+    ]
+
+
+def _amounts(amounts: "ResourceList") -> str:
+    return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
+
+
+if TYPE_CHECKING:
+    from gangline.api.volcano.scheduling import Queue
+    from gangline.kube.client.client import ApiClient
+    from gangline.scheduler.reporting.explain import QueueUsage
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+
+
+@click.group("queue")
+def queue_command() -> None:
+    """Show queues, and open or close them. 'kubectl apply' creates and changes them."""
+
+
+@queue_command.command("list")
+@cluster_options
+@selector_option("queues")
+@watch_option("what changes")
+@output_option(*FORMATS)
+def list_queues(target: ClusterTarget, selector: str, watch: bool, output: str) -> None:
+    """Show all queues. '-o wide' shows their limits and usage."""
+
+    async def show() -> None:
+        from gangline.api.resources import QUEUES  # noqa: PLC0415
+
+        async with target.connect() as client:
+
+            async def look() -> "list[Queue]":
+                found = (await client.list(QUEUES, labels=selector)).items
+                return sorted(found, key=lambda queue: queue.metadata.name)
+
+            async for queues, head in poll_changes(look, watch=watch):
+                _print_queues(queues, output, head=head)
+
+    run_async(show())
+
+
+def _print_queues(queues: "Sequence[Queue]", output: str, *, head: bool) -> None:
+    if output == "name":
+        for queue in queues:
+            click.echo(f"queue/{queue.metadata.name}")
+    elif not print_result([_data(queue) for queue in queues], output):
+        shown = queue_table(queues, wide=output == "wide")
+        click.echo(shown if head else shown.partition("\n")[2])
+
+
+@queue_command.command("get")
+@click.argument("name", shell_complete=completers.queues)
+@cluster_options
+@watch_option("the queue when it changes")
+@output_option(*FORMATS)
+def get_queue(name: str, target: ClusterTarget, watch: bool, output: str) -> None:
+    """Show one queue: its limits, its current fair share, and its usage."""
+
+    async def show() -> None:
+        from gangline.api.resources import QUEUES  # noqa: PLC0415
+
+        async with target.connect() as client:
+
+            async def look() -> "list[Queue]":
+                return [await client.get(QUEUES, name)]
+
+            async for (queue,), _ in poll_changes(look, watch=watch):
+                uses = await _queue_uses(client, name) if output in {"table", "wide"} else []
+                if output == "name":
+                    click.echo(f"queue/{queue.metadata.name}")
+                elif not print_result(_data(queue), output):
+                    click.echo(format_queue(queue, uses))
+
+    run_async(show())
+
+
+@queue_command.command("close")
+@click.argument("name", shell_complete=completers.queues)
+@cluster_options
+@output_option(*FORMATS)
+def close_queue(name: str, target: ClusterTarget, output: str) -> None:
+    """Close a queue and its children for new jobs. Running jobs continue."""
+    _print_changed(run_async(_set_state(target, name, "Closing")), "closed", output)
+
+
+@queue_command.command("open")
+@click.argument("name", shell_complete=completers.queues)
+@cluster_options
+@output_option(*FORMATS)
+def open_queue(name: str, target: ClusterTarget, output: str) -> None:
+    """Open a queue for new jobs."""
+    _print_changed(run_async(_set_state(target, name, "Open")), "opened", output)
+
+
+def _print_changed(queue: "Queue", what: str, output: str) -> None:
+    if output == "name":
+        click.echo(f"queue/{queue.metadata.name}")
+    elif not print_result(_data(queue), output):
+        click.echo(f"queue/{queue.metadata.name} {what}")
+
+
+async def _set_state(target: ClusterTarget, name: str, state: str) -> "Queue":
+    """Set the state of a queue; the scheduler turns Closing into Closed once it is empty."""
+    from gangline.api.resources import QUEUES  # noqa: PLC0415
+    from gangline.api.volcano.scheduling import ROOT_QUEUE  # noqa: PLC0415
+
+    if name == ROOT_QUEUE:
+        raise CommandError(f"queue {name!r} is the cluster itself", code=ExitCode.USAGE)
+    async with target.connect() as client:
+        change = {"status": {"state": state}}
+        queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
+        return queue
+
+
+async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":
+    """Return shares and usage of a queue and its parents; empty if the user lacks rights."""
+    from gangline.kube.errors import Forbidden  # noqa: PLC0415
+    from gangline.scheduler.config.volcano import ConfigurationError  # noqa: PLC0415
+    from gangline.scheduler.reporting.explain import queue_usages  # noqa: PLC0415
+    from gangline.scheduler.reporting.replay import read_cluster_state, read_deployed_settings  # noqa: PLC0415
+
+    try:
+        settings = await read_deployed_settings(client)
+        options = (settings.scheduler_names, settings.weights, settings.hierarchical)
+        state = await read_cluster_state(client, *options)
+    except Forbidden:
+        return []
+    except ConfigurationError as error:
+        raise CommandError(f"the scheduler's ConfigMap: {error}", code=ExitCode.USAGE) from error
+    return list(queue_usages(state, name))
+
+
+def _data(queue: "Queue") -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415
+
+    data: dict[str, Any] = msgspec.to_builtins(queue, builtin_types=())
+    return data

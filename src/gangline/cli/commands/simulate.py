@@ -1,0 +1,146 @@
+"""``gangline simulate``: decisions of the scheduler over a trace of jobs, on virtual time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from gangline.cli.render.output import format_table
+
+if TYPE_CHECKING:
+    from gangline.scheduler.settings import SchedulerSettings
+
+READABLE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+class SimulateFlags(TypedDict):
+    """Options of the command."""
+
+    described: Path | None
+    configuration: Path | None
+    nodes: int
+    gpus: int
+    shape: str
+    jobs: int
+    load: float
+    seed: int
+    quantum: float
+    learned: bool
+
+
+@click.command("simulate")
+@click.argument("trace", type=READABLE, required=False)
+@click.option("--cluster", "described", type=READABLE, help="Nodes and queues, as YAML or JSON.")
+@click.option(
+    "--config",
+    "configuration",
+    type=READABLE,
+    help="The scheduler's configuration file, as for 'gangline scheduler --configuration'.",
+)
+@click.option(
+    "--nodes", type=int, default=100, show_default=True, help="Number of nodes without --cluster."
+)
+@click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of each node.")
+@click.option(
+    "--shape",
+    type=click.Choice(["philly", "helios", "pai"]),
+    default="philly",
+    show_default=True,
+    help="Without TRACE: generate jobs with the statistics of this cluster.",
+)
+@click.option("--jobs", type=int, default=2000, show_default=True, help="Number of generated jobs.")
+@click.option(
+    "--load",
+    type=float,
+    default=0.9,
+    show_default=True,
+    help="Load of the cluster by generated jobs.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generated jobs.")
+@click.option(
+    "--quantum", type=float, default=0.0, help="Interval of scheduling cycles in seconds."
+)
+@click.option(
+    "--learned-run-times",
+    "learned",
+    is_flag=True,
+    help="Backfill reserved nodes with jobs by their learned run times.",
+)
+@click.option("--check", is_flag=True, help="Check every decision independently (slower).")
+def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None:
+    """Run the scheduler over TRACE (CSV or JSON) and print the result.
+
+    A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
+    gpu,
+    queue, priority, fails_after and checkpoint_every.
+    """
+    from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
+    from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
+    from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace  # noqa: PLC0415
+    from gangline.scheduler.simulate.report import (  # noqa: PLC0415
+        result_rows,
+        summarize,  # noqa: PLC0415
+        usage_chart,
+        wait_rows,
+    )
+    from gangline.scheduler.simulate.trace import TraceError, read_trace  # noqa: PLC0415
+
+    settings = _settings(flags["configuration"], flags["learned"])
+    try:
+        described = flags["described"]
+        units = max(1, flags["gpus"])
+        cluster = (
+            clusters.read_cluster(described)
+            if described
+            else clusters.uniform_cluster(
+                flags["nodes"], 16 * units, f"{64 * units}Gi", flags["gpus"]
+            )
+        )
+        queues = [queue.name for queue in cluster.queues] or ["default"]
+        shape = TRACE_SHAPES[flags["shape"]]
+        arriving = (
+            read_trace(trace)
+            if trace
+            else generate_trace(shape, flags["jobs"], cluster, flags["load"], flags["seed"], queues)
+        )
+    except TraceError as error:
+        raise click.UsageError(str(error)) from error
+    quantum, weights = flags["quantum"], settings.weights
+    history = Simulation(cluster, arriving, settings.policy, (), quantum, weights).run()
+    found = summarize(history, cluster)
+    click.echo(format_table(("WHAT", "FIGURE"), result_rows(found)))
+    click.echo()
+    click.echo(format_table(("WAITED", "JOBS", "MEDIAN", "P95", "LONGEST"), wait_rows(found)))
+    click.echo()
+    resource = "nvidia.com/gpu" if found.utilisation.get("nvidia.com/gpu") else "cpu"
+    total = sum(dict(node.allocatable).get(resource, 0) for node in cluster.nodes)
+    click.echo(usage_chart(history.samples, resource, total))
+
+
+def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
+    """Return the settings of the scheduler; warn about settings without effect in a simulation."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
+    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+    settings = SchedulerSettings(lodge=learned)
+    if path is None:
+        return settings
+    try:
+        settings = read_file(path).apply_to(settings)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    for ignored in (*settings.ignored_settings, *_settings_without_effect(settings)):
+        click.echo(f"{path}: setting without effect: {ignored}", err=True)
+    return replace(settings, lodge=settings.lodge or learned)
+
+
+def _settings_without_effect(settings: "SchedulerSettings") -> Iterator[str]:
+    if settings.hierarchical:
+        yield "enableHierarchy of plugin 'drf': the cluster file defines the queue hierarchy"
+    if settings.fairness.namespaces:
+        yield "enableNamespaceOrder of plugin 'drf': all jobs of a trace have one namespace"
+    if settings.weights.images:
+        yield "imagelocality.weight of plugin 'nodeorder': jobs of a trace have no images"

@@ -1,0 +1,261 @@
+"""``submit pytorch``, ``submit tf`` and others: one command for each kind of job.
+
+``submit_manifests``: training jobs from files, or from flags (``submit pytorch``).
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params.options import namespace_options, output_option
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.submit.command import ArenaCommand
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+OUTPUTS = ("text", "name", "yaml", "json")
+
+
+class JobCommandSpec(NamedTuple):
+    """A kind of job on the command line."""
+
+    word: str
+    """Name of the subcommand."""
+    trainer: str
+    """Name in job lists."""
+    aliases: tuple[str, ...]
+    help: str
+    """Help text of the subcommand."""
+    clean: str = "Running"
+
+
+JOB_COMMANDS = (
+    JobCommandSpec(
+        "pytorch",
+        "pytorchjob",
+        ("pytorchjob", "py"),
+        "Start a PyTorch job that runs COMMAND in each of its pods.",
+    ),
+    JobCommandSpec(
+        "tf",
+        "tfjob",
+        ("tfjob", "tensorflow"),
+        "Start a TensorFlow job that runs COMMAND in each of its pods.",
+    ),
+    JobCommandSpec(
+        "mpi",
+        "mpijob",
+        ("mpijob", "mj", "horovod", "horovodjob", "hj"),
+        "Start an MPI job whose launcher runs COMMAND, such as mpirun, on its workers.",
+        clean="All",
+    ),
+    JobCommandSpec(
+        "mindspore",
+        "msjob",
+        ("mindsporejob", "msjob", "ms"),
+        "Start a MindSpore job that runs COMMAND in each of its pods.",
+    ),
+    JobCommandSpec(
+        "paddle",
+        "paddlejob",
+        ("paddlejob",),
+        "Start a PaddlePaddle job that runs COMMAND in each of its pods.",
+    ),
+    JobCommandSpec(
+        "jax",
+        "jaxjob",
+        ("jaxjob",),
+        "Start a JAX job that runs COMMAND in each of its pods.",
+    ),
+    JobCommandSpec(
+        "elastic",
+        "elasticjob",
+        ("elasticjob", "et", "etjob"),
+        "Start an elastic job, whose number of workers may change, that runs COMMAND in each.",
+    ),
+)
+
+
+_JOB_COMMANDS_BY_NAME = {name: each for each in JOB_COMMANDS for name in (each.word, *each.aliases)}
+
+
+class KindGroup(click.Group):
+    """A group that builds the command of a kind when it is used; aliases are hidden.
+
+    Building the commands of all kinds takes longer than shell completion may take.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_JOB_COMMANDS_BY_NAME)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        trainer = _JOB_COMMANDS_BY_NAME.get(cmd_name)
+        return None if trainer is None else _command(trainer, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
+        """Complete a kind from the table alone, or an option."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+        kinds = sorted((each.word, each.help) for each in JOB_COMMANDS)
+        found = [
+            CompletionItem(word, help=runs) for word, runs in kinds if word.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def kind_commands() -> Iterator[click.Command]:
+    """Build the command of each kind."""
+    for trainer in JOB_COMMANDS:
+        yield _command(trainer, trainer.word)
+
+
+def _command(trainer: JobCommandSpec, name: str) -> click.Command:
+    # Late: more than a hundred options, which completion of the kind does not need.
+    from gangline.cli.submit import options as flags  # noqa: PLC0415
+
+    function = partial(_run, trainer)
+    function.__doc__ = (
+        f"{trainer.help}\n\nOptions come before the command; a shell runs the joined command."
+    )
+    built: Any = output_option(*OUTPUTS)(_as_callback(function))
+    built = flags.add_options(
+        namespace_options(built), flags.kind_options(trainer.word, trainer.clean)
+    )
+    built = click.argument("command", nargs=-1, type=click.UNPROCESSED)(built)
+    settings = {"allow_interspersed_args": False}
+    return click.command(
+        name, cls=ArenaCommand, context_settings=settings, hidden=name != trainer.word
+    )(built)
+
+
+def _as_callback(function: Any) -> Any:
+    """Wrap a partial function in the form that click needs."""
+
+    def command(*args: Any, **options: Any) -> None:
+        function(*args, **options)
+
+    command.__doc__ = function.__doc__
+    return click.pass_context(command)
+
+
+def _run(
+    trainer: JobCommandSpec,
+    context: click.Context,
+    target: ClusterTarget,
+    output: str,
+    command: tuple[str, ...],
+    **options: Any,
+) -> None:
+    from gangline.cli.submit.from_flags import build_objects  # noqa: PLC0415
+    from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
+    from gangline.cli.submit.user_settings import apply_settings  # noqa: PLC0415
+
+    options = apply_settings(context, options, target.profile, kind_commands)
+    sending = SubmitOptions(
+        dry_run=options.pop("dry_run"),
+        wait=options.pop("wait"),
+        logs=options.pop("logs"),
+        check=not options.pop("no_check"),
+        output=output,
+    )
+    if not command:
+        raise _missing_argument("no command given; put it last", '"python train.py"')
+    _refuse_late_options(context, command)
+    if not options["image"] and not options.get("worker_image"):
+        raise _missing_argument("--image is required", "--image pytorch/pytorch:2.7.1")
+    objects = build_objects(trainer.word, trainer.trainer, " ".join(command), options)
+    submit_manifests(objects, target, sending)
+
+
+def _refuse_late_options(context: click.Context, command: tuple[str, ...]) -> None:
+    """Refuse options behind a quoted command: ``"python train.py" --wait`` would run with
+    ``--wait``.
+    """
+    ours = {name for option in context.command.params for name in option.opts}
+    late = [word for word in command[1:] if word.partition("=")[0] in ours]
+    if late and len(command[0].split()) > 1:
+        raise CommandError(
+            f"{late[0]} is behind the command, which would receive it instead of gangline",
+            hint="Put it before the command, or inside the quotes of the command.",
+            code=ExitCode.USAGE,
+        )
+
+
+def _missing_argument(message: str, example: str) -> CommandError:
+    return CommandError(message, hint=f"For example: {example}", code=ExitCode.USAGE)
+
+
+_EPILOG = """\b
+Examples:
+  gangline submit -f job.yaml --wait
+  gangline submit -f job.yaml --set spec.pytorchReplicaSpecs.Worker.replicas=7
+  gangline submit pytorch --name digits --workers 3 --image pytorch:2 "python digits.py"
+"""
+
+
+@click.group("submit", cls=KindGroup, invoke_without_command=True, epilog=_EPILOG)
+@click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="YAML or JSON; - for stdin."
+)
+@click.option(
+    "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a field of the jobs."
+)
+@click.option("--dry-run", is_flag=True, help="Print the objects, create nothing.")
+@click.option(
+    "--no-check", is_flag=True, help="Do not check that claims and other references exist."
+)
+@click.option("--wait", is_flag=True, help="Wait for the end; exit with 6 if a job fails.")
+@click.option("--logs", is_flag=True, help="Print the replicas' logs until the job ends.")
+@namespace_options
+@output_option(*OUTPUTS)
+@click.pass_context
+def submit_command(
+    context: click.Context,
+    /,
+    files: tuple[str, ...],
+    changes: tuple[str, ...],
+    target: ClusterTarget,
+    output: str,
+    **options: bool,
+) -> None:
+    """Start training jobs from files, or from flags with a subcommand."""
+    if context.invoked_subcommand is not None:
+        if files or changes:
+            given = "-f" if files else "--set"
+            raise click.UsageError(f"give either {given} or a kind of job, not both", context)
+        context.default_map = {context.invoked_subcommand: _command_line_options(context)}
+        return
+    if not files:
+        raise CommandError(
+            "no job given: use a file with -f, or a kind of job and its flags",
+            hint="See 'gangline submit --help'.",
+            code=ExitCode.USAGE,
+        )
+    from gangline.cli.submit.manifests import (
+        apply_changes,  # noqa: PLC0415
+        read_manifests,  # noqa: PLC0415
+    )
+    from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
+
+    manifests = [manifest for file in files for manifest in read_manifests(file)]
+    check = not options.pop("no_check")
+    submit_manifests(
+        apply_changes(manifests, changes),
+        target,
+        SubmitOptions(output=output, check=check, **options),
+    )
+
+
+def _command_line_options(context: click.Context) -> dict[str, Any]:
+    """Return options that precede the kind on the command line; they apply to the subcommand."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }

@@ -1,0 +1,159 @@
+"""``tensorboard_objects``: open the TensorBoard of a job in a browser; start one if there is none."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.options import namespace_options, translate_job_errors, type_option
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.output import print_status
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+
+_POLL_INTERVAL_S = 0.5
+
+
+@click.command("tensorboard")
+@click.argument("job", shell_complete=completers.jobs)
+@type_option
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 selects a free port."
+)
+@click.option("--logdir", default="", help="Folder of event files, for a new TensorBoard.")
+@click.option("--image", default="", help="Image, for a new TensorBoard.")
+@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@click.option("--stop", is_flag=True, help="Delete the job's TensorBoard.")
+@namespace_options
+def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
+    job: str,
+    kind: str,
+    port: int,
+    logdir: str,
+    image: str,
+    no_open: bool,
+    stop: bool,
+    target: ClusterTarget,
+) -> None:
+    """Open the TensorBoard of a job; start one if there is none."""
+
+    async def work() -> None:
+        async with target.connect() as client:
+            namespace = target.namespace_of(client)
+            if stop:
+                await _stop(client, namespace, job)
+                return
+            await _start_if_missing(client, namespace, job, kind, logdir, image)
+            await _forward_and_open(client, namespace, job, port, browser=not no_open)
+
+    with translate_job_errors():
+        run_async(work())
+
+
+async def _stop(client: "ApiClient", namespace: str, job: str) -> None:
+    from gangline.api.resources import DEPLOYMENTS, SERVICES  # noqa: PLC0415
+    from gangline.cli.submit.owned_objects import service_name  # noqa: PLC0415
+
+    name = service_name(job)
+    await client.delete(DEPLOYMENTS, name, namespace, propagation="Background")
+    await client.delete(SERVICES, name, namespace, propagation="Background")
+    click.echo(f"TensorBoard of {job} deleted")
+
+
+async def _start_if_missing(
+    client: "ApiClient", namespace: str, name: str, kind: str, logdir: str, image: str
+) -> None:
+    """Start a TensorBoard for a job without one."""
+    from gangline.api.resources import SERVICES  # noqa: PLC0415
+    from gangline.cli.submit.owned_objects import service_name, tensorboard_objects  # noqa: PLC0415
+    from gangline.cli.submit.submission import with_owner  # noqa: PLC0415
+    from gangline.kube.errors import NotFound  # noqa: PLC0415
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+    jobs = JobClient(client, kind)
+    stored = await jobs.manifest(name, namespace)
+    try:
+        await client.get(SERVICES, service_name(name), namespace)
+    except NotFound:
+        pass
+    else:
+        return
+    if not logdir:
+        raise CommandError(
+            f"job {name} has no TensorBoard yet",
+            hint="Start one with --logdir FOLDER, the folder of the job's event files.",
+            code=ExitCode.USAGE,
+        )
+    mounts = find_event_mount(stored, logdir)
+    for manifest in tensorboard_objects(name, image, logdir, mounts, {}):
+        await jobs.submit(with_owner(manifest, stored), namespace)
+    print_status(f"Started a TensorBoard for {name}.")
+
+
+def find_event_mount(
+    job: dict[str, Any], logdir: str
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the volume of a job that contains a folder, and its mount.
+
+    Raises:
+        CommandError: no volume that other pods can mount contains it.
+    """
+    from gangline.sdk.manifests import iterate_roles  # noqa: PLC0415
+
+    for _, role in iterate_roles(job):
+        pod = role["template"]["spec"]
+        volumes = {volume["name"]: volume for volume in pod.get("volumes") or []}
+        for mount in pod["containers"][0].get("volumeMounts") or []:
+            folder, volume = mount["mountPath"].rstrip("/"), volumes[mount["name"]]
+            shared = "persistentVolumeClaim" in volume or "hostPath" in volume
+            if shared and f"{logdir}/".startswith(f"{folder}/"):
+                return [(volume, mount)]
+    raise CommandError(
+        f"{logdir} is not in a claim or node folder that the job mounts",
+        hint="TensorBoard reads volumes that several pods can mount: write to a --data claim.",
+        code=ExitCode.USAGE,
+    )
+
+
+async def _forward_and_open(
+    client: "ApiClient", namespace: str, job: str, port: int, *, browser: bool
+) -> None:
+    """Wait until the TensorBoard runs, forward a port to it, and open it."""
+    from gangline.cli.submit.owned_objects import PORT, service_name  # noqa: PLC0415
+    from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+    from gangline.sdk.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
+
+    service = PortTarget(namespace, f"svc/{service_name(job)}")
+
+    async def target() -> tuple[str, int]:
+        return await resolve_port_target(client, service, PORT)
+
+    reported = False
+    while True:
+        try:
+            await target()
+        except JobError as error:
+            if not reported:
+                print_status(f"Waiting for TensorBoard: {error}; Ctrl-C gives up.")
+            reported = True
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        else:
+            break
+    opened = forward_port(
+        client.transport, namespace, target, local_port=port, on_error=print_status
+    )
+    async with opened as local:
+        address = f"http://127.0.0.1:{local}"
+        click.echo(f"TensorBoard of {job}: {address}")
+        sys.stdout.flush()
+        if browser and sys.stdout.isatty():
+            import webbrowser  # noqa: PLC0415
+
+            await asyncio.to_thread(webbrowser.open, address)
+        await asyncio.Event().wait()

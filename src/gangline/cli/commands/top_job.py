@@ -1,0 +1,244 @@
+"""``top job``: requests, allocation and usage of jobs."""
+
+import asyncio
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.job_selection import JobSelection, job_selection_options, refresh_option
+from gangline.cli.params.options import (
+    namespace_options,
+    output_option,
+    translate_job_errors,
+    type_option,
+    warn_of_unreadable,
+)
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.jobs import current_time, format_duration, job_data
+from gangline.cli.render.nodes import DEVICE_HEAD, add_gpu_metrics, device_cells, format_gpus
+from gangline.cli.render.output import format_table, print_result, supports_sparklines
+from gangline.cli.render.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHistory
+
+if TYPE_CHECKING:
+    from gangline.sdk.jobs import Job
+    from gangline.sdk.usage import GpuUsage, ResourceUsage
+
+    UsageByPod = Mapping[tuple[str, str], ResourceUsage]
+
+REFRESH_INTERVAL_S = 2.0
+_MI = 2**20
+
+
+@click.command("job")
+@click.argument("job", default="", shell_complete=completers.jobs)
+@namespace_options
+@type_option
+@job_selection_options
+@click.option(
+    "-i", "--instance", default="", shell_complete=completers.instances, help="Only this replica."
+)
+@refresh_option
+@output_option("table", "wide", "json", "yaml", "name")
+def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
+    job: str,
+    target: ClusterTarget,
+    kind: str,
+    all_namespaces: bool,
+    selector: str,
+    instance: str,
+    refresh: bool,
+    output: str,
+) -> None:
+    """Show GPUs, CPU and memory of jobs, or of the replicas of one job."""
+
+    async def show() -> None:
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+        from gangline.sdk.usage import (
+            gpu_usage,  # noqa: PLC0415
+            pod_usage,  # noqa: PLC0415
+        )
+
+        async with target.connect() as client:
+            jobs = JobClient(client, kind)
+            namespace = target.namespace_of(client)
+            where = None if all_namespaces else namespace
+            choice = JobSelection(job, namespace, selector=selector) if job else None
+            history = SparklineHistory()
+            while True:
+                found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
+                has_gpus = any(each.allocated_gpus for each in found)
+                busy = await gpu_usage(client) if has_gpus else None
+                usage = add_gpu_usage(await pod_usage(client, where), busy)
+                if refresh and supports_sparklines():
+                    history.record(_cores(found, usage))
+                if job and output in {"table", "wide"}:
+                    click.echo(format_replica_usage(found[0], usage, instance, history, busy))
+                else:
+                    _print_usage(found, usage, output, all_namespaces, history, busy)
+                if not refresh:
+                    warn_of_unreadable(jobs)
+                    return
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+                click.echo(timestamp_line())
+
+    with translate_job_errors():
+        run_async(show())
+
+
+def timestamp_line() -> str:
+    """Return the line between two refreshes."""
+    return f"{'-' * 30} {current_time().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}"
+
+
+def _print_usage(
+    jobs: "Sequence[Job]",
+    usage: "UsageByPod",
+    output: str,
+    namespaces: bool,
+    history: SparklineHistory,
+    busy: "GpuUsage | None",
+) -> None:
+    ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
+    if output == "name":
+        for job in ordered:
+            click.echo(f"{job.kind.trainer}/{job.name}")
+    elif not print_result(
+        [add_gpu_metrics(usage_data(job, usage, current_time()), busy) for job in ordered], output
+    ):
+        click.echo(
+            format_job_usage(ordered, usage, current_time(), namespaces=namespaces, history=history)
+        )
+
+
+def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
+    """Return used cores by job and by pod, for the sparklines."""
+    found: dict[Hashable, float] = {pod: used.cpu for pod, used in usage.items()}
+    for job in jobs:
+        if (used := job_usage(job, usage)) is not None:
+            found[job.uid] = used.cpu
+    return found
+
+
+def add_gpu_usage(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
+    """Add the GPU utilization of pods, if an exporter measures it."""
+    from gangline.sdk.usage import ResourceUsage  # noqa: PLC0415
+
+    if busy is None:
+        return usage
+    return {
+        pod: replace(usage.get(pod, ResourceUsage()), gpus=busy.pods.get(pod))
+        for pod in {*usage, *busy.pods}
+    }
+
+
+def job_usage(job: "Job", usage: "UsageByPod") -> "ResourceUsage | None":
+    """Return the usage of all replicas of a job; None without measurements."""
+    found = [
+        usage[job.namespace, replica.name]
+        for replica in job.replicas
+        if (job.namespace, replica.name) in usage
+    ]
+    if not found:
+        return None
+    total = found[0]
+    for each in found[1:]:
+        total += each
+    return total
+
+
+def format_job_usage(
+    jobs: "Sequence[Job]",
+    usage: "UsageByPod",
+    at: datetime,
+    *,
+    namespaces: bool,
+    history: SparklineHistory = NO_HISTORY,
+) -> str:
+    """Return jobs under Arena's header, and the sum over running jobs."""
+    head = ["NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE"]
+    head += ["CPU(Used)", "MEMORY(Used)"]
+    measured = _measures_gpus(usage)
+    head += ["GPU(Used)"] if measured else []
+    head += [CPU_COLUMN] if history else []
+    rows = []
+    for job in jobs:
+        used = job_usage(job, usage)
+        row: list[object] = [
+            job.name,
+            job.state,
+            job.kind.trainer.upper(),
+            format_duration(job, at),
+        ]
+        row += [job.requested_gpus, job.allocated_gpus, job.chief.node if job.chief else ""]
+        row += [*_cpu_and_memory_cells(used), *([_gpu_cell(used)] if measured else [])]
+        row += [history.render(job.uid)] if history else []
+        rows.append([job.namespace, *row] if namespaces else row)
+    running = [job for job in jobs if job.state == "RUNNING"]
+    allocated = sum(job.allocated_gpus for job in running)
+    requested = sum(job.requested_gpus for job in running)
+    total = f"Total Allocated/Requested GPUs of Training Jobs: {allocated}/{requested}"
+    return f"{format_table(['NAMESPACE', *head] if namespaces else head, rows)}\n\n{total}"
+
+
+def format_replica_usage(
+    job: "Job",
+    usage: "UsageByPod",
+    instance: str,
+    history: SparklineHistory = NO_HISTORY,
+    busy: "GpuUsage | None" = None,
+) -> str:
+    """Return the replicas of a job with their usage."""
+    head = ["NAME", "STATUS", "GPU(Requested)", "NODE"]
+    head += DEVICE_HEAD if busy else ()
+    head += ["CPU(Used)", "MEMORY(Used)"]
+    measured = _measures_gpus(usage)
+    head += ["GPU(Used)"] if measured else []
+    head += [CPU_COLUMN] if history else []
+    rows = [
+        [
+            replica.name,
+            replica.status,
+            replica.gpus,
+            replica.node,
+            *(device_cells(busy, job.namespace, replica.name) if busy else ()),
+            *_cpu_and_memory_cells(used := usage.get((job.namespace, replica.name))),
+            *([_gpu_cell(used)] if measured else []),
+            *([history.render((job.namespace, replica.name))] if history else []),
+        ]
+        for replica in job.replicas
+        if not instance or instance in {replica.name, replica.short_name}
+    ]
+    facts = [("Name", job.name), ("Status", job.state), ("Namespace", job.namespace)]
+    facts += [
+        ("Trainer", job.kind.trainer.upper()),
+        ("Duration", format_duration(job, current_time())),
+    ]
+    block = "\n".join(f"{name + ':':12}{value}" for name, value in facts)
+    total = f"  Allocated/Requested GPUs of Job: {job.allocated_gpus}/{job.requested_gpus}"
+    return f"{block}\n\nInstances:\n{format_table(head, rows, indent='  ')}\n\nGPUs:\n{total}"
+
+
+def _measures_gpus(usage: "UsageByPod") -> bool:
+    return any(used.gpus is not None for used in usage.values())
+
+
+def _gpu_cell(used: "ResourceUsage | None") -> str:
+    return format_gpus(used.gpus if used else None)
+
+
+def _cpu_and_memory_cells(used: "ResourceUsage | None") -> tuple[object, object]:
+    return ("", "") if used is None else (f"{used.cpu:.2f}", f"{used.memory / _MI:.0f}Mi")
+
+
+def usage_data(job: "Job", usage: "UsageByPod", at: datetime) -> dict[str, Any]:
+    used = job_usage(job, usage)
+    return job_data(job, at) | {
+        "usedCPU": None if used is None else used.cpu,
+        "usedMemoryBytes": None if used is None else used.memory,
+        "usedGPUs": None if used is None else used.gpus,
+    }

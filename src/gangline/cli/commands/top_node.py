@@ -1,0 +1,399 @@
+"""``top node -d``: each node with the pods on it, and with its GPUs one by one.
+
+Arena's blocks and columns come first; the job of each pod and its other requests follow.
+
+``top node`` and the group ``top``: capacity, allocation and usage of nodes.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.commands.top_job import REFRESH_INTERVAL_S, job_command, timestamp_line
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import run_async
+from gangline.cli.params import completers
+from gangline.cli.params.job_selection import refresh_option, selector_option
+from gangline.cli.params.options import cluster_options, output_option
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.nodes import (
+    GPU,
+    GpuMode,
+    NodeRow,
+    format_duty_cycle,
+    format_gpus,
+    format_share,
+    format_used,
+    gpu_totals,
+    node_data,
+    node_table,
+    pod_devices,
+    read_nodes,
+)
+from gangline.cli.render.output import format_table, print_result, print_status, supports_sparklines
+from gangline.cli.render.sparkline import SparklineHistory
+
+if TYPE_CHECKING:
+    from gangline.api.core.pod import Pod
+    from gangline.sdk.usage import GpuDevice, GpuUsage
+
+_GI = 2**30
+_LABEL = 15
+_RULE = "-" * 89
+
+_DESCRIPTIONS = {
+    GpuMode.NONE: "The node has no GPUs.",
+    GpuMode.EXCLUSIVE: "Each GPU is allocated to one pod.",
+    GpuMode.TOPOLOGY: "Each GPU is allocated to one pod, selected by GPU topology.",
+    GpuMode.SHARE: "Pods share the memory of GPUs.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """A pod on a node that has GPUs or belongs to a job."""
+
+    namespace: str
+    name: str
+    status: str
+    job: str
+    """Kind and name, such as ``pytorchjob/digits``; empty for a pod without job."""
+    gpus: int
+    milli_cpu: int
+    memory_bytes: int
+    gpus_used: float | None = None
+    gpu_indexes: tuple[str, ...] = ()
+    """Indexes of the pod's GPUs; empty if no exporter measures them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDetails:
+    """A node with its pods and GPUs."""
+
+    view: NodeRow
+    instances: tuple[NodePod, ...]
+    devices: "tuple[GpuDevice, ...]" = ()
+    """GPUs that an exporter measures."""
+
+
+def read_details(
+    views: Iterable[NodeRow], pods: "Iterable[Pod]", busy: "GpuUsage | None"
+) -> list[NodeDetails]:
+    """Return nodes with the pods on them that have not ended; pods with most GPUs come first."""
+    on: dict[str, list[NodePod]] = {view.name: [] for view in views}
+    for pod in pods:
+        if pod.spec.node_name in on and pod.status.phase not in {"Succeeded", "Failed"}:
+            instance = _read_node_pod(pod, busy)
+            if instance.gpus or instance.job:
+                on[pod.spec.node_name].append(instance)
+    devices = busy.devices if busy else {}
+    return [
+        NodeDetails(
+            view,
+            tuple(sorted(on[view.name], key=lambda each: (-each.gpus, each.namespace, each.name))),
+            tuple(devices.get(view.name, ())),
+        )
+        for view in views
+    ]
+
+
+def _read_node_pod(pod: "Pod", busy: "GpuUsage | None") -> NodePod:
+    from gangline.api.resource_list import pod_request  # noqa: PLC0415
+    from gangline.sdk.jobs import JOB_NAME_LABEL, pod_status_text  # noqa: PLC0415
+
+    requests = pod_request(pod.spec)
+    key = (pod.metadata.namespace, pod.metadata.name)
+    name, owner = pod.metadata.labels.get(JOB_NAME_LABEL, ""), pod.metadata.controller
+    return NodePod(
+        *key,
+        status=pod_status_text(pod),
+        job=f"{owner.kind.lower()}/{name}" if name and owner else name,
+        gpus=requests.get(GPU, 0),
+        milli_cpu=requests.get("cpu", 0),
+        memory_bytes=requests.get("memory", 0),
+        gpus_used=busy.pods.get(key) if busy else None,
+        gpu_indexes=tuple(each.index for each in pod_devices(busy, *key)),
+    )
+
+
+def format_nodes(nodes: Iterable[NodeDetails]) -> str:
+    """Return one block of text for each node."""
+    return f"\n\n{_RULE}\n\n".join(format_node(node) for node in nodes)
+
+
+def format_node(details: NodeDetails) -> str:
+    view = details.view
+    facts = [
+        ("Name", view.name),
+        ("Status", view.status),
+        ("Role", view.role),
+        ("Type", view.mode),
+        ("Address", view.address or "N/A"),
+        ("Description", _DESCRIPTIONS[view.mode]),
+        ("CPU", f"{format_share(view, 'cpu')} allocated{format_used(view, 'cpu')}"),
+        ("Memory", f"{format_share(view, 'memory')} allocated{format_used(view, 'memory')}"),
+        ("Pods", format_share(view, "pods")),
+    ]
+    if view.not_ready_reason:
+        facts.insert(2, ("Reason", view.not_ready_reason))
+    blocks = ["\n".join(f"{name + ':':{_LABEL}}{value}" for name, value in facts)]
+    if details.instances:
+        blocks.append(f"Instances:\n{_pod_table(details)}")
+    if details.devices:
+        blocks.append(f"GPUs:\n{_device_table(details.devices)}")
+    if view.mode is not GpuMode.NONE or view.unhealthy_gpus:
+        blocks.append(f"GPU Summary:\n{_summary(details)}")
+    return "\n\n".join(blocks)
+
+
+def _pod_table(details: NodeDetails) -> str:
+    measured = bool(details.devices)
+    head = ["NAMESPACE", "NAME", "STATUS", "GPU(Requested)"]
+    head += ["GPU(Allocated)"] if measured else []
+    head += ["JOB", "CPU(Requested)", "MEMORY(Requested)"]
+    head += ["GPU(Used)"] if measured else []
+    rows = [
+        [
+            each.namespace,
+            each.name,
+            each.status,
+            each.gpus,
+            *([",".join(each.gpu_indexes)] if measured else []),
+            each.job,
+            f"{each.milli_cpu / 1000:g}",
+            f"{round(each.memory_bytes / _GI, 1):g}Gi",
+            *([format_gpus(each.gpus_used)] if measured else []),
+        ]
+        for each in details.instances
+    ]
+    return format_table(head, rows, indent="  ")
+
+
+def _device_table(devices: "Sequence[GpuDevice]") -> str:
+    head = ["INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE", "INSTANCE"]
+    rows = [
+        [
+            each.index,
+            _gibibytes(each.memory_total_bytes),
+            _gibibytes(_allocated_memory(each)),
+            _gibibytes(each.memory_used_bytes),
+            format_duty_cycle(each),
+            f"{each.namespace}/{each.pod}" if each.pod else "",
+        ]
+        for each in devices
+    ]
+    return format_table(head, rows, indent="  ")
+
+
+def _allocated_memory(device: "GpuDevice") -> int | None:
+    """Memory allocated to a pod: all memory of the GPU, because GPUs are not shared."""
+    return device.memory_total_bytes if device.pod else 0
+
+
+def _gibibytes(count: int | None) -> str:
+    return "" if count is None else f"{count / _GI:.1f}Gi"
+
+
+def _summary(details: NodeDetails) -> str:
+    view = details.view
+    total, allocated = view.total.get(GPU, 0), view.allocated.get(GPU, 0)
+    lines = [f"  Allocated/Total GPUs: {_format_part(allocated, total)}"]
+    if view.gpus_used is not None:
+        lines.append(f"  Used/Total GPUs: {view.gpus_used:.2f}/{total}")
+    if unhealthy := view.unhealthy_gpus:
+        lines.append(
+            f"  Unhealthy/Total GPUs: {_format_part(unhealthy, view.capacity.get(GPU, 0))}"
+        )
+    known = [each for each in details.devices if each.memory_total_bytes is not None]
+    if known:
+        used = sum(each.memory_used_bytes or 0 for each in known)
+        sum_total = sum(each.memory_total_bytes or 0 for each in known)
+        lines.append(f"  Used/Total GPU Memory: {used / _GI:.1f}/{sum_total / _GI:.1f}Gi")
+    return "\n".join(lines)
+
+
+def _format_part(count: int, total: int) -> str:
+    return f"{count}/{total}" + (f" ({100 * count / total:.1f}%)" if total else "")
+
+
+def details_data(details: NodeDetails) -> dict[str, Any]:
+    return node_data(details.view) | {
+        "description": _DESCRIPTIONS[details.view.mode],
+        "reason": details.view.not_ready_reason,
+        "instances": [_node_pod_data(each) for each in details.instances],
+        "gpus": [_device_data(each) for each in details.devices],
+    }
+
+
+def _node_pod_data(instance: NodePod) -> Mapping[str, Any]:
+    return {
+        "namespace": instance.namespace,
+        "name": instance.name,
+        "status": instance.status,
+        "job": instance.job,
+        "requestGPUs": instance.gpus,
+        "requestMilliCPU": instance.milli_cpu,
+        "requestMemoryBytes": instance.memory_bytes,
+        "usedGPUs": instance.gpus_used,
+        "gpuIndexes": list(instance.gpu_indexes),
+    }
+
+
+def _device_data(device: "GpuDevice") -> Mapping[str, Any]:
+    return {
+        "index": device.index,
+        "totalMemoryBytes": device.memory_total_bytes,
+        "allocatedMemoryBytes": _allocated_memory(device),
+        "usedMemoryBytes": device.memory_used_bytes,
+        "dutyCycle": device.utilization,
+        "namespace": device.namespace,
+        "instance": device.pod,
+    }
+
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+
+
+@click.group("top")
+def top_command() -> None:
+    """Show capacity, allocation and usage of nodes and jobs."""
+
+
+top_command.add_command(job_command)
+
+_MODES = {mode[0]: mode for mode in GpuMode}
+
+
+def _mode(_: click.Context, __: click.Parameter, value: str | None) -> GpuMode | None:
+    return None if value is None else GpuMode(_MODES.get(value, value))
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeQuery:
+    """Which nodes to show, and how."""
+
+    names: tuple[str, ...]
+    mode: GpuMode | None
+    details: bool
+    output: str
+    selector: str = ""
+
+
+@top_command.command("node")
+@click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=completers.nodes)
+@click.option("-d", "--details", is_flag=True, help="Show the pods of each node, and each GPU.")
+@click.option(
+    "-m",
+    "--gpu-mode",
+    "mode",
+    type=click.Choice([*_MODES, *(mode.value for mode in GpuMode)]),
+    callback=_mode,
+    help="Only nodes with this GPU mode: n(one), e(xclusive), t(opology), s(hare).",
+)
+@click.option(
+    "--metric",
+    "--metrics",
+    "metric",
+    is_flag=True,
+    help="Report nodes whose GPUs are not measured; measurements are always shown.",
+)
+@refresh_option
+@selector_option("nodes")
+@cluster_options
+@output_option("table", "wide", "json", "yaml", "name")
+def node_command(  # noqa: PLR0913, PLR0917 - one for each flag
+    names: tuple[str, ...],
+    details: bool,
+    mode: GpuMode | None,
+    metric: bool,
+    refresh: bool,
+    selector: str,
+    target: ClusterTarget,
+    output: str,
+) -> None:
+    """Show GPUs, CPU and memory of each node, and how much is allocated."""
+    if names and selector:
+        message = f"node {names[0]!r} and --selector {selector!r} exclude each other"
+        raise CommandError(message, code=ExitCode.USAGE)
+    look = _NodeQuery(names, mode, details, output, selector)
+
+    async def show() -> None:
+        history = SparklineHistory()
+        async with target.connect() as client:
+            while True:
+                found = await _load_nodes(client, look)
+                if refresh and supports_sparklines():
+                    history.record({each.view.name: each.view.cpu_used or 0.0 for each in found})
+                _print_nodes(found, look, history)
+                if metric:
+                    _warn_of_unmeasured(found)
+                if not refresh:
+                    return
+                await asyncio.sleep(REFRESH_INTERVAL_S)
+                click.echo(timestamp_line())
+
+    run_async(show())
+
+
+def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
+    having = [each for each in nodes if each.view.total.get(GPU)]
+    silent = [each.view.name for each in having if not each.devices]
+    if not having:
+        print_status("None of these nodes has GPUs.")
+    elif silent:
+        few = ", ".join(silent[:5]) + (", ..." if len(silent) > 5 else "")
+        print_status(f"No measurements of GPUs on {few}: no DCGM exporter answers there.")
+
+
+def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: SparklineHistory) -> None:
+    views = [each.view for each in nodes]
+    data: Callable[[NodeDetails], object] = (
+        details_data if look.details else lambda each: node_data(each.view)
+    )
+    if look.output == "name":
+        for view in views:
+            click.echo(f"node/{view.name}")
+    elif print_result([data(each) for each in nodes], look.output):
+        return
+    else:
+        if look.details:
+            click.echo(format_nodes(nodes))
+        else:
+            click.echo(node_table(views, history, modes=look.output == "wide"))
+        if sums := gpu_totals(views):
+            click.echo(sums)
+
+
+async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:
+    from gangline.api.resources import NODES, PODS  # noqa: PLC0415
+    from gangline.sdk.usage import (
+        gpu_usage,  # noqa: PLC0415
+        node_usage,  # noqa: PLC0415
+    )
+
+    if look.names:
+        nodes = [await client.get(NODES, name) for name in look.names]
+        pods = (await client.list(PODS)).items
+    else:
+        node_list, pod_list = await asyncio.gather(
+            client.list(NODES, labels=look.selector), client.list(PODS)
+        )
+        nodes, pods = node_list.items, pod_list.items
+    usage = await node_usage(client)
+    views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+    views = [view for view in views if look.mode in {None, view.mode}]
+    busy = await gpu_usage(client) if any(view.total.get(GPU) for view in views) else None
+    measured = [
+        replace(
+            view,
+            cpu_used=used.cpu if (used := usage.get(("", view.name))) else None,
+            memory_used=used.memory if used else None,
+            gpus_used=busy.nodes.get(view.name) if busy else None,
+        )
+        for view in views
+    ]
+    return read_details(measured, pods, busy)

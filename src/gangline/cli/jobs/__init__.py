@@ -1,1 +1,0 @@
-"""From flags to objects: the manifests that ``gangline submit KIND`` creates."""

@@ -1,0 +1,216 @@
+"""Shell completion of names that the cluster knows: jobs, replicas, namespaces, queues.
+
+Each key press asks the cluster once, for one second at most. On any error the shell gets no
+candidates, because a message would appear in the middle of the line that the user types.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from gangline.api.core.pod import Pod
+    from gangline.api.meta.resource import Resource
+    from gangline.kube.client.client import ApiClient
+
+ParsedOptions = Mapping[str, Any]
+"""Options of the line so far, by parameter name."""
+ClusterQuery = Callable[["ApiClient", str, ParsedOptions], Awaitable[Iterable[str]]]
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+QUERY_TIMEOUT_S = 1.0
+"""Timeout of a request for candidates: a user who has pressed a key does not wait longer."""
+QUERY_TIMEOUT_VARIABLE = "GANGLINE_COMPLETION_TIMEOUT"
+"""Environment variable with another timeout in seconds, for distant clusters."""
+
+
+def _cluster_completer(question: ClusterQuery) -> Completer:
+    """Return a click completion callback that runs a query against the cluster."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        typed = context.params.get(parameter.name or "") or ()
+        known = set(_run_query(question, _parsed_options(context)))
+        return sorted(
+            name
+            for name in known
+            if name.startswith(incomplete) and not _is_typed_already(name, typed)
+        )
+
+    return complete
+
+
+def _parsed_options(context: click.Context) -> ParsedOptions:
+    """Return the options of the line so far.
+
+    If the line ends with an option, click has not yet assigned the arguments: the first is the job.
+    """
+    first = next((word for word in context.args if not word.startswith("-")), "")
+    return context.params | {"job": context.params.get("job") or first}
+
+
+def _is_typed_already(name: str, typed: object) -> bool:
+    """True if an argument that may be repeated has this value already."""
+    return isinstance(typed, tuple) and name in typed
+
+
+def _run_query(question: ClusterQuery, given: ParsedOptions) -> Iterable[str]:
+    import asyncio  # noqa: PLC0415 - slow to import, and most completions ask no cluster
+
+    from gangline.cli.params.target import resolve_target  # noqa: PLC0415
+    from gangline.kube.errors import ApiError, ConfigError  # noqa: PLC0415
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+
+    patience_s = _query_timeout_s(os.environ.get(QUERY_TIMEOUT_VARIABLE, ""))
+
+    async def asked() -> Iterable[str]:
+        target = resolve_target(given)
+        async with asyncio.timeout(patience_s), target.connect() as client:
+            return await question(client, target.namespace_of(client), given)
+
+    try:
+        with _process_deadline(2 * patience_s), open(os.devnull) as nothing:
+            sys.stdin = nothing  # credential plugins must not prompt for a password
+            return asyncio.run(asked())
+    except (ApiError, ConfigError, JobError, CommandError, OSError, TimeoutError):
+        return ()
+
+
+def _query_timeout_s(text: str) -> float:
+    return float(text) if text.isdecimal() and int(text) else QUERY_TIMEOUT_S
+
+
+@contextmanager
+def _process_deadline(seconds: float) -> Iterator[None]:
+    """Exit the process at a time limit, for calls that cannot be cancelled, such as DNS lookups."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+async def _names(
+    client: "ApiClient", resource: "Resource[Any]", namespace: str | None
+) -> list[str]:
+    """Return the names of a kind's objects; none if the cluster lacks the kind or forbids it."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from gangline.api.meta.objects import Object  # noqa: PLC0415
+    from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
+
+    try:
+        found = await client.list(replace(resource, type=Object), namespace)
+    except (Forbidden, NotFound):
+        return []
+    return [each.metadata.name for each in found.items]
+
+
+async def _jobs(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
+    from asyncio import gather  # noqa: PLC0415
+
+    from gangline.sdk.client import resolve_kinds  # noqa: PLC0415
+
+    kinds = resolve_kinds(given.get("kind") or "")
+    found = await gather(*(_names(client, kind.resource, namespace) for kind in kinds))
+    return [name for names in found for name in names]
+
+
+async def _pods(client: "ApiClient", namespace: str, given: ParsedOptions) -> "list[Pod]":
+    """Return the pods of the job that the line names."""
+    from gangline.api.resources import PODS  # noqa: PLC0415
+    from gangline.sdk.jobs import JOB_NAME_LABEL  # noqa: PLC0415
+
+    if not given.get("job"):
+        return []
+    return (await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={given['job']}")).items
+
+
+async def _instances(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
+    from gangline.sdk.jobs import replica_name  # noqa: PLC0415
+
+    return map(replica_name, await _pods(client, namespace, given))
+
+
+async def _containers(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
+    pods = await _pods(client, namespace, given)
+    return [
+        container.name
+        for pod in pods
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+    ]
+
+
+async def _port_targets(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
+    """Return candidates for targets of port forwarding."""
+    from asyncio import gather  # noqa: PLC0415
+
+    from gangline.api.resources import PODS, SERVICES  # noqa: PLC0415
+
+    jobs, services, pods = await gather(
+        _jobs(client, namespace, given),
+        _names(client, SERVICES, namespace),
+        _names(client, PODS, namespace),
+    )
+    return [*jobs, *(f"svc/{name}" for name in services), *(f"pod/{name}" for name in pods)]
+
+
+def _objects(constant: str) -> ClusterQuery:
+    """Query the names of one kind, by the name of its constant in ``gangline.api.resources``."""
+
+    async def question(client: "ApiClient", namespace: str, given: ParsedOptions) -> Iterable[str]:
+        from gangline.api import resources  # noqa: PLC0415
+
+        resource: Resource[Any] = getattr(resources, constant)
+        return await _names(client, resource, namespace if resource.namespaced else None)
+
+    return question
+
+
+def job_kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete kinds of jobs, without asking a cluster."""
+    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
+
+    return [kind.trainer for kind in JOB_KINDS if kind.trainer.startswith(incomplete.lower())]
+
+
+def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete profiles of the user's settings."""
+    from gangline.cli.params.profiles import read_user_settings  # noqa: PLC0415
+
+    with suppress(CommandError):
+        return [name for name in read_user_settings().profiles if name.startswith(incomplete)]
+    return []
+
+
+def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete contexts of the kubeconfig."""
+    from pathlib import Path  # noqa: PLC0415
+
+    from gangline.cli.params.target import ClusterTarget, resolve_target  # noqa: PLC0415
+    from gangline.kube.config.kubeconfig import read_kubeconfig  # noqa: PLC0415
+    from gangline.kube.errors import ConfigError  # noqa: PLC0415
+
+    with suppress(CommandError, ConfigError):
+        files = ClusterTarget(resolve_target(context.params).kubeconfig).config().origin.split(", ")
+        known = read_kubeconfig([Path(file) for file in files]).contexts
+        return [name for name in known if name.startswith(incomplete)]
+    return []
+
+
+jobs = _cluster_completer(_jobs)
+instances = _cluster_completer(_instances)
+containers = _cluster_completer(_containers)
+port_targets = _cluster_completer(_port_targets)
+namespaces = _cluster_completer(_objects("NAMESPACES"))
+nodes = _cluster_completer(_objects("NODES"))
+queues = _cluster_completer(_objects("QUEUES"))
+priority_classes = _cluster_completer(_objects("PRIORITY_CLASSES"))
+claims = _cluster_completer(_objects("PERSISTENT_VOLUME_CLAIMS"))

@@ -1,0 +1,147 @@
+"""Options that many commands share: cluster, namespace, kind of job, output format."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.params import completers
+from gangline.cli.params.target import resolve_target
+from gangline.cli.render.output import print_status
+
+if TYPE_CHECKING:
+    from gangline.sdk.client import JobClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_options(command: F) -> F:
+    """Add ``--kubeconfig`` and ``--context``; the command receives a ``Target`` as ``target``."""
+    return _target(command, with_namespace=False)
+
+
+def namespace_options(command: F) -> F:
+    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command receives a ``Target`` as
+    ``target``.
+    """
+    return _target(command, with_namespace=True)
+
+
+def _target(command: F, *, with_namespace: bool) -> F:
+    @wraps(command)
+    def with_target(
+        *args: Any,
+        kubeconfig: str | None,
+        context: str | None,
+        profile: str | None,
+        namespace: str | None = None,
+        **options: Any,
+    ) -> Any:
+        given = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
+        return command(*args, target=resolve_target(given | {"profile": profile}), **options)
+
+    wrapped: Any = with_target
+    if with_namespace:
+        wrapped = click.option(
+            "-n",
+            "--namespace",
+            shell_complete=completers.namespaces,
+            help="Namespace; default: that of the kubeconfig.",
+        )(wrapped)
+    wrapped = click.option(
+        "--profile",
+        shell_complete=completers.profiles,
+        help="Profile of your settings; see 'gangline config'.",
+    )(wrapped)
+    wrapped = click.option(
+        "--context", shell_complete=completers.contexts, help="Context of the kubeconfig to use."
+    )(wrapped)
+    wrapped = click.option(
+        "--kubeconfig",
+        "--config",
+        "kubeconfig",
+        metavar="FILE",
+        type=click.Path(),
+        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
+    )(wrapped)
+    return cast(F, debug_option(wrapped))
+
+
+def debug_option(command: F) -> F:
+    """Accept ``--debug`` after the name of the command, where users add it when a command has
+    failed.
+    """
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_note_debug, hidden=True
+    )(command)
+
+
+def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    root = context.find_root()
+    if value and root.obj is not None:
+        root.obj.debug = True
+
+
+def type_option(command: F) -> F:
+    """Add ``-T``, the kind of the job; the command receives it as ``kind``."""
+    return click.option(
+        "-T",
+        "--type",
+        "kind",
+        default="",
+        shell_complete=completers.job_kinds,
+        help="Kind of job, such as pytorchjob or tf.",
+    )(command)
+
+
+class _OutputFormat(click.Choice[str]):
+    """An output format, or ``jsonpath=TEMPLATE`` for commands that print ``json`` and ``table``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if "json" in self.choices and "table" in self.choices and str(value).startswith(JSONPATH):
+            return str(value)
+        return super().convert(value, param, ctx)
+
+
+JSONPATH = "jsonpath="
+
+
+def output_option(*formats: str) -> Callable[[F], F]:
+    """Add ``-o`` with these formats; the first is the default."""
+    further = ", or jsonpath=TEMPLATE" if "table" in formats else ""
+    return click.option(
+        "-o",
+        "--output",
+        type=_OutputFormat(formats),
+        default=formats[0],
+        show_default=True,
+        help=f"How to print the result{further}.",
+    )
+
+
+@contextmanager
+def translate_job_errors() -> Iterator[None]:
+    """Turn errors of the SDK about jobs into messages with an exit status."""
+    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
+
+    try:
+        yield
+    except NoSuchJob as error:
+        hint = "'gangline list -A' shows the jobs of all namespaces."
+        raise CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND) from error
+    except (AmbiguousJob, UnknownKind) as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error
+    except JobError as error:
+        raise CommandError(str(error)) from error
+
+
+def warn_of_unreadable(jobs: "JobClient") -> None:
+    """Report kinds that the result lacks because the user may not list them."""
+    if jobs.unreadable:
+        left_out = ", ".join(sorted(jobs.unreadable))
+        print_status(
+            f"Not shown: {left_out}; you may not list them ('kubectl auth can-i' shows why)."
+        )

@@ -1,0 +1,84 @@
+"""The cluster that a command works with, and its namespace.
+
+A flag comes before the environment, the environment before the profile of the user's settings, and
+all of them before the kubeconfig.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+    from gangline.kube.config.config import ClusterConfig
+    from gangline.kube.rate_limit import TokenBucket
+
+
+class ClusterTarget(NamedTuple):
+    """The cluster and the namespace that a command works with."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    """The given namespace; None selects that of the kubeconfig."""
+    profile: str = ""
+    """The active profile of the user's settings; empty for none."""
+
+    def config(self) -> "ClusterConfig":
+        """Load the configuration of the cluster.
+
+        Raises:
+            ConfigError: there is none, or it is broken.
+        """
+        from gangline.kube.config.config import load_config  # noqa: PLC0415
+
+        return load_config(self.kubeconfig, self.context)
+
+    def namespace_of(self, client: "ApiClient") -> str:
+        return self.namespace or client.config.namespace
+
+    @asynccontextmanager
+    async def connect(
+        self, component: str = "", *, rate_limit: "TokenBucket | None" = None
+    ) -> "AsyncIterator[ApiClient]":
+        """Open a client of the cluster; requests are counted for components only."""
+        from gangline.kube.client.client import ApiClient  # noqa: PLC0415
+
+        client = ApiClient(
+            self.config(),
+            component or "gangline",
+            rate_limit=rate_limit,
+            count_requests=bool(component),
+        )
+        async with client:
+            yield client
+
+
+def resolve_target(given: Mapping[str, Any]) -> ClusterTarget:
+    """Return the target for option values and the user's settings.
+
+    Args:
+        given: option values by parameter name: ``kubeconfig``, ``context``, ``namespace``,
+            ``profile``.
+
+    Raises:
+        CommandError: the settings have mistakes, or the requested profile does not exist.
+    """
+    # Late, so that completion of a word that needs no cluster does not load the settings.
+    from gangline.cli.params.profiles import VARIABLES, read_user_settings, resolve_cluster_settings  # noqa: PLC0415
+
+    profiles = read_user_settings()
+    found = resolve_cluster_settings(given, profiles, os.environ)
+    # KUBECONFIG may list several files, which the kubeconfig reader splits itself.
+    values = {
+        key: setting.value
+        for key, setting in found.items()
+        if setting.origin != f"environment {VARIABLES['kubeconfig']}"
+    }
+    return ClusterTarget(
+        values.get("kubeconfig"),
+        values.get("context"),
+        values.get("namespace"),
+        profiles.active_profile(given.get("profile"), os.environ).value,
+    )

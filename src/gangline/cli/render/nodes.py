@@ -1,0 +1,288 @@
+"""Nodes as rows and plain data: Arena's columns and keys, then ours.
+
+GPUs of the replicas of a job, one by one, in Arena's form, if an exporter measures them.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from gangline.cli.render.output import format_table
+from gangline.cli.render.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHistory
+
+if TYPE_CHECKING:
+    from gangline.api.core.node import Node
+    from gangline.api.core.pod import Pod
+
+GPU = "nvidia.com/gpu"
+_ROLE = "node-role.kubernetes.io/"
+_RULE_WIDTH = 99
+
+
+class GpuMode(StrEnum):
+    """How a node allocates its GPUs, with Arena's names."""
+
+    NONE = "none"
+    EXCLUSIVE = "exclusive"
+    TOPOLOGY = "topology"
+    SHARE = "share"
+
+
+_MODE_RESOURCES = {
+    GpuMode.SHARE: "aliyun.com/gpu-mem",
+    GpuMode.TOPOLOGY: "aliyun.com/gpu",
+    GpuMode.EXCLUSIVE: GPU,
+}
+"""The resource that a node of each mode advertises."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as a row."""
+
+    name: str
+    address: str
+    role: str
+    status: str
+    total: Mapping[str, int]
+    allocated: Mapping[str, int]
+    cpu_used: float | None = None
+    """Cores; None if the cluster has no metrics."""
+    memory_used: float | None = None
+    """Bytes; None if the cluster has no metrics."""
+    gpus_used: float | None = None
+    """Sum of the utilization of its GPUs; None if no exporter measures them."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    not_ready_reason: str = ""
+    """Why the node is not ready, from its Ready condition."""
+
+    @property
+    def mode(self) -> GpuMode:
+        found = (mode for mode, name in _MODE_RESOURCES.items() if self.total.get(name))
+        return next(found, GpuMode.NONE)
+
+    @property
+    def unhealthy_gpus(self) -> int:
+        """GPUs of the node that are not allocatable."""
+        return max(0, self.capacity.get(GPU, 0) - self.total.get(GPU, 0))
+
+
+def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeRow]:
+    """Return nodes with the requests of the pods on them that have not ended."""
+    from gangline.api.resource_list import pod_request, sum_resources  # noqa: PLC0415
+
+    requests: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+    for pod in pods:
+        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+            requests[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
+    return [_read_node(node, sum_resources(requests[node.metadata.name])) for node in nodes]
+
+
+def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeRow:
+    from gangline.api.meta.conditions import find_condition, is_condition_true  # noqa: PLC0415
+    from gangline.api.resource_list import parse_resources  # noqa: PLC0415
+
+    roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
+    ready = is_condition_true(node.status.conditions, "Ready")
+    status = "Ready" if ready else "NotReady"
+    condition = find_condition(node.status.conditions, "Ready")
+    addresses = {each.type: each.address for each in node.status.addresses}
+    return NodeRow(
+        name=node.metadata.name,
+        address=addresses.get("InternalIP", ""),
+        role=",".join(sorted(roles)) or "<none>",
+        status=f"{status},SchedulingDisabled" if node.spec.unschedulable else status,
+        total=parse_resources(node.status.allocatable),
+        allocated=allocated,
+        capacity=parse_resources(node.status.capacity),
+        not_ready_reason=""
+        if ready or condition is None
+        else condition.message or condition.reason,
+    )
+
+
+def node_table(
+    views: Sequence[NodeRow], history: SparklineHistory = NO_HISTORY, *, modes: bool = False
+) -> str:
+    """Return nodes under Arena's header; ``modes`` adds the GPU mode.
+
+    As in Arena, the column of unhealthy GPUs is shown only if there are any.
+    """
+    measured = any(view.gpus_used is not None for view in views)
+    unhealthy = any(view.unhealthy_gpus for view in views)
+    head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
+    head += ["GPU(Mode)"] if modes else []
+    head += ["UNHEALTHY"] if unhealthy else []
+    head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
+    head += ["GPU(Used)"] if measured else []
+    head += [CPU_COLUMN] if history else []
+    rows = [
+        [
+            view.name,
+            view.address,
+            view.role,
+            view.status,
+            view.total.get(GPU, 0),
+            view.allocated.get(GPU, 0),
+            *([view.mode] if modes else []),
+            *([view.unhealthy_gpus] if unhealthy else []),
+            format_share(view, "cpu"),
+            _cores(view),
+            format_share(view, "memory"),
+            _memory(view),
+            format_share(view, "pods"),
+            *([format_gpus(view.gpus_used)] if measured else []),
+            *([history.render(view.name)] if history else []),
+        ]
+        for view in views
+    ]
+    return format_table(head, rows)
+
+
+_UNITS = {"cpu": (1000, ""), "memory": (2**30, "Gi"), "pods": (1, "")}
+
+
+def format_share(view: NodeRow, resource: str) -> str:
+    """Return allocated and total amount of a resource: ``1.5/4``."""
+    unit, suffix = _UNITS[resource]
+    allocated, total = view.allocated.get(resource, 0), view.total.get(resource, 0)
+    return f"{round(allocated / unit, 1):g}/{round(total / unit, 1):g}{suffix}"
+
+
+def _cores(view: NodeRow) -> str:
+    return "" if view.cpu_used is None else f"{view.cpu_used:.2f}"
+
+
+def _memory(view: NodeRow) -> str:
+    return "" if view.memory_used is None else f"{view.memory_used / 2**30:.1f}Gi"
+
+
+def format_used(view: NodeRow, resource: str) -> str:
+    """Return the used amount of a resource as a suffix of its share; empty if unknown."""
+    text = {"cpu": _cores, "memory": _memory}[resource](view)
+    return f", {text} used" if text else ""
+
+
+def format_gpus(gpus: float | None) -> str:
+    """Return a sum of GPU utilization; empty if no exporter measures it."""
+    return "" if gpus is None else f"{gpus:.2f}"
+
+
+def gpu_totals(views: Sequence[NodeRow]) -> str:
+    """Return the sum of all GPUs; empty without GPUs."""
+    total = sum(view.total.get(GPU, 0) for view in views)
+    allocated = sum(view.allocated.get(GPU, 0) for view in views)
+    if not total:
+        return ""
+    share = f"{allocated}/{total} ({100 * allocated / total:.1f}%)"
+    return f"{'-' * _RULE_WIDTH}\nAllocated/Total GPUs In Cluster:\n{share}"
+
+
+def node_data(view: NodeRow) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "ip": view.address,
+        "role": view.role,
+        "status": view.status,
+        "totalGPUs": view.total.get(GPU, 0),
+        "allocatedGPUs": view.allocated.get(GPU, 0),
+        "totalMilliCPU": view.total.get("cpu", 0),
+        "allocatedMilliCPU": view.allocated.get("cpu", 0),
+        "totalMemoryBytes": view.total.get("memory", 0),
+        "allocatedMemoryBytes": view.allocated.get("memory", 0),
+        "usedCPU": view.cpu_used,
+        "usedMemoryBytes": view.memory_used,
+        "usedGPUs": view.gpus_used,
+        "totalPods": view.total.get("pods", 0),
+        "allocatedPods": view.allocated.get("pods", 0),
+        "gpuMode": str(view.mode),
+        "unhealthyGPUs": view.unhealthy_gpus,
+    }
+
+
+if TYPE_CHECKING:
+    from gangline.sdk.jobs import Job
+    from gangline.sdk.usage import GpuDevice, GpuUsage
+
+_MI = 2**20
+
+
+def format_job_gpus(job: "Job", busy: "GpuUsage | None") -> str:
+    """Return a row for each GPU of each replica, and the total of the job."""
+    head = ["INSTANCE", "NODE", "GPU(Requested)", "GPU(IndexId)", "GPU(DutyCycle)"]
+    head += ["GPU Memory(Used/Total)"]
+    rows = [
+        [replica.name, replica.node, replica.gpus, *cells]
+        for replica in job.replicas
+        if replica.gpus
+        for cells in _replica_cells(pod_devices(busy, job.namespace, replica.name))
+    ]
+    total = f"  Allocated/Requested: {job.allocated_gpus}/{job.requested_gpus}"
+    return f"{format_table(head, rows, indent='  ')}\n\n{total}" if rows else total
+
+
+DEVICE_HEAD = ("GPU(DeviceIndex)", "GPU(DutyCycle)", "GPU_MEMORY(Used/Total)")
+
+
+def device_cells(busy: "GpuUsage", namespace: str, pod: str) -> list[str]:
+    """Return the GPUs of a pod in one row: indexes, duty cycles, total memory."""
+    devices = pod_devices(busy, namespace, pod)
+    sizes = [(each.memory_used_bytes, each.memory_total_bytes) for each in devices]
+    used = [used for used, total in sizes if used is not None and total is not None]
+    totals = [total for used, total in sizes if used is not None and total is not None]
+    return [
+        ",".join(each.index for each in devices),
+        ",".join(filter(None, map(format_duty_cycle, devices))),
+        _format_gpu_memory(sum(used), sum(totals)) if used else "",
+    ]
+
+
+def pod_devices(busy: "GpuUsage | None", namespace: str, pod: str) -> "Sequence[GpuDevice]":
+    """Return the GPUs of a pod; none if no exporter measures them."""
+    return busy.by_pod.get((namespace, pod), ()) if busy else ()
+
+
+def format_duty_cycle(device: "GpuDevice") -> str:
+    """Return the duty cycle of a GPU; empty if unknown."""
+    return "" if device.utilization is None else f"{100 * device.utilization:.1f}%"
+
+
+def _replica_cells(devices: "Sequence[GpuDevice]") -> list[tuple[str, str, str]]:
+    found = [
+        (
+            each.index,
+            format_duty_cycle(each),
+            _format_gpu_memory(each.memory_used_bytes, each.memory_total_bytes),
+        )
+        for each in devices
+    ]
+    return found or [("", "", "")]
+
+
+def _format_gpu_memory(used: int | None, total: int | None) -> str:
+    if used is None or total is None:
+        return ""
+    return f"{used / _MI:.1f}/{total / _MI:.1f}(MiB)"
+
+
+def add_gpu_metrics(data: dict[str, Any], busy: "GpuUsage | None") -> dict[str, Any]:
+    """Add the GPUs of each replica to a job's plain data, by index, under Arena's keys.
+
+    Memory is in bytes. Without measurements the mapping is empty.
+    """
+    metrics = [_gpu_metrics(busy, data["namespace"], each["name"]) for each in data["instances"]]
+    found = zip(data["instances"], metrics, strict=True)
+    return data | {"instances": [each | {"gpuMetrics": gpus} for each, gpus in found]}
+
+
+def _gpu_metrics(busy: "GpuUsage | None", namespace: str, pod: str) -> dict[str, Any]:
+    return {
+        each.index: {
+            "gpuDutyCycle": None if each.utilization is None else 100 * each.utilization,
+            "usedGPUMemory": each.memory_used_bytes,
+            "totalGPUMemory": each.memory_total_bytes,
+        }
+        for each in pod_devices(busy, namespace, pod)
+    }

@@ -1,0 +1,92 @@
+"""Prints results to stdout as table, JSON, YAML or names; everything else goes to stderr."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+GAP = 2
+"""Spaces between columns."""
+
+
+def format_table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
+    """Return rows under a header, left-aligned; each column is as wide as its longest cell."""
+    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        indent + "".join(c.ljust(w + GAP) for c, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    # A line break in a message would split its row.
+    return " ".join(str(value).split()) if value not in (None, "") else "N/A"
+
+
+def serialize(value: Any, form: str) -> str:
+    """Return a value as ``json`` or ``yaml``."""
+    if form == "json":
+        import json  # noqa: PLC0415 - help and completion do not need it
+
+        return json.dumps(value, indent=4, ensure_ascii=False)
+    from gangline.cli.render.plain_yaml import to_yaml  # noqa: PLC0415 - its library is slow to import
+
+    return to_yaml(value)
+
+
+def print_result(value: Any, output: str) -> bool:
+    """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``; return False for other formats.
+
+    A template sees a list as the ``items`` of an object, as in kubectl.
+    """
+    if output in {"json", "yaml"}:
+        click.echo(serialize(value, output))
+        return True
+    if not output.startswith("jsonpath="):
+        return False
+    from gangline.cli.render.jsonpath import render_template  # noqa: PLC0415 - few commands use templates
+
+    root = {"items": value} if isinstance(value, list) else value
+    click.echo(render_template(output.removeprefix("jsonpath="), root))
+    return True
+
+
+def print_status(message: str) -> None:
+    """Print a message for the user to stderr, apart from the result."""
+    click.echo(message, err=True)
+
+
+def is_terminal() -> bool:
+    """True if results go to a terminal; colours and progress are for terminals only."""
+    return sys.stdout.isatty()
+
+
+def supports_sparklines() -> bool:
+    """True if results go to a terminal that can show block characters."""
+    return is_terminal() and "utf" in (sys.stdout.encoding or "").lower()
+
+
+def terminal_size() -> tuple[int, int]:
+    """Return columns and rows of the terminal."""
+    from shutil import get_terminal_size  # noqa: PLC0415 - it imports archive formats
+
+    size = get_terminal_size()
+    return size.columns, size.lines
+
+
+def terminal_width() -> int:
+    return terminal_size()[0]
+
+
+def format_age(since: datetime | None, until: datetime) -> str:
+    """Return a time span in its largest unit: ``57s``, ``3m``, ``2h``, ``5d``, ``1y``."""
+    if since is None:
+        return "N/A"
+    seconds = max(0, int((until - since).total_seconds()))
+    for size, unit in ((31_536_000, "y"), (86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

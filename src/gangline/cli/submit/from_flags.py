@@ -1,0 +1,147 @@
+"""From parsed options to ``JobFlags`` and objects; errors have flag, value and remedy."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gangline.cli.submit import parsers
+from gangline.cli.submit.builders import BUILDERS
+from gangline.cli.submit.code_sync import CodeSync, add_git_sync, add_rsync, add_upload
+from gangline.cli.submit.flags import JobFlags, Manifest, PodFlags, non_empty
+from gangline.cli.submit.owned_objects import add_config_files, add_tensorboard
+
+_AMOUNT_SUFFIXES = ("cpu", "memory", "cpu_limit", "memory_limit")
+
+
+def build_objects(kind: str, trainer: str, command: str, options: dict[str, Any]) -> list[Manifest]:
+    """Return the job, followed by the objects that it owns."""
+    flags = _job_flags(kind, trainer, command, dict(options))
+    belongings: list[Manifest] = []
+    flags, found = add_config_files(flags, options["config_file"])
+    belongings += found
+    if options["tensorboard"]:
+        image, logdir = options["tensorboard_image"], options["logdir"]
+        node_port = options["tensorboard_node_port"]
+        flags, found = add_tensorboard(flags, image, logdir, node_port=node_port)
+        belongings += found
+    flags, found = _add_code(flags, options)
+    belongings += found
+    return [BUILDERS[kind](flags), *belongings]
+
+
+def _job_flags(kind: str, trainer: str, command: str, options: dict[str, Any]) -> JobFlags:
+    for name, amount in options.items():
+        if amount and (name in _AMOUNT_SUFFIXES or name.endswith(("_cpu", "_memory", "_limit"))):
+            parsers.check_quantity(_flag(name), amount)
+    extra = {name: _extra(name, value) for name, value in options.items()}
+    name, workers = options["name"], options["workers"]
+    return JobFlags(
+        name=name,
+        pod=_pod(trainer, command, options),
+        workers=workers,
+        queue=options["queue"],
+        retry=options["retry"],
+        clean_task_policy=options["clean_task_policy"],
+        running_timeout_s=parsers.parse_seconds("--running-timeout", options["running_timeout"]),
+        ttl_after_finished_s=parsers.parse_seconds(
+            "--ttl-after-finished", options["ttl_after_finished"]
+        ),
+        gang=options["gang"],
+        extra=extra,
+    )
+
+
+def _extra(name: str, value: Any) -> Any:
+    if name.endswith("_selector"):
+        return parsers.parse_pairs(_flag(name), value)
+    return parsers.parse_seconds(_flag(name), value) if name == "starting_timeout" else value
+
+
+def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
+    environment = [
+        *parsers.parse_environment(options["env"]),
+        *parsers.parse_secrets(options["secret"]),
+    ]
+    known = {each["name"] for each in environment}
+    counts = {"workers": options["workers"], "gpus": options["gpus"]}
+    environment += [
+        {"name": name, "value": str(count)} for name, count in counts.items() if name not in known
+    ]
+    shared = options["share_memory"]
+    return PodFlags(
+        image=options["image"] or options.get("worker_image", ""),
+        command=(options["shell"], "-c", command),
+        gpus=options["gpus"],
+        devices=parsers.parse_devices(options["device"]),
+        cpu=options.get("cpu", ""),
+        memory=options.get("memory", ""),
+        share_memory="" if shared in {"", "0"} else parsers.check_quantity("--share-memory", shared),
+        working_dir=options["working_dir"],
+        environment=tuple(environment),
+        mounts=(
+            *parsers.parse_claims(options["data"]),
+            *parsers.parse_host_folders(options["data_dir"]),
+        ),
+        labels=_labels(trainer, options),
+        annotations=_annotations(options),
+        selector=parsers.parse_pairs("--selector", options["selector"]),
+        tolerations=tuple(parsers.parse_tolerations(options["toleration"])),
+        **{
+            name: options[name]
+            for name in (
+                "pull_secrets", "pull_policy", "scheduler", "priority", "rdma",
+                "host_network", "host_ipc", "host_pid",
+            )
+        },
+    )  # fmt: skip
+
+
+def _labels(trainer: str, options: dict[str, Any]) -> dict[str, str]:
+    """Return labels that other tools use to find such jobs, and the user's labels."""
+    ours = {"app": trainer, "release": options["name"]}
+    ours |= non_empty({"modelName": options["model_name"]})
+    if options["gang"]:
+        group = "pod-group.scheduling.sigs.k8s.io"
+        members = options["workers"] + options.get("ps", 0)
+        members += int(bool(options.get("chief"))) + int(bool(options.get("evaluator")))
+        ours |= {f"{group}/name": f"{trainer}-{options['name']}"}
+        ours |= {f"{group}/min-available": str(members)}
+    return ours | parsers.parse_pairs("--label", options["label"])
+
+
+def _annotations(options: dict[str, Any]) -> dict[str, str]:
+    if options["model_name"] and not options["model_source"]:
+        raise click.BadParameter(
+            "--model-name requires the location of the model", param_hint="--model-source"
+        )
+    total = options["workers"] * options["gpus"]
+    ours = non_empty({"modelSource": options["model_source"]})
+    ours |= {"requestGPUsOfJobOwner": str(total)} if total else {}
+    return ours | parsers.parse_pairs("--annotation", options["annotation"])
+
+
+def _add_code(flags: JobFlags, options: dict[str, Any]) -> tuple[JobFlags, list[Manifest]]:
+    mode, source = options["sync_mode"], options["sync_source"]
+    if not mode:
+        if source:
+            hint = f"{source!r} has no effect without --sync-mode git, rsync or local"
+            raise click.BadParameter(hint, param_hint="--sync-source")
+        return flags, []
+    if mode != "local" and not source:
+        raise click.BadParameter(f"--sync-mode {mode} requires it", param_hint="--sync-source")
+    sync = CodeSync(mode, source, options["sync_image"])
+    match mode:
+        case "git":
+            return add_git_sync(flags, sync)
+        case "rsync":
+            return add_rsync(flags, sync)
+    from gangline.cli.submit.code_sync import pack_code  # noqa: PLC0415 - imports tarfile and gzip
+
+    packed = pack_code(Path(source or "."))
+    flags.pod.annotations.update(packed.annotations())
+    return add_upload(flags, sync, packed.name, packed.parts)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,218 @@
+"""``--set PATH=VALUE``: change fields of a manifest from the command line.
+
+Reads objects from files: YAML or JSON, several objects in one file, lists; errors have a
+location.
+"""
+
+import copy
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gangline.api.resources import BUILT_IN_RESOURCES, CUSTOM_RESOURCES
+from gangline.api.validation.validate import validate_manifest
+from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.yaml_text import InvalidYamlError, load_yaml_documents
+from gangline.cli.errors import CommandError, ExitCode
+
+_STEP = re.compile(r"((?:\\.|[^.\[\]\\])+)|\[(\d+)\]")
+
+
+def apply_changes(manifests: list[dict[str, Any]], changes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the objects with the fields set in every object of our own kinds.
+
+    If there is no such object, the fields are set in all objects. Values are parsed as YAML: ``3``
+    is
+    a number.
+    """
+    if not changes:
+        return manifests
+    ours = {(each.api_version, each.kind) for each in CUSTOM_RESOURCES}
+    changed = copy.deepcopy(manifests)
+    meant = [each for each in changed if (each["apiVersion"], each["kind"]) in ours] or changed
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals or not path:
+            raise _wrong(change, "write PATH=VALUE, such as spec.runPolicy.backoffLimit=3")
+        for manifest in meant:
+            _set(manifest, _steps(change, path), _value(change, text), change)
+    return changed
+
+
+def _steps(change: str, path: str) -> list[str | int]:
+    steps: list[str | int] = []
+    at = 0
+    while at < len(path):
+        at += path[at] == "."
+        found = _STEP.match(path, at)
+        if found is None:
+            raise _wrong(change, "write names with '.' between them, and [0] for a place in a list")
+        name, place = found.groups()
+        steps.append(re.sub(r"\\(.)", r"\1", name) if place is None else int(place))
+        at = found.end()
+    return steps
+
+
+def _value(change: str, text: str) -> Any:
+    import yaml  # noqa: PLC0415
+
+    try:
+        return yaml.safe_load(text) if text else ""
+    except yaml.YAMLError as error:
+        raise _wrong(change, "the value is no YAML; put it in quotes") from error
+
+
+def _set(manifest: Any, steps: list[str | int], value: Any, change: str) -> None:
+    place = manifest
+    for step, after in pairwise(steps):
+        if isinstance(step, str) and isinstance(place, dict):
+            if place.get(step) is None:
+                place[step] = [] if isinstance(after, int) else {}
+            place = place[step]
+        else:
+            place = _element(place, step, change)
+    last = steps[-1]
+    if isinstance(last, str) and isinstance(place, dict):
+        place[last] = value
+    elif isinstance(last, int) and isinstance(place, list) and last == len(place):
+        place.append(value)
+    else:
+        _element(place, last, change)
+        place[last] = value
+
+
+def _element(place: Any, step: str | int, change: str) -> Any:
+    if not isinstance(place, list) or not isinstance(step, int) or step >= len(place):
+        kind = "a list" if isinstance(place, list) else "no list"
+        raise _wrong(change, f"there is no {step!r}: it is {kind} there")
+    return place[step]
+
+
+def _wrong(change: str, remedy: str) -> click.BadParameter:
+    return click.BadParameter(f"{change!r}: {remedy}", param_hint="--set")
+
+
+STDIN = "-"
+MAX_BYTES = 16 << 20
+"""Limit for one file: a data file that was named by mistake is refused before it is parsed."""
+
+
+def read_manifests(source: str) -> list[dict[str, Any]]:
+    """Read all objects of a file (``-``: standard input).
+
+    Raises:
+        CommandError: the file cannot be read, or a document is not an object; has its location.
+    """
+    try:
+        found = load_yaml_documents(_text(source))
+    except InvalidYamlError as error:
+        raise _usage(f"{_name(source)} is not valid YAML: {error}") from error
+    objects = [
+        _check_object(each, where)
+        for number, document in enumerate(found, 1)
+        for each, where in _expand_list(document, f"{_name(source)}, document {number}")
+    ]
+    if not objects:
+        raise _usage(f"{_name(source)} has no object: write one with apiVersion and kind")
+    return objects
+
+
+def check_manifests(manifests: Iterable[dict[str, Any]]) -> None:
+    """Refuse objects with errors that can be found without the cluster.
+
+    Raises:
+        CommandError: lists every error with its field and the expected value.
+    """
+    lines: list[str] = []
+    for manifest in manifests:
+        errors = validate_manifest(manifest)
+        if errors:
+            name = f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}"
+            lines.append(f"{name} has {_mistakes(len(errors))}:")
+            lines += [f"  {error}" for error in errors]
+    if lines:
+        raise _usage("\n".join(lines))
+
+
+def collect_warnings(manifests: Iterable[dict[str, Any]]) -> list[str]:
+    """Return warnings about valid objects whose fields probably do not have the intended effect."""
+    return [
+        f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}: {each}"
+        for manifest in manifests
+        for each in manifest_warnings(manifest)
+    ]
+
+
+def _mistakes(count: int) -> str:
+    return "1 error" if count == 1 else f"{count} errors"
+
+
+def _text(source: str) -> str:
+    try:
+        if source == STDIN:
+            return sys.stdin.read()
+        path = Path(source)
+        if path.is_file() and path.stat().st_size > MAX_BYTES:
+            raise _usage(f"{source} is larger than {MAX_BYTES >> 20} MiB: is it a manifest?")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _usage(f"no file {source}") from None
+    except UnicodeDecodeError:
+        raise _usage(f"{_name(source)} is not text (UTF-8): is it a manifest?") from None
+    except OSError as error:
+        raise _usage(f"cannot read {source}: {error.strerror}") from error
+
+
+def _expand_list(document: Any, where: str) -> Iterator[tuple[Any, str]]:
+    """Yield the objects of a document with their locations; a ``List`` has several."""
+    if not isinstance(document, dict) or document.get("kind") != "List":
+        yield document, where
+        return
+    items = document.get("items") or []
+    if not isinstance(items, list):
+        raise _usage(f"{where}: items of a List must be a list; write '- ' before each object")
+    for number, item in enumerate(items):
+        yield item, f"{where}, items[{number}]"
+
+
+def _check_object(document: Any, where: str) -> dict[str, Any]:
+    """Return a document that has the fields of every object."""
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise _usage(f"{where}: an object is expected, with apiVersion and kind, not a {kind}")
+    for field in ("apiVersion", "kind"):
+        if not isinstance(document.get(field), str) or not document[field]:
+            raise _usage(f"{where}: the object has no {field}")
+    if not isinstance(document.get("metadata"), dict):
+        raise _usage(f"{where}: the {document['kind']} has no metadata with a name")
+    _check_kind(document, where)
+    return document
+
+
+def _check_kind(document: dict[str, Any], where: str) -> None:
+    """Refuse a misspelt kind of ours; kinds that only the cluster knows are accepted."""
+    known = {
+        resource.kind: resource.api_version for resource in (*BUILT_IN_RESOURCES, *CUSTOM_RESOURCES)
+    }
+    kind, version = document["kind"], document["apiVersion"]
+    custom = {resource.kind: resource.api_version for resource in CUSTOM_RESOURCES}
+    if kind in custom and version != custom[kind]:
+        raise _usage(f"{where}: {kind} has apiVersion {custom[kind]}, not {version}")
+    if kind not in known and version in known.values():
+        near = get_close_matches(kind, known, n=1)
+        advice = f"; did you mean {near[0]}?" if near else ""
+        raise _usage(f"{where}: unknown kind {kind!r} in {version}{advice}")
+
+
+def _name(source: str) -> str:
+    return "standard input" if source == STDIN else source
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, code=ExitCode.USAGE)

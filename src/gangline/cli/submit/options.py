@@ -1,0 +1,290 @@
+"""The flags of ``submit KIND`` in groups: common to all kinds, or of some kinds only."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+
+from gangline.cli.params import completers
+
+F = TypeVar("F", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+_PAIRS: dict[str, Any] = {"multiple": True, "metavar": "KEY=VALUE"}
+
+
+def _text(*names: str, **more: Any) -> Option:
+    return click.option(*names, **{"default": "", **more})
+
+
+def _flag(*names: str, **more: Any) -> Option:
+    return click.option(*names, is_flag=True, **more)
+
+
+def _count(name: str, default: int, text: str, *, least: int = 0) -> Option:
+    return click.option(
+        name, type=click.IntRange(least), default=default, show_default=True, help=text
+    )
+
+
+_IDENTITY = (
+    click.option("--name", required=True, help="Name of the job."),
+    _text("--image", help="Image that the replicas run."),
+    _count("--gpus", 0, "GPUs of each worker."),
+    click.option("--device", **_PAIRS, help="Another extended resource, VENDOR/RESOURCE=N."),
+)
+
+_RUNNING = (
+    _text("--share-memory", default="2Gi", show_default=True, help="Size of /dev/shm; 0 for none."),
+    click.option("-e", "--env", **_PAIRS, help="Environment variable; may be repeated."),
+    click.option(
+        "--secret",
+        multiple=True,
+        metavar="VARIABLE=SECRET/KEY",
+        help="Environment variable with a value from a Secret.",
+    ),
+    click.option(
+        "-d",
+        "--data",
+        multiple=True,
+        metavar="PVC:/DIR",
+        shell_complete=completers.claims,
+        help="Persistent volume claim to mount.",
+    ),
+    click.option(
+        "--data-dir",
+        multiple=True,
+        metavar="/DIR",
+        help="Folder of the node, or /HOST:/CONTAINER.",
+    ),
+    click.option(
+        "--config-file",
+        multiple=True,
+        metavar="FILE[:/DIR/NAME]",
+        help="Local file that pods mount from a ConfigMap.",
+    ),
+    _text(
+        "--working-dir",
+        default="/root",
+        show_default=True,
+        help="Working folder of the command; code is in its subfolder code.",
+    ),
+    _text("--shell", default="sh", show_default=True, help="Shell that runs the command."),
+)
+
+_SCHEDULING = (
+    click.option("-l", "--label", **_PAIRS, help="Label of job and pods."),
+    click.option("-a", "--annotation", **_PAIRS, help="Annotation of job and pods."),
+    click.option("--selector", **_PAIRS, help="Label that the nodes must have."),
+    click.option("--toleration", multiple=True, metavar="KEY", help="Taint to tolerate, or all."),
+    _text("-p", "--priority", shell_complete=completers.priority_classes, help="Priority class."),
+    _text("--queue", shell_complete=completers.queues, help="Queue of the job."),
+    _text("--scheduler", help="Scheduler of the pods."),
+    _flag("--gang", help="Label the pods as a group for other gang schedulers."),
+    _flag("--rdma", help="One RDMA device for each pod, and the right to lock memory."),
+    _flag("--hostNetwork", "--host-network", "host_network", help="Use the network of the node."),
+    _flag("--hostIPC", "--host-ipc", "host_ipc", help="Share memory with the node."),
+    _flag("--hostPID", "--host-pid", "host_pid", help="See the processes of the node."),
+    click.option(
+        "--image-pull-secret",
+        "pull_secrets",
+        multiple=True,
+        metavar="SECRET",
+        help="Secret for pulling the image.",
+    ),
+    click.option(
+        "--image-pull-policy",
+        "pull_policy",
+        type=click.Choice(["Always", "IfNotPresent", "Never"]),
+        default="Always",
+        show_default=True,
+        help="When to pull the image.",
+    ),
+)
+
+_CODE = (
+    click.option(
+        "--sync-mode",
+        type=click.Choice(["git", "rsync", "local"]),
+        help="Copy code to WORKING_DIR/code: from git, by rsync, or from this machine.",
+    ),
+    _text("--sync-source", help="URL of the repository, rsync source, or local folder."),
+    _text("--sync-image", help="Image that fetches the code."),
+)
+
+_TENSORBOARD = (
+    _flag("--tensorboard", help="Start a TensorBoard for the job."),
+    _text("--tensorboard-image", help="Image of TensorBoard."),
+    _flag("--tensorboard-node-port", help="Expose TensorBoard on a port of the nodes."),
+    _text("--logdir", default="/training_logs", show_default=True, help="Folder of event files."),
+)
+
+_POLICY = (
+    _count("--retry", 0, "Number of restarts."),
+    click.option(
+        "--running-timeout", default="0", help="Fail the job after this time, such as 2h."
+    ),
+    click.option(
+        "--ttl-after-finished", default="0", help="Delete the job this long after its end."
+    ),
+)
+
+_MODEL = (
+    _text("--model-name", help="Name of the trained model; a label of job and pods."),
+    _text("--model-source", help="Location of the trained model; an annotation of the job."),
+)
+
+_SUBMITTING = (
+    _flag("--dry-run", help="Print the objects, create nothing."),
+    _flag("--no-check", help="Do not check that claims, secrets and queues exist."),
+    _flag("--wait", help="Wait for the end; exit with 6 if the job fails."),
+    _flag("--logs", "logs", help="Print the replicas' logs until the job ends."),
+)
+
+RESOURCES = (
+    _text("--cpu", help="CPU of each pod, such as 500m or 4."),
+    _text("--memory", help="Memory of each pod, such as 8Gi."),
+)
+
+
+def workers_option(text: str = "Number of workers.") -> Option:
+    return _count("--workers", 1, text, least=1)
+
+
+def ps_option() -> Option:
+    return _count("--ps", 0, "Parameter servers.")
+
+
+def clean_policy_option(default: str) -> Option:
+    return click.option(
+        "--clean-task-policy",
+        type=click.Choice(["None", "Running", "All"]),
+        default=default,
+        show_default=True,
+        help="Which pods to delete when the job ends.",
+    )
+
+
+COMMON = (
+    *_IDENTITY,
+    *_RUNNING,
+    *_SCHEDULING,
+    *_CODE,
+    *_TENSORBOARD,
+    *_POLICY,
+    *_MODEL,
+    *_SUBMITTING,
+)
+
+
+def _tf_role(role: str) -> tuple[Option, ...]:
+    name = f"--{role}"
+    return (
+        _text(f"{name}-cpu", help=f"CPU request of each {role}."),
+        _text(f"{name}-memory", help=f"Memory request of each {role}."),
+        _text(f"{name}-cpu-limit", help=f"CPU limit of each {role}; default: its request."),
+        _text(f"{name}-memory-limit", help=f"Memory limit of each {role}; default: its request."),
+        click.option(f"{name}-selector", **_PAIRS, help=f"Label of the nodes of each {role}."),
+    )
+
+
+def _tf_affinity(role: str) -> tuple[Option, ...]:
+    return (
+        click.option(
+            f"--{role}-affinity-policy",
+            type=click.Choice(["none", "spread", "binpack"]),
+            default="none",
+            show_default=True,
+            help=f"Spread the {role} pods over nodes, or pack them.",
+        ),
+        click.option(
+            f"--{role}-affinity-constraint",
+            type=click.Choice(["preferred", "required"]),
+            default="preferred",
+            show_default=True,
+            help="Strictness of the affinity policy.",
+        ),
+    )
+
+
+TENSORFLOW = (
+    _text("--worker-image", help="Image of workers, chief and evaluator; else --image."),
+    _text("--ps-image", help="Image of parameter servers; else --image."),
+    ps_option(),
+    _count("--ps-gpus", 0, "GPUs of each parameter server."),
+    *(
+        _count(f"--{role}-port", 0, f"Port of each {role}; 2222 if 0.")
+        for role in ("ps", "worker", "chief")
+    ),
+    *(option for role in ("worker", "ps", "chief", "evaluator") for option in _tf_role(role)),
+    _flag("--chief", help="Add a chief."),
+    _flag("--evaluator", help="Add an evaluator."),
+    *_tf_affinity("worker"),
+    *_tf_affinity("ps"),
+    _text("--role-sequence", help="Order of the roles, such as w,p,c,e; an annotation."),
+    click.option(
+        "--success-policy",
+        type=click.Choice(["ChiefWorker", "AllWorkers"]),
+        default="ChiefWorker",
+        show_default=True,
+        help="Replicas that must succeed.",
+    ),
+    click.option(
+        "--starting-timeout",
+        default="0",
+        help="Time limit for placing the gang, such as 30m.",
+    ),
+)
+
+MPI = (
+    _flag("--gputopology", help="Use the network of the nodes."),
+    _flag("--mounts-on-launcher", help="Mount the data in the launcher too."),
+    _count("--slots-per-worker", 0, "Processes on a worker; 0: one for each GPU, at least 1."),
+)
+
+ELASTIC = (
+    ps_option(),
+    _count("--min-workers", 1, "Minimum number of workers.", least=1),
+    _count("--max-workers", 1000, "Maximum number of workers.", least=1),
+    click.option(
+        "--strategy",
+        type=click.Choice(["AllreduceStrategy", "ParameterServerStrategy", "Local"]),
+        default="AllreduceStrategy",
+        show_default=True,
+        help="How the workers combine gradients.",
+    ),
+)
+
+PYTORCH = (_text("--nproc-per-node", help="Processes in each pod: auto, cpu, gpu or N."),)
+
+
+_OF_KIND: dict[str, tuple[Option, ...]] = {
+    "pytorch": (
+        workers_option("Number of pods: one master, the rest workers."),
+        *RESOURCES,
+        *PYTORCH,
+    ),
+    "tf": (workers_option(), *TENSORFLOW),
+    "mpi": (workers_option("Number of pods that run processes."), *RESOURCES, *MPI),
+    "mindspore": (workers_option(), *RESOURCES, ps_option()),
+    "paddle": (workers_option(), *RESOURCES, ps_option()),
+    "jax": (workers_option(), *RESOURCES),
+    "elastic": (workers_option("Initial number of workers."), *RESOURCES, *ELASTIC),
+}
+
+
+def kind_options(word: str, clean: str) -> tuple[Option, ...]:
+    """Return the options of a kind.
+
+    Args:
+        word: the name of the ``submit`` subcommand.
+        clean: the default of ``--clean-task-policy``.
+    """
+    return (*COMMON, *_OF_KIND[word], clean_policy_option(clean))
+
+
+def add_options(command: F, options: Iterable[Option]) -> F:
+    """Add options to a command function, in this order of the help."""
+    for option in reversed(tuple(options)):
+        command = option(command)
+    return command

@@ -1,0 +1,118 @@
+"""Checks before submission: do the referenced claims, secrets, classes and queues exist?
+
+If the user may not read a kind, its references are not checked.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredObject:
+    """An object that a manifest refers to and does not contain."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+
+_REMEDIES = {
+    "PersistentVolumeClaim": "'gangline data list' shows existing claims",
+    "Secret": "create it first: 'kubectl create secret generic {name} --from-literal=KEY=VALUE'",
+    "ConfigMap": "create it first: 'kubectl create configmap {name} --from-file=FILE'",
+    "PriorityClass": "'kubectl get priorityclasses' shows existing classes",
+    "Queue": "'gangline queue list' shows existing queues",
+}
+_DEFAULT_QUEUE = "default"
+_BUILT_IN_CLASSES = frozenset(("system-cluster-critical", "system-node-critical"))
+
+
+async def find_missing(
+    client: "ApiClient", manifests: Sequence[Manifest], namespace: str
+) -> list[str]:
+    """Return a sentence for each referenced object that does not exist."""
+    required = sorted(
+        find_required_objects(manifests, namespace), key=lambda each: (each.kind, each.name)
+    )
+    exist = await asyncio.gather(*(_exists(client, each) for each in required))
+    return [_sentence(each) for each, found in zip(required, exist, strict=True) if not found]
+
+
+def find_required_objects(manifests: Sequence[Manifest], namespace: str) -> set[RequiredObject]:
+    """Return the objects that manifests refer to and do not contain."""
+    included = {(each["kind"], each["metadata"].get("name", "")) for each in manifests}
+    found: set[RequiredObject] = set()
+    for manifest in manifests:
+        where = str(manifest["metadata"].get("namespace") or namespace)
+        for kind, name in _named(manifest):
+            if not name or (kind, name) in included:
+                continue
+            shared = kind in {"PriorityClass", "Queue"}
+            found.add(RequiredObject(kind, name, "" if shared else where))
+    return found
+
+
+def _named(node: Any) -> Iterator[tuple[str, str]]:
+    """Yield references in an object; the fields that refer to other objects have fixed names."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _named(each)
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        if isinstance(value, dict) and not value.get("optional"):
+            yield from _reference(key, value)
+        if key == "imagePullSecrets" and isinstance(value, list):
+            yield from (("Secret", str(each.get("name", ""))) for each in value)
+        if key in {"priorityClassName", "priorityClass"} and value not in _BUILT_IN_CLASSES:
+            yield "PriorityClass", str(value)
+        if key == "schedulingPolicy" and isinstance(value, dict):
+            queue = str(value.get("queue") or "")
+            yield "Queue", "" if queue == _DEFAULT_QUEUE else queue
+        if not isinstance(value, dict) or not value.get("optional"):
+            yield from _named(value)
+
+
+def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
+    match key:
+        case "persistentVolumeClaim":
+            yield "PersistentVolumeClaim", str(value.get("claimName", ""))
+        case "secretKeyRef" | "secretRef":
+            yield "Secret", str(value.get("name", ""))
+        case "secret":
+            yield "Secret", str(value.get("secretName") or value.get("name") or "")
+        case "configMapKeyRef" | "configMapRef" | "configMap":
+            yield "ConfigMap", str(value.get("name", ""))
+
+
+async def _exists(client: "ApiClient", required: RequiredObject) -> bool:
+    from gangline.api import resources  # noqa: PLC0415
+    from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
+
+    kinds: dict[str, Any] = {
+        "PersistentVolumeClaim": resources.PERSISTENT_VOLUME_CLAIMS,
+        "Secret": resources.SECRETS,
+        "ConfigMap": resources.CONFIG_MAPS,
+        "PriorityClass": resources.PRIORITY_CLASSES,
+        "Queue": resources.QUEUES,
+    }
+    try:
+        await client.get(kinds[required.kind], required.name, required.namespace or None)
+    except NotFound:
+        return False
+    except Forbidden:
+        return True
+    return True
+
+
+def _sentence(required: RequiredObject) -> str:
+    where = f" in namespace {required.namespace!r}" if required.namespace else ""
+    remedy = _REMEDIES[required.kind].format(name=required.name)
+    return f"there is no {required.kind} {required.name!r}{where}; {remedy}"

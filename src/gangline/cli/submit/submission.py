@@ -1,0 +1,183 @@
+"""The common part of all ways to submit: check, print or create, follow, wait for the end.
+
+Objects with the annotation ``gangline.dev/belongs-to`` are created after their job, with an owner
+reference to it. If one of them cannot be created, its job is deleted again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError, ExitCode
+from gangline.cli.event_loop import run_async
+from gangline.cli.params.options import translate_job_errors
+from gangline.cli.params.target import ClusterTarget
+from gangline.cli.render.output import print_status, serialize
+from gangline.cli.submit.flags import OWNER_ANNOTATION
+from gangline.cli.submit.manifests import check_manifests, collect_warnings
+
+if TYPE_CHECKING:
+    from gangline.sdk.client import JobClient
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """Options of a submission."""
+
+    output: str = "text"
+    dry_run: bool = False
+    wait: bool = False
+    logs: bool = False
+    check: bool = True
+    """Check first that referenced objects exist."""
+
+
+def submit_manifests(
+    manifests: Sequence[Manifest], target: ClusterTarget, sending: SubmitOptions
+) -> None:
+    """Create objects; with ``dry_run`` print them.
+
+    Raises:
+        CommandError: an object is invalid, or with ``wait`` a job has failed.
+    """
+    check_manifests(manifests)
+    for warning in collect_warnings(manifests):
+        print_status(f"Warning: {warning}")
+    if sending.dry_run:
+        form = "json" if sending.output == "json" else "yaml"
+        texts = [serialize(manifest, form) for manifest in manifests]
+        click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
+        return
+    submitted: list[tuple[str, str]] = []
+    try:
+        with translate_job_errors():
+            run_async(_submit(manifests, target, sending, submitted))
+    except KeyboardInterrupt:
+        for name, namespace in submitted:
+            print_status(
+                f"\nDetached from {name}: 'gangline logs -f {name} -n {namespace}' follows it."
+            )
+        raise
+
+
+async def _submit(
+    manifests: Sequence[Manifest],
+    target: ClusterTarget,
+    sending: SubmitOptions,
+    submitted: list[tuple[str, str]],
+) -> None:
+    from gangline.cli.submit.preflight import find_missing  # noqa: PLC0415
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+    async with target.connect() as client:
+        namespace = target.namespace_of(client)
+        if sending.check and (lacking := await find_missing(client, manifests, namespace)):
+            raise CommandError(
+                "\n".join(lacking),
+                hint="Nothing was created. With --no-check the job is submitted and stays pending.",
+                code=ExitCode.NOT_FOUND,
+            )
+        jobs = JobClient(client)
+        submitted += await create_objects(jobs, manifests, target.namespace, sending.output)
+        for name, where in submitted:
+            if sending.logs:
+                await _follow(jobs, name, where)
+            if sending.logs or sending.wait:
+                await _wait(jobs, name, where)
+            else:
+                print_status(
+                    f"'gangline get {name} -n {where}' shows it, 'gangline logs -f' follows it."
+                )
+
+
+async def create_objects(
+    jobs: "JobClient", manifests: Sequence[Manifest], namespace: str | None, output: str
+) -> list[tuple[str, str]]:
+    """Create objects, each job before the objects that it owns; return the jobs."""
+    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
+
+    kinds = {kind.resource.kind for kind in JOB_KINDS}
+    owners: dict[str, Manifest] = {}
+    submitted: list[tuple[str, str]] = []
+    for manifest in sorted(manifests, key=lambda each: bool(_owner_name(each))):
+        owner = owners.get(_owner_name(manifest))
+        created = await _create_one(jobs, manifest, namespace, owner)
+        _print_created(created, output)
+        metadata = created["metadata"]
+        if created["kind"] in kinds:
+            owners[metadata["name"]] = created
+            submitted.append((metadata["name"], metadata["namespace"]))
+    return submitted
+
+
+async def _create_one(
+    jobs: "JobClient", manifest: Manifest, namespace: str | None, owner: Manifest | None
+) -> Manifest:
+    from gangline.kube.errors import ApiError  # noqa: PLC0415
+
+    if owner is None:
+        return await jobs.submit(manifest, namespace)
+    try:
+        return await jobs.submit(with_owner(manifest, owner), namespace)
+    except ApiError:
+        metadata = owner["metadata"]
+        await jobs.delete(metadata["name"], metadata["namespace"])
+        print_status(f"{metadata['name']} deleted: an object that it owns could not be created.")
+        raise
+
+
+def with_owner(manifest: Manifest, owner: Manifest) -> Manifest:
+    """Return an object with its job as owner, so that it is deleted with the job."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [reference]}}
+
+
+def _owner_name(manifest: Manifest) -> str:
+    annotations = manifest["metadata"].get("annotations") or {}
+    return str(annotations.get(OWNER_ANNOTATION, ""))
+
+
+def _print_created(created: Manifest, output: str) -> None:
+    if output in {"json", "yaml"}:
+        if created["kind"] == "Secret":
+            created = {key: value for key, value in created.items() if key != "data"}
+        click.echo(("---\n" if output == "yaml" else "") + serialize(created, output))
+        return
+    name = f"{created['kind'].lower()}/{created['metadata']['name']}"
+    click.echo(name if output == "name" else f"{name} created")
+
+
+async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
+    from gangline.cli.render.log_lines import LogLineWriter  # noqa: PLC0415
+    from gangline.sdk.logs import follow_batches  # noqa: PLC0415
+
+    print_status(f"Following {name}; Ctrl-C detaches, the job continues.")
+    job = await jobs.get(name, namespace)
+    writer = LogLineWriter(marked=job.desired > 1)
+    async with follow_batches(jobs.client, job) as batches:
+        async for batch in batches:
+            writer.write(*batch)
+
+
+async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
+    from gangline.sdk.jobs import JobState  # noqa: PLC0415
+
+    print_status(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
+    job = await jobs.wait(name, namespace)
+    if job.state is JobState.FAILED:
+        raise CommandError(
+            f"job {name} has failed: {job.reason}",
+            hint=f"'gangline diagnose {name} -n {namespace}' looks for the cause, "
+            f"'gangline logs {name} -n {namespace}' prints the replicas' logs.",
+            code=ExitCode.JOB_FAILED,
+        )
+    print_status(f"Job {name} has succeeded.")

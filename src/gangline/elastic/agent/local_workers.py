@@ -1,0 +1,123 @@
+"""The workers of this node's present attempt: progress, stacks, and saving of checkpoints."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Mapping
+
+from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
+from gangline.elastic.agent.process import Process, end_processes, start_process
+from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.workers.usage import UsageMeter, read_worker_progress
+from gangline.elastic.agent.workers.worker_group import WorkerGroup
+from gangline.elastic.agent.world import WorldSpec
+
+log = logging.getLogger(__name__)
+
+
+class LocalWorkers:
+    """One node's present attempt, and the process that saves checkpoints beside it."""
+
+    def __init__(self, settings: AgentSettings, base: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environment = {**base, "TORCHELASTIC_RUN_ID": settings.run_id}
+        self._group: WorkerGroup | None = None
+        self._tracker: ProgressTracker | None = None
+        self._meter: UsageMeter | None = None
+        self._last_report = ProgressReport()
+        self._ended_at = 0.0
+        self._stacks_task: asyncio.Task[list[RankStack]] | None = None
+        self._save_process: Process | None = None
+        self._save_task: asyncio.Task[None] | None = None
+        self._is_save_requested = False
+
+    def begin_attempt(self, group: WorkerGroup, world: WorldSpec) -> None:
+        before, now = self._tracker, time.monotonic()
+        in_place = before is not None and before.round == world.round
+        self._tracker = ProgressTracker(
+            world.round,
+            world.attempt,
+            since=self._ended_at if in_place else now,
+            is_first=before is None,
+            reports_steps=before is not None and before.reports_steps,
+        )
+        self._group, self._meter, self._stacks_task = group, UsageMeter(group), None
+
+    def end_attempt(self) -> None:
+        """Store the last report, because the workers are about to end."""
+        if self._group is not None:
+            self._last_report, self._ended_at = self.report(), time.monotonic()
+        self._group = None
+
+    def record_hang(self, since: float) -> None:
+        """Record that there has been no progress since this time."""
+        if self._tracker:
+            self._tracker.hung_since = since
+
+    def report(self) -> ProgressReport:
+        """Return the present progress, or the last one after the workers have ended."""
+        if self._group is None or self._tracker is None or self._meter is None:
+            return self._last_report
+        return self._tracker.report(
+            read_worker_progress(self._group), time.monotonic(), self._meter.usage()
+        )
+
+    async def rank_stacks(self) -> list[RankStack]:
+        """Return the stacks of all ranks of this node; collected once for each attempt."""
+        if self._group is None:
+            return await self._stacks_task if self._stacks_task else []
+        if self._stacks_task is None:
+            taken = rank_stacks(self._group, self._settings.hang.gather_s, self._settings.node_name)
+            self._stacks_task = asyncio.create_task(taken)
+        return await asyncio.shield(self._stacks_task)
+
+    def describe_evidence(self) -> str:
+        """Return a sentence that names the folder of stacks and flight records."""
+        if self._group is None:
+            return ""
+        return describe_evidence(self._group, is_permanent=self._settings.logs.folder is not None)
+
+    async def dump_stacks(self, reason: str) -> None:
+        """Log the stacks of all workers."""
+        if self._group is None:
+            return
+        found = await collect_stacks(self._group, self._settings.hang.gather_s)
+        for rank, seen in found.items():
+            text = seen.text or "none"
+            log.warning("stacks of rank %d (%s):\n%s", rank, reason or "requested", text)
+
+    def start_saving(self) -> None:
+        """Start to write the newest checkpoint in memory to storage."""
+        self._is_save_requested = True
+        if self._save_task is None or self._save_task.done():
+            self._save_task = asyncio.create_task(self._save())
+
+    async def _save(self) -> None:
+        # A running save may have started before the newest step was complete, so a request that
+        # comes meanwhile starts another one.
+        while self._is_save_requested:
+            self._is_save_requested = False
+            self._save_process = start_process(self._settings.save_command, self._environment)
+            await asyncio.wait({self._save_process.ended})
+
+    async def wait_for_save(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of saving. Kill it after the timeout."""
+        if self._save_task is None:
+            return
+        await asyncio.wait({self._save_task}, timeout=timeout_s)
+        if not self._save_task.done():
+            log.warning("the newest checkpoint is not in storage after %g s", timeout_s)
+            self._save_task.cancel()
+            await end_processes(
+                [self._save_process] if self._save_process else [], signal.SIGKILL, 0
+            )
+
+    def has_checkpoints_in_memory(self) -> bool:
+        """True if there is a checkpoint in memory that could be saved."""
+        # The import takes time, so only a node that is about to end does it.
+        from gangline.elastic.checkpoint.saver.client import job_directories  # noqa: PLC0415
+
+        return bool(job_directories(self._environment))

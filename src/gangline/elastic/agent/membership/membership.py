@@ -1,0 +1,467 @@
+"""Pending orders of the master: stop, or leave a round.
+
+Commands and worlds arrive on separate ways, so an order to leave a round may arrive before the
+world of that round. An order for round N also covers earlier rounds, and is never discarded.
+
+Membership of a job of several nodes: joins at the master, restarts in place among the agents.
+
+The master is asked only when members change. While it is unreachable the workers continue, and
+failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
+of the leader, a command of the master, and partition detection. All of them set state and notify
+``_changed``; ``notice`` evaluates the state.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gangline.api.failure import Failure
+from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
+from gangline.elastic.agent.membership.master_messages import (
+    LONG_POLL_S,
+    WAIT_MESSAGE_INTERVAL_S,
+    MasterMessages,
+    failure_message,
+    wait_for_master,
+)
+from gangline.elastic.agent.membership.partition import PartitionDetector
+from gangline.elastic.agent.membership.peers import (
+    LEFT_ROUND,
+    TEXT_LIMIT,
+    Ack,
+    HangReport,
+    PeerMessage,
+    PeerTransport,
+    RestartRequest,
+    StackReply,
+    StackRequest,
+    WorkersStarted,
+)
+from gangline.elastic.agent.membership.preload_list import PreloadList
+from gangline.elastic.agent.membership.restart_consensus import RestartCoordinator, RoundState
+from gangline.elastic.agent.node_identity import NodeIdentity
+from gangline.elastic.agent.progress_report import ProgressReport
+from gangline.elastic.agent.rendezvous import (
+    PartitionedError,
+    RendezvousError,
+    StopNotice,
+    WorkerControl,
+)
+from gangline.elastic.agent.world import WorldSpec
+from gangline.elastic.protocol import messages as msg
+from gangline.elastic.protocol.client import ClientIdentity, MasterClient
+from gangline.elastic.protocol.encryption import JobSecret
+from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+
+_MEMBERS_CHANGED = "the members have changed"
+
+
+@dataclass(slots=True)
+class PendingOrders:
+    """Orders received so far."""
+
+    stop: StopNotice | None = None
+    """The first order to stop."""
+    left_round: int = -1
+    """The last round that must be left."""
+    reason: str = ""
+
+    def order_stop(self, reason: str) -> None:
+        self.stop = self.stop or StopNotice(reason, stops=True)
+
+    def order_leave(self, round_: int, reason: str) -> None:
+        if round_ > self.left_round:
+            self.left_round, self.reason = round_, reason or _MEMBERS_CHANGED
+
+    def notice(self, round_: int | None) -> StopNotice | None:
+        """Return the order that applies to a round; None is before the first one."""
+        if self.stop is not None:
+            return self.stop
+        if round_ is not None and round_ <= self.left_round:
+            return StopNotice(self.reason)
+        return None
+
+
+log = logging.getLogger(__name__)
+
+FIRST_NODE_WAIT_S = 1.0
+"""Maximum time for which workers wait until the leader's workers have started."""
+LEAVE_TIMEOUT_S = 2.0
+FINISH_TIMEOUT_S = 60.0
+"""Maximum absence of the master at the end, after which this node ends without its confirmation."""
+
+
+NodeCheck: TypeAlias = Callable[[MasterClient, msg.RunCheck], Awaitable[None]]
+"""Checks this node, over the connection to the master, with all nodes that got the same order."""
+
+
+class Membership:
+    """One node's membership of a job; implements ``RendezvousHandler``."""
+
+    def __init__(
+        self, identity: NodeIdentity, secret: JobSecret, check: NodeCheck | None = None
+    ) -> None:
+        self._identity, self._check = identity, check
+        self._pending_check: msg.RunCheck | None = None
+        self._workers: WorkerControl | None = None
+        self._current_world: WorldSpec | None = None
+        self._idle_phase: str | None = msg.NodePhase.WAITING
+        """Phase while no workers run; None while they do."""
+        self._incarnation = secrets.token_hex(8)
+        name = ClientIdentity(identity.job, identity.node_id, self._incarnation)
+        self._client = MasterClient(identity.master_address, secret, name)
+        self._preload_list = PreloadList(self._client)
+        self._peers = PeerTransport(secret, self._answer_peer)
+        self._hang_diagnosis = HangDiagnosis(self._peers)
+        self._peer_port = 0
+        self._joins = 0
+        self._restarts_before = 0
+        self._round: RoundState | None = None
+        self._changed = asyncio.Condition()
+        self._pending_orders = PendingOrders()
+        self._running_attempt = -1
+        self._background: set[asyncio.Task[None]] = set()
+        self._restart_coordinator = RestartCoordinator(self._peers)
+        self._partition_detector = PartitionDetector(
+            self._client, self._peers, identity.witness_address
+        )
+
+    def attach_workers(self, workers: WorkerControl) -> None:
+        self._workers = workers
+
+    async def known_imports(self) -> Sequence[str]:
+        """Ask the master for the preload list.
+
+        Raises:
+            RendezvousError: it cannot be reached, or refuses this node.
+        """
+        await self._connect()
+        return await self._preload_list.fetch()
+
+    def share_imports(self, modules: Sequence[str]) -> None:
+        """Store the preload list at the master, if this node leads its round."""
+        self._preload_list.modules = tuple(modules)
+        self._publish_preload_list()
+
+    async def join(self) -> WorldSpec:
+        """Ask the master for a world until there is one.
+
+        Raises:
+            RendezvousError: the master cannot be reached, or refuses to form a world.
+        """
+        await self._connect()
+        if self._pending_check and self._check:
+            order, self._pending_check = self._pending_check, None
+            self._idle_phase = msg.NodePhase.CHECKING
+            await self._check(self._client, order)
+        self._idle_phase = msg.NodePhase.WAITING
+        self._joins += 1
+        world = await self._request_world_or_stop()
+        if self._round:
+            self._restarts_before += self._round.order.attempt - self._round.world.attempt
+        self._round = RoundState(world, self._identity.node_id)
+        self._restart_coordinator.reset()
+        self._publish_preload_list()
+        first = self._start_attempt(self._round)
+        await self._wait_for_first_node(self._round)
+        return first
+
+    async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
+        """Agree with the peers on the next attempt. Ask the master if one of them is lost."""
+        current_round = self._round
+        # The heartbeat reports the last steps of the ended attempt: lost work is counted from them.
+        self._run_in_background(self._send(self._heartbeat()))
+        if current_round is None or self._pending_notice:
+            return await self.join()
+        if failure and current_round.order.attempt <= self._running_attempt:
+            report = failure_message(
+                self._identity, self._round_number, self._running_attempt, failure
+            )
+            self._run_in_background(self._send(report))
+            agreed = await self._restart_coordinator.agree_on_restart(
+                current_round, self._running_attempt, str(failure)
+            )
+        else:
+            agreed = await self._restart_coordinator.wait_for_acks()
+        if agreed:
+            await self._wait_for_first_node(current_round)
+        if agreed and self._pending_notice is None and self._round is current_round:
+            return self._start_attempt(current_round)
+        return await self.join()
+
+    def announce_start(self, world: WorldSpec) -> None:
+        """Announce the start to the other nodes, if this node leads its round."""
+        if self._round and self._round.is_leader and world is self._current_world:
+            self._run_in_background(
+                self._restart_coordinator.announce_start(self._round, self._running_attempt)
+            )
+
+    async def wait_for_notice(self) -> StopNotice:
+        """Wait for an order of the leader or the master."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._pending_notice or self._is_behind())
+        return self._pending_notice or StopNotice(self._round.order.reason if self._round else "")
+
+    async def rank_stacks(self) -> Sequence[RankStack]:
+        if self._round is None or self._workers is None:
+            return ()
+        return await self._hang_diagnosis.rank_stacks(
+            self._round, self._running_attempt, self._workers
+        )
+
+    async def finish(self, world: WorldSpec) -> StopNotice | None:
+        """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
+        done = asyncio.ensure_future(self._report_finished())
+        notice = asyncio.ensure_future(self.wait_for_notice())
+        try:
+            await asyncio.wait({done, notice}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in (done, notice):
+                future.cancel()
+            await asyncio.gather(done, notice, return_exceptions=True)
+        if not done.cancelled() and done.exception() is None and done.result() is None:
+            return None
+        if not notice.cancelled() and notice.exception() is None:
+            return notice.result()
+        return done.result()
+
+    async def leave(self, reason: str) -> None:
+        """Leave the job at the master, if it is connected; close all connections."""
+        succeeded = reason == "done"
+        farewell = msg.Leave(
+            node_id=self._identity.node_id,
+            incarnation=self._incarnation,
+            reason=reason[:TEXT_LIMIT],
+            succeeded=succeeded,
+        )
+        if self._client.is_connected:
+            with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
+                await self._client.call(farewell, timeout_s=LEAVE_TIMEOUT_S)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._client.close()
+        await self._peers.close()
+
+    # Joining
+
+    async def _connect(self) -> None:
+        if self._peer_port:
+            return
+        self._peer_port = await self._peers.listen()
+        await self._client.__aenter__()
+        await wait_for_master(self._client, self._identity.connect_timeout_s)
+        self._run_in_background(self._follow_commands())
+        self._run_in_background(self._send_heartbeats())
+        self._run_in_background(
+            self._partition_detector.watch(lambda: self._round, self._leave_round)
+        )
+
+    def _publish_preload_list(self) -> None:
+        if self._round and self._round.is_leader:
+            self._run_in_background(self._preload_list.publish())
+
+    @property
+    def _pending_notice(self) -> StopNotice | None:
+        return self._pending_orders.notice(self._round.world.round if self._round else None)
+
+    async def _request_world_or_stop(self) -> msg.WorldInfo:
+        """Request a world; raise when an order to stop comes first, or this node is partitioned."""
+        world = asyncio.ensure_future(self._request_world())
+        stopped = asyncio.ensure_future(self._wait_for_stop())
+        cut_off = asyncio.ensure_future(self._partition_detector.wait_until_partitioned())
+        every: tuple[asyncio.Future[Any], ...] = (world, stopped, cut_off)
+        try:
+            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in every:
+                future.cancel()
+            await asyncio.gather(*every, return_exceptions=True)
+        if not stopped.cancelled():
+            raise RendezvousError(f"stopped: {stopped.result().reason}")
+        if not cut_off.cancelled():
+            raise PartitionedError(cut_off.result())
+        return world.result()
+
+    async def _wait_for_stop(self) -> StopNotice:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._pending_orders.stop)
+        assert self._pending_orders.stop is not None
+        return self._pending_orders.stop
+
+    async def _request_world(self) -> msg.WorldInfo:
+        messages, logged_at = MasterMessages(self._identity, self._incarnation), time.monotonic()
+        message = messages.join(self._joins, self._peer_port, self._round)
+        while True:
+            try:
+                reply = await self._client.call(message, timeout_s=None)
+            except RequestRefusedError as error:
+                raise RendezvousError(str(error)) from error
+            if isinstance(reply, msg.WorldInfo):
+                return reply
+            waiting = reply.message if isinstance(reply, msg.JoinPending) else ""
+            if waiting and time.monotonic() - logged_at >= WAIT_MESSAGE_INTERVAL_S:
+                logged_at = time.monotonic()
+                log.warning("waiting: %s", waiting)
+
+    async def _wait_for_first_node(self, current_round: RoundState) -> None:
+        """Wait until the leader has started its workers, another order comes, or the timeout."""
+        attempt = current_round.order.attempt
+
+        def is_time() -> bool:
+            is_over = self._pending_notice is not None or current_round.order.attempt > attempt
+            return is_over or self._restart_coordinator.is_started(
+                current_round.world.round, attempt
+            )
+
+        if not current_round.is_leader:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_NODE_WAIT_S), self._changed:
+                    await self._changed.wait_for(is_time)
+
+    def _start_attempt(self, current_round: RoundState) -> WorldSpec:
+        self._running_attempt, self._idle_phase = current_round.order.attempt, None
+        self._current_world = current_round.world_spec(self._restarts_before)
+        return self._current_world
+
+    # Restarts in place
+
+    def _is_behind(self) -> bool:
+        return self._round is not None and self._round.order.attempt > self._running_attempt
+
+    async def _answer_peer(self, message: PeerMessage) -> PeerMessage:
+        current_round = self._round
+        if isinstance(message, WorkersStarted):
+            self._restart_coordinator.record_start(message)
+        if current_round is None:
+            return Ack(0, 0)
+        if isinstance(message, HangReport | StackRequest):
+            return await self._answer_stack_request(current_round, message)
+        if self._pending_orders.notice(current_round.world.round):
+            return Ack(current_round.world.round, LEFT_ROUND)
+        reply = current_round.apply_message(message)
+        if (
+            isinstance(message, RestartRequest)
+            and current_round.is_leader
+            and message.round == current_round.order.round
+        ):
+            if current_round.is_current_failure(message):
+                self._restart_coordinator.order_restart(
+                    current_round, message.attempt, message.reason
+                )
+            reply = current_round.order
+        await self._notify_waiters()
+        return reply
+
+    async def _answer_stack_request(
+        self, current_round: RoundState, message: HangReport | StackRequest
+    ) -> StackReply:
+        is_ours = (message.round, message.attempt) == (
+            current_round.world.round,
+            self._running_attempt,
+        )
+        if not is_ours or self._workers is None:
+            return StackReply(await self._hang_diagnosis.recall(message.round, message.attempt))
+        if isinstance(message, StackRequest):
+            return StackReply(tuple(await self._workers.rank_stacks()))
+        return StackReply(
+            await self._hang_diagnosis.gather_once(
+                current_round, self._running_attempt, self._workers
+            )
+        )
+
+    async def _leave_round(self, round_: int, reason: str) -> None:
+        if self._idle_phase is None and self._pending_orders.notice(round_) is None:
+            log.warning("leaving this world: %s", reason)
+        self._pending_orders.order_leave(round_, reason)
+        await self._notify_waiters()
+
+    async def _notify_waiters(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # Orders of the master
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _follow_commands(self) -> None:
+        try:
+            async for command in self._client.commands():
+                await self._handle_command(command.what)
+        except RequestRefusedError as error:
+            self._pending_orders.order_stop(str(error))
+            await self._notify_waiters()
+
+    async def _handle_command(self, what: msg.CommandBody) -> None:
+        match what:
+            case msg.RestartCommand():
+                self._pending_orders.order_leave(what.round, what.reason)
+            case msg.StopCommand() | msg.Evict():
+                self._pending_orders.order_stop(what.message or what.reason)
+            case msg.RunCheck():
+                self._pending_check = what
+                self._pending_orders.order_leave(
+                    self._round_number, f"a node check is requested: {what.reason}"
+                )
+            case msg.DumpStacks() if self._workers:
+                self._run_in_background(self._workers.dump_stacks(what.reason))
+            case msg.SaveCheckpoint() if self._workers:
+                log.warning("saving the newest checkpoint: %s", what.reason or "requested")
+                self._workers.start_saving()
+        await self._notify_waiters()
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            welcome = self._client.welcome
+            await asyncio.sleep(welcome.heartbeat_s if welcome else 1.0)
+            await self._send(self._heartbeat())
+
+    @property
+    def _round_number(self) -> int:
+        return self._round.world.round if self._round else 0
+
+    def _heartbeat(self) -> msg.Heartbeat:
+        # A node whose workers do not run must not claim a round: the master might take a world that
+        # is over for the current one.
+        messages = MasterMessages(self._identity, self._incarnation)
+        if self._idle_phase is not None:
+            return messages.heartbeat(0, 0, ProgressReport(phase=self._idle_phase))
+        report = self._workers.report() if self._workers else ProgressReport()
+        current = self._current_world
+        if current is None or (report.round, report.attempt) != (current.round, current.attempt):
+            report = ProgressReport(phase=msg.NodePhase.TRAINING)  # its workers are about to start
+        return messages.heartbeat(self._round_number, max(self._running_attempt, 0), report)
+
+    async def _report_finished(self) -> StopNotice | None:
+        assert self._round is not None
+        message = msg.WorkersFinished(
+            node_id=self._identity.node_id,
+            incarnation=self._incarnation,
+            round=self._round.world.round,
+            attempt=self._round.order.attempt,
+            wait_s=LONG_POLL_S,
+        )
+        while True:
+            try:
+                reply = await self._client.call(message, timeout_s=FINISH_TIMEOUT_S)
+            except MasterUnreachableError as error:
+                log.warning("ending without confirmation of the master: %s", error)
+                return None
+            except RequestRefusedError as error:
+                self._pending_orders.order_leave(message.round, str(error))
+                return self._pending_notice
+            if not isinstance(reply, msg.JoinPending):
+                return None
+
+    async def _send(self, message: msg.ProtocolMessage) -> None:
+        with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
+            await self._client.call(message, timeout_s=LONG_POLL_S)

@@ -1,0 +1,178 @@
+"""Messages between the agents of a round, so that a restart in place does not need the master.
+
+The agent of the first node leads: other agents report failures to it, and it sends the order with
+the address of the next attempt's store to all. Messages are encrypted with the job's secret, as
+those of the master. The class name of a message is its type on the wire.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from gangline.elastic.agent.hang.detector import RankStack
+from gangline.elastic.protocol import encryption
+
+log = logging.getLogger(__name__)
+
+LEFT_ROUND = -1
+"""Replaces the attempt number in the reply of a node that has left the round."""
+TEXT_LIMIT = 4096
+"""Characters of a reason or a message at most, in what agents send."""
+_READ = 1 << 16
+
+
+class PeerError(Exception):
+    """A peer cannot be reached, or does not belong to this job."""
+
+
+class RestartRequest(msgspec.Struct, frozen=True, tag="Failed"):
+    """Request: workers of this attempt have failed; restart. Reply: ``RestartOrder``."""
+
+    round: int
+    attempt: int
+    reason: str = ""
+
+
+class RestartOrder(msgspec.Struct, frozen=True, tag="Go"):
+    """Order of the leader: stop the workers and start this attempt. Reply: ``Ack``."""
+
+    round: int
+    attempt: int
+    store_host: str
+    store_port: int
+    reason: str = ""
+
+
+class WorkersStarted(msgspec.Struct, frozen=True, tag="Started"):
+    """The leader's workers of this attempt, rank 0 among them, have started. Reply: ``Ack``."""
+
+    round: int
+    attempt: int
+
+
+class HangReport(msgspec.Struct, frozen=True, tag="Hung"):
+    """Request: this attempt hangs; return the stacks of all ranks. Reply: ``StackReply``."""
+
+    round: int
+    attempt: int
+
+
+class StackRequest(msgspec.Struct, frozen=True, tag="Look"):
+    """Request: return the stacks of this node's ranks. Reply: ``StackReply``."""
+
+    round: int
+    attempt: int
+
+
+class StackReply(msgspec.Struct, frozen=True, tag="Seen"):
+    """Reply: stack locations of ranks."""
+
+    views: tuple[RankStack, ...] = ()
+
+
+class Ack(msgspec.Struct, frozen=True, tag="Heard"):
+    """Reply and probe: the sender's round and attempt."""
+
+    round: int
+    attempt: int
+
+
+PeerMessage: TypeAlias = (
+    RestartRequest | RestartOrder | WorkersStarted | HangReport | StackRequest | StackReply | Ack
+)
+AnswerHandler: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
+
+
+class PeerTransport:
+    """Exchanges messages with other agents, encrypted with the job secret."""
+
+    def __init__(self, secret: encryption.JobSecret, answer: AnswerHandler) -> None:
+        """Take the job's secret, and the handler of other agents' messages."""
+        self._secret, self._answer = secret, answer
+        self._decoder = msgspec.json.Decoder(PeerMessage)
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def listen(self) -> int:
+        """Listen on a free port; return it."""
+        self._server = await asyncio.start_server(self._serve, None, 0)
+        sockets = self._server.sockets
+        port = int(sockets[0].getsockname()[1])
+        if any(listener.getsockname()[1] != port for listener in sockets):
+            # Each address family got its own port, but peers are given a single one.
+            self._server.close()
+            self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0)
+            port = int(self._server.sockets[0].getsockname()[1])
+        return port
+
+    async def close(self) -> None:
+        if self._server:
+            self._server.close()
+            for writer in self._open:
+                writer.close()
+            await self._server.wait_closed()
+
+    async def request(self, address: str, message: PeerMessage, timeout_s: float) -> PeerMessage:
+        """Send a message to a peer and return its reply.
+
+        Raises:
+            PeerError: there is no valid reply in time.
+        """
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                with contextlib.closing(writer):
+                    return await self._exchange(reader, writer, message)
+        except (
+            OSError,
+            TimeoutError,
+            EOFError,
+            encryption.SecureChannelError,
+            msgspec.DecodeError,
+        ) as error:
+            raise PeerError(f"{address}: {error or 'no answer in time'}") from error
+
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: PeerMessage
+    ) -> PeerMessage:
+        mine = encryption.new_handshake()
+        writer.write(mine)
+        theirs = await reader.readexactly(encryption.HANDSHAKE_BYTES)
+        encryption.check_handshake(theirs)
+        ends = encryption.derive_channel(self._secret, mine, theirs, client=True)
+        ends.decryptor.limit = (
+            encryption.MAX_FRAME_BYTES
+        )  # only a reply to a request may be this long
+        writer.write(ends.encryptor.encrypt_frame(msgspec.json.encode(message)))
+        reply: PeerMessage = self._decoder.decode(await _read_content(reader, ends))
+        return reply
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            mine = encryption.new_handshake()
+            writer.write(mine)
+            theirs = await reader.readexactly(encryption.HANDSHAKE_BYTES)
+            encryption.check_handshake(theirs)
+            ends = encryption.derive_channel(self._secret, theirs, mine, client=False)
+            heard = self._decoder.decode(await _read_content(reader, ends))
+            reply = await self._answer(heard)
+            writer.write(ends.encryptor.encrypt_frame(msgspec.json.encode(reply)))
+            await writer.drain()
+        except (OSError, EOFError, encryption.SecureChannelError, msgspec.DecodeError) as error:
+            log.debug("rejected a connection", extra={"error": str(error)})
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+
+async def _read_content(reader: asyncio.StreamReader, ends: encryption.SecureChannel) -> bytes:
+    while piece := await reader.read(_READ):
+        for content in ends.decryptor.feed(piece):
+            return content
+    raise EOFError("the other end closed the connection")

@@ -1,0 +1,172 @@
+"""The worker group of one attempt on this node: its processes start and end together.
+
+A worker starts in a warm spare interpreter if there is one, else as a new process.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gangline.elastic.agent.logs import LogFolder, LogTee, WorkerFiles
+from gangline.elastic.agent.process import (
+    STACKS_SIGNAL,
+    STACKS_VARIABLE,
+    Process,
+    bind_to_processors,
+    end_processes,
+    hook_environment,
+    start_process,
+)
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.spares.pool import SparePool
+from gangline.elastic.agent.workers.environment import (
+    report_environment,
+    worker_arguments,
+    worker_environment,
+)
+from gangline.elastic.agent.workers.failure_diagnosis import (
+    WorkerFailure,
+    diagnose_exit,
+    read_error_file,
+)
+from gangline.elastic.agent.world import WorldSpec
+from gangline.elastic.memory import out_of_memory_kills
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker process of the attempt."""
+
+    rank: int
+    local_rank: int
+    process: Process
+    files: WorkerFiles
+    was_spare: bool
+
+
+class WorkerGroup:
+    """All workers of this node in one attempt."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        world: WorldSpec,
+        folder: LogFolder,
+        spares: SparePool | None,
+        number: int,
+    ) -> None:
+        """Prepare the attempt with this number, counted from 0 on this agent."""
+        self._settings, self._world = settings, world
+        self._folder, self._spares, self._number = folder, spares, number
+        self._tee = LogTee(settings.logs, settings.role)
+        self._kills_before = out_of_memory_kills()
+        self.workers: list[Worker] = []
+
+    async def start(self, base: Mapping[str, str]) -> None:
+        """Start all workers.
+
+        Raises:
+            StartError: the command cannot be started.
+            DevicesError: there are fewer devices than workers.
+        """
+        environments = {}
+        for local_rank in range(self._settings.local_world_size):
+            streams = self._folder.worker_files(self._number, local_rank)
+            environment = worker_environment(self._settings, self._world, local_rank, base)
+            environment |= report_environment(self._settings, streams, base)
+            environments[local_rank] = environment
+            worker = await self._start_worker(local_rank, environment, streams)
+            self.workers.append(worker)
+            self._tee.start(streams, worker.rank, local_rank)
+        if self._spares:
+            self._spares.fill(environments)
+
+    async def wait_for_end(self) -> list[WorkerFailure]:
+        """Wait until all workers succeed or one fails; return the failures."""
+        waiting = {worker.process.ended for worker in self.workers}
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(future.result() for future in done):
+                break
+        return self.failures()
+
+    async def stop(self, number: signal.Signals) -> None:
+        """End all live workers and show the rest of their output."""
+        processes = [worker.process for worker in self.workers]
+        if await end_processes(processes, number, self._settings.shutdown_s):
+            log.warning("workers were killed because they did not end after %s", number.name)
+        await self._tee.end()
+
+    def failures(self) -> list[WorkerFailure]:
+        out_of_memory = out_of_memory_kills() > self._kills_before
+        found = (_failure_of(worker, out_of_memory) for worker in self.workers)
+        return [failure for failure in found if failure is not None]
+
+    def request_stacks(self) -> None:
+        """Make every worker write its stacks to its file."""
+        for worker in self.workers:
+            worker.process.signal_process(STACKS_SIGNAL)
+
+    async def _start_worker(
+        self, local_rank: int, env: dict[str, str], streams: WorkerFiles
+    ) -> Worker:
+        rank = self._world.first_rank + local_rank
+        spare = self._spares.take(local_rank) if self._spares else None
+        if spare:
+            stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+            try:
+                channel = await spare.activate(
+                    {**env, **stacks}, streams, reports_imports=self._learns_imports(local_rank)
+                )
+                if channel and self._spares:
+                    self._spares.learn_from(channel)
+                return Worker(rank, local_rank, spare.process, streams, was_spare=True)
+            except ConnectionError:
+                log.warning("a spare interpreter has died; its worker starts without it")
+        process = self._start_process(local_rank, env, streams)
+        return Worker(rank, local_rank, process, streams, was_spare=False)
+
+    def _start_process(self, local_rank: int, env: dict[str, str], streams: WorkerFiles) -> Process:
+        arguments = worker_arguments(self._settings, local_rank)
+        near = self._settings.affinity
+        prepare = partial(bind_to_processors, near[local_rank] if near else frozenset())
+        run = partial(
+            start_process, arguments, stdout=streams.stdout, stderr=streams.stderr, prepare=prepare
+        )
+        if not self._settings.command.is_python:
+            return run(env)
+        learns = self._learns_imports(local_rank)
+        ours, theirs = socket.socketpair()
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks_file}"}
+        hook = hook_environment({**env, **stacks}, "learn" if learns else "plain", theirs)
+        with theirs:
+            process = run(hook, channel=theirs)
+        if learns and self._spares:
+            self._spares.learn_from(ours)
+        else:
+            ours.close()
+        return process
+
+    def _learns_imports(self, local_rank: int) -> bool:
+        return self._spares is not None and local_rank == 0 and not self._spares.has_learned
+
+
+def _failure_of(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
+    process = worker.process
+    if not process.ended.done():
+        return None
+    code = process.ended.result()
+    error = read_error_file(Path(worker.files.error_file)) if code else None
+    failure = diagnose_exit(code, error, out_of_memory=out_of_memory)
+    if failure is None:
+        return None
+    return WorkerFailure(
+        worker.rank, worker.local_rank, process.pid, code, process.ended_at, failure, error
+    )

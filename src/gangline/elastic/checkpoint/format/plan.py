@@ -1,0 +1,221 @@
+"""All ranks agree on which rank saves what: PyTorch's planner decides, this module lays it out.
+
+The agreement is reused while names, shapes and types stay the same, so a usual save needs only one
+collective for a flag. The planner gives each value to one owner, which writes it to storage. On
+every other node one rank that has the value stores a copy too: a node's own memory then suffices to
+restore replicated state.
+"""
+
+import pickle
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.tensor import DTensor
+
+from gangline.elastic.checkpoint.errors import CheckpointError, UnsavableError
+from gangline.elastic.checkpoint.format.layout import (
+    LayoutEntry,
+    PartLayout,
+    align_up,
+    part_file_name,
+)
+from gangline.elastic.checkpoint.format.torch_framing import (
+    check_loadable,
+    padded_capacity,
+    pickle_value,
+    torch_save_framing,
+)
+from gangline.elastic.checkpoint.ranks import SaveGroup
+
+StateSignature = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAgreement:
+    """The save plan of this rank."""
+
+    signature: StateSignature
+    layout: PartLayout
+    items: list[WriteItem]
+    """The planner's items, in the order of the layout's entries."""
+
+
+def create_planner(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(state, is_coordinator=first)
+    return planner
+
+
+def state_signature(planner: DefaultSavePlanner) -> StateSignature:
+    """Return what must not change while a layout is in use: names, kinds, shapes, types,
+    placements.
+    """
+    return tuple(_kind(key, value) for key, value in planner.state_dict.items())
+
+
+def _kind(key: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, DTensor):
+        return key, value.shape, value.dtype, value.placements, value.device_mesh.shape
+    if isinstance(value, torch.Tensor):
+        return key, value.shape, value.dtype
+    return key, type(value).__name__
+
+
+def agree_on_layout(ranks: SaveGroup, node: str, planner: DefaultSavePlanner) -> SaveAgreement:
+    """Create the save agreement; all ranks call it together.
+
+    Raises:
+        UnsavableError: a value of some rank cannot be saved; all ranks raise.
+    """
+    local = _local_plan(ranks, planner)
+    local_plans = ranks.all_gather((node, local))
+    metadata: Metadata | None = None
+    shares: list[tuple[SavePlan, list[WriteItem]]] | None = None
+    problem: str | None = None
+    if ranks.rank == 0:
+        plans = [plan for _, plan in local_plans]
+        try:
+            # The planner modifies the lists it receives, but the copies need the original ones.
+            owned, metadata = planner.create_global_plan(
+                [replace(plan, items=list(plan.items)) for plan in plans]
+            )
+            copies = assign_node_copies([name for name, _ in local_plans], plans, owned)
+            shares = list(zip(owned, copies, strict=True))
+        except (ValueError, RuntimeError) as error:
+            problem = str(error)
+    if problem := ranks.broadcast(problem):
+        raise CheckpointError(f"the ranks' states do not form one checkpoint: {problem}")
+    own_plan, node_copies = ranks.scatter(shares)
+    items = [*planner.finish_plan(own_plan).items, *node_copies]
+    entries = lay_out_entries(planner, items)
+    parts = ranks.all_gather((entries, len(own_plan.items)))
+    blob = b""
+    if metadata is not None:
+        metadata.storage_data = build_storage_data(parts)
+        blob = pickle.dumps(metadata)
+    name, blob = ranks.broadcast((uuid.uuid4().hex, blob))
+    holders = holder_sets(parts)
+    layout = PartLayout(
+        name,
+        ranks.rank,
+        ranks.world,
+        entries,
+        len(own_plan.items),
+        blob,
+        holders,
+        is_sole_holder(ranks.rank, holders, [where for where, _ in local_plans]),
+    )
+    return SaveAgreement(state_signature(planner), layout, items)
+
+
+def _local_plan(ranks: SaveGroup, planner: DefaultSavePlanner) -> SavePlan:
+    """Return this rank's plan; if it fails on one rank, it fails on all."""
+    problem = None
+    plan = SavePlan([])
+    try:
+        _check_values(planner)
+        plan = planner.create_local_plan()
+    except (UnsavableError, ValueError, TypeError, RuntimeError) as error:
+        problem = str(error)
+    for rank, found in enumerate(ranks.all_gather(problem)):
+        if found:
+            raise UnsavableError(found if ranks.world == 1 else f"rank {rank}: {found}")
+    return plan
+
+
+def _check_values(planner: DefaultSavePlanner) -> None:
+    for key, value in planner.state_dict.items():
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.is_quantized or value.is_meta:
+                raise UnsavableError(f"{key!r} is a sparse, quantized or meta tensor")
+        else:
+            check_loadable(key, value, pickle_value(key, value))
+
+
+def assign_node_copies(
+    nodes: Sequence[str], local_plans: Sequence[SavePlan], owned: Sequence[SavePlan]
+) -> list[list[WriteItem]]:
+    """Return for each rank the items it stores because their owner is on another node."""
+    at = {item.index: nodes[rank] for rank, plan in enumerate(owned) for item in plan.items}
+    load = [sum(map(_weight, plan.items)) for plan in owned]
+    candidates: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}
+    for rank, plan in enumerate(local_plans):
+        for item in plan.items:
+            if at[item.index] != nodes[rank]:
+                candidates.setdefault((nodes[rank], item.index), []).append((rank, item))
+    copies: list[list[WriteItem]] = [[] for _ in nodes]
+    for ranked_items in candidates.values():
+        rank, item = min(ranked_items, key=lambda pair: (load[pair[0]], pair[0]))
+        load[rank] += _weight(item)
+        copies[rank].append(item)
+    return copies
+
+
+def _weight(item: WriteItem) -> int:
+    return item.tensor_storage_size() or 1
+
+
+def lay_out_entries(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[LayoutEntry]:
+    """Lay out a rank's items one after the other."""
+    entries: list[LayoutEntry] = []
+    at = 0
+    for item in items:
+        key, chunk = item.index.fqn, item.index.offset
+        if item.type is WriteItemType.BYTE_IO:
+            size = align_up(
+                padded_capacity(len(pickle_value(key, planner.lookup_object(item.index))))
+            )
+            entry = LayoutEntry(key, None, at, size, size, 0, 0)
+        else:
+            assert item.tensor_data is not None
+            around = torch_save_framing(
+                item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes)
+            )
+            entry = LayoutEntry(
+                key,
+                tuple(chunk) if chunk is not None else (),
+                at,
+                align_up(around.length),
+                around.length,
+                len(around.before),
+                around.raw_length,
+            )
+        entries.append(entry)
+        at += entry.length
+    return entries
+
+
+def metadata_index(entry: LayoutEntry) -> MetadataIndex:
+    return MetadataIndex(entry.key, entry.chunk)
+
+
+def build_storage_data(
+    parts: Sequence[tuple[list[LayoutEntry], int]],
+) -> dict[MetadataIndex, _StorageInfo]:
+    """Return the file and the position of each entry, for PyTorch's reader."""
+    return {
+        metadata_index(entry): _StorageInfo(part_file_name(rank), entry.offset, entry.archive)
+        for rank, (entries, owned) in enumerate(parts)
+        for entry in entries[:owned]
+    }
+
+
+def holder_sets(parts: Sequence[tuple[list[LayoutEntry], int]]) -> list[list[int]]:
+    """Return the distinct sets of ranks that hold the same entries."""
+    holders: dict[tuple[str, tuple[int, ...] | None], list[int]] = {}
+    for rank, (entries, _) in enumerate(parts):
+        for entry in entries:
+            holders.setdefault((entry.key, entry.chunk), []).append(rank)
+    return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in holders.values()})]
+
+
+def is_sole_holder(rank: int, holders: Sequence[Sequence[int]], nodes: Sequence[str]) -> bool:
+    """True if the rank holds an entry that no other node holds."""
+    return any(rank in ranks and len({nodes[one] for one in ranks}) == 1 for ranks in holders)

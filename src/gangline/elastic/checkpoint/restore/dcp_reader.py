@@ -1,0 +1,277 @@
+"""The ``torch.distributed.checkpoint`` side of loading: a safe planner, and a reader over a source.
+
+``FlashReader`` works with plain ``torch.distributed.checkpoint.load`` too. The checkpointer uses it
+with ``SafePlanner``, which loads pickled values with the restricted unpickler.
+"""
+
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from gangline.elastic.checkpoint.format.safe_unpickle import safe_unpickle
+from gangline.elastic.checkpoint.format.torch_framing import is_plain_memory, tensor_bytes
+from gangline.elastic.checkpoint.restore.source import (
+    EntryKey,
+    EntryLocation,
+    EntryReader,
+    RestoreSource,
+    entry_key,
+    tensor_from_bytes,
+)
+from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.storage.target import open_target
+
+_OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
+READERS = max(2, min(4, len(os.sched_getaffinity(0))))
+"""Threads that read, verify and copy. Memory does not get faster with more, disks hardly."""
+READ_RUN_BYTES, LAST_READ_RUN_BYTES = 1 << 26, 1 << 23
+"""Bytes that one of them reads from front to back before it takes the next, at first and at the
+end: the last ones are short, so that no thread reads on alone.
+"""
+ReadTarget = tuple[ReadItem, torch.Tensor]
+"""An item to read, and the tensor to read it into."""
+
+
+class SafePlanner(DefaultLoadPlanner):
+    """PyTorch's planner for loading in place, except that pickled values run no code."""
+
+    def create_local_plan(self) -> LoadPlan:
+        """Plan what to read; missing random states of new ranks are ignored."""
+        assert self.metadata is not None
+        known = self.metadata.state_dict_metadata
+        self.state_dict = {
+            key: value
+            for key, value in self.state_dict.items()
+            if key in known or not _OF_A_RANK.search(key)
+        }
+        return super().create_local_plan()
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put a pickled value into the state."""
+        loaded = safe_unpickle(value)
+        path = self.mappings.get(read_item.dest_index.fqn, (read_item.dest_index.fqn,))
+        set_nested(self.original_state_dict, path, loaded)
+
+
+class FullLoadPlanner(SafePlanner):
+    """Loads everything that was saved into an empty dictionary."""
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Fill the dictionary with empty tensors of the saved shapes."""
+        assert metadata is not None
+        paths = metadata.planner_data or {}
+        for key, kind in metadata.state_dict_metadata.items():
+            value: object = None
+            if isinstance(kind, TensorStorageMetadata):
+                value = torch.empty(kind.size, dtype=kind.properties.dtype)
+            set_nested(state_dict, paths.get(key, (key,)), value)
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+
+
+def set_nested(state: Any, path: Sequence[str | int], value: object) -> None:
+    """Set a value in nested dictionaries and lists, creating missing levels.
+
+    PyTorch saves integer keys as text; an existing integer key is found.
+    """
+    for name, following in pairwise(path):
+        at = _existing(state, name)
+        if isinstance(state, list):
+            assert isinstance(at, int)
+            state.extend([None] * (at + 1 - len(state)))
+            missing = state[at] is None
+        else:
+            missing = at not in state or state[at] is None
+        if missing:
+            state[at] = [] if isinstance(following, int) else {}
+        state = state[at]
+    last = _existing(state, path[-1])
+    if isinstance(state, list):
+        assert isinstance(last, int)
+        state.extend([None] * (last + 1 - len(state)))
+    state[last] = value
+
+
+def _existing(state: Any, key: str | int) -> str | int:
+    if isinstance(state, dict) and key not in state and isinstance(key, str) and key.isdigit():
+        return int(key) if int(key) in state else key
+    return key
+
+
+class FlashReader(StorageReader):
+    """Reads one step from memory or storage for PyTorch's planners."""
+
+    def __init__(self, source: RestoreSource) -> None:
+        super().__init__()
+        self.source = source
+
+    @classmethod
+    def of_step(cls, folder: str, step: int) -> "FlashReader":
+        """Return a reader of a committed step in a folder or URL."""
+        return cls(StorageSource(open_target(folder), step))
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: the source was chosen at construction."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Accept any name; it is not used."""
+        del checkpoint_id
+        return True
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self.source.metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None: ...
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read, verify and store everything that the plan names.
+
+        Raises:
+            CorruptError: something is damaged or missing. Part of the state may be overwritten.
+        """
+        self.source.ensure_available([entry_key(item.storage_index) for item in plan.items])
+        tensors = [
+            (item, planner.resolve_tensor(item).detach())
+            for item in plan.items
+            if item.type is not LoadItemType.BYTE_IO
+        ]
+        sizes = _chunk_sizes(self.source.metadata)
+        pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+        try:
+            waiting = [
+                pool.submit(self._fill_row, row, sizes)
+                for row in split_reads(tensors, self._where, READERS)
+            ]
+            self._load_bytes(plan, planner)
+            for filled in waiting:
+                filled.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        for item, target in tensors:
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _where(self, read: ReadTarget) -> EntryLocation:
+        return self.source.locate(entry_key(read[0].storage_index))
+
+    def _load_bytes(self, plan: LoadPlan, planner: LoadPlanner) -> None:
+        with self.source.open_reader() as row:
+            for item in plan.items:
+                if item.type is LoadItemType.BYTE_IO:
+                    raw = row.raw(entry_key(item.storage_index))
+                    planner.load_bytes(item, io.BytesIO(raw))
+                    row.release(raw)
+
+    def _fill_row(self, row: Sequence[ReadTarget], sizes: dict[EntryKey, torch.Size]) -> None:
+        with self.source.open_reader() as reading:
+            for item, target in row:
+                self._fill(reading, item, target, sizes)
+
+    def _fill(
+        self,
+        row: EntryReader,
+        item: ReadItem,
+        target: torch.Tensor,
+        sizes: dict[EntryKey, torch.Size],
+    ) -> None:
+        """Store a tensor, or the requested part of it."""
+        key = entry_key(item.storage_index)
+        if (straight := _direct_memory(item, target, sizes[key], self.source.metadata)) is not None:
+            row.copy(key, straight)
+            return
+        raw = row.raw(key)
+        tensor = tensor_from_bytes(raw, self.source.metadata, item.storage_index, sizes)
+        for dimension, (start, length) in enumerate(
+            zip(item.storage_offsets, item.lengths, strict=True)
+        ):
+            tensor = tensor.narrow(dimension, start, length)
+        target.copy_(tensor)
+        row.release(raw)
+
+
+def split_reads(
+    reads: Sequence[ReadTarget], where: Callable[[ReadTarget], EntryLocation], readers: int
+) -> list[list[ReadTarget]]:
+    """Split the reads into runs of adjacent entries, which the readers take from a common queue."""
+    left = sum(where(one).length for one in reads)
+    least = min(LAST_READ_RUN_BYTES, -(-left // readers))
+    rows: list[list[ReadTarget]] = []
+    bytes_left = 0
+    for one in sorted(reads, key=where):
+        if bytes_left <= 0:
+            rows.append([])
+            bytes_left = min(READ_RUN_BYTES, max(least, left // (2 * readers)))
+        rows[-1].append(one)
+        bytes_left -= where(one).length
+        left -= where(one).length
+    return rows
+
+
+def _direct_memory(
+    item: ReadItem, target: torch.Tensor, size: torch.Size, metadata: Metadata
+) -> memoryview | None:
+    """Return the target's memory if the complete chunk can be read into it directly."""
+    kind = metadata.state_dict_metadata[item.storage_index.fqn]
+    assert isinstance(kind, TensorStorageMetadata)
+    if (
+        is_plain_memory(target)
+        and target.dtype == kind.properties.dtype
+        and target.shape == size
+        and target.numel() > 0
+    ):
+        return tensor_bytes(target)
+    return None
+
+
+def _chunk_sizes(metadata: Metadata) -> dict[EntryKey, torch.Size]:
+    return {
+        (key, tuple(chunk.offsets)): chunk.sizes
+        for key, kind in metadata.state_dict_metadata.items()
+        if isinstance(kind, TensorStorageMetadata)
+        for chunk in kind.chunks
+    }
+
+
+def load_state(source: RestoreSource, state: dict[str, Any] | None) -> dict[str, Any]:
+    """Load a step in place, or everything that was saved if no state is given; return the state.
+
+    Raises:
+        CorruptError: something is damaged or missing.
+        RuntimeError: the state has names that the checkpoint does not have.
+        ValueError: shapes differ.
+    """
+    planner = SafePlanner() if state is not None else FullLoadPlanner()
+    filled: dict[str, Any] = state if state is not None else {}
+    planner.set_up_planner(filled, source.metadata, is_coordinator=True)
+    plan = planner.finish_plan(planner.create_local_plan())
+    FlashReader(source).read_data(plan, planner)
+    return filled

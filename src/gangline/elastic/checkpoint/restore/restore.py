@@ -1,0 +1,319 @@
+"""Selects the step to restore: the newest complete one, the same on all ranks.
+
+At the same step memory is preferred to storage. A step in memory is complete if every part has at
+least one holder, on any node.
+
+Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+
+from gangline.elastic.checkpoint.errors import (
+    CheckpointError,
+    CorruptError,
+    ForeignFolderError,
+    StorageError,
+)
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.ranks import SaveGroup
+from gangline.elastic.checkpoint.restore.dcp_reader import load_state
+from gangline.elastic.checkpoint.restore.source import (
+    EntryKey,
+    MappedSegments,
+    MemorySource,
+    RestoreSource,
+)
+from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.saver.replication import SegmentRequest, fetch_segment
+from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentState
+from gangline.elastic.checkpoint.storage import commit, detect
+from gangline.elastic.checkpoint.storage.target import StorageTarget, open_target
+
+
+class PartHolder(NamedTuple):
+    """One rank's part of a step in the memory of some node, as nodes report it to each other."""
+
+    step: int
+    plan: str
+    rank: int
+    node: str
+    address: str
+    """Address at which the node's saver serves it; empty if it does not."""
+    holders: tuple[tuple[int, ...], ...]
+
+
+class RestoreCandidate(NamedTuple):
+    """A step that can be restored, and where it is."""
+
+    step: int
+    plan: str | None
+    """The plan of a step in memory; ``None`` for storage."""
+
+
+def part_holders(node: str, address: str, snapshots: Iterable[SnapshotInfo]) -> list[PartHolder]:
+    """Describe the snapshots of a node to the other nodes."""
+    return [
+        PartHolder(
+            one.step,
+            one.layout.plan,
+            one.rank,
+            node,
+            address,
+            tuple(map(tuple, one.layout.holders)),
+        )
+        for one in snapshots
+    ]
+
+
+def restore_candidates(
+    found: Sequence[PartHolder], stored: Sequence[int]
+) -> list[RestoreCandidate]:
+    """Return the steps that can be restored, the best first."""
+    complete = [
+        RestoreCandidate(step, plan)
+        for step, plan in _steps(found)
+        if not unheld_ranks(found, step, plan)
+    ]
+    return sorted(
+        [*complete, *(RestoreCandidate(step, None) for step in stored)],
+        key=lambda one: (one.step, one.plan is not None, one.plan or ""),
+        reverse=True,
+    )
+
+
+def incomplete_steps(found: Sequence[PartHolder]) -> dict[int, str]:
+    """Return the incomplete steps in memory, each with the reason."""
+    return {
+        step: f"memory has no part of rank {' or '.join(map(str, missing))}"
+        for step, plan in _steps(found)
+        if (missing := unheld_ranks(found, step, plan))
+    }
+
+
+def unheld_ranks(found: Sequence[PartHolder], step: int, plan: str) -> tuple[int, ...]:
+    """Return a set of ranks of which a restore needs one and none is held; empty if complete."""
+    here = [one for one in found if (one.step, one.plan) == (step, plan)]
+    present = {one.rank for one in here}
+    for ranks in here[0].holders if here else ():
+        if not present.intersection(ranks):
+            return ranks
+    return ()
+
+
+def _steps(found: Sequence[PartHolder]) -> set[tuple[int, str]]:
+    return {(one.step, one.plan) for one in found}
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The result of a restore."""
+
+    step: int
+    state: dict[str, Any]
+    source: Literal["memory", "peer", "storage"]
+    """Where this rank read it from."""
+
+
+class Restorer:
+    """The steps that can be restored, as seen by all ranks."""
+
+    def __init__(
+        self,
+        ranks: SaveGroup,
+        home: Path,
+        node: str,
+        settings: SaverSettings,
+        mapped: MappedSegments | None = None,
+    ) -> None:
+        self.ranks, self.home, self.settings, self._mapped = ranks, home, settings, mapped
+        self.snapshots = _newest_of_each(inventory.list_snapshots(home))
+        holder_lists = ranks.all_gather(part_holders(node, settings.address, self.snapshots))
+        self.holders: list[PartHolder] = sorted({one for view in holder_lists for one in view})
+        self.target: StorageTarget | None = None
+        self.foreign_format: str | None = None
+        """Format of foreign checkpoints in the folder if it has none of ours."""
+        self.fetched = False
+
+    def load(self, state: dict[str, Any] | None, step: int | None) -> Loaded | None:
+        """Load the best candidate that all ranks can load.
+
+        Raises:
+            CheckpointError: there are candidates, but none could be loaded.
+            ForeignFolderError: there are none, but checkpoints of another format.
+        """
+        reasons: list[str] = []
+        options = restore_candidates(self.holders, self._stored())
+        if not options and self.foreign_format:
+            raise ForeignFolderError(
+                detect.foreign_folder_message(self.settings.target, self.foreign_format)
+            )
+        for candidate in options:
+            if step is not None and candidate.step != step:
+                continue
+            loaded = self._try(candidate, state, reasons)
+            if loaded is not None:
+                self._invalidate_newer(candidate.step)
+                return loaded
+        if step is not None and not reasons:
+            raise CheckpointError(f"step {step} is neither in memory nor in storage")
+        if reasons:
+            raise CheckpointError("no checkpoint could be loaded: " + "; ".join(reasons))
+        return None
+
+    def _stored(self) -> list[int]:
+        """Return the steps in storage as rank 0 sees them."""
+        problem, steps, kind = "", list[int](), None
+        try:
+            self.target = open_target(self.settings.target, self.settings.options)
+            if self.ranks.rank == 0:
+                steps = commit.committed_steps(self.target)
+                kind = (
+                    None if steps else detect.detect_format(detect.list_folder_names(self.target))
+                )
+        except (OSError, StorageError) as error:
+            problem = str(error)
+            log.warning("storage cannot be read", extra={"reason": problem})
+        steps, self.foreign_format = self.ranks.broadcast((steps, kind))
+        return steps
+
+    def _try(
+        self, candidate: RestoreCandidate, state: dict[str, Any] | None, reasons: list[str]
+    ) -> Loaded | None:
+        """Load one candidate on all ranks, or on none."""
+        problem, fatal, filled = "", "", dict[str, Any]()
+        source: RestoreSource | None = None
+        self.fetched = False
+        try:
+            source = self._source(candidate)
+            pass_failpoint("restore-source")
+            filled = load_state(source, state)
+            pass_failpoint("restore-loaded")
+        except (CorruptError, OSError, StorageError) as error:
+            problem = str(error) or type(error).__name__
+        except (ValueError, RuntimeError) as error:
+            fatal = str(error)  # the state does not match the checkpoint: no other step would
+        finally:
+            if source is not None:
+                source.close()
+        answers = self.ranks.all_gather((problem, fatal))
+        if mismatch := [text for _, text in answers if text]:
+            raise CheckpointError(f"the state does not fit step {candidate.step}: {mismatch[0]}")
+        where = "memory" if candidate.plan else "storage"
+        for rank, (text, _) in enumerate(answers):
+            if text:
+                reason = f"step {candidate.step} from {where}: rank {rank}: {text}"
+                reasons.append(reason)
+                log.warning("checkpoint skipped", extra={"reason": reason})
+        if any(text for text, _ in answers):
+            return None
+        if candidate.plan is None:
+            return Loaded(candidate.step, filled, "storage")
+        return Loaded(candidate.step, filled, "peer" if self.fetched else "memory")
+
+    def _source(self, candidate: RestoreCandidate) -> RestoreSource:
+        if candidate.plan is None:
+            if self.target is None:
+                raise StorageError(f"{self.settings.target} cannot be opened on this node")
+            return StorageSource(self.target, candidate.step)
+        mine = self._snapshots_of(candidate)
+
+        def fetch_parts(keys: Sequence[EntryKey], metadata: Metadata) -> list[SnapshotInfo]:
+            owners = {owner_rank(metadata, key) for key in keys}
+            return [self._fetch(candidate, owner) for owner in sorted(owners)]
+
+        if not mine:
+            mine = [self._fetch(candidate, self._preferred_rank(candidate))]
+        return MemorySource(mine, fetch_parts, self._mapped)
+
+    def _preferred_rank(self, candidate: RestoreCandidate) -> int:
+        """Return the rank whose part this rank most likely needs: its own, if it exists."""
+        there = sorted(
+            one.rank for one in self.holders if (one.step, one.plan) == candidate and one.address
+        )
+        if not there:
+            raise CorruptError(f"step {candidate.step} is in no reachable memory")
+        return self.ranks.rank if self.ranks.rank in there else there[0]
+
+    def _snapshots_of(self, candidate: RestoreCandidate) -> list[SnapshotInfo]:
+        return [
+            one
+            for one in self.snapshots
+            if (one.step, one.layout.plan) == (candidate.step, candidate.plan)
+        ]
+
+    def _fetch(self, candidate: RestoreCandidate, rank: int) -> SnapshotInfo:
+        """Fetch the part of ``rank``, or of a rank that holds the same entries, from another node.
+
+        Raises:
+            CorruptError: no node has it, or it arrived damaged.
+        """
+        there = [one for one in self.holders if (one.step, one.plan) == candidate and one.address]
+        for one in sorted(there, key=lambda one: (one.rank != rank, one.rank)):
+            if one.rank != rank and not any(
+                {rank, one.rank} <= set(holders) for holders in one.holders
+            ):
+                continue
+            request = SegmentRequest("get", one.rank, one.step, one.plan)
+            try:
+                fetch_segment(self.home, one.address, self.settings.token, request)
+            except (OSError, CheckpointError) as error:
+                log.warning("a peer did not send its copy", extra={"reason": str(error)})
+                continue
+            self.fetched = True
+            return next(
+                snapshot
+                for snapshot in inventory.list_snapshots(self.home)
+                if not snapshot.is_local
+                and (snapshot.step, snapshot.layout.plan) == candidate
+                and snapshot.rank == one.rank
+            )
+        raise CorruptError(f"the part of rank {rank} is in no reachable memory")
+
+    def _invalidate_newer(self, step: int) -> None:
+        """Invalidate saves that are newer than the restored step: training will compute those steps
+        again.
+        """
+        for snapshot in inventory.list_snapshots(self.home):
+            if snapshot.step > step:
+                segment = Segment(snapshot.path)
+                if segment.read_header() == snapshot.header and segment.try_lock(exclusive=True):
+                    segment.write_header(replace(snapshot.header, state=SegmentState.CORRUPT))
+                    segment.unlock()
+                segment.close()
+
+
+def owner_rank(metadata: Metadata, key: EntryKey) -> int:
+    """Return the rank that owns a value, from the name of its file."""
+    index = MetadataIndex(*key)
+    try:
+        return int(metadata.storage_data[index].relative_path.split("_")[2])
+    except (KeyError, ValueError, IndexError) as error:
+        raise CorruptError(f"{key[0]!r} is not in the checkpoint's metadata") from error
+
+
+def _newest_of_each(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
+    """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
+    own.
+    """
+    best: dict[tuple[int, str, int], SnapshotInfo] = {}
+    for one in snapshots:
+        key = (one.step, one.layout.plan, one.rank)
+        known = best.get(key)
+        if known is None or (one.is_local, one.header.generation) > (
+            known.is_local,
+            known.header.generation,
+        ):
+            best[key] = one
+    return list(best.values())

@@ -1,0 +1,217 @@
+"""The connection of a process to the saver of its node; it starts the saver if none is running."""
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gangline.elastic.checkpoint.errors import CheckpointError
+from gangline.elastic.checkpoint.saver import messages
+from gangline.elastic.checkpoint.saver.messages import (
+    ClientFinished,
+    FlushReply,
+    FlushRequest,
+    SaverMessage,
+    StorageOutcome,
+)
+from gangline.elastic.checkpoint.snapshot import directory as homes
+
+log = logging.getLogger(__name__)
+START_TIMEOUT_S = 30.0
+"""Time for a started saver to answer."""
+FLUSH_RETRY_S = 5.0
+FINISH_TIMEOUT_S = 5.0
+
+
+def start_saver(home: Path) -> subprocess.Popen[bytes]:
+    """Start a saver in a session of its own, so that it survives its parent's process group."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gangline.elastic.checkpoint.saver.process", str(home)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={key: value for key, value in os.environ.items() if key != "GANGLINE_FAILPOINT"}
+        | {"GANGLINE_FAILPOINT": os.environ.get("GANGLINE_SAVER_FAILPOINT", "")},
+    )
+
+
+class SaverClient:
+    """Connection to the saver, which reconnects after the saver was killed."""
+
+    def __init__(self, home: Path, introduction: SaverMessage | None = None) -> None:
+        self.home, self.hello = home, introduction
+        self.outcomes: dict[int, StorageOutcome] = {}
+        """The last outcome that the saver reported, by step."""
+        self.flushed: list[int | None] = []
+        self._socket: socket.socket | None = None
+        self._unread = b""
+        self._speaking = threading.Lock()
+        self._started: subprocess.Popen[bytes] | None = None
+
+    def finish(self) -> None:
+        """Report that training has finished, and wait until the saver has read it, at most
+        ``FAREWELL_S``.
+
+        The saver may be sending at this moment: closing a socket with unread data resets the
+        connection and would lose the last message.
+        """
+        self.send(ClientFinished())
+        deadline = time.monotonic() + FINISH_TIMEOUT_S
+        with contextlib.suppress(OSError):
+            assert self._socket is not None
+            self._socket.shutdown(socket.SHUT_WR)
+            while (left := deadline - time.monotonic()) > 0:
+                if not select.select([self._socket], [], [], left)[0]:
+                    break
+                if not self._socket.recv(1 << 16):
+                    break
+
+    def close(self) -> None:
+        self._hang_up()
+        if self._started is not None:
+            self._started.poll()  # the saver continues; if it has ended, this reaps it
+            self._started.returncode = self._started.returncode or 0
+            self._started = None
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def connect(self) -> None:
+        """Connect to the saver, and start it if none is running.
+
+        Raises:
+            CheckpointError: it does not answer.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._try_connect():
+            if not _is_saver_running(self.home) and (
+                self._started is None or self._started.poll() is not None
+            ):
+                self._started = start_saver(self.home)
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"the saver for {self.home} does not answer; see {self.home}/saver.log"
+                )
+            time.sleep(0.02)
+
+    def _try_connect(self) -> bool:
+        fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with homes.socket_address(self.home) as address:
+                fresh.connect(address)
+            if self.hello is not None:
+                fresh.sendall(messages.encode_message(self.hello))
+        except OSError:
+            fresh.close()
+            return False
+        self._socket, self._unread = fresh, b""
+        return True
+
+    def send(self, message: SaverMessage) -> None:
+        """Send a message; reconnect if the saver is gone."""
+        with self._speaking:  # another thread may complete a save
+            for _ in range(2):
+                try:
+                    if self._socket is not None:
+                        self._socket.sendall(messages.encode_message(message))
+                        return
+                except OSError:
+                    self._hang_up()
+                self.connect()
+
+    def poll(self, timeout_s: float) -> bool:
+        """Process messages of the saver for up to ``timeout_s``; return whether there were any."""
+        with self._speaking:
+            if self._socket is None:
+                self.connect()
+            connected = self._socket
+        assert connected is not None
+        try:
+            if not select.select([connected], [], [], timeout_s)[0]:
+                return False
+            received = connected.recv(1 << 16)
+        except (OSError, ValueError):  # another thread closed it meanwhile
+            received = b""
+        if not received:
+            with self._speaking:
+                if self._socket is connected:
+                    self._hang_up()
+            return False
+        *lines, self._unread = (self._unread + received).split(b"\n")
+        for line in lines:
+            self._take(messages.decode_message(line))
+        return True
+
+    def _take(self, message: SaverMessage | None) -> None:
+        match message:
+            case StorageOutcome():
+                if not message.committed:
+                    log.warning(
+                        "checkpoint is not in storage yet",
+                        extra={"step": message.step, "reason": message.reason},
+                    )
+                self.outcomes[message.step] = message
+            case FlushReply():
+                self.flushed.append(message.step)
+            case _:
+                pass
+
+
+def _is_saver_running(home: Path) -> bool:
+    if not (home / "saver.lock").exists():
+        return False
+    hold = homes.FileLock(home / "saver.lock")
+    try:
+        return not hold.acquire(exclusive=True)
+    finally:
+        hold.close()
+
+
+def job_directories(environment: Mapping[str, str]) -> list[Path]:
+    """Return the shared-memory folders of this environment's job; a job may write to several
+    targets.
+    """
+    job = homes.job_name(environment, "")
+    found = homes.shared_memory_root(environment).glob(f"gangline-{os.getuid()}-*")
+    return [
+        home
+        for home in sorted(found)
+        if (settings := homes.read_settings(home)) is not None and settings.job == job
+    ]
+
+
+def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int | None]:
+    """Write the newest complete save of this node to storage, for agents that must end.
+
+    Returns for each target the step that is in storage now, ``None`` if none was written in time.
+    It
+    works after the training processes have died.
+    """
+    deadline = time.monotonic() + timeout_s
+    found: dict[str, int | None] = {}
+    for home in job_directories(environment):
+        settings = homes.read_settings(home)
+        if settings is None:
+            continue  # the saver removed it just now
+        link = SaverClient(home)
+        try:
+            # Repeat the request: the saver that received it may have been about to end.
+            while not link.flushed and (left := deadline - time.monotonic()) > 0:
+                link.send(FlushRequest())
+                link.poll(min(left, FLUSH_RETRY_S))
+        except CheckpointError as error:
+            log.warning("no saver writes the newest save", exc_info=error)
+        finally:
+            link.close()
+        found[settings.target] = link.flushed[0] if link.flushed else None
+    return found

@@ -1,0 +1,405 @@
+"""Receives a segment from a peer: one thread reads, another computes checksums and writes.
+
+Blocks are read into buffers that stay in a processor's cache and are written to the segment with
+``pwrite``: its pages need not be mapped and zeroed first. Measured with 524 MB over loopback on two
+cores: 0.62 s into a mapping, 0.46 s with ``pwrite``, 0.38 s with two threads, 0.17 s when the bytes
+are discarded.
+
+Replication: savers of a job exchange segments, so that a lost node needs no read from storage.
+
+There is one TCP connection for each segment. The server sends a nonce; the client sends a request
+with a proof that it knows the job's token; then the complete segment follows. The receiver verifies
+every entry before the segment gets its name. The content is not encrypted: it uses the network of
+the training.
+"""
+
+import contextlib
+import hmac
+import logging
+import os
+import secrets
+import socket
+import socketserver
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, MemoryShortError
+from gangline.elastic.checkpoint.format.checksum import CHECKSUM_BLOCK, checksum
+from gangline.elastic.checkpoint.format.layout import LayoutEntry, PartLayout
+from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.segment import (
+    PAGE,
+    Segment,
+    SegmentHeader,
+    SegmentState,
+    create_segment,
+)
+from gangline.elastic.checkpoint.storage import commit
+
+_BLOCKS = 4
+"""Number of blocks that the reader may be ahead of the writer."""
+
+
+class ReadableStream(Protocol):
+    """A stream of bytes from a peer."""
+
+    def readinto(self, place: memoryview, /) -> int | None:
+        """Read some bytes into ``place``; return their number, 0 at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSegment:
+    """Content of a segment that was received completely."""
+
+    header: SegmentHeader
+    layout: PartLayout
+    sums: list[int]
+    """Checksums of the entries as they were received."""
+
+
+def receive_segment(stream: ReadableStream, segment: Segment, size: int) -> ReceivedSegment:
+    """Read a segment of ``size`` bytes into ``segment``, which has this size and no content yet.
+
+    Raises:
+        CorruptError: the bytes are no segment, or ended early.
+        MemoryShortError: shared memory is too small for it.
+        OSError: the connection broke.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrival") as writer:
+        incoming = _Incoming(stream, segment, size, writer)
+        try:
+            header, layout = _read_head(incoming)
+        except CorruptError:
+            incoming.take(size)  # otherwise the sender sees a reset and not the reason
+            raise
+        sums = _EntryChecksums(layout.entries)
+        incoming.take(header.part_offset + header.part_bytes, sums.add)
+        incoming.take(size)
+    return ReceivedSegment(header, layout, sums.found)
+
+
+class _Incoming:
+    def __init__(
+        self, stream: ReadableStream, segment: Segment, size: int, writer: ThreadPoolExecutor
+    ) -> None:
+        self.segment, self.size, self.at = segment, size, 0
+        self._stream, self._writer = stream, writer
+        self._free = deque(memoryview(bytearray(CHECKSUM_BLOCK)) for _ in range(_BLOCKS))
+
+    def take(self, end: int, on_block: Callable[[memoryview], None] = lambda _: None) -> None:
+        """Receive bytes up to ``end``. The writer thread passes each block to ``look``."""
+        busy: deque[Future[memoryview]] = deque()
+        end = min(end, self.size)  # a wrong header may name more
+        while self.at < end:
+            if not self._free:
+                self._free.append(busy.popleft().result())
+            block = self._free.popleft()
+            length = self._fill(block[: end - self.at])
+            busy.append(self._writer.submit(self._put, self.at, block, length, on_block))
+            self.at += length
+        self._free.extend(written.result() for written in busy)
+
+    def _fill(self, place: memoryview) -> int:
+        length = len(place)
+        while len(place):
+            got = self._stream.readinto(place)
+            if not got:
+                raise CorruptError("the peer closed the connection in the middle of a segment")
+            place = place[got:]
+        return length
+
+    def _put(
+        self, at: int, block: memoryview, length: int, on_block: Callable[[memoryview], None]
+    ) -> memoryview:
+        on_block(block[:length])
+        self.segment.write(at, block[:length])
+        return block
+
+
+def _read_head(incoming: _Incoming) -> tuple[SegmentHeader, PartLayout]:
+    incoming.take(PAGE)
+    header = incoming.segment.read_header()
+    if header is None or header.state is not SegmentState.COMPLETE:
+        raise CorruptError("the received segment has no valid header")
+    incoming.take(header.part_offset)
+    return header, incoming.segment.read_layout(header)
+
+
+class _EntryChecksums:
+    """Checksums of adjacent entries, computed from blocks of any size."""
+
+    def __init__(self, entries: list[LayoutEntry]) -> None:
+        self.found = [0] * len(entries)
+        self._entries, self._number, self._at = entries, 0, 0
+
+    def add(self, block: memoryview) -> None:
+        begin, self._at = self._at, self._at + len(block)
+        while self._number < len(self._entries):
+            entry = self._entries[self._number]
+            end = entry.offset + entry.length
+            piece = block[max(entry.offset - begin, 0) : min(end, self._at) - begin]
+            self.found[self._number] = checksum(piece, self.found[self._number])
+            if end > self._at:
+                return
+            self._number += 1
+
+
+log = logging.getLogger(__name__)
+PEER_TIMEOUT_S = 30.0
+"""Longest pause in a peer's traffic before the connection is given up."""
+_LINE = 4096
+_ARRIVING = "arriving-"
+"""Prefix of the names of segments that are not complete yet."""
+
+
+class SegmentRequest(msgspec.Struct, frozen=True):
+    """Request for the segment of ``rank`` at ``step``."""
+
+    verb: Literal["get", "put"]
+    rank: int
+    step: int
+    plan: str
+    bytes: int = 0
+    """Length of the segment that follows a ``put``."""
+
+
+class SegmentReply(msgspec.Struct, frozen=True):
+    bytes: int = 0
+    """Length of the segment that follows, after a ``get``."""
+    refusal: str = ""
+
+
+def _proof(token: str, nonce: bytes, body: bytes) -> bytes:
+    return hmac.digest(token.encode(), nonce + body, "sha256").hex().encode()
+
+
+class PeerServer(socketserver.ThreadingTCPServer):
+    """Serves and receives segments of one job's folder, on any free port."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        try:  # a restarted saver must keep the address that its peers know
+            super().__init__(("", int((home / "port").read_text())), _Handler)
+        except (OSError, ValueError):
+            super().__init__(("", 0), _Handler)
+
+    @property
+    def port(self) -> int:
+        port: int = self.server_address[1]
+        return port
+
+    def start(self) -> None:
+        """Serve in a thread, and publish the port to the processes of this node."""
+        threading.Thread(target=self.serve_forever, name="peers", daemon=True).start()
+        fresh = self.home / "port.new"
+        fresh.write_text(str(self.port))
+        fresh.rename(self.home / "port")
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log the failure of one request; the server continues."""
+        log.warning("a peer's request failed", extra={"peer": str(client_address)}, exc_info=True)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: PeerServer
+    timeout = PEER_TIMEOUT_S
+
+    def handle(self) -> None:
+        settings = homes.read_settings(self.server.home)
+        nonce = secrets.token_hex(16).encode()
+        self.wfile.write(nonce + b"\n")
+        proof, _, body = self.rfile.readline(_LINE).rstrip(b"\n").partition(b" ")
+        if settings is None or not settings.token:
+            return
+        if not hmac.compare_digest(proof, _proof(settings.token, nonce, body)):
+            self._answer(SegmentReply(refusal="the token belongs to another job"))
+            return
+        request = msgspec.json.decode(body, type=SegmentRequest)
+        if request.verb == "get":
+            self._give(request)
+        else:
+            self._take(request)
+
+    def _answer(self, answer: SegmentReply) -> None:
+        self.wfile.write(msgspec.json.encode(answer) + b"\n")
+
+    def _give(self, request: SegmentRequest) -> None:
+        requested = (request.step, request.plan, request.rank)
+        for snapshot in inventory.list_snapshots(self.server.home):
+            if (snapshot.step, snapshot.layout.plan, snapshot.rank) != requested:
+                continue
+            with locked_segment(snapshot) as segment:
+                if segment is not None:
+                    commit.seal_segment(segment, snapshot.header, snapshot.layout)
+                    self._answer(SegmentReply(bytes=snapshot.header.total_bytes))
+                    _send(self.connection, segment, snapshot.header.total_bytes)
+                    return
+        self._answer(
+            SegmentReply(refusal=f"step {request.step} of rank {request.rank} is not here")
+        )
+
+    def _take(self, request: SegmentRequest) -> None:
+        try:
+            receive_copy(self.rfile, self.server.home, request)
+            self._answer(SegmentReply())
+        except (CheckpointError, OSError) as error:
+            if isinstance(error, MemoryShortError):
+                # A peer that still sends may see a reset in place of the reply.
+                log.warning("not enough memory for a peer's save", extra={"reason": str(error)})
+            self._answer(SegmentReply(refusal=str(error)))
+
+
+@contextlib.contextmanager
+def locked_segment(snapshot: SnapshotInfo) -> Iterator[Segment | None]:
+    """Yield the segment under its shared lock; ``None`` if it was overwritten already."""
+    segment = Segment(snapshot.path)
+    try:
+        with segment.reading() as free:
+            yield segment if free and segment.read_header() == snapshot.header else None
+    finally:
+        segment.close()
+
+
+def _send(connection: socket.socket, segment: Segment, size: int) -> None:
+    with open(os.dup(segment.descriptor), "rb", buffering=0) as stream:
+        connection.sendfile(stream, 0, size)
+
+
+def receive_copy(stream: ReadableStream, home: Path, request: SegmentRequest) -> None:
+    """Receive a segment as this node's copy of a rank.
+
+    Raises:
+        CorruptError: the content is damaged or not what was requested.
+        MemoryShortError: shared memory is too small for it.
+        OSError: the connection broke.
+    """
+    arriving = home / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(arriving.unlink, missing_ok=True)
+        segment = create_segment(arriving, request.bytes, reserve=False)
+        leaving.callback(segment.close)
+        with segment.reading():  # marks it as in use for remove_partial_copies
+            verify_copy(segment, receive_segment(stream, segment, request.bytes), request)
+            arriving.rename(homes.copy_segment_path(home, request.rank))
+
+
+def remove_partial_copies(home: Path) -> None:
+    """Remove segments that killed processes had begun to receive."""
+    for path in home.glob(f"{_ARRIVING}*"):
+        hold = FileLock(path)
+        if hold.acquire(exclusive=True):
+            path.unlink(missing_ok=True)
+        hold.close()
+
+
+def verify_copy(segment: Segment, arrived: ReceivedSegment, request: SegmentRequest) -> None:
+    """Check that a segment is the requested one and matches its checksums.
+
+    Raises:
+        CorruptError: it is not, or does not.
+    """
+    header, layout = arrived.header, arrived.layout
+    if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
+        raise CorruptError("the received segment is not the requested one")
+    if segment.read_seal(header, len(layout.entries)) != arrived.sums:
+        raise CorruptError(f"the segment of rank {layout.rank} was damaged in transfer")
+
+
+@contextlib.contextmanager
+def _asking(address: str, token: str, request: SegmentRequest) -> Iterator[socket.socket]:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=PEER_TIMEOUT_S) as connection:
+        nonce = _line(connection)
+        body = msgspec.json.encode(request)
+        connection.sendall(_proof(token, nonce, body) + b" " + body + b"\n")
+        yield connection
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Read a line byte by byte, so that no byte of the following segment is consumed."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte or len(line) > _LINE:
+            raise CorruptError("the peer closed the connection")
+        line += byte
+    return bytes(line[:-1])
+
+
+def _answer_of(connection: socket.socket) -> SegmentReply:
+    answer = msgspec.json.decode(_line(connection), type=SegmentReply)
+    if answer.refusal:
+        raise CorruptError(f"the peer refused: {answer.refusal}")
+    return answer
+
+
+def fetch_segment(home: Path, address: str, token: str, request: SegmentRequest) -> None:
+    """Copy a segment from a peer's memory into this job's folder.
+
+    Raises:
+        CorruptError: the peer does not have it, or the content is damaged.
+        MemoryShortError: shared memory is too small for it.
+        OSError: the peer cannot be reached.
+    """
+    with _asking(address, token, request) as connection:
+        answer = _answer_of(connection)
+        with connection.makefile("rb", buffering=0) as stream:
+            receive_copy(stream, home, msgspec.structs.replace(request, bytes=answer.bytes))
+
+
+class Replicator:
+    """Sends each new save of this node's ranks to the node's peer."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._sent: dict[int, int] = {}
+        """The generation of each rank that the peer has."""
+
+    def replicate(self, settings: SaverSettings) -> int:
+        """Send new saves that only this node holds; return the number of segments sent."""
+        newest: dict[int, SnapshotInfo] = {}
+        for snapshot in inventory.list_snapshots(self.home) if settings.peer else []:
+            known = newest.get(snapshot.rank)
+            if snapshot.is_local and (
+                known is None or snapshot.header.generation > known.header.generation
+            ):
+                newest[snapshot.rank] = snapshot
+        return sum(
+            self._send(settings, snapshot) for snapshot in newest.values() if snapshot.layout.alone
+        )
+
+    def _send(self, settings: SaverSettings, snapshot: SnapshotInfo) -> bool:
+        if self._sent.get(snapshot.rank) == snapshot.header.generation:
+            return False
+        size = snapshot.header.total_bytes
+        request = SegmentRequest("put", snapshot.rank, snapshot.step, snapshot.layout.plan, size)
+        segment = Segment(snapshot.path)
+        try:
+            # Not locked: a slow network would leave saves without a free buffer. The peer
+            # refuses a segment that is overwritten during the transfer; the newer save follows.
+            if not commit.seal_if_unchanged(segment, snapshot.header, snapshot.layout):
+                return False
+            with _asking(settings.peer, settings.token, request) as connection:
+                _send(connection, segment, size)
+                _answer_of(connection)
+        except (OSError, CorruptError) as error:
+            level = logging.WARNING if segment.read_header() == snapshot.header else logging.DEBUG
+            log.log(level, "no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
+            return False
+        finally:
+            segment.close()
+        self._sent[snapshot.rank] = snapshot.header.generation
+        return True

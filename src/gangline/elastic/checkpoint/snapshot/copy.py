@@ -1,0 +1,256 @@
+"""Copies tensors to their destinations in shared memory and computes checksums of the copies.
+
+Long tensors are copied by several threads, which compute the checksums on the way: a second pass
+over the memory would cost several times as much. PyTorch copies tensors that are not plain bytes or
+are too short for several threads. Tensors in an accelerator arrive on a stream of their own
+meanwhile.
+
+Views of a layout's entries in a buffer, created once for all saves to that buffer.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import numpy
+import torch
+
+from gangline.elastic.checkpoint.format.checksum import (
+    COPY_CHUNK,
+    ByteArray,
+    checksum,
+    combine_checksums,
+    copy_with_checksum,
+)
+from gangline.elastic.checkpoint.format.layout import LayoutEntry
+from gangline.elastic.checkpoint.format.plan import SaveAgreement
+from gangline.elastic.checkpoint.format.torch_framing import (
+    is_plain_memory,
+    tensor_bytes,
+    torch_save_framing,
+)
+from gangline.elastic.checkpoint.snapshot.device import (
+    PendingTransfers,
+    TransferStreams,
+    is_on_device,
+)
+from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader
+
+MIN_PARALLEL_BYTES = 1 << 18
+"""Below this size, synchronising threads costs more than the copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDestination:
+    """Destination of a tensor: the same memory as a tensor and as bytes."""
+
+    tensor: torch.Tensor
+    raw: memoryview
+
+
+TensorMove = tuple[TensorDestination, torch.Tensor]
+"""A destination and the tensor to copy there."""
+
+
+@dataclass(slots=True)
+class _CopyChunk:
+    """A part of a long tensor that one thread copies."""
+
+    number: int
+    """Index of the tensor."""
+    place: ByteArray
+    origin: ByteArray
+    sum: int = 0
+
+    def copy(self) -> None:
+        # The checksum is of the copy: other threads may still write to the tensor.
+        self.sum = copy_with_checksum(self.place, self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """Result of a copy."""
+
+    sums: list[int] | None
+    """The checksum of each tensor's bytes. ``None`` while transfers are running, and for large
+    tensors of an accelerator, where computing them would take longer than the copy.
+    """
+    transfers: PendingTransfers
+    """Transfers still running on the device; empty unless the copies are asynchronous."""
+
+
+class TensorCopier:
+    """Copies with as many threads as PyTorch computes with; the threads live until ``close``."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._streams = TransferStreams()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def copy(
+        self,
+        moves: Sequence[TensorMove],
+        on_half_copied: Callable[[], None],
+        is_stable: Callable[[torch.Tensor], bool] | None = None,
+    ) -> CopyResult:
+        """Copy each tensor to its destination.
+
+        Args:
+            moves: destinations and tensors.
+            half: called once, when part of the copy is done.
+            lasting: return without waiting for accelerators. Tensors for which it returns true must
+                not change until their transfers are complete; computation on the accelerator waits
+                for
+                the
+                others.
+        """
+        stretches = [
+            stretch
+            for number, (place, tensor) in enumerate(moves)
+            if _is_parallel(place.tensor, tensor)
+            for stretch in _split(number, place, tensor)
+        ]
+        long = {stretch.number for stretch in stretches}
+        short = [number for number in range(len(moves)) if number not in long]
+        far = [number for number in short if is_on_device(moves[number][1])]
+        near = [number for number in short if not is_on_device(moves[number][1])]
+        waiting = deque(stretches)
+        arrivals = self._streams.copy(
+            [(moves[number][0].tensor, moves[number][1]) for number in far],
+            is_stable or (lambda _: False),
+        )
+        with contextlib.ExitStack() as leaving:  # the buffer may be unlocked or unmapped afterwards
+            leaving.callback(arrivals.wait)
+            helpers = self._help(waiting)
+            leaving.callback(wait, helpers)
+            leaving.callback(waiting.clear)
+            for number in near[: len(near) // 2]:
+                moves[number][0].tensor.copy_(moves[number][1])
+            on_half_copied()
+            for number in near[len(near) // 2 :]:
+                moves[number][0].tensor.copy_(moves[number][1])
+            _copy_remaining(waiting)
+            for helper in helpers:
+                helper.result()
+            if arrivals and is_stable is not None:
+                leaving.pop_all()
+                return CopyResult(None, arrivals)
+        return CopyResult(_checksums(moves, short, stretches), PendingTransfers())
+
+    def _help(self, waiting: deque[_CopyChunk]) -> list[Future[None]]:
+        count = min(torch.get_num_threads(), len(waiting)) - 1
+        if count < 1:
+            return []
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="gangline-checkpoint-copy")
+        return [self._pool.submit(_copy_remaining, waiting) for _ in range(count)]
+
+
+def _copy_remaining(waiting: deque[_CopyChunk]) -> None:
+    """Copy one chunk after the other until none is left."""
+    while True:
+        try:
+            stretch = waiting.popleft()
+        except IndexError:
+            return
+        stretch.copy()
+
+
+def _checksums(
+    moves: Sequence[TensorMove], short: Sequence[int], stretches: Sequence[_CopyChunk]
+) -> list[int] | None:
+    """Return the checksum of each tensor: combined from its chunks, or computed now."""
+    sums = [0] * len(moves)  # 0 is the checksum of an empty tensor
+    for number in short:
+        place, tensor = moves[number]
+        if tensor.device.type != "cpu" and tensor.nbytes >= MIN_PARALLEL_BYTES:
+            return None
+        sums[number] = checksum(place.raw)
+    for stretch in stretches:
+        sums[stretch.number] = combine_checksums(
+            sums[stretch.number], stretch.sum, len(stretch.place)
+        )
+    return sums
+
+
+def _is_parallel(place: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """True if the tensor's bytes can be copied as they are, and justify several threads."""
+    return (
+        tensor.nbytes == place.nbytes >= MIN_PARALLEL_BYTES
+        and tensor.dtype == place.dtype
+        and is_plain_memory(tensor)
+    )
+
+
+def _split(number: int, place: TensorDestination, tensor: torch.Tensor) -> list[_CopyChunk]:
+    to = numpy.frombuffer(place.raw, numpy.uint8)
+    origin = numpy.frombuffer(tensor_bytes(tensor), numpy.uint8)
+    return [
+        _CopyChunk(number, to[at : at + COPY_CHUNK], origin[at : at + COPY_CHUNK])
+        for at in range(0, len(to), COPY_CHUNK)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """The memory of one entry in a buffer."""
+
+    entry: memoryview
+    destination: TensorDestination | None
+    """Destination of the tensor's bytes; ``None`` for other values and empty tensors."""
+    before: int
+    """Checksum of the bytes before the tensor's."""
+    after: memoryview
+    """The bytes after the tensor's."""
+
+    def entry_checksum(self, raw: int) -> int:
+        """Return the checksum of the entry, given that of its tensor's bytes."""
+        if self.destination is None:
+            return checksum(self.entry)
+        return checksum(self.after, combine_checksums(self.before, raw, len(self.destination.raw)))
+
+
+def entry_views(
+    segment: Segment, header: SegmentHeader, agreement: SaveAgreement
+) -> list[EntryView]:
+    """Return the entries' memory in the segment; write the framing around tensors."""
+    part = segment.part(header)
+    spots = []
+    for entry, item in zip(agreement.layout.entries, agreement.items, strict=True):
+        entry_bytes = part[entry.offset : entry.offset + entry.length]
+        if item.tensor_data is None:
+            spots.append(EntryView(entry_bytes, None, 0, entry_bytes[:0]))
+            continue
+        dtype = item.tensor_data.properties.dtype
+        shape = tuple(item.tensor_data.chunk.sizes)
+        around = torch_save_framing(dtype, shape)
+        end = entry.raw_offset + entry.raw_length
+        before, raw, after = (
+            entry_bytes[: entry.raw_offset],
+            entry_bytes[entry.raw_offset : end],
+            entry_bytes[end:],
+        )
+        before[:] = around.before
+        after[:] = around.after.ljust(len(after), b"\0")
+        tensor = tensor_view(part, entry, dtype, shape)
+        place = TensorDestination(tensor, raw) if tensor is not None else None
+        spots.append(EntryView(entry_bytes, place, checksum(before), after))
+    return spots
+
+
+def tensor_view(
+    part: memoryview, entry: LayoutEntry, dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor | None:
+    """Return the tensor over its bytes in ``part``, without a copy; ``None`` if it is empty."""
+    if entry.raw_length == 0:
+        return None
+    flat = torch.frombuffer(
+        part, dtype=torch.uint8, offset=entry.offset + entry.raw_offset, count=entry.raw_length
+    )
+    return flat.view(dtype).view(shape)

@@ -1,0 +1,409 @@
+"""Records at the start of a segment: its content, its state and its checksums.
+
+Each record carries its own checksum, so that a record which was half written at a crash counts as
+absent. A save writes the header last: before that, the segment holds no checkpoint.
+
+A segment: one file in shared memory with one save of one rank, which outlives its writer.
+
+The writer (a training process) and the readers (the saver, a restarted training process) share
+nothing but the file. A writer locks it exclusively while it overwrites; a reader locks it shared
+while it reads; the kernel releases the locks of dead processes.
+
+Write order of a save: header WRITING, then layout and data, then header COMPLETE. A crash at any
+point leaves WRITING, a damaged header, or a complete save. Readers compare the header before and
+after reading, because a lock protects only the time while it is locked.
+
+Pre-faults shared-memory pages in a background thread (MADV_POPULATE).
+
+The first save then does not pay for page faults.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.format.checksum import checksum
+from gangline.elastic.checkpoint.format.layout import (
+    PartLayout,
+    align_up,
+    decode_layout,
+    encode_layout,
+    find_layout_error,
+)
+from gangline.elastic.checkpoint.snapshot.capacity import free_bytes, shortage_message
+
+MAGIC = b"GANGLCK2"
+PAGE = 4096
+"""Size of the area for header and mark; the layout follows at this offset."""
+MARK_OFFSET = 1024
+"""Offset of the mark, which the saver writes; the worker writes the header."""
+_HEADER = struct.Struct("<8sIIqQQQQQQQd")
+_MARK = struct.Struct("<8sQI4x")
+_SEAL = struct.Struct("<QQ")
+_SUM = struct.Struct("<Q")
+
+
+class SegmentState(IntEnum):
+    """Whether a segment holds a checkpoint."""
+
+    WRITING = 1
+    COMPLETE = 2
+    CORRUPT = 3
+    """The content was found damaged, and is not used before the next save overwrites it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """Description of a segment's content."""
+
+    state: SegmentState
+    for_storage: bool
+    """True if the saver shall write it to storage."""
+    step: int
+    generation: int
+    """Number of this save of this rank, counted over all its segments."""
+    layout_bytes: int
+    layout_sum: int
+    seal_offset: int
+    part_offset: int
+    part_bytes: int
+    total_bytes: int
+    saved_at: float
+    """Seconds since the epoch on the writer's clock, for display only."""
+
+
+def pack_header(header: SegmentHeader) -> bytes:
+    body = _HEADER.pack(
+        MAGIC,
+        header.state,
+        header.for_storage,
+        header.step,
+        header.generation,
+        header.layout_bytes,
+        header.layout_sum,
+        header.seal_offset,
+        header.part_offset,
+        header.part_bytes,
+        header.total_bytes,
+        header.saved_at,
+    )
+    return body + _SUM.pack(checksum(body))
+
+
+HEADER_BYTES = _HEADER.size + _SUM.size
+
+
+def unpack_header(data: bytes | memoryview) -> SegmentHeader | None:
+    """Read a header; return ``None`` if there is none or it is damaged."""
+    if len(data) < HEADER_BYTES:
+        return None
+    body = bytes(data[: _HEADER.size])
+    if _SUM.unpack_from(data, _HEADER.size)[0] != checksum(body) or not body.startswith(MAGIC):
+        return None
+    _, state, for_storage, *rest = _HEADER.unpack(body)
+    return SegmentHeader(SegmentState(state), bool(for_storage), *rest)
+
+
+def pack_mark(generation: int, persisted: bool) -> bytes:
+    body = _MARK.pack(MAGIC, generation, persisted)
+    return body + _SUM.pack(checksum(body))
+
+
+MARK_BYTES = _MARK.size + _SUM.size
+
+
+def is_marked_persisted(data: bytes | memoryview, generation: int) -> bool:
+    """Return whether the mark says that the save of ``generation`` is in storage."""
+    body = bytes(data[: _MARK.size])
+    if len(data) < MARK_BYTES or _SUM.unpack_from(data, _MARK.size)[0] != checksum(body):
+        return False
+    magic, marked, done = _MARK.unpack(body)
+    return bool(magic == MAGIC and marked == generation and done)
+
+
+def seal_bytes(entries: int) -> int:
+    return _SEAL.size + entries * _SUM.size + _SUM.size
+
+
+def pack_seal(generation: int, sums: Sequence[int]) -> bytes:
+    body = _SEAL.pack(generation, len(sums)) + struct.pack(f"<{len(sums)}Q", *sums)
+    return body + _SUM.pack(checksum(body))
+
+
+def unpack_seal(data: bytes | memoryview, generation: int, entries: int) -> list[int] | None:
+    """Read the checksums of the save of ``generation``; return ``None`` if there are none."""
+    size = seal_bytes(entries)
+    body = bytes(data[: size - _SUM.size])
+    if len(data) < size or _SUM.unpack_from(data, len(body))[0] != checksum(body):
+        return None
+    sealed, count = _SEAL.unpack_from(body)
+    if sealed != generation or count != entries:
+        return None
+    return list(struct.unpack_from(f"<{entries}Q", body, _SEAL.size))
+
+
+_OUT_OF_SPACE = {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}
+
+
+class Segment:
+    """A segment that is open in this process. Close it, or leave it to the garbage collector."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file at ``path``.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+            CorruptError: it is too short to be a segment.
+        """
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        size = os.fstat(self.descriptor).st_size
+        if size < PAGE:
+            os.close(self.descriptor)
+            raise CorruptError(f"{path} has {size} bytes, which is too short for a segment")
+        self.map = mmap.mmap(self.descriptor, size)
+
+    def close(self) -> None:
+        """Close the file. Views into its memory stay valid until they are freed."""
+        with contextlib.suppress(BufferError):  # views of tensors are still alive
+            self.map.close()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    @property
+    def size(self) -> int:
+        return len(self.map)
+
+    def is_file_at(self, path: Path) -> bool:
+        """Return whether this is still the file at ``path``."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self.descriptor), path.stat())
+        return False
+
+    def has_full_length(self) -> bool:
+        """Return whether the file still has its length; reading a truncated mapping would kill the
+        process.
+        """
+        return os.fstat(self.descriptor).st_size >= self.size
+
+    def read_header(self) -> SegmentHeader | None:
+        """Return the header; ``None`` if no valid one is written."""
+        return unpack_header(self.map[:HEADER_BYTES])
+
+    def read_layout(self, header: SegmentHeader) -> PartLayout:
+        """Read the layout that belongs to ``header``.
+
+        Raises:
+            CorruptError: it is damaged, or the file is shorter than the header says.
+        """
+        end = header.part_offset + header.part_bytes
+        if self.size < max(end, header.total_bytes) or os.fstat(self.descriptor).st_size < end:
+            raise CorruptError(f"{self.path} is shorter than its header says")
+        data = self.map[PAGE : PAGE + header.layout_bytes]
+        if checksum(data) != header.layout_sum:
+            raise CorruptError(f"the layout in {self.path} is damaged")
+        try:
+            return _layout_of(data)
+        except (msgspec.MsgspecError, CorruptError) as error:
+            raise CorruptError(f"the layout in {self.path} cannot be read: {error}") from error
+
+    def part(self, header: SegmentHeader) -> memoryview:
+        return memoryview(self.map)[header.part_offset : header.part_offset + header.part_bytes]
+
+    def read_seal(self, header: SegmentHeader, entries: int) -> list[int] | None:
+        """Return the checksums of the entries, or ``None`` if they have not been computed yet."""
+        at = header.seal_offset
+        return unpack_seal(self.map[at : at + seal_bytes(entries)], header.generation, entries)
+
+    def write_seal(self, header: SegmentHeader, sums: list[int]) -> None:
+        os.pwrite(self.descriptor, pack_seal(header.generation, sums), header.seal_offset)
+
+    def is_persisted(self, generation: int) -> bool:
+        at = MARK_OFFSET
+        return is_marked_persisted(self.map[at : at + MARK_BYTES], generation)
+
+    def mark_persisted(self, generation: int) -> None:
+        os.pwrite(self.descriptor, pack_mark(generation, True), MARK_OFFSET)
+
+    def write_header(self, header: SegmentHeader) -> None:
+        os.pwrite(self.descriptor, pack_header(header), 0)
+
+    def write(self, at: int, data: memoryview) -> None:
+        """Write bytes, which may need new pages.
+
+        Raises:
+            MemoryShortError: no pages are left.
+        """
+        while len(data):
+            try:
+                done = os.pwrite(self.descriptor, data, at)
+            except OSError as error:
+                if error.errno in _OUT_OF_SPACE:
+                    raise _short(self.path, self.size) from error
+                raise
+            at, data = at + done, data[done:]
+
+    def begin_save(self, header: SegmentHeader, layout: bytes) -> None:
+        """Invalidate the current content, and write the layout of the next save."""
+        self.write_header(header)
+        pass_failpoint("save-begun")
+        if self.map[PAGE : PAGE + len(layout)] != layout:
+            os.pwrite(self.descriptor, layout, PAGE)
+        pass_failpoint("save-layout")
+
+    def try_lock(self, exclusive: bool) -> bool:
+        """Lock the file without waiting; return whether it is locked now."""
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[bool]:
+        """Lock the file shared inside the block; yield whether that succeeded."""
+        taken = self.try_lock(exclusive=False)
+        try:
+            yield taken
+        finally:
+            if taken and self.descriptor >= 0:
+                self.unlock()
+
+
+@lru_cache(maxsize=16)
+def _layout_of(data: bytes) -> PartLayout:
+    """Decode a layout, with a cache: the buffers of a rank have equal layouts as long as the
+    structure of the state stays the same, and the saver reads them every second.
+    """
+    layout = decode_layout(data)
+    if wrong := find_layout_error(layout):
+        raise CorruptError(wrong)
+    return layout
+
+
+def plan_segment(
+    layout: PartLayout, *, step: int, generation: int, for_storage: bool
+) -> tuple[SegmentHeader, bytes]:
+    """Plan a segment: return the header at the start of a save, and the encoded layout."""
+    data = encode_layout(layout)
+    seal_offset = align_up(PAGE + len(data))
+    part_offset = align_up(seal_offset + seal_bytes(len(layout.entries)), PAGE)
+    total = align_up(part_offset + layout.part_bytes, PAGE)
+    header = SegmentHeader(
+        SegmentState.WRITING,
+        for_storage,
+        step,
+        generation,
+        len(data),
+        checksum(data),
+        seal_offset,
+        part_offset,
+        layout.part_bytes,
+        total,
+        time.time(),
+    )
+    return header, data
+
+
+def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
+    """Create an empty segment of ``size`` bytes, replacing an existing file.
+
+    Without ``reserve`` pages are allocated as they are written by ``Segment.write``.
+
+    Raises:
+        MemoryShortError: shared memory is too small for it.
+    """
+    fresh = path.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if reserve:
+            # A page that cannot be allocated on access kills the process with SIGBUS.
+            os.posix_fallocate(descriptor, 0, size)
+        elif size > free_bytes(path.parent):
+            raise OSError(errno.ENOSPC, "not enough free memory")
+        else:
+            os.ftruncate(descriptor, size)
+        pass_failpoint("segment-allocated")
+        fresh.rename(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        if error.errno in _OUT_OF_SPACE:
+            raise _short(path, size) from error
+        raise
+    finally:
+        os.close(descriptor)
+    return Segment(path)
+
+
+def _short(path: Path, size: int) -> MemoryShortError:
+    return MemoryShortError(shortage_message(str(path.parent), size, free_bytes(path.parent)))
+
+
+_POPULATE_BYTES = 1 << 22
+"""Bytes per call of madvise, which blocks all other mappings of the process."""
+
+
+class PopulateAdvice(IntEnum):
+    """The kernel's advice (MADV_POPULATE_READ, MADV_POPULATE_WRITE; Linux 5.14 and later).
+
+    Existing pages are mapped by a read fault in a third of the time of a write fault, and can be
+    written afterwards. Missing pages are allocated by a write fault in two thirds of the time.
+    """
+
+    READ = 22
+    WRITE = 23
+
+
+class BackgroundTasks:
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[..., None], *values: object) -> None:
+        thread = threading.Thread(
+            target=work, args=values, name="gangline-checkpoint-memory", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+
+    def wait(self) -> None:
+        """Wait for all tasks."""
+        while self._threads:
+            self._threads.pop().join()
+
+
+def prefault_segment(segment: Segment, how: PopulateAdvice) -> None:
+    """Fault in all pages of the segment without changing them.
+
+    Failures are ignored: they only make the first copy slower.
+    """
+    try:
+        anchor = ctypes.c_char.from_buffer(segment.map)  # keeps the mapping alive
+    except (TypeError, ValueError):
+        return  # the mapping was closed meanwhile
+    library, begin = ctypes.CDLL(None), ctypes.addressof(anchor)
+    for at in range(0, segment.size, _POPULATE_BYTES):
+        library.madvise(
+            ctypes.c_void_p(begin + at),
+            ctypes.c_size_t(min(_POPULATE_BYTES, segment.size - at)),
+            ctypes.c_int(how),
+        )

@@ -1,0 +1,206 @@
+"""Writes parts from memory to storage with checksums, and commits a step when all parts are there.
+
+Each operation may be killed and repeated. Write order: the file of a part before its note, all
+notes before the manifest, the manifest before the rename. So a reader never sees a manifest whose
+parts are incomplete.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.failpoints import pass_failpoint
+from gangline.elastic.checkpoint.format.checksum import checksum
+from gangline.elastic.checkpoint.format.layout import PartLayout
+from gangline.elastic.checkpoint.format.manifest import (
+    METADATA,
+    PartNote,
+    combine_notes,
+    decode_manifest,
+    describe_part,
+    encode_manifest,
+    note_file_name,
+    parse_step_folder,
+    step_folder,
+)
+from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader
+from gangline.elastic.checkpoint.storage.target import StorageTarget
+
+log = logging.getLogger(__name__)
+CHUNK = 1 << 24
+"""Bytes per write: small enough for an even rate under a bandwidth limit."""
+
+
+@dataclass(slots=True)
+class BandwidthLimiter:
+    """Limits the bytes per second of all writers of one node together."""
+
+    bytes_per_s: float
+    stop: threading.Event
+    _free_at: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def acquire(self, size: int) -> None:
+        """Wait until ``size`` more bytes may be written, or until ``stop`` is set."""
+        if self.bytes_per_s <= 0:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._free_at)
+            self._free_at = begin + size / self.bytes_per_s
+        self.stop.wait(max(0.0, begin - now))
+
+
+def entry_checksums(segment: Segment, header: SegmentHeader, layout: PartLayout) -> list[int]:
+    """Return the checksums of all entries as they are in memory now."""
+    with segment.part(header) as part:
+        return [checksum(part[e.offset : e.offset + e.length]) for e in layout.entries]
+
+
+def seal_segment(segment: Segment, header: SegmentHeader, layout: PartLayout) -> list[int]:
+    """Return the segment's checksums; compute and store them if they are missing."""
+    known = segment.read_seal(header, len(layout.entries))
+    if known is None:
+        known = entry_checksums(segment, header, layout)
+        segment.write_seal(header, known)
+        pass_failpoint("sealed")
+    return known
+
+
+def seal_if_unchanged(segment: Segment, header: SegmentHeader, layout: PartLayout) -> bool:
+    """Store the checksums without blocking a writer; return whether the save has checksums now.
+
+    A writer changes the header before anything else, so checksums that were computed under one
+    header are right. The segment is locked only to write them. Were it locked throughout, then with
+    another buffer in upload no buffer would be free for a save.
+    """
+    if segment.read_seal(header, len(layout.entries)) is not None:
+        return True
+    sums = entry_checksums(segment, header, layout)
+    with segment.reading() as free:
+        if not free or segment.read_header() != header:
+            return False
+        segment.write_seal(header, sums)
+    pass_failpoint("sealed")
+    return True
+
+
+def write_part(
+    target: StorageTarget,
+    segment: Segment,
+    header: SegmentHeader,
+    layout: PartLayout,
+    pace: BandwidthLimiter,
+) -> None:
+    """Write a rank's file and its note.
+
+    Raises:
+        OSError: the target did not accept it.
+        CorruptError: the memory differs from its checksums.
+    """
+    folder = target.staging_folder(header.step, layout.plan)
+    target.begin(header.step, layout.plan)
+    known = segment.read_seal(header, len(layout.entries))
+    sums: list[int] = []
+    with segment.part(header) as part, target.create(f"{folder}/{layout.file}") as stream:
+        for number, entry in enumerate(layout.entries[: layout.owned]):
+            piece = part[entry.offset : entry.offset + entry.length]
+            sums.append(checksum(piece))
+            if known is not None and known[number] != sums[-1]:
+                raise CorruptError(f"{entry.key!r} changed in memory after it was saved")
+            for at in range(0, len(piece), CHUNK):
+                some = piece[at : at + CHUNK]
+                pace.acquire(len(some))
+                write_all(stream, some)
+            pass_failpoint("part-entry")
+    pass_failpoint("part-written")
+    blob = layout.metadata
+    if layout.rank == 0:
+        target.put(f"{folder}/{METADATA}", blob)
+        pass_failpoint("metadata-written")
+    note = PartNote(
+        layout.plan, header.step, layout.world, describe_part(layout, sums), checksum(blob)
+    )
+    # A note lost in a power failure only leaves the step uncommitted, so it needs no fsync.
+    target.put(f"{folder}/{note_file_name(layout.rank)}", msgspec.json.encode(note), durable=False)
+    pass_failpoint("note-written")
+
+
+def write_all(stream: object, data: memoryview) -> None:
+    """Write all bytes: an unbuffered file may accept fewer than it is given."""
+    write = getattr(stream, "write")  # noqa: B009 - streams of fsspec have no common type
+    while len(data):
+        written = write(data)
+        data = data[written:] if written is not None else data[:0]
+
+
+def missing_ranks(target: StorageTarget, step: int, plan: str, world: int) -> list[int]:
+    """Return the ranks whose notes are not there yet."""
+    present = set(target.list_names(target.staging_folder(step, plan)))
+    return [rank for rank in range(world) if note_file_name(rank) not in present]
+
+
+def try_commit(target: StorageTarget, step: int, plan: str, world: int) -> bool:
+    """Commit the step if the parts of all ranks are there; return whether it is committed now.
+
+    Raises:
+        OSError: the target cannot be read or written.
+        StepTakenError: a save of another plan was committed meanwhile.
+    """
+    if is_committed(target, step, plan):
+        return True
+    folder = target.staging_folder(step, plan)
+    if missing_ranks(target, step, plan, world):
+        return False
+    try:
+        notes = [
+            msgspec.json.decode(target.read(f"{folder}/{note_file_name(rank)}"), type=PartNote)
+            for rank in range(world)
+        ]
+        if {(note.plan, note.step) for note in notes} != {(plan, step)}:
+            return False  # of an earlier run: in an object store all plans share one folder
+        target.commit(step, plan, encode_manifest(combine_notes(notes)))
+    except (FileNotFoundError, msgspec.MsgspecError):
+        # Another node's saver committed first; or a note is unreadable, which forbids a commit.
+        return is_committed(target, step, plan)
+    pass_failpoint("committed")
+    return True
+
+
+def is_committed(target: StorageTarget, step: int, plan: str) -> bool:
+    """Return whether storage has the step as this plan saved it."""
+    try:
+        return decode_manifest(target.read(f"{step_folder(step)}/gangline.json")).plan == plan
+    except (FileNotFoundError, CorruptError):
+        return False
+
+
+def committed_steps(target: StorageTarget) -> list[int]:
+    """Return the steps in storage, the oldest first. Their content is verified only when it is
+    read.
+    """
+    steps = [
+        step for name in target.list_names("") if (step := parse_step_folder(name)) is not None
+    ]
+    return sorted(step for step in steps if "gangline.json" in target.list_names(step_folder(step)))
+
+
+def expired_steps(steps: list[int], keep: int, keep_every: int) -> list[int]:
+    """Return the expired steps: all but the newest ``keep`` and the multiples of ``keep_every``."""
+    if keep <= 0:
+        return []
+    return [step for step in sorted(steps)[:-keep] if not (keep_every and step % keep_every == 0)]
+
+
+def apply_retention(target: StorageTarget, keep: int, keep_every: int, newest: int) -> None:
+    """Remove expired steps, and unfinished ones older than the newest commit."""
+    for step in expired_steps(committed_steps(target), keep, keep_every):
+        target.remove(step_folder(step))
+        pass_failpoint("removed")
+    old = [name for step, name in target.list_unfinished() if step < newest]
+    for name in [*old, *(name for name in target.list_names("") if name.startswith(".trash-"))]:
+        target.remove(name)

@@ -1,0 +1,81 @@
+"""The master of a job without a cluster: a child of the launcher on the node that has its address.
+
+If it dies it is restarted immediately, with its journal. If its port is taken, as when two agents
+of one machine use localhost, the launcher tries again until the other master has ended.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+from pathlib import Path
+
+from gangline.elastic.agent.rendezvous import RendezvousError
+from gangline.elastic.launcher.local_master import PORT_TAKEN_CODE, RESTART_PAUSE_S, MasterChild
+from gangline.elastic.protocol.client import split_address
+
+log = logging.getLogger(__name__)
+
+_PORT_TAKEN_PAUSE_S = 1.0
+"""Interval of attempts while the port is taken."""
+
+
+class HostedMaster(MasterChild):
+    """Runs the master as a child process."""
+
+    def __init__(self, job: str, address: str, folder: Path) -> None:
+        """Take the job's name, the address to listen on, and a folder for the journal."""
+        super().__init__(job, folder)
+        _, self._port = split_address(address)
+        self.is_port_taken = False
+        """True if another process, perhaps a master, listened on the port at the last attempt."""
+
+    async def __aexit__(self, *ending: object) -> None:
+        """End the master. If no rendezvous took place, report that the port was taken."""
+        await super().__aexit__(*ending)
+        if self.is_port_taken and isinstance(ending[1], RendezvousError):
+            log.warning("another program listens on port %d of this node", self._port)
+
+    @property
+    def pid(self) -> int | None:
+        """The master's process, None while there is none."""
+        return self._child.pid if self._child and not self._child.ended.done() else None
+
+    async def _supervise(self) -> None:
+        while True:
+            code = await self._run_master("--port", str(self._port), environment=os.environ)
+            self.is_port_taken = code == PORT_TAKEN_CODE
+            await asyncio.sleep(_PORT_TAKEN_PAUSE_S if code == PORT_TAKEN_CODE else RESTART_PAUSE_S)
+
+
+def is_own_address(address: str) -> bool:
+    """Return whether host:port names this machine; False if the name does not resolve."""
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, where[0]) for family, _, _, _, where in found)
+
+
+def _can_bind(family: int, host: str | int) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def own_address_towards(address: str) -> str:
+    """Return the address of this node as another node at ``address`` sees it."""
+    host, port = split_address(address)
+    with contextlib.suppress(OSError):
+        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)  # sends nothing: a UDP socket only looks up the route
+            own = str(probe.getsockname()[0])
+            return f"[{own}]" if ipaddress.ip_address(own).version == 6 else own
+    return socket.gethostname()

@@ -1,0 +1,39 @@
+"""Identity of this node for the rendezvous."""
+
+import secrets
+
+from gangline.elastic.agent.node_identity import NodeIdentity
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.launcher.hosted_master import own_address_towards
+from gangline.elastic.launcher.rendezvous_config import CONNECT_TIMEOUT_S, RendezvousConfig
+
+_ID_BITS = 31
+
+
+def node_identity(
+    settings: AgentSettings, config: RendezvousConfig, *, hosts_master: bool = False
+) -> NodeIdentity:
+    """Return this node's identity. A node without a number draws a random one.
+
+    Args:
+        settings: the agent's settings.
+        meet: how the nodes find each other.
+        hosts: True if this node runs the master, whose start takes time.
+    """
+    assert config.master_address is not None, "one node has no place among others"
+    is_known = config.node_id is not None
+    return NodeIdentity(
+        job=settings.run_id,
+        master_address=config.master_address,
+        node_id=config.node_id if config.node_id is not None else secrets.randbits(_ID_BITS),
+        node_rank=config.node_rank if is_known else -1,
+        host=config.local_address or own_address_towards(config.master_address),
+        local_world_size=settings.local_world_size,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        node_unit=config.node_unit,
+        last_call_s=config.last_call_s,
+        join_timeout_s=config.join_timeout_s,
+        witness_address=config.witness_address,
+        connect_timeout_s=max(config.connect_timeout_s, CONNECT_TIMEOUT_S if hosts_master else 0.0),
+    )

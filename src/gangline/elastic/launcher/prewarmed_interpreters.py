@@ -1,0 +1,97 @@
+"""Prewarmed interpreters: the node is checked in them, then they become the first workers.
+
+One import of PyTorch serves both. The script must not notice: an interpreter becomes a worker only
+if the first thing that the script does is to import PyTorch.
+"""
+
+import ast
+import signal
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from gangline.elastic.agent.process import bind_to_processors
+from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
+from gangline.elastic.agent.spares.interpreter import SpareInterpreter
+from gangline.elastic.agent.spares.pool import has_memory_for_spares
+from gangline.elastic.agent.workers.environment import spare_environment, worker_arguments
+from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
+
+_TORCH = "torch"
+_HARMLESS_MODULES = sys.stdlib_module_names | {"numpy"}
+"""Modules that set nothing on which an import of PyTorch depends."""
+
+
+def prewarmed_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> CheckInterpreters:
+    """Return the interpreters in which this node is checked first."""
+    size = settings.local_world_size
+    if not _can_become_workers(settings):
+        return idle_interpreters(size)
+    return CheckInterpreters(
+        partial(_start_interpreter, settings, dict(base)), size, may_train=True
+    )
+
+
+async def _start_interpreter(
+    settings: AgentSettings, base: Mapping[str, str], local_rank: int
+) -> SpareInterpreter:
+    near = settings.affinity[local_rank] if settings.affinity else frozenset()
+    return await SpareInterpreter.start(
+        worker_arguments(settings, local_rank),
+        spare_environment(settings, local_rank, base),
+        partial(_prepare_process, near, settings.signals),
+    )
+
+
+def _prepare_process(near: frozenset[int], handled: tuple[signal.Signals, ...]) -> None:
+    """Reset signals as a new program has them. The agent handles these signals later.
+
+    A signal that was ignored when the launcher started would stay ignored in the worker.
+    """
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
+    bind_to_processors(near)
+
+
+def _can_become_workers(settings: AgentSettings) -> bool:
+    command, standby = settings.command, settings.spares
+    if not standby.enabled or not command.is_python or command.arguments[0] != sys.executable:
+        return False
+    if not has_memory_for_spares(settings.local_world_size, standby.reserve_bytes):
+        return False
+    return _TORCH in standby.preload or _imports_torch_first(command)
+
+
+def _imports_torch_first(command: WorkerCommand) -> bool:
+    """Read the script. A module is not searched: that might import its parent packages."""
+    _, _, script, *_ = command.arguments
+    if script == "-m":
+        return False
+    try:
+        return imports_torch_first(Path(script).read_bytes())
+    except OSError:
+        return False
+
+
+def imports_torch_first(source: bytes) -> bool:
+    """Return whether nothing that affects PyTorch comes before its import in a script."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    body = tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
+    for statement in body:
+        match statement:
+            case ast.Import(names=names):
+                imported = [alias.name.partition(".")[0] for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                imported = [module.partition(".")[0]]
+            case _:
+                return False
+        for name in imported:
+            if name == _TORCH:
+                return True
+            if name not in _HARMLESS_MODULES:
+                return False
+    return False

@@ -1,0 +1,228 @@
+"""Settings of the agent from flags. A flag that cannot be honoured is refused with a reason."""
+
+import argparse
+import math
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from gangline.elastic.agent.settings import (
+    DEFAULT_SHUTDOWN_S,
+    AgentSettings,
+    HangSettings,
+    LogSettings,
+    SpareSettings,
+    WorkerCommand,
+)
+from gangline.elastic.launcher.flags import FlagError
+from gangline.elastic.launcher.machine import (
+    NumaError,
+    cpu_count,
+    device_count,
+    processors_near_devices,
+    tightest_worker_limit,
+    xpu_count,
+)
+from gangline.elastic.launcher.rendezvous_config import RendezvousConfig, build_rendezvous_config
+
+_STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
+_UNSUPPORTED = {
+    "logs_specs": "plug-ins for logs belong to torch, which the launcher does not import; "
+    "use --log-dir, --redirects and --tee",
+    "auto_tunning": "there is no tuner; leave it out",
+    "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
+}
+_MIB = 1 << 20
+_MAX_DIGITS = 18
+"""Numbers with more digits are too large in any case."""
+_FLUSH_COMMAND = (sys.executable, "-m", "gangline.elastic.launcher.flush")
+
+
+def build_settings(
+    flags: argparse.Namespace, environment: Mapping[str, str], node_name: str
+) -> tuple[AgentSettings, RendezvousConfig]:
+    """Return the agent's settings, and how the nodes find each other.
+
+    Raises:
+        FlagError: a flag is wrong, contradicts another, or cannot be honoured.
+    """
+    _refuse_unsupported(flags)
+    config = build_rendezvous_config(flags, environment)
+    workers = _workers(flags, environment)
+    settings = AgentSettings(
+        command=_command(flags, environment),
+        local_world_size=workers,
+        role=flags.role,
+        run_id=_run_id(flags, environment, config),
+        max_restarts=_at_least("max_restarts", flags.max_restarts, 0),
+        shutdown_s=_shutdown_s(flags, environment),
+        signals=_signals(flags.signals_to_handle),
+        virtual_local_rank=flags.virtual_local_rank,
+        has_other_nodes=config.is_managed_by_cluster,
+        node_name=node_name,
+        saves_on_failure=flags.save_at_breakpoint,
+        save_command=_FLUSH_COMMAND,
+        affinity=_affinity(flags, workers),
+        logs=_log_settings(flags, environment),
+        spares=SpareSettings(
+            enabled=not flags.no_standby,
+            preload=tuple(flags.preload),
+            reserve_bytes=flags.standby_reserve * _MIB,
+        ),
+        hang=_hang_settings(flags.hang_timeout),
+    )
+    return settings, config
+
+
+def _refuse_unsupported(flags: argparse.Namespace) -> None:
+    for name, reason in _UNSUPPORTED.items():
+        if getattr(flags, name):
+            raise FlagError(f"--{name.replace('_', '-')}: {reason}")
+    if flags.start_method != "spawn":
+        raise FlagError(
+            f"--start-method {flags.start_method}: workers are programs of their own, which are "
+            "neither forked nor served; leave it out"
+        )
+    if flags.event_log_handler not in ("null", "console"):
+        raise FlagError(f"--event-log-handler {flags.event_log_handler}: must be null or console")
+    if flags.module and flags.no_python:
+        raise FlagError("--module and --no-python exclude each other: a module needs Python")
+    if flags.membind_policy == "bind" and not flags.numa_affinity:
+        raise FlagError("--membind-policy bind needs --numa-affinity")
+    if flags.membind_policy == "bind":
+        raise FlagError("--membind-policy bind: start the job under numactl --membind instead")
+
+
+def _at_least(name: str, value: int | None, least: int) -> int | None:
+    if value is not None and value < least:
+        raise FlagError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    return value
+
+
+def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> WorkerCommand:
+    script = flags.training_script
+    if flags.no_python and not flags.run_path:
+        return WorkerCommand((script, *flags.training_script_args), False, Path(script).name)
+    if flags.run_path and not Path(script).is_absolute():
+        raise FlagError(f"--run-path {script}: must be an absolute path")
+    if not flags.module and not Path(script).exists():
+        raise FlagError(f"there is no script {script} in {Path.cwd()}")
+    interpreter = environment.get("PYTHON_EXEC", sys.executable)
+    module = ("-m",) if flags.module and not flags.run_path else ()
+    arguments = (interpreter, "-u", *module, script, *flags.training_script_args)
+    return WorkerCommand(arguments, True, script if module else Path(script).name)
+
+
+def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    text, accelerator = flags.nproc_per_node, flags.accelerator
+    devices = device_count(accelerator, environment)
+    if flags.auto_config and devices and "nproc_per_node" not in flags.given:
+        return devices
+    if re.fullmatch(r"[+-]?\d+", text):
+        return _parse_workers(text, is_python=not flags.no_python)
+    match text:
+        case "cpu":
+            return cpu_count()
+        case "auto":
+            return devices or xpu_count() or cpu_count()
+        case "gpu" | "npu" | "xpu":
+            found = xpu_count() if text == "xpu" else devices
+            if not found:
+                raise FlagError(f"--nproc-per-node {text}: this node has no such device")
+            return found
+    raise FlagError(f"--nproc-per-node {text}: must be a number, auto, cpu, gpu, xpu or npu")
+
+
+def _parse_workers(text: str, *, is_python: bool) -> int:
+    workers = int(text[:_MAX_DIGITS])
+    if workers < 1:
+        raise FlagError(f"--nproc-per-node {text}: must be at least 1")
+    limit = tightest_worker_limit(is_python=is_python)
+    if workers > limit.max_workers:
+        raise FlagError(
+            f"--nproc-per-node {text}: this machine cannot hold more than {limit.max_workers} workers: "
+            f"{limit.reason}"
+        )
+    return workers
+
+
+def _run_id(
+    flags: argparse.Namespace, environment: Mapping[str, str], config: RendezvousConfig
+) -> str:
+    if config.is_managed_by_cluster and (job := environment.get("ELASTIC_JOB_NAME")):
+        return job
+    if config.master_address is None and "rdzv_id" not in flags.given:
+        return str(uuid.uuid4())
+    return str(flags.rdzv_id)
+
+
+def _hang_settings(timeout_s: float | None) -> HangSettings:
+    if timeout_s is not None and not 0 <= timeout_s < math.inf:
+        raise FlagError(f"--hang-timeout {timeout_s:g}: must be seconds, or 0 for never")
+    return HangSettings(timeout_s=timeout_s or None)
+
+
+def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> float:
+    if flags.shutdown_timeout is not None:
+        return float(_at_least("shutdown_timeout", flags.shutdown_timeout, 0) or 0)
+    text = environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    try:
+        return float(text) if text else DEFAULT_SHUTDOWN_S
+    except ValueError:
+        raise FlagError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={text}: must be a number") from None
+
+
+def _signals(text: str) -> tuple[signal.Signals, ...]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in signal.Signals.__members__]
+    if unknown or {"SIGKILL", "SIGSTOP"} & set(names):
+        raise FlagError(f"--signals-to-handle {text}: names a signal that cannot be handled")
+    return tuple(signal.Signals[name] for name in names)
+
+
+def _affinity(flags: argparse.Namespace, workers: int) -> tuple[frozenset[int], ...]:
+    if flags.numa_binding not in (None, "node"):
+        raise FlagError(f"--numa-binding {flags.numa_binding}: only node is offered")
+    if not (flags.numa_binding or flags.numa_affinity):
+        return ()
+    try:
+        return processors_near_devices(workers)
+    except NumaError as error:
+        name = "numa-binding" if flags.numa_binding else "numa-affinity"
+        raise FlagError(f"--{name}: {error}") from error
+
+
+def _log_settings(flags: argparse.Namespace, environment: Mapping[str, str]) -> LogSettings:
+    folder = flags.log_dir or environment.get("DLROVER_LOG_AGENT_DIR")
+    redirects, tee = _streams("redirects", flags.redirects), _streams("tee", flags.tee)
+    return LogSettings(
+        folder=folder,
+        redirects=redirects,
+        tee=tee,
+        shown_ranks=_ranks(flags.local_ranks_filter),
+        prefix=environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        stdout_filters=tuple(flags.duplicate_stdout_filters),
+        stderr_filters=tuple(flags.duplicate_stderr_filters),
+        poll_interval_s=flags.monitor_interval,
+    )
+
+
+def _streams(name: str, text: str) -> int | dict[int, int]:
+    if not _STREAMS.fullmatch(text):
+        raise FlagError(f"--{name} {text}: must be 0, 1, 2, 3 or RANK:N,RANK:N…")
+    if ":" not in text:
+        return int(text)
+    pairs = (part.split(":") for part in text.split(","))
+    return {int(rank): int(streams) for rank, streams in pairs}
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    if not text:
+        return None
+    try:
+        return frozenset(int(part) for part in text.split(","))
+    except ValueError:
+        raise FlagError(f"--local-ranks-filter {text}: must be numbers with commas") from None

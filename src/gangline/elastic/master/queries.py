@@ -1,0 +1,161 @@
+"""Replies to requests that change nothing and never wait.
+
+The Prometheus metrics of the master.
+"""
+
+from dataclasses import dataclass, field
+
+from gangline.elastic.master.state.core import MasterCore
+from gangline.elastic.progress import SaveCounts
+from gangline.elastic.protocol import messages as msg
+
+
+def answer_query(request: msg.Request, core: MasterCore, job: str, now: float) -> msg.Reply:
+    """Answer a request about keys, shards, goodput or the job."""
+    ledger = core.state.ledger
+    match request:
+        case msg.KeyValueGet(keys=keys):
+            return core.read_values(keys)
+        case msg.GoodputRequest():
+            return core.state.persistent.account.goodput(now)
+        case msg.JobStatusRequest(events_after=after):
+            return _status(core, job, after, now)
+        case msg.ShardCheckpointRequest(dataset=name):
+            content = ledger.checkpoint(name)
+            return _unknown(name) if content is None else msg.ShardCheckpointReply(content=content)
+        case msg.DatasetStateRequest(dataset=name):
+            state = ledger.state(name)
+            return _unknown(name) if state is None else msg.DatasetStateReply(state=state)
+        case _:
+            return msg.RequestRefused(
+                reason="BadRequest", message=f"{type(request).__name__} is no query"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class WorldProgress:
+    """Progress of the world, from the last heartbeats of its members."""
+
+    steps_per_s: float = 0.0
+    checkpoint_step: int | None = None
+    """Lowest step that a complete checkpoint of any reporting member holds."""
+    saves: SaveCounts = field(default_factory=SaveCounts)
+    cpus: float = 0.0
+    memory_bytes: int = 0
+
+
+def world_progress(core: MasterCore) -> WorldProgress:
+    members = core.rendezvous.state.members
+    beats = [beat for node, beat in core.heartbeats.items() if node in members]
+    used = [beat.resources for beat in beats if beat.resources is not None]
+    saved = [beat.checkpoint_step for beat in beats if beat.checkpoint_step is not None]
+    return WorldProgress(
+        steps_per_s=min((beat.steps_per_s for beat in beats if beat.steps_per_s), default=0.0),
+        checkpoint_step=min(saved, default=None),
+        saves=SaveCounts.merge_max(beat.saves for beat in beats),
+        cpus=sum(each.cpus for each in used),
+        memory_bytes=sum(each.memory_bytes for each in used),
+    )
+
+
+def state_summary(core: MasterCore, now: float) -> dict[str, str]:
+    """Summarize the job for the ConfigMap, beside the state."""
+    goodput, state = core.state.persistent.account.goodput(now), core.rendezvous.state
+    pace = world_progress(core)
+    parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}
+    return {
+        "goodput": f"{goodput.share:.4f}",
+        "wallSeconds": f"{goodput.wall_s:.1f}",
+        "productiveSeconds": f"{goodput.productive_s:.1f}",
+        "unproductive": ", ".join(f"{name} {seconds} s" for name, seconds in parts.items()),
+        "step": "" if goodput.step is None else str(goodput.step),
+        "stepsPerSecond": f"{pace.steps_per_s:.4g}",
+        "checkpointStep": "" if pace.checkpoint_step is None else str(pace.checkpoint_step),
+        "savesSkipped": str(pace.saves.skipped),
+        "savesOvertaken": str(pace.saves.overtaken),
+        "savesFailed": str(pace.saves.failed),
+        "stepsLost": str(goodput.steps_lost),
+        "restarts": str(goodput.restarts),
+        "failures": str(goodput.failures),
+        "round": str(state.round),
+        "nodes": str(len(state.members)),
+        "waitingNodes": str(len(state.waiting)),
+        "cpus": f"{pace.cpus:.1f}",
+        "memoryBytes": str(pace.memory_bytes),
+        "lastEvent": core.state.persistent.events[-1].reason
+        if core.state.persistent.events
+        else "",
+    }
+
+
+def _status(core: MasterCore, job: str, events_after: int, now: float) -> msg.JobStatusReply:
+    kept, state = core.state.persistent, core.rendezvous.state
+    skipped = max(0, events_after + 1 - kept.first_event)
+    return msg.JobStatusReply(
+        job=job,
+        round=state.round,
+        world=None if state.is_broken else state.world,
+        waiting=tuple(state.waiting),
+        dead=tuple(state.gone),
+        goodput=kept.account.goodput(now),
+        events=tuple(kept.events[skipped:]),
+        events_seen=kept.first_event + len(kept.events) - 1,
+        datasets=tuple(one.name for one in core.state.ledger.states()),
+    )
+
+
+def _unknown(dataset: str) -> msg.RequestRefused:
+    return msg.RequestRefused(reason="UnknownDataset", message=f"there is no data set {dataset}")
+
+
+def metrics_page(core: MasterCore, now: float) -> bytes:
+    """Return the metrics page: numbers only, no content of the job."""
+    # The import is slow; only a master that is scraped needs it.
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
+
+    registry = CollectorRegistry(auto_describe=False)
+    goodput = core.state.persistent.account.goodput(now)
+    state = core.rendezvous.state
+
+    def gauge(name: str, text: str, value: float) -> None:
+        Gauge(f"gangline_master_{name}", text, registry=registry).set(value)
+
+    gauge("goodput_ratio", "Productive share of the job's wall time.", goodput.share)
+    gauge("wall_seconds", "The job's wall time so far.", goodput.wall_s)
+    gauge("productive_seconds", "Time spent in steps that were not lost.", goodput.productive_s)
+    parts = Gauge(
+        "gangline_master_unproductive_seconds",
+        "Time that was not productive, by phase.",
+        ["phase"],
+        registry=registry,
+    )
+    for phase, seconds in goodput.parts_s.items():
+        parts.labels(phase).set(seconds)
+    gauge("step", "The last step reported.", goodput.step or 0)
+    pace = world_progress(core)
+    gauge("steps_per_second", "Speed of the slowest node.", pace.steps_per_s)
+    gauge("checkpoint_step", "The last step of a complete checkpoint.", pace.checkpoint_step or 0)
+    for name, text, number in (
+        ("skipped", "Saves for which no memory was free", pace.saves.skipped),
+        ("overtaken", "Saves that newer ones replaced before their upload", pace.saves.overtaken),
+        ("failed", "Failed writes of a checkpoint to storage", pace.saves.failed),
+    ):
+        gauge(f"checkpoint_saves_{name}", f"{text}, since the workers' last start.", number)
+    gauge("workers_cpus", "Processors that the workers use.", pace.cpus)
+    gauge("workers_memory_bytes", "Memory that the workers use.", pace.memory_bytes)
+    gauge("steps_lost", "Steps that were repeated.", goodput.steps_lost)
+    gauge("restarts", "Worlds formed after the first.", goodput.restarts)
+    gauge("failures", "Failures of workers that agents reported.", goodput.failures)
+    gauge("round", "The round of the last world.", state.round)
+    gauge("members", "Nodes in the world.", len(state.members))
+    gauge("waiting_nodes", "Nodes that wait for a world.", len(state.waiting))
+    gauge("gone_nodes", "Nodes that died or left.", len(state.gone))
+    for name, text in (
+        ("leased", "Leased shards."),
+        ("done_shards", "Shards that are done."),
+        ("done_records", "Records that are done."),
+    ):
+        family = Gauge(f"gangline_master_{name}", text, ["dataset"], registry=registry)
+        for dataset in core.state.ledger.states():
+            family.labels(dataset.name).set(getattr(dataset, name))
+    return generate_latest(registry)

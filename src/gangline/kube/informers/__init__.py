@@ -1,0 +1,4 @@
+"""Local copies of objects, kept current by list and watch.
+
+Order: ``shared_informers``, ``informer``, ``reflector``, ``indexer``. Imports ``kube.client``.
+"""

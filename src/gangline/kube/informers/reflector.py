@@ -1,0 +1,179 @@
+"""Reflector: keeps an indexer current by list and watch, for one namespace or all.
+
+1. List all objects in pages.
+2. Watch from the revision of the list on.
+3. When the watch ends, resume it at the last revision. If the server no longer has that revision
+   (410), list again and apply the difference.
+
+While the server is unreachable the indexer keeps its content; reconnects are delayed exponentially,
+with jitter.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gangline.api.meta.objects import Object
+from gangline.api.meta.resource import Resource
+from gangline.kube import metrics
+from gangline.kube.client.client import ApiClient, MalformedObject, WatchEvent
+from gangline.kube.errors import ApiError, ConfigError, Gone
+from gangline.kube.informers.indexer import Indexer, ObjectKey, object_key
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+BACKOFF_S = (0.5, 30.0)
+"""The first and the longest delay before a reconnect."""
+SHORT_WATCH_S = 1.0
+"""A watch that ends sooner than this without an event counts as a failure: see ``_watch``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectorOptions(Generic[T]):
+    """Which objects are watched, and how they are stored."""
+
+    resource: Resource[T]
+    labels: str = ""
+    fields: str = ""
+    transform: Callable[[T], T] | None = None
+    page_size: int = 500
+
+    def transformed(self, item: T) -> T:
+        """Return the form of an object that is stored."""
+        return self.transform(item) if self.transform else item
+
+
+class Reflector(Generic[T]):
+    """Watches one namespace, or all. Start ``run`` in a task."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        options: ReflectorOptions[T],
+        namespace: str | None,
+        indexer: Indexer[T],
+        on_malformed: Callable[[MalformedObject], None],
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._namespace = namespace
+        self._indexer = indexer
+        self._on_malformed = on_malformed
+        self._has_progressed = False
+        self._failures = 0
+        self.has_synced = asyncio.Event()
+        """Set after the first complete list."""
+        self.resource_version = ""
+        """The revision of the store; empty if a list is necessary."""
+        self.problem: ApiError | ConfigError | None = None
+        """The last error, while the store is not current; else None."""
+
+    async def run(self) -> None:
+        """Keep the store current until cancelled."""
+        while True:
+            try:
+                if not self.resource_version:
+                    await self._list()
+                await self._watch()
+                self._count_restart("ended")
+            except Gone as error:
+                self._count_restart("expired")
+                log.info("revision expired: listing again", extra=self._fields_for_log())
+                self.resource_version = ""
+                if not self._has_progressed:
+                    # Expired immediately after the list: listing again at once would not help.
+                    await self._back_off(error)
+            except (ApiError, ConfigError) as error:
+                self._count_restart("failed")
+                await self._back_off(error)
+
+    async def _list(self) -> None:
+        selection = self._options
+        listing = await self._client.list(
+            selection.resource,
+            self._namespace,
+            labels=selection.labels,
+            fields=selection.fields,
+            limit=selection.page_size,
+        )
+        for malformed in listing.malformed:
+            self._report_malformed(malformed)
+        items = [selection.transformed(item) for item in listing.items]
+        self._indexer.replace(items, self._namespace)
+        self.resource_version = listing.resource_version
+        self._clear_problem()
+        self._has_progressed = False
+        self.has_synced.set()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        began, events = loop.time(), 0
+        watch = self._client.watch(
+            self._options.resource,
+            self._namespace,
+            labels=self._options.labels,
+            fields=self._options.fields,
+            resource_version=self.resource_version,
+        )
+        async with aclosing(watch) as stream:
+            async for event in stream:
+                events += 1
+                self._handle(event)
+                self._clear_problem()
+                self._failures = 0
+        if not events and loop.time() - began < SHORT_WATCH_S:
+            # If a server ends watches immediately, reconnecting immediately would only load it.
+            return await self._back_off(None)
+        self._clear_problem()
+        self._failures = 0
+
+    def _handle(self, event: WatchEvent[T]) -> None:
+        self._has_progressed = True
+        if event.resource_version:
+            self.resource_version = event.resource_version
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self._indexer.put(self._options.transformed(event.object))
+            case "DELETED":
+                self._indexer.remove(object_key(event.object))
+            case "MALFORMED" if event.malformed is not None:
+                self._report_malformed(event.malformed)
+
+    def _report_malformed(self, malformed: MalformedObject) -> None:
+        metadata = malformed.metadata
+        self._indexer.remove(ObjectKey(metadata.namespace, metadata.name))
+        fields = {**self._fields_for_log(), "object": f"{metadata.namespace}/{metadata.name}"}
+        log.warning("object does not fit its type", extra={**fields, "error": malformed.error})
+        self._on_malformed(malformed)
+
+    def _clear_problem(self) -> None:
+        if self.problem is not None:
+            log.info("watch recovered", extra=self._fields_for_log())
+        self.problem = None
+
+    async def _back_off(self, error: ApiError | ConfigError | None) -> None:
+        """Sleep, with exponential backoff and jitter."""
+        self._failures += 1
+        first, longest = BACKOFF_S
+        wait = min(longest, first * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.0)
+        if error is not None:
+            self.problem = error
+            level = logging.WARNING if self._failures == 3 else logging.DEBUG
+            log.log(level, "list or watch failed: %s", error, extra=self._fields_for_log())
+            wait = max(wait, getattr(error, "retry_after_s", None) or 0.0)
+        await asyncio.sleep(wait)
+
+    def _count_restart(self, cause: str) -> None:
+        metrics.WATCH_RESTARTS.labels(self._options.resource.kind, cause).inc()
+
+    def _fields_for_log(self) -> dict[str, str]:
+        return {
+            "kind": self._options.resource.kind,
+            "watched_namespace": self._namespace or "all",
+        }

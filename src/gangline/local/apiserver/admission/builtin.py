@@ -1,0 +1,247 @@
+"""Built-in admission: rules that depend on other objects than the written one.
+
+A namespace must exist and must not be terminating. A pod gets the priority of its class, a service
+gets a cluster IP and node ports, a claim gets the default storage class, and a
+CustomResourceDefinition gets its names and conditions.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.core.errors import (
+    StatusError,
+    forbidden,
+    invalid,
+    not_found,
+    status_error,
+)
+from gangline.local.apiserver.core.metadata import format_timestamp
+from gangline.local.apiserver.core.negotiation import read_json
+from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
+from gangline.local.apiserver.crds.definitions import complete_definition
+from gangline.local.apiserver.crds.validation import crd_causes
+from gangline.local.apiserver.machinery.defaults.builtin import apply_priority, initial_status
+from gangline.local.apiserver.storage.store import ObjectStore
+
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
+NODE_PORTS = range(30000, 32768)
+PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
+
+
+class BuiltinAdmission:
+    """The built-in admission rules over the objects of a store."""
+
+    def __init__(self, store: ObjectStore, registry: Registry, service_cidr: str) -> None:
+        self._store = store
+        self._registry = registry
+        self._services = ipaddress.ip_network(service_cidr)
+        self._next_address = 0
+
+    def check_namespace(self, kind: ServedKind, name: str, namespace: str) -> None:
+        """Refuse a new object in a namespace that does not exist or is terminating.
+
+        Raises:
+            StatusError: 404 or 403.
+        """
+        record = self._store.cache("namespaces.").latest(namespace)
+        if record is None:
+            raise not_found("namespaces", "", namespace)
+        if record.fields.get("status.phase") == "Terminating":
+            raise _terminating(kind, name, namespace)
+
+    def admit_creation(self, kind: ServedKind, obj: Json) -> None:
+        """Complete a new object in place, after its defaults are set and before it is validated.
+
+        Raises:
+            StatusError: a rule forbids the object.
+        """
+        if kind.custom:
+            if kind.resets_status:
+                obj.pop("status", None)
+            return
+        if kind.plural == "customresourcedefinitions":
+            obj.pop("status", None)
+            check_crd(obj)
+            complete_definition(self._registry, obj, obj["metadata"]["creationTimestamp"])
+            return
+        if not kind.group and kind.kind == "Pod":
+            self._check_service_account(obj)
+            self._assign_priority(obj)
+        elif not kind.group and kind.kind == "Service":
+            self._allocate_cluster_ip(obj)
+            self._allocate_node_ports(obj)
+        elif not kind.group and kind.kind == "PersistentVolumeClaim":
+            self._assign_storage_class(obj)
+        if kind.resets_status:
+            status = initial_status(kind.group, kind.kind, obj)
+            if status is None:
+                obj.pop("status", None)
+            else:
+                obj["status"] = status
+
+    def admit_update(self, kind: ServedKind, old: Json, new: Json) -> None:
+        """Complete an update in place: a service keeps its cluster IP and may get node ports."""
+        if kind.plural == "customresourcedefinitions":
+            check_crd(new)
+            complete_definition(self._registry, new, format_timestamp(datetime.now(UTC)))
+        if kind.group or kind.kind != "Service":
+            return
+        spec, former = new.get("spec", {}), old.get("spec", {})
+        if spec.get("type") != "ExternalName" and former.get("clusterIP"):
+            spec.setdefault("clusterIP", former["clusterIP"])
+            spec.setdefault("clusterIPs", [spec["clusterIP"]])
+        self._allocate_cluster_ip(new)
+        self._allocate_node_ports(new)
+
+    def admit_deletion(self, kind: ServedKind, name: str) -> None:
+        """Refuse the deletion of objects that the cluster requires.
+
+        Raises:
+            StatusError: 403.
+        """
+        if not kind.group and kind.kind == "Namespace" and name in PROTECTED_NAMESPACES:
+            message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+            raise forbidden(message, "namespaces", "", name)
+
+    def _check_service_account(self, pod: Json) -> None:
+        """Refuse a pod whose service account does not exist; ``default`` is created soon after."""
+        spec, meta = pod.get("spec"), pod["metadata"]
+        account = spec.get("serviceAccountName") if isinstance(spec, dict) else None
+        if not isinstance(account, str) or account == "default":
+            return
+        if self._store.cache("serviceaccounts.").latest(f"{meta['namespace']}/{account}") is None:
+            raise forbidden(
+                f'pods "{meta["name"]}" is forbidden: error looking up service account '
+                f'{meta["namespace"]}/{account}: serviceaccount "{account}" not found',
+                "pods", "", meta["name"],
+            )  # fmt: skip
+
+    def _assign_priority(self, pod: Json) -> None:
+        cache = self._store.cache("priorityclasses.scheduling.k8s.io")
+        known = {key: read_json(record.body) for key, record in cache.records.items()}
+        default = next((c for c in known.values() if c.get("globalDefault")), None)
+        spec = pod.get("spec")
+        if not isinstance(spec, dict):
+            return
+        if not apply_priority(pod, known, default):
+            name = pod["metadata"]["name"]
+            class_name = spec.get("priorityClassName")
+            raise forbidden(
+                f'pods "{name}" is forbidden: no PriorityClass with name {class_name} was found',
+                "pods", "", name,
+            )  # fmt: skip
+
+    def _assign_storage_class(self, claim: Json) -> None:
+        """Set the default storage class of a claim that names none."""
+        spec = claim.get("spec")
+        if not isinstance(spec, dict) or spec.get("storageClassName") is not None:
+            return
+        records = self._store.cache("storageclasses.storage.k8s.io").records
+        classes = [read_json(record.body)["metadata"] for record in records.values()]
+        defaults = [
+            m
+            for m in classes
+            if (m.get("annotations") or {}).get(DEFAULT_CLASS_ANNOTATION) == "true"
+        ]
+        if defaults:
+            # API rule: the newest default class applies; equal times are ordered by name.
+            defaults.sort(key=lambda meta: str(meta["name"]))
+            newest = max(defaults, key=lambda meta: str(meta["creationTimestamp"]))
+            spec["storageClassName"] = newest["name"]
+
+    def _allocate_cluster_ip(self, service: Json) -> None:
+        spec = service.get("spec")
+        if not isinstance(spec, dict) or spec.get("type") == "ExternalName":
+            return
+        given = spec.get("clusterIP") or ""
+        if given != "None":
+            taken = dict(self._allocated_addresses())
+            owner = taken.get(given, "")
+            mine = f"{service['metadata'].get('namespace')}/{service['metadata'].get('name')}"
+            if given and owner in ("", mine):
+                self._check_in_range(service, given)
+            elif given:
+                self._refuse_address(service, given, "provided IP is already allocated")
+            else:
+                given = self._free_address(taken)
+        spec["clusterIP"] = given
+        spec["clusterIPs"] = [given]
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+
+    def _check_in_range(self, service: Json, address: str) -> None:
+        try:
+            inside = ipaddress.ip_address(address) in self._services
+        except ValueError:
+            return  # validation reports it in more detail
+        if not inside:
+            detail = f"the provided IP is not in the valid range, which is {self._services}"
+            self._refuse_address(service, address, detail)
+
+    def _refuse_address(self, service: Json, address: str, why: str) -> None:
+        message = f'Invalid value: "{address}": failed to allocate IP {address}: {why}'
+        cause = StatusCause("FieldValueInvalid", message, "spec.clusterIPs")
+        raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
+
+    def _allocated_addresses(self) -> Iterator[tuple[str, str]]:
+        cache = self._store.cache("services.")
+        for key in {*cache.records, *cache.staged}:
+            record = cache.latest(key)
+            if record is not None:
+                yield record.fields.get("spec.clusterIP", ""), key
+
+    def _free_address(self, taken: dict[str, str]) -> str:
+        usable = self._services.num_addresses - 3
+        for _ in range(usable):
+            # The first address belongs to the API server. Others are allocated in turn, so that a
+            # removed service's address is not reused immediately.
+            self._next_address = self._next_address % usable + 1
+            address = str(self._services[self._next_address + 1])
+            if address not in taken:
+                return address
+        raise status_error(500, "InternalError", f"no free address in {self._services}")
+
+    def _allocate_node_ports(self, service: Json) -> None:
+        spec = service.get("spec")
+        if not isinstance(spec, dict) or spec.get("type") not in ("NodePort", "LoadBalancer"):
+            return
+        taken = self._allocated_ports()
+        for port in spec.get("ports") or []:
+            if isinstance(port, dict) and not port.get("nodePort"):
+                port["nodePort"] = next(n for n in NODE_PORTS if n not in taken)
+                taken.add(port["nodePort"])
+
+    def _allocated_ports(self) -> set[Any]:
+        cache = self._store.cache("services.")
+        services = (cache.latest(key) for key in {*cache.records, *cache.staged})
+        kinds = ("NodePort", "LoadBalancer")
+        found = [s for s in services if s is not None and s.fields.get("spec.type") in kinds]
+        return {
+            port.get("nodePort")
+            for record in found
+            for port in read_json(record.body)["spec"].get("ports", [])
+        }
+
+
+def check_crd(definition: Json) -> None:
+    """Refuse an invalid CustomResourceDefinition.
+
+    Raises:
+        StatusError: 422 with all errors.
+    """
+    causes = crd_causes(definition)
+    if causes:
+        name = str(definition["metadata"].get("name", ""))
+        raise invalid("apiextensions.k8s.io", "CustomResourceDefinition", name, causes)
+
+
+def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
+    shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    message = (
+        f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '
+        "because it is being terminated"
+    )
+    return forbidden(message, kind.plural, kind.group, name)

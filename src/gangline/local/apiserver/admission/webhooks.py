@@ -1,0 +1,313 @@
+"""Admission webhooks: which are called for a write, in which order, and with what result.
+
+``WebhookAdmission`` keeps the configured webhooks consistent with the store. For a write that no webhook
+matches it returns no ``WebhookReview``, at the cost of one dictionary lookup. A review calls mutating
+webhooks in turn and validating ones concurrently. A writer locks nothing during these calls;
+afterwards it checks that the state on which it is based is still current.
+
+Objects are passed in their stored form. Each webhook gets the version that its rule names.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from gangline.api.cluster.admission import GROUP, AdmissionResponse
+from gangline.local.apiserver.admission.webhook_client import WebhookCallError, WebhookClient
+from gangline.local.apiserver.admission.webhook_match import (
+    CONFIGURATION_TYPES,
+    MUTATING,
+    VALIDATING,
+    CompiledWebhook,
+    MatchedWebhook,
+    WriteAttributes,
+    compile_webhooks,
+    match_webhooks,
+    object_labels,
+    object_selector_matches,
+)
+from gangline.local.apiserver.admission.webhook_review import (
+    InvalidAdmissionResponse,
+    ReviewInput,
+    decode_response,
+    denial_error,
+    encode_review,
+    is_namespace,
+    patch_operations,
+    request_namespace,
+    request_options,
+)
+from gangline.local.apiserver.core import conversion, prepare
+from gangline.local.apiserver.core.errors import internal, not_found, timed_out
+from gangline.local.apiserver.core.registry import Json, Registry, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_equal, json_patch
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import DELETED, CacheEvent, ObjectRevision
+
+log = logging.getLogger(__name__)
+
+CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
+TOTAL_TIMEOUT_S = 34.0
+"""Total time limit in seconds for all webhooks of one write, as in Kubernetes."""
+DEADLINE_MESSAGE = "request did not complete within requested timeout - context deadline exceeded"
+
+ReviewedKind = tuple[str, str, str]
+
+
+class WebhookAdmission:
+    """The configured webhooks."""
+
+    def __init__(self, store: ObjectStore, registry: Registry, link: WebhookClient) -> None:
+        self._store = store
+        self._registry = registry
+        self._link = link
+        self._configured: dict[str, dict[str, list[CompiledWebhook]]] = {
+            name: {} for name in CONFIGURATION_TYPES
+        }
+        self._matched: dict[tuple[str, ...], tuple[list[MatchedWebhook], list[MatchedWebhook]]] = {}
+        self._generation = -1
+        self._has_webhooks = False
+
+    def load(self) -> None:
+        """Load the stored configurations and follow their changes."""
+        for plural in CONFIGURATION_TYPES:
+            cache = self._store.cache(f"{plural}.{GROUP}")
+            for record in cache.records.values():
+                self._configured[plural][record.key] = _compile_or_skip(plural, record)
+        self._has_webhooks = any(self._configured.values())
+        self._store.add_listener(
+            f"{MUTATING}.{GROUP}", lambda event: self._on_change(MUTATING, event)
+        )
+        self._store.add_listener(
+            f"{VALIDATING}.{GROUP}", lambda event: self._on_change(VALIDATING, event)
+        )
+
+    def _on_change(self, plural: str, event: CacheEvent) -> None:
+        configured, record = self._configured[plural], event.record
+        if event.type == DELETED:
+            configured.pop(record.key, None)
+        else:
+            configured[record.key] = _compile_or_skip(plural, record)
+        self._has_webhooks = any(self._configured.values())
+        self._matched.clear()
+
+    def review(
+        self,
+        request: ApiRequest,
+        operation: str,
+        *,
+        options: Json | None = None,
+        dry_run: bool = False,
+        shown: ReviewedKind | None = None,
+    ) -> "WebhookReview | None":
+        """Return the review of a write, or None if no webhook matches it.
+
+        Args:
+            request: the request.
+            operation: CREATE, UPDATE or DELETE.
+            options: operation options that are not in the query.
+            dry_run: True if nothing is stored although the query does not request a dry run.
+            shown: group, version and kind of the reviewed object if not of the request's kind.
+        """
+        if not self._has_webhooks:
+            return None
+        mutating, validating = self._match(
+            WriteAttributes(operation, request.kind, request.subresource)
+        )
+        if not mutating and not validating:
+            return None
+        dry = dry_run or request.dry_run
+        question = ReviewInput(
+            request, operation, request_options(request, operation, options), shown, dry
+        )
+        return WebhookReview(self._store, self._link, question, mutating, validating)
+
+    def _match(self, subject: WriteAttributes) -> tuple[list[MatchedWebhook], list[MatchedWebhook]]:
+        if self._generation != self._registry.generation:
+            self._matched.clear()
+            self._generation = self._registry.generation
+        kind = subject.kind
+        key = (subject.operation, kind.group, kind.version, kind.plural, subject.subresource)
+        found = self._matched.get(key)
+        if found is None:
+            others = (k for k in self._registry if k.storage_name == kind.storage_name)
+            forms = [kind, *(k for k in others if k is not kind)]
+            found = (
+                match_webhooks(self._hooks(MUTATING), subject, forms),
+                match_webhooks(self._hooks(VALIDATING), subject, forms),
+            )
+            self._matched[key] = found
+        return found
+
+    def _hooks(self, plural: str) -> list[CompiledWebhook]:
+        configured = self._configured[plural]
+        return [hook for name in sorted(configured) for hook in configured[name]]
+
+
+def _compile_or_skip(plural: str, record: ObjectRevision) -> list[CompiledWebhook]:
+    try:
+        return compile_webhooks(plural, record.body)
+    except msgspec.ValidationError as error:
+        # Refusing every write, or the start, would also prevent the repair.
+        log.error(
+            "invalid webhook configuration ignored",
+            extra={"configuration": record.key, "why": str(error)},
+        )
+        return []
+
+
+class WebhookReview:
+    """The webhook calls for one write."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        link: WebhookClient,
+        question: ReviewInput,
+        mutating: list[MatchedWebhook],
+        validating: list[MatchedWebhook],
+    ) -> None:
+        self._store = store
+        self._link = link
+        self._input = question
+        self._mutating = mutating
+        self._validating = validating
+        self._deadline = asyncio.get_running_loop().time() + TOTAL_TIMEOUT_S
+
+    async def admit(self, old: Json | None, new: Json) -> Json:
+        """Call all webhooks without a step between; return ``new`` as they changed it.
+
+        Raises:
+            StatusError: as ``mutate`` and ``validate``.
+        """
+        changed = await self.mutate(old, new) or new
+        await self.validate(old, changed)
+        return changed
+
+    async def mutate(self, old: Json | None, new: Json | None) -> Json | None:
+        """Call the mutating webhooks in turn; return ``new`` as they changed it.
+
+        Webhooks with ``reinvocationPolicy: IfNeeded`` are called again, once, after later changes.
+
+        Raises:
+            StatusError: a webhook denies the write, fails, or returns an invalid response.
+        """
+        asked: set[CompiledWebhook] = set()
+        due: set[CompiledWebhook] = set()
+        for is_second in (False, True):
+            for matched in self._mutating:
+                hook = matched.hook
+                if (is_second and hook not in due) or not self._selectors_match(hook, old, new):
+                    continue
+                changed = await self._call_mutating(matched, old, new)
+                if changed is not None:
+                    new = changed
+                    due |= asked
+                    asked.clear()
+                if hook.is_reinvoked:
+                    asked.add(hook)
+            if not due:
+                break
+        return new
+
+    async def validate(self, old: Json | None, new: Json | None) -> None:
+        """Call the validating webhooks concurrently.
+
+        Raises:
+            StatusError: a webhook denies the write, or fails.
+        """
+        meant = [each for each in self._validating if self._selectors_match(each.hook, old, new)]
+        answers = [self._call_webhook(each, old, new) for each in meant]
+        for outcome in await asyncio.gather(*answers, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _selectors_match(self, hook: CompiledWebhook, old: Json | None, new: Json | None) -> bool:
+        return self._namespace_selector_matches(hook, new) and object_selector_matches(
+            hook, old, new
+        )
+
+    def _namespace_selector_matches(self, hook: CompiledWebhook, new: Json | None) -> bool:
+        if not hook.namespaces.requirements:
+            return not hook.namespaces.matches_nothing
+        request = self._input.request
+        if is_namespace(request.kind) and not request.subresource and new is not None:
+            return hook.namespaces.matches(object_labels(new))
+        name = request_namespace(request, new)
+        if not name:
+            return True
+        record = self._store.cache("namespaces.").latest(name)
+        if record is None:
+            raise not_found("namespaces", "", name)
+        return hook.namespaces.matches(record.labels)
+
+    async def _call_mutating(
+        self, matched: MatchedWebhook, old: Json | None, new: Json | None
+    ) -> Json | None:
+        """Return the object as a webhook changed it, or None if it did not."""
+        response = await self._call_webhook(matched, old, new)
+        hook = matched.hook
+        if response is None:
+            return None
+        try:
+            operations = patch_operations(response)
+            if not operations:
+                return None
+            if new is None:
+                raise internal(
+                    f'admission webhook "{hook.name}" attempted to modify the object, which is '
+                    "not supported for this operation"
+                )
+            before = self._in_version(matched.kind, new)
+            after = json_patch(before, operations)
+        except (InvalidAdmissionResponse, PatchError) as error:
+            raise internal(f'admission webhook "{hook.name}": {error}') from None
+        if json_equal(before, after):
+            return None
+        return self._normalize_patched(matched.kind, after)
+
+    def _normalize_patched(self, form: ServedKind, obj: Json) -> Json:
+        """Normalize a patched object: stored form, no unknown fields, all defaults."""
+        if self._input.reviewed_kind is not None:
+            return obj
+        form.schema.prune(obj)
+        obj = conversion.to_stored(form, obj)
+        with prepare.report_type_errors(form, obj):
+            prepare.apply_defaults(form, obj)
+        return obj
+
+    def _in_version(self, form: ServedKind, obj: Json) -> Json:
+        return obj if self._input.reviewed_kind is not None else conversion.from_stored(form, obj)
+
+    async def _call_webhook(
+        self, matched: MatchedWebhook, old: Json | None, new: Json | None
+    ) -> AdmissionResponse | None:
+        """Return a webhook's response, or None if it failed and its failure policy is Ignore."""
+        hook, form = matched
+        loop, request = asyncio.get_running_loop(), self._input.request
+        left = self._deadline - loop.time()
+        if left <= 0:
+            raise timed_out(f"Timeout: {DEADLINE_MESSAGE}")
+        before = None if old is None else self._in_version(form, old)
+        after = None if new is None else self._in_version(form, new)
+        uid, body = encode_review(hook, self._input, form, before, after)
+        try:
+            try:
+                answer = await self._link.call(hook, body, min(hook.spec.timeout_seconds, left))
+            except WebhookCallError as error:
+                raise InvalidAdmissionResponse(f"failed to call webhook: {error}") from error
+            response = decode_response(hook, uid, answer)
+        except InvalidAdmissionResponse as error:
+            if loop.time() >= self._deadline:
+                raise timed_out(f"Timeout: {DEADLINE_MESSAGE}") from None
+            failed = f'failed calling webhook "{hook.name}": {error}'
+            if hook.spec.failure_policy != "Ignore":
+                raise internal(failed) from None
+            log.warning("webhook ignored", extra={"webhook": hook.name, "why": failed})
+            return None
+        request.warnings += response.warnings or []
+        if not response.allowed:
+            raise denial_error(hook, response.status)
+        return response

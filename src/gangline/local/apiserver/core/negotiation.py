@@ -1,0 +1,222 @@
+"""Request bodies in the protobuf encoding of Kubernetes, which kubectl 1.32 and newer send.
+
+Responses never use it: all clients that send protobuf also accept JSON.
+
+Content negotiation: the format of the response, and decoding of request bodies.
+"""
+
+import json
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from gangline.api.yaml_text import InvalidYamlError, check_yaml_size
+from gangline.local.apiserver.core.errors import bad_request, not_acceptable, unsupported_media
+from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.machinery.protobuf import (
+    MEDIA,
+    ProtobufError,
+    UnknownProtobufKind,
+    decode_protobuf,
+)
+
+__all__ = ["MEDIA", "read_protobuf"]
+
+
+def read_protobuf(body: bytes, accepted: tuple[str, ...]) -> Json:
+    """Decode a protobuf body.
+
+    Raises:
+        StatusError: 415 for unknown kinds, 400 for bytes that are not a message.
+    """
+    try:
+        return decode_protobuf(body)
+    except UnknownProtobufKind:
+        raise unsupported_media(MEDIA, accepted) from None
+    except ProtobufError as error:
+        raise bad_request(f"the body of the request is not valid protobuf: {error}") from None
+
+
+JSON, YAML = "application/json", "application/yaml"
+WRITABLE_TYPES = (JSON, YAML)
+READABLE_TYPES = (JSON, YAML)
+
+encode_json = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class ResponseFormat(NamedTuple):
+    """The format of a response."""
+
+    media: str = JSON
+    as_kind: str = ""
+    """``Table``, ``PartialObjectMetadata`` or similar; empty for the object itself."""
+    group: str = ""
+    version: str = ""
+
+
+@lru_cache(maxsize=512)
+def parse_accept(accept: str) -> tuple[ResponseFormat, ...]:
+    """Return the formats of an ``Accept`` header that the server can write, best first."""
+    found: list[tuple[float, int, ResponseFormat]] = []
+    for position, clause in enumerate(accept.split(",")):
+        media, *options = (part.strip() for part in clause.split(";"))
+        values = dict(option.split("=", 1) for option in options if "=" in option)
+        if media in ("", "*/*", "application/*"):
+            media = JSON
+        elif media in ("text/yaml", "application/x-yaml"):
+            media = YAML
+        if media in WRITABLE_TYPES:
+            form = ResponseFormat(
+                media, values.get("as", ""), values.get("g", ""), values.get("v", "")
+            )
+            found.append((-_quality(values.get("q", "1")), position, form))
+    return tuple(form for _, _, form in sorted(found))
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def choose_format(accept: str, kinds: tuple[str, ...] = ()) -> ResponseFormat:
+    """Return the client's preferred format among the object itself and ``kinds``.
+
+    Raises:
+        StatusError: 406, the client accepts no format that the server can write.
+    """
+    for form in parse_accept(accept or JSON):
+        if not form.as_kind or form.as_kind in kinds:
+            return form
+    raise not_acceptable(WRITABLE_TYPES)
+
+
+def read_body(body: bytes, content_type: str) -> Any:
+    """Decode a JSON, YAML or protobuf body.
+
+    Raises:
+        StatusError: 400 for an invalid body, 415 for an unsupported media type.
+    """
+    media = content_type.split(";", maxsplit=1)[0].strip().lower()
+    if media in ("", "*/*") or media.endswith("json"):
+        return read_json(body)
+    if media.endswith("yaml"):
+        return read_yaml(body)
+    if media == MEDIA:
+        return read_protobuf(body, READABLE_TYPES)
+    raise unsupported_media(content_type, READABLE_TYPES)
+
+
+def read_json(body: bytes) -> Any:
+    """Decode JSON. Invalid JSON raises a StatusError (400)."""
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"the body of the request is not valid JSON: {error}") from None
+
+
+def read_yaml(body: bytes) -> Any:
+    """Decode YAML with the types of JSON. Dates stay text."""
+    try:
+        check_yaml_size(body)  # aliases may expand beyond the available memory
+        loaded = yaml.load(body, Loader=_JsonLikeLoader)
+    except (InvalidYamlError, yaml.YAMLError, RecursionError, ValueError) as error:
+        raise bad_request(f"the body of the request is not valid YAML: {error}") from None
+    return _as_json(loaded)
+
+
+def _as_json(value: Any) -> Any:
+    """Convert YAML values to JSON: keys become text, values that JSON lacks are refused."""
+    if isinstance(value, dict):
+        return {_key(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise bad_request(f"the YAML in the body has a value that JSON does not support: {value!r}")
+
+
+def _key(key: object) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, (str, int, float)):
+        return str(key)
+    raise bad_request(f"the YAML in the body has a key that is not a string: {key!r}")
+
+
+class _JsonLikeLoader(yaml.CSafeLoader):
+    """Loads YAML without dates: date-like scalars are text, as in Kubernetes."""
+
+
+_JsonLikeLoader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def expect_object(value: object, what: str) -> Json:
+    """Return an object within a body; None counts as an empty one.
+
+    Raises:
+        StatusError: 400, the value has another type.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request(f"{what} must be an object, not {type(value).__name__}")
+    return value
+
+
+def expect_string(value: object, what: str) -> str:
+    """Return a string within a body; None counts as an empty one.
+
+    Raises:
+        StatusError: 400, the value has another type.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise bad_request(f"{what} must be a string, not {type(value).__name__}")
+    return value
+
+
+def expect_strings(value: object, what: str) -> list[str]:
+    """Return a list of strings within a body; None counts as an empty one.
+
+    Raises:
+        StatusError: 400, the value has another type.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise bad_request(f"{what} must be a list of strings")
+    return value
+
+
+def find_duplicate_fields(body: bytes) -> list[str]:
+    """Return the names of fields that occur twice in one object of a JSON body."""
+    found: list[str] = []
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.append(name)
+            seen.add(name)
+
+    try:
+        json.loads(body, object_pairs_hook=check)
+    except (ValueError, RecursionError):
+        return []
+    return found
+
+
+def write_yaml(obj: Any) -> bytes:
+    return yaml.dump(obj, Dumper=yaml.CSafeDumper, sort_keys=False).encode()

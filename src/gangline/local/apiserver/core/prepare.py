@@ -1,0 +1,225 @@
+"""Steps between a request body and a stored object, each as a small function.
+
+Identity (type, namespace, name), unknown fields, defaults, validation, size, managed fields.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
+from gangline.local.apiserver.core.metadata import generate_name
+from gangline.local.apiserver.core.negotiation import encode_json, find_duplicate_fields
+from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.machinery.apply.managed_fields import (
+    manager_name,
+    should_track,
+    track_update,
+)
+from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_defaults
+from gangline.local.apiserver.machinery.validation.builtin import validate_create, validate_update
+
+MAX_OBJECT_BYTES = 1536 * 1024
+"""Maximum size of an encoded object in bytes, equal to the limit of etcd."""
+SIZE_CHECK_FROM_BYTES = MAX_OBJECT_BYTES // 4
+VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
+MAX_WARNINGS = 20
+OMITTED_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
+"""Empty and absent mean the same for these fields. Only absent is stored, so that tools that
+compare objects see no difference.
+"""
+
+
+def check_identity(request: ApiRequest, obj: Any) -> Json:
+    """Check kind, name and namespace of a body and return its metadata.
+
+    Raises:
+        StatusError: 400, the body is not an object of the requested kind, name and namespace.
+    """
+    kind = request.kind
+    if not isinstance(obj, dict):
+        raise bad_request(f"the body of the request must be a {kind.kind} object")
+    given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
+    if given != (kind.api_version, kind.kind):
+        raise bad_request(
+            f"{given[1]} in version {given[0]!r} cannot be handled as a {kind.kind} "
+            f"in version {kind.api_version!r}"
+        )
+    obj["apiVersion"], obj["kind"] = given
+    meta = obj.setdefault("metadata", {})
+    if not isinstance(meta, dict):
+        raise bad_request("metadata must be an object")
+    for name in OMITTED_WHEN_EMPTY:
+        if meta.get(name, name) in ({}, [], None):
+            del meta[name]
+    _check_namespace(request, meta)
+    if request.verb != "create" and meta.setdefault("name", request.name) != request.name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL "
+            f"({request.name})"
+        )
+    return meta
+
+
+def _check_namespace(request: ApiRequest, meta: Json) -> None:
+    if not request.kind.namespaced:
+        meta.pop("namespace", None)
+    elif meta.get("namespace") in (None, "", request.namespace):
+        meta["namespace"] = request.namespace
+    else:
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+def assign_name(request: ApiRequest, meta: Json) -> None:
+    """Set the name of a new object in ``meta`` and in ``request``.
+
+    Raises:
+        StatusError: 400 or 422, the object has no name.
+    """
+    if meta.get("resourceVersion"):
+        raise bad_request("resourceVersion should not be set on objects to be created")
+    name, prefix = meta.get("name"), meta.get("generateName")
+    if not name and isinstance(prefix, str) and prefix:
+        name = meta["name"] = generate_name(prefix)
+    if not name or not isinstance(name, str):
+        cause = StatusCause(
+            "FieldValueRequired", "Required value: name or generateName is required",
+            "metadata.name",
+        )  # fmt: skip
+        raise invalid(request.kind.group, request.kind.kind, "", [cause])
+    request.name = name
+
+
+def prune_unknown_fields(request: ApiRequest, obj: Json) -> None:
+    """Remove unknown fields in place; warn or refuse as the client requested.
+
+    Raises:
+        StatusError: 400, unknown or duplicate fields with strict field validation.
+    """
+    mode = request.params.get("fieldValidation", "")
+    if mode not in VALIDATION_MODES:
+        raise bad_request(f"fieldValidation: Unsupported value: {mode!r}: Ignore, Warn or Strict")
+    unknown = request.kind.schema.prune(obj)
+    if mode == "Ignore":
+        return
+    found = [f'unknown field "{path}"' for path in unknown]
+    if mode == "Strict" and request.content_type.startswith("application/json"):
+        found += [f'duplicate field "{name}"' for name in find_duplicate_fields(request.body)]
+    if found and mode == "Strict":
+        kind = request.kind
+        raise bad_request(
+            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+            f"strict decoding error: {', '.join(found)}"
+        )
+    request.warnings += found[:MAX_WARNINGS]
+
+
+def apply_defaults(kind: ServedKind, obj: Json) -> None:
+    """Set the defaults of an object in place."""
+    if kind.custom:
+        kind.schema.apply_defaults(obj)
+    else:
+        apply_builtin_defaults(kind.group, kind.kind, obj)
+
+
+@contextmanager
+def report_type_errors(kind: ServedKind, obj: Json) -> Iterator[None]:
+    """Convert an exception caused by a value of the wrong type into a field error.
+
+    Checking all types first would slow down every valid object. The schema is evaluated only after
+    an exception, and finds the wrong value.
+
+    Raises:
+        StatusError: 422.
+    """
+    try:
+        yield
+    except (TypeError, AttributeError, KeyError, ValueError):
+        causes = kind.schema.validate(obj)
+        if not causes:
+            raise
+        raise invalid(kind.group, kind.kind, _name(obj), causes) from None
+
+
+def _name(obj: Json) -> str:
+    meta = obj.get("metadata")
+    return str(meta.get("name", "")) if isinstance(meta, dict) else ""
+
+
+def validate_creation(kind: ServedKind, obj: Json) -> None:
+    """Refuse an invalid new object with all its errors.
+
+    Raises:
+        StatusError: 422.
+    """
+    causes = kind.schema.validate(obj)
+    # Type errors are reported alone: the other rules expect valid types.
+    causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
+    if causes:
+        raise invalid(kind.group, kind.kind, _name(obj), causes)
+
+
+def validate_change(request: ApiRequest, old: Json, new: Json) -> None:
+    """Refuse an invalid change with all its errors.
+
+    Raises:
+        StatusError: 422.
+    """
+    kind = request.kind
+    causes = kind.schema.validate(new)
+    causes = causes or validate_update(
+        kind.group, kind.kind, old, new, kind.namespaced, request.subresource
+    )
+    if causes:
+        raise invalid(kind.group, kind.kind, request.name, causes)
+
+
+def reject_unconditional(request: ApiRequest) -> None:
+    """Refuse an update of a custom object without a resource version.
+
+    Raises:
+        StatusError: 422.
+    """
+    cause = StatusCause(
+        "FieldValueInvalid",
+        "Invalid value: 0: must be specified for an update",
+        "metadata.resourceVersion",
+    )
+    raise invalid(request.kind.group, request.kind.kind, request.name, [cause])
+
+
+def check_size(request: ApiRequest, obj: Json, *, may_have_grown: bool = False) -> None:
+    """Refuse an object that is too large to store.
+
+    Encoding takes time, so it is skipped for small requests unless a webhook may have added to
+    them.
+
+    Raises:
+        StatusError: 413.
+    """
+    if (may_have_grown or len(request.body) > SIZE_CHECK_FROM_BYTES) and len(
+        encode_json(obj)
+    ) > MAX_OBJECT_BYTES:
+        raise too_large(MAX_OBJECT_BYTES)
+
+
+def track_managed_fields(request: ApiRequest, old: Json | None, new: Json, at: datetime) -> None:
+    """Record in place which fields the client has set."""
+    manager = manager_name(request.user_agent, request.params.get("fieldManager", ""))
+    if should_track(old, manager):
+        schema = request.kind.schema.schema
+        track_update(old, new, schema, manager=manager, now=at, subresource=request.subresource)
+    elif old is not None:
+        _restore(old["metadata"], new["metadata"], "managedFields")
+
+
+def _restore(old: Json, new: Json, name: str) -> None:
+    if name in old:
+        new[name] = old[name]
+    else:
+        new.pop(name, None)

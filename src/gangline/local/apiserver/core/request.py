@@ -1,0 +1,149 @@
+"""The target of a request: its path, verb and options, parsed into one value.
+
+Paths are those of Kubernetes: ``/api/v1/...`` for the core group and ``/apis/GROUP/VERSION/...``
+for others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+from gangline.local.apiserver.core.errors import bad_request, method_not_allowed, unknown_path
+from gangline.local.apiserver.core.registry import SUBRESOURCES, Registry, ServedKind
+
+VERBS = {
+    ("GET", True): "get",
+    ("GET", False): "list",
+    ("HEAD", True): "get",
+    ("HEAD", False): "list",
+    ("POST", True): "create",
+    ("POST", False): "create",
+    ("PUT", True): "update",
+    ("PATCH", True): "patch",
+    ("DELETE", True): "delete",
+    ("DELETE", False): "deletecollection",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestUser:
+    """The authenticated user of a request."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
+
+
+@dataclass(slots=True)
+class ApiRequest:
+    """One request for objects of one kind."""
+
+    kind: ServedKind
+    verb: str
+    namespace: str | None
+    name: str
+    subresource: str
+    params: Mapping[str, str]
+    user: RequestUser = ANONYMOUS
+    user_agent: str = ""
+    accept: str = ""
+    content_type: str = ""
+    body: bytes = b""
+    all_params: Mapping[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The key of the object in its store cache."""
+        return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
+
+    @property
+    def dry_run(self) -> bool:
+        """True if the request must not store anything."""
+        value = self.params.get("dryRun", "")
+        if value not in ("", "All"):
+            raise bad_request(f'invalid dryRun {value!r}: the only supported value is "All"')
+        return value == "All"
+
+    def bool_param(self, name: str) -> bool:
+        return self.params.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
+
+    def int_param(self, name: str) -> int | None:
+        """Return an integer option of the query, or None if it is absent."""
+        text = self.params.get(name, "")
+        if not text:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            raise bad_request(f"the option {name} must be a number, not {text!r}") from None
+
+
+def split_target(raw_path: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the path and the options of a request target."""
+    path, _, query = raw_path.partition("?")
+    options: dict[str, list[str]] = {}
+    if query:
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            options.setdefault(name, []).append(value)
+    return unquote(path) if "%" in path else path, options
+
+
+def resolve_request(
+    registry: Registry, method: str, path: str, options: dict[str, list[str]]
+) -> ApiRequest:
+    """Parse the kind, verb and object of a request.
+
+    Raises:
+        StatusError: 404 for an unknown path, 405 for an unsupported verb.
+    """
+    parts = [part for part in path.split("/") if part]
+    group, version, rest = _group_version(parts)
+    watched = bool(rest) and rest[0] == "watch"
+    if watched:  # the deprecated watch path, which some clients still use
+        rest = rest[1:]
+    namespace: str | None = None
+    if len(rest) >= 3 and rest[0] == "namespaces" and not _is_namespace_subresource(group, rest):
+        namespace, rest = rest[1], rest[2:]
+    if not rest or len(rest) > 3 + (rest[0] == "pods"):
+        raise unknown_path()
+    kind = registry.find(group, version, rest[0])
+    if kind is None or (namespace is not None and not kind.namespaced):
+        raise unknown_path()
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if subresource and subresource not in kind.subresources:
+        raise unknown_path()
+    params = {name: values[0] for name, values in options.items()}
+    verb = _verb(method, kind, (name, subresource), params, watched)
+    if kind.namespaced and namespace is None and verb not in ("list", "watch"):
+        raise unknown_path() if name else method_not_allowed(method)
+    return ApiRequest(kind, verb, namespace, name, subresource, params, all_params=options)
+
+
+def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
+    if len(parts) >= 2 and parts[0] == "api":
+        return "", parts[1], parts[2:]
+    if len(parts) >= 3 and parts[0] == "apis":
+        return parts[1], parts[2], parts[3:]
+    raise unknown_path()
+
+
+def _is_namespace_subresource(group: str, rest: list[str]) -> bool:
+    return not group and len(rest) == 3 and rest[2] in ("status", "finalize")
+
+
+def _verb(
+    method: str, kind: ServedKind, named: tuple[str, str], params: dict[str, str], watched: bool
+) -> str:
+    name, subresource = named
+    verb = VERBS.get((method, bool(name)), "")
+    if verb in ("list", "get") and (watched or params.get("watch", "") in ("true", "1")):
+        verb = "watch"
+    allowed = SUBRESOURCES[subresource][3] if subresource else kind.verbs
+    if not verb or verb not in allowed or (verb == "create" and name and not subresource):
+        raise method_not_allowed(method)
+    return verb

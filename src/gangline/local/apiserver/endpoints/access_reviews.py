@@ -1,0 +1,127 @@
+"""Access and token reviews: queries about users and permissions, made by creating an object."""
+
+from datetime import UTC, datetime
+
+from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.rbac import AccessAttributes, Authorizer
+from gangline.local.apiserver.core.errors import bad_request
+from gangline.local.apiserver.core.metadata import format_timestamp
+from gangline.local.apiserver.core.negotiation import (
+    encode_json,
+    expect_object,
+    expect_string,
+    expect_strings,
+    read_body,
+)
+from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest, RequestUser
+from gangline.local.apiserver.verbs.rest import ApiResponse
+
+AUTHORIZATION = "authorization.k8s.io"
+AUTHENTICATION = "authentication.k8s.io"
+
+
+def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> ServedKind:
+    return ServedKind(group, "v1", kind, plural, namespaced=namespaced, verbs=("create",))
+
+
+def review_kinds() -> list[ServedKind]:
+    """Return the kinds of reviews. Their objects are not stored."""
+    return [
+        _review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+        _review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
+        _review(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews"),
+        _review(
+            AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews", namespaced=True
+        ),
+        _review(AUTHENTICATION, "TokenReview", "tokenreviews"),
+        _review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews"),
+    ]
+
+
+class ReviewHandler:
+    """Handles reviews."""
+
+    def __init__(self, authorizer: Authorizer, authenticator: Authenticator) -> None:
+        self._authorizer = authorizer
+        self._authenticator = authenticator
+
+    async def handle(self, request: ApiRequest) -> ApiResponse:
+        """Return the review with its status.
+
+        Raises:
+            StatusError: the review is invalid.
+        """
+        review = expect_object(
+            read_body(request.body, request.content_type), "the body of the request"
+        )
+        spec = expect_object(review.get("spec"), "spec")
+        match request.kind.kind:
+            case "SelfSubjectAccessReview":
+                status = self._access(request.user, spec)
+            case "SubjectAccessReview" | "LocalSubjectAccessReview":
+                status = self._access(_user(spec), spec)
+            case "SelfSubjectRulesReview":
+                status = self._rules(
+                    request.user, expect_string(spec.get("namespace"), "spec.namespace")
+                )
+            case "TokenReview":
+                status = self._token(expect_string(spec.get("token"), "spec.token"))
+            case _:
+                status = {"userInfo": _user_info(request.user)}
+        given = expect_object(review.get("metadata"), "metadata")
+        meta = {**given, "creationTimestamp": format_timestamp(datetime.now(UTC))}
+        answer = {
+            **review,
+            "apiVersion": request.kind.api_version,
+            "kind": request.kind.kind,
+            "metadata": meta,
+            "status": status,
+        }
+        return ApiResponse(encode_json(answer), 201)
+
+    def _access(self, user: RequestUser, spec: Json) -> Json:
+        reason = self._authorizer.allowed_reason(user, _access_attributes(spec))
+        return {"allowed": bool(reason), **({"reason": reason} if reason else {})}
+
+    def _rules(self, user: RequestUser, namespace: str) -> Json:
+        if not namespace:
+            raise bad_request("no namespace on request")
+        everything: Json = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+        pages: Json = {"nonResourceURLs": ["*"], "verbs": ["*"]}
+        found = [rule for rule, _ in self._authorizer.rules_for(user, namespace)]
+        if self._authorizer.allowed_reason(user, AccessAttributes("*", "*", "*")):
+            found += [everything, pages]
+        return {
+            "resourceRules": [rule for rule in found if rule.get("resources")],
+            "nonResourceRules": [rule for rule in found if rule.get("nonResourceURLs")],
+            "incomplete": False,
+        }
+
+    def _token(self, token: str) -> Json:
+        user = self._authenticator.authenticate_token(token)
+        if user is None:
+            return {"authenticated": False, "error": "the token was not issued by this cluster"}
+        return {"authenticated": True, "user": _user_info(user)}
+
+
+def _user(spec: Json) -> RequestUser:
+    groups = tuple(expect_strings(spec.get("groups"), "spec.groups"))
+    return RequestUser(expect_string(spec.get("user"), "spec.user"), groups)
+
+
+def _access_attributes(spec: Json) -> AccessAttributes:
+    page = expect_object(spec.get("nonResourceAttributes"), "spec.nonResourceAttributes")
+    asked = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
+    if bool(page) == bool(asked):
+        raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
+    found = {
+        name: expect_string(value, name)
+        for name, value in (page or asked).items()
+        if name in AccessAttributes._fields
+    }
+    return AccessAttributes(**{"verb": "", **found})
+
+
+def _user_info(user: RequestUser) -> Json:
+    return {"username": user.name, "groups": list(user.groups), "uid": user.uid}

@@ -1,0 +1,139 @@
+"""metrics.k8s.io: current usage of nodes and pods, from their kubelets, for ``kubectl top``."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from gangline.local.apiserver.core.errors import StatusError, not_found
+from gangline.local.apiserver.core.metadata import format_timestamp
+from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import ObjectRevision
+from gangline.local.apiserver.verbs import responses
+from gangline.local.apiserver.verbs.read import ListPage
+from gangline.local.apiserver.verbs.rest import ApiResponse
+from gangline.local.apiserver.watch.selection import compile_selection
+
+GROUP, VERSION = "metrics.k8s.io", "v1beta1"
+RATE_WINDOW_S = 1.1
+"""A kubelet computes rates between two requests, so the first sample of a kubelet takes two."""
+KUBELET_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
+
+
+def metrics_kinds() -> list[ServedKind]:
+    """Return the kinds of metrics.k8s.io. Their objects are not stored."""
+    verbs = ("get", "list")
+    return [
+        ServedKind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
+        ServedKind(GROUP, VERSION, "PodMetrics", "pods", verbs=verbs),
+    ]
+
+
+class MetricsApi:
+    """Handles requests for metrics.k8s.io."""
+
+    def __init__(self, store: ObjectStore, link: KubeletProxyClient) -> None:
+        self._store = store
+        self._link = link
+        self._sampled_before: set[str] = set()
+
+    async def nodes(self, request: ApiRequest) -> ApiResponse:
+        """Return the usage of nodes."""
+        summaries = await self._summaries()
+        used = {
+            node["nodeName"]: node
+            for summary in summaries
+            for node in summary.get("nodes") or [summary.get("node") or {}]
+            if node.get("nodeName")
+        }
+        found = [
+            (record, {"usage": _usage(used[record.key])})
+            for record in self._records("nodes.", request)
+            if record.key in used
+        ]
+        return self._render(request, found)
+
+    async def pods(self, request: ApiRequest) -> ApiResponse:
+        """Return the usage of pods, by container."""
+        summaries = await self._summaries()
+        used = {
+            f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": pod["containers"]
+            for summary in summaries
+            for pod in summary.get("pods", [])
+        }
+        found = [
+            (record, {"containers": [_container(each) for each in used[record.key]]})
+            for record in self._records("pods.", request)
+            if used.get(record.key)
+        ]
+        return self._render(request, found)
+
+    def _records(self, topic_name: str, request: ApiRequest) -> list[ObjectRevision]:
+        cache, chosen = self._store.cache(topic_name), compile_selection(request)
+        records = [cache.records[key] for key in cache.keys(request.namespace)]
+        return [record for record in records if chosen.matches(record)]
+
+    async def _summaries(self) -> list[Json]:
+        addresses: set[str] = set()
+        for name in self._store.cache("nodes.").records:
+            try:
+                addresses.add(self._link.kubelet_address(name))
+            except StatusError:
+                continue  # a node with an unreachable kubelet has no metrics
+        if addresses - self._sampled_before:
+            await asyncio.gather(*map(self._summary, addresses))
+            self._sampled_before |= addresses
+            await asyncio.sleep(RATE_WINDOW_S)
+        return await asyncio.gather(*map(self._summary, sorted(addresses)))
+
+    async def _summary(self, address: str) -> Json:
+        try:
+            async with self._link.session.get(
+                f"{address}/stats/summary", timeout=KUBELET_TIMEOUT
+            ) as answer:
+                found: Any = read_json(await answer.read()) if answer.status == 200 else {}
+        except (aiohttp.ClientError, TimeoutError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _render(self, request: ApiRequest, found: list[tuple[ObjectRevision, Json]]) -> ApiResponse:
+        objects = [_measurement(request.kind, record, measured) for record, measured in found]
+        if request.name:
+            if not objects:
+                raise not_found(request.kind.plural, GROUP, request.name)
+            return ApiResponse(*responses.render_object(request, encode_json(objects[0])))
+        records = [ObjectRevision("", 0, encode_json(obj), {}, {}) for obj in objects]
+        return ApiResponse(*responses.render_list(request, ListPage(records, self._store.revision)))
+
+
+def _measurement(kind: ServedKind, record: ObjectRevision, measured: Json) -> Json:
+    namespace, _, name = record.key.rpartition("/")
+    now = format_timestamp(datetime.now(UTC))
+    meta: Json = {"name": name, "creationTimestamp": now}
+    if namespace:
+        meta["namespace"] = namespace
+    if record.labels:
+        meta["labels"] = record.labels
+    return {
+        "kind": kind.kind,
+        "apiVersion": kind.api_version,
+        "metadata": meta,
+        "timestamp": now,
+        "window": "15s",
+        **measured,
+    }
+
+
+def _container(container: Json) -> Json:
+    return {"name": container["name"], "usage": _usage(container)}
+
+
+def _usage(part: Json) -> dict[str, str]:
+    cpu = (part.get("cpu") or {}).get("usageNanoCores") or 0
+    memory = (part.get("memory") or {}).get("workingSetBytes") or 0
+    return {"cpu": f"{cpu}n", "memory": f"{memory // 1024}Ki"}

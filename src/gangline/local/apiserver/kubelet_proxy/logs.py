@@ -1,0 +1,95 @@
+"""Container logs, streamed from the kubelet."""
+
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import web
+
+from gangline.local.apiserver.core.errors import (
+    bad_request,
+    reason_for_code,
+    status_error,
+    unavailable,
+)
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+
+FORWARDED_OPTIONS = (
+    "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
+)  # fmt: skip
+INTEGER_OPTIONS = ("tailLines", "sinceSeconds", "limitBytes")
+CHUNK = 1 << 16
+ARCHIVE_OWNER_OPTION = "keptFor"
+"""Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
+ALL_PODS = "-"
+"""Pod name that, with ``keptFor``, requests the list of archived pods, one JSON line for each."""
+
+
+class LogHandler:
+    """Handles requests for logs."""
+
+    def __init__(self, link: KubeletProxyClient) -> None:
+        self._link = link
+
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
+        """Stream the requested log.
+
+        Raises:
+            StatusError: the log does not exist, or its kubelet is unreachable.
+        """
+        check_log_options(api_request)
+        options = {
+            name: api_request.params[name]
+            for name in FORWARDED_OPTIONS
+            if api_request.params.get(name)
+        }
+        if owner := api_request.params.get(ARCHIVE_OWNER_OPTION):
+            path = f"keptLogs/{quote(api_request.namespace or '')}/{quote(owner)}"
+            url = f"{self._link.any_kubelet_address()}/{path}"
+            options |= {"container": api_request.params.get("container", "")}
+            options |= {"pod": api_request.name} if api_request.name != ALL_PODS else {}
+        else:
+            url = self._link.find_target(api_request, api_request.params.get("container", "")).url(
+                "containerLogs"
+            )
+        try:
+            source = await self._link.session.get(url, params=options)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise unavailable(
+                f"the kubelet of pod {api_request.name} is unreachable: {error}"
+            ) from None
+        async with source:
+            if source.status >= 400:
+                text = (await source.text()).strip()
+                raise status_error(source.status, reason_for_code(source.status), text)
+            return await _forward(request, source)
+
+
+async def _forward(request: web.BaseRequest, source: aiohttp.ClientResponse) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    try:
+        async for chunk in source.content.iter_any():
+            await response.write(chunk)
+    except aiohttp.ClientError:
+        # The kubelet disconnected mid-stream: abort, since a normal end would hide that.
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def check_log_options(api_request: ApiRequest) -> None:
+    """Refuse invalid or contradictory options.
+
+    Raises:
+        StatusError: 400.
+    """
+    for name in INTEGER_OPTIONS:
+        number = api_request.int_param(name)
+        if number is not None and number < (name != "tailLines"):
+            least = int(name != "tailLines")
+            raise bad_request(f"{name}: Invalid value: {number}: must be at least {least}")
+    if api_request.params.get("sinceSeconds") and api_request.params.get("sinceTime"):
+        raise bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified")

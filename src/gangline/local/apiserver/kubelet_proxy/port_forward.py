@@ -1,0 +1,219 @@
+"""Port-forward: TCP connections into a pod, several over one client connection.
+
+Clients use SPDY directly (old kubectl), SPDY inside a WebSocket (current kubectl), or a WebSocket
+with two channels for each port (the official Python client). Each forwarded connection is one
+WebSocket to the kubelet: channel 0 carries data, channel 1 an error text.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from gangline.local.apiserver.core.errors import StatusError, bad_request
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.spdy import SpdyError, SpdySession, SpdyStream
+from gangline.local.apiserver.kubelet_proxy.spdy_streams import check_upgrade
+from gangline.local.apiserver.kubelet_proxy.streams import (
+    CHANNELS,
+    CLOSED_TYPES,
+    MAX_MESSAGE_BYTES,
+    HijackedConnection,
+    is_websocket,
+    open_kubelet_websocket,
+)
+
+PROTOCOL = "portforward.k8s.io"
+TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
+DATA, ERROR = 0, 1
+
+
+class PortForwardHandler:
+    """Handles port-forward requests."""
+
+    def __init__(self, link: KubeletProxyClient) -> None:
+        self._link = link
+
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
+        """Forward connections until the client disconnects.
+
+        Raises:
+            StatusError: the request is refused before the protocol is switched.
+        """
+        forwarder = PortForwarder(self._link, self._link.find_target(api_request, any_container=True).url(
+            "portForward", with_container=False
+        ))  # fmt: skip
+        if not is_websocket(request):
+            return await _over_spdy(request, forwarder)
+        socket = web.WebSocketResponse(
+            protocols=(TUNNEL_PROTOCOL, *CHANNELS), max_msg_size=MAX_MESSAGE_BYTES
+        )
+        ports = _ports(api_request)
+        await socket.prepare(request)
+        if socket.ws_protocol == TUNNEL_PROTOCOL:
+            await _over_tunnel(socket, forwarder)
+        else:
+            await _over_channels(socket, forwarder, ports)
+        await socket.close()
+        return socket
+
+
+class PortForwarder:
+    """Connects the streams of a client to ports of a pod."""
+
+    def __init__(self, link: KubeletProxyClient, url: str) -> None:
+        self._link = link
+        self._url = url
+
+    async def open(self, port: str) -> aiohttp.ClientWebSocketResponse:
+        """Open a connection to a port of the pod.
+
+        Raises:
+            StatusError: the kubelet is unreachable, or does not know the pod.
+        """
+        return await open_kubelet_websocket(self._link, self._url, [("port", port)])
+
+    async def serve(self, data: SpdyStream, error: SpdyStream) -> None:
+        try:
+            kubelet = await self.open(data.headers.get("port", ""))
+        except StatusError as refused:
+            error.write(str(refused).encode())
+        else:
+            async with kubelet:
+                await _bridge(kubelet, data, error)
+        data.close()
+        error.close()
+
+
+async def _bridge(
+    kubelet: aiohttp.ClientWebSocketResponse, data: SpdyStream, error: SpdyStream
+) -> None:
+    async def inward() -> None:
+        with contextlib.suppress(ConnectionError):
+            while content := await data.read():
+                await kubelet.send_bytes(bytes([DATA]) + content)
+
+    sending = asyncio.create_task(inward())
+    async for message in kubelet:
+        if message.type in CLOSED_TYPES:
+            break
+        (error if message.data[0] == ERROR else data).write(message.data[1:])
+    sending.cancel()
+    await asyncio.wait([sending])
+
+
+class _StreamPairs:
+    """Combines the data and error streams of each forwarded connection."""
+
+    def __init__(self, forwarder: PortForwarder, group: asyncio.TaskGroup) -> None:
+        self._forwarder = forwarder
+        self._group = group
+        self._waiting: dict[str, dict[str, SpdyStream]] = {}
+
+    def on_stream(self, stream: SpdyStream) -> None:
+        identity = stream.headers.get("requestid") or stream.headers.get("port", "")
+        pair = self._waiting.setdefault(identity, {})
+        pair[stream.headers.get("streamtype", "")] = stream
+        if pair.keys() >= {"data", "error"}:
+            del self._waiting[identity]
+            self._group.create_task(self._forwarder.serve(pair["data"], pair["error"]))
+
+
+async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.StreamResponse:
+    check_upgrade(request)
+    if PROTOCOL not in request.headers.getall("X-Stream-Protocol-Version", []):
+        raise bad_request(f"the stream protocol of port-forward is {PROTOCOL}")
+
+    def received(content: bytes) -> None:
+        try:
+            session.feed(content)
+        except SpdyError:
+            taken.close()
+
+    taken = HijackedConnection(request, received)
+    async with asyncio.TaskGroup() as group:
+        session = SpdySession(
+            taken.write, _StreamPairs(forwarder, group).on_stream, taken.limit_reading
+        )
+        taken.switch_protocol({
+            "Connection": "Upgrade",
+            "Upgrade": "SPDY/3.1",
+            "X-Stream-Protocol-Version": PROTOCOL,
+        })  # fmt: skip
+        try:
+            await taken.closed.wait()
+        finally:
+            session.end_streams()
+            taken.close()
+    return web.Response()
+
+
+async def _over_tunnel(socket: web.WebSocketResponse, forwarder: PortForwarder) -> None:
+    outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(_write(outgoing, socket.send_bytes))
+        session = SpdySession(outgoing.put_nowait, _StreamPairs(forwarder, group).on_stream)
+        with contextlib.suppress(SpdyError):
+            async for message in socket:
+                if message.type is WSMsgType.BINARY:
+                    session.feed(message.data)
+        session.end_streams()
+        writing.cancel()
+
+
+async def _write(outgoing: asyncio.Queue[bytes], send: Callable[[bytes], object]) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            sent = send(await outgoing.get())
+            if asyncio.iscoroutine(sent):
+                await sent
+
+
+def _ports(api_request: ApiRequest) -> list[str]:
+    listed = ",".join(
+        api_request.all_params.get("ports", []) + api_request.all_params.get("port", [])
+    )
+    ports = [port.strip() for port in listed.split(",") if port.strip()]
+    for port in ports:
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise bad_request(f"{port!r} is not a port")
+    return ports
+
+
+async def _over_channels(
+    socket: web.WebSocketResponse, forwarder: PortForwarder, ports: list[str]
+) -> None:
+    """Forward ports over two channels each. A channel starts with its port, as two bytes."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        kubelets = []
+        for index, port in enumerate(ports):
+            number = int(port).to_bytes(2, "little")
+            for channel in (2 * index, 2 * index + 1):
+                await socket.send_bytes(bytes([channel]) + number)
+            kubelet = await forwarder.open(port)
+            stack.push_async_callback(kubelet.close)
+            kubelets.append(kubelet)
+            group.create_task(_forward_output(kubelet, socket, 2 * index))
+        with contextlib.suppress(ConnectionError):
+            async for message in socket:
+                if message.type is WSMsgType.BINARY and message.data[0] // 2 < len(kubelets):
+                    await kubelets[message.data[0] // 2].send_bytes(b"\x00" + message.data[1:])
+        for kubelet in kubelets:
+            await kubelet.close()
+
+
+async def _forward_output(
+    kubelet: aiohttp.ClientWebSocketResponse, socket: web.WebSocketResponse, channel: int
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        async for message in kubelet:
+            if message.type in CLOSED_TYPES:
+                break
+            target = channel + (message.data[0] == ERROR)
+            await socket.send_bytes(bytes([target]) + message.data[1:])
+    await socket.close()

@@ -1,0 +1,209 @@
+"""Taking a connection over from the HTTP server, for protocols other than HTTP.
+
+exec and attach over WebSockets: messages forwarded between client and kubelet.
+
+Both sides use the channel framing of Kubernetes (the first byte of a message is its channel), so a
+message is forwarded unchanged. ``spdy_streams`` serves clients of the older SPDY protocol.
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from gangline.local.apiserver.core.errors import (
+    bad_request,
+    reason_for_code,
+    status_error,
+    unavailable,
+)
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.kubelet.settings import REFUSAL_HEADER
+
+HIGH_WATER = 1 << 20
+
+
+class HijackedConnection(asyncio.Protocol):
+    """A connection after its upgrade. The HTTP server is notified only of its end."""
+
+    def __init__(self, request: web.BaseRequest, received: Callable[[bytes], None]) -> None:
+        if request.transport is None:
+            raise ConnectionResetError("the client has disconnected")
+        self.closed = asyncio.Event()
+        self._received = received
+        self._transport = request.transport
+        self._http_protocol = request.protocol
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reading = True
+
+    def switch_protocol(self, headers: Mapping[str, str]) -> None:
+        """Switch the protocol, then send 101: the client may send data once it has that."""
+        self._transport.set_protocol(self)
+        lines = ["HTTP/1.1 101 Switching Protocols"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self._transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+
+    def write(self, content: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(content)
+
+    async def drain(self) -> None:
+        """Wait until the client has read most of the sent data."""
+        await self._writable.wait()
+
+    def limit_reading(self, unread: int) -> None:
+        """Pause reading while too many received bytes are unprocessed."""
+        readable = unread < HIGH_WATER
+        if readable != self._reading and not self._transport.is_closing():
+            self._reading = readable
+            if readable:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: data was received."""
+        self._received(data)
+
+    def pause_writing(self) -> None:
+        """asyncio: the client reads too slowly."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """asyncio: the client has caught up."""
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection was closed."""
+        self._writable.set()
+        self.closed.set()
+        self._http_protocol.connection_lost(exc)
+
+
+KUBELET_PROTOCOL = "v5.channel.k8s.io"
+CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
+BASE64_CHANNELS = ("base64.channel.k8s.io", "v4.base64.channel.k8s.io")
+MAX_MESSAGE_BYTES = 4 << 20
+CLOSED_TYPES = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
+STREAM_OPTIONS = ("stdin", "stdout", "stderr", "tty")
+
+SpdyFunction = Callable[[web.BaseRequest, ApiRequest], Awaitable[web.StreamResponse]]
+
+
+def is_websocket(request: web.BaseRequest) -> bool:
+    """Return True if the client requests a WebSocket."""
+    return request.headers.get("Upgrade", "").lower() == "websocket"
+
+
+def exec_options(api_request: ApiRequest) -> list[tuple[str, str]]:
+    """Return the options of exec and attach for the kubelet.
+
+    Raises:
+        StatusError: 400, no stream is requested, or no command is given.
+    """
+    options = [("command", part) for part in api_request.all_params.get("command", [])]
+    if api_request.subresource == "exec" and not options:
+        raise bad_request("you must specify at least one command to run")
+    requested = [name for name in STREAM_OPTIONS if api_request.bool_param(name)]
+    if not {*requested} - {"tty"}:
+        raise bad_request("you must specify at least one of stdin, stdout, stderr")
+    return options + [(name, "true") for name in requested]
+
+
+async def open_kubelet_websocket(
+    link: KubeletProxyClient, url: str, options: list[tuple[str, str]]
+) -> aiohttp.ClientWebSocketResponse:
+    """Open a WebSocket to a kubelet.
+
+    Raises:
+        StatusError: the kubelet refuses or is unreachable.
+    """
+    try:
+        return await link.session.ws_connect(
+            url, params=options, protocols=(KUBELET_PROTOCOL,), max_msg_size=MAX_MESSAGE_BYTES
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        why = error.headers.get(REFUSAL_HEADER) if error.headers else None
+        raise status_error(
+            error.status, reason_for_code(error.status), why or error.message
+        ) from None
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise unavailable(f"the kubelet is unreachable: {error}") from None
+
+
+class ExecHandler:
+    """Handles exec and attach."""
+
+    def __init__(self, link: KubeletProxyClient, spdy: SpdyFunction) -> None:
+        self._link = link
+        self._spdy = spdy
+
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
+        """Connect a client to a command in a container."""
+        if not is_websocket(request):
+            return await self._spdy(request, api_request)
+        options = exec_options(api_request)
+        target = self._link.find_target(api_request, api_request.params.get("container", ""))
+        async with contextlib.AsyncExitStack() as stack:
+            kubelet = await open_kubelet_websocket(
+                self._link, target.url(api_request.subresource), options
+            )
+            stack.push_async_callback(kubelet.close)
+            socket = web.WebSocketResponse(
+                protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=MAX_MESSAGE_BYTES
+            )
+            await socket.prepare(request)
+            await bridge_websockets(socket, kubelet, encoded=socket.ws_protocol in BASE64_CHANNELS)
+        return socket
+
+
+async def bridge_websockets(
+    client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, *, encoded: bool
+) -> None:
+    """Forward messages in both directions until one side closes."""
+    up = asyncio.create_task(_client_to_kubelet(client, kubelet, encoded))
+    try:
+        await _kubelet_to_client(kubelet, client, encoded)
+    finally:
+        up.cancel()
+        await asyncio.wait([up])
+        await client.close()
+
+
+async def _kubelet_to_client(
+    kubelet: aiohttp.ClientWebSocketResponse, client: web.WebSocketResponse, encoded: bool
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        async for message in kubelet:
+            if message.type in CLOSED_TYPES:
+                return
+            if encoded:
+                text = base64.b64encode(message.data[1:]).decode()
+                await client.send_str(f"{message.data[0]}{text}")
+            else:
+                await client.send_bytes(message.data)
+
+
+async def _client_to_kubelet(
+    client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, encoded: bool
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        async for message in client:
+            if message.type in CLOSED_TYPES:
+                break
+            raw = message.data.encode() if isinstance(message.data, str) else message.data
+            if encoded and raw:
+                raw = bytes([raw[0] - ord("0")]) + base64.b64decode(raw[1:])
+            if raw:
+                await kubelet.send_bytes(raw)
+        await kubelet.close()

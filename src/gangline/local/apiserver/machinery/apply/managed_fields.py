@@ -1,0 +1,246 @@
+"""``metadata.managedFields``: which writer manages which fields of an object.
+
+A writer that applies or updates owns the fields that it changes. One exception keeps the hot path
+cheap: updates of Gangline's own components are tracked only if some manager applied to the object.
+The first apply to an untracked object assigns all existing fields to ``before-first-apply``, as
+Kubernetes does for objects that predate managed fields.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gangline.local.apiserver.machinery.apply.field_sets import (
+    FieldPath,
+    ListKeyError,
+    Schema,
+    decode_fields,
+    diff_fields,
+    encode_fields,
+    field_set,
+    field_tree,
+)
+from gangline.local.apiserver.machinery.schema.nodes import Json
+
+APPLY, UPDATE = "Apply", "Update"
+BEFORE_FIRST_APPLY = "before-first-apply"
+ANCIENT_CHANGES = "ancient-changes"
+OWN_COMPONENTS = "gangline"
+MAX_UPDATE_MANAGERS = 10
+MAX_MANAGER_CHARS = 128
+
+_META = "f:metadata"
+_NOT_OWNED: set[FieldPath] = {("f:apiVersion",), ("f:kind",), (_META,)} | {
+    (_META, f"f:{name}")
+    for name in (
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "generation",
+        "managedFields",
+        "name",
+        "namespace",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    )
+}
+"""Fields that only the server writes, and fields that identify the object."""
+
+
+@dataclass(slots=True)
+class ManagedFieldsEntry:
+    """The fields of one manager. The first four fields identify the entry."""
+
+    manager: str
+    operation: str
+    api_version: str
+    subresource: str
+    time: str
+    fields: set[FieldPath]
+
+    def to_json(self) -> Json:
+        entry = {
+            "manager": self.manager,
+            "operation": self.operation,
+            "apiVersion": self.api_version,
+            "time": self.time,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": encode_fields(self.fields),
+        }
+        return {**entry, "subresource": self.subresource} if self.subresource else entry
+
+
+def manager_name(user_agent: str, field_manager: str = "") -> str:
+    """Return the name of a writer: its field manager, else the program of its user agent."""
+    return (field_manager or user_agent.partition("/")[0] or "unknown")[:MAX_MANAGER_CHARS]
+
+
+def should_track(old: Json | None, manager: str) -> bool:
+    """Return False for an update of our own components to an object without an applier."""
+    if not manager.startswith(OWN_COMPONENTS):
+        return True
+    entries = managed_fields(old) if old is not None else []
+    return any(entry.get("operation") == APPLY for entry in entries if isinstance(entry, dict))
+
+
+def track_update(
+    old: Json | None,
+    new: Json,
+    schema: Schema,
+    *,
+    manager: str,
+    now: datetime,
+    subresource: str = "",
+) -> None:
+    """Set the managed fields of ``new`` in place after a creation, an update or a patch.
+
+    A client resets them with ``managedFields: [{}]``, and keeps them by sending none.
+    """
+    sent = managed_fields(new)
+    kept = sent or (managed_fields(old) if old is not None else [])
+    if not should_track(old, manager) or sent == [{}]:
+        _set_managed_fields(new, [] if sent == [{}] else kept)
+        return
+    try:
+        if old is None and not kept:
+            _set_managed_fields(new, _creation_entries(new, schema, manager, now, subresource))
+            return
+        found = diff_fields(old if old is not None else {}, new, schema)
+        entries = parse_entries(kept)
+        if not entries and old is not None:
+            entries = [entry_before_first_apply(old, schema, now)]
+    except ListKeyError:
+        _set_managed_fields(new, kept)  # Validation reports such a list.
+        return
+    changed = ownable_fields(found.added | found.modified)
+    api_version = str(new.get("apiVersion", ""))
+    mine = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
+    for entry in entries:
+        entry.fields -= found.removed
+        if entry is not mine:
+            entry.fields -= changed
+    if changed:
+        mine.time = format_entry_time(now)
+        mine.fields |= changed
+    store_entries(new, entries)
+
+
+def managed_fields(obj: Json) -> list[Any]:
+    metadata = obj.get("metadata")
+    found = metadata.get("managedFields") if isinstance(metadata, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def parse_entries(values: Iterable[Any]) -> list[ManagedFieldsEntry]:
+    """Parse managed fields. Invalid entries are ignored."""
+    return [
+        ManagedFieldsEntry(
+            str(entry.get("manager", "")),
+            str(entry.get("operation", "")),
+            str(entry.get("apiVersion", "")),
+            str(entry.get("subresource", "")),
+            str(entry.get("time", "")),
+            decode_fields(entry.get("fieldsV1")),
+        )
+        for entry in values
+        if isinstance(entry, dict) and entry.get("operation") in (APPLY, UPDATE)
+    ]
+
+
+def find_or_add_entry(
+    entries: list[ManagedFieldsEntry],
+    manager: str,
+    operation: str,
+    subresource: str,
+    api_version: str,
+) -> ManagedFieldsEntry:
+    """Return the entry of a manager. A missing entry is appended to ``entries``."""
+    for entry in entries:
+        same = (entry.manager, entry.operation) == (manager, operation)
+        if same and entry.subresource == subresource:
+            entry.api_version = api_version
+            return entry
+    entries.append(ManagedFieldsEntry(manager, operation, api_version, subresource, "", set()))
+    return entries[-1]
+
+
+def entry_before_first_apply(live: Json, schema: Schema, now: datetime) -> ManagedFieldsEntry:
+    """Return the entry for fields that were written while the object was not tracked."""
+    fields = owned_fields(live, schema)
+    version = str(live.get("apiVersion", ""))
+    return ManagedFieldsEntry(
+        BEFORE_FIRST_APPLY, UPDATE, version, "", format_entry_time(now), fields
+    )
+
+
+def owned_fields(obj: Json, schema: Schema) -> set[FieldPath]:
+    """Return the fields that a manager owns after applying this object.
+
+    Raises:
+        ListKeyError: items of a keyed list lack a key or share one.
+    """
+    return ownable_fields(field_set(obj, schema))
+
+
+def ownable_fields(paths: set[FieldPath]) -> set[FieldPath]:
+    return {path for path in paths if path[:2] not in _NOT_OWNED}
+
+
+def store_entries(obj: Json, entries: Iterable[ManagedFieldsEntry]) -> None:
+    """Write entries into an object in place: appliers first, then by age, with a maximum count."""
+    live = _merge_old_updates([entry for entry in entries if entry.fields])
+    live.sort(key=lambda entry: (entry.operation, entry.time, entry.manager, entry.subresource))
+    _set_managed_fields(obj, [entry.to_json() for entry in live])
+
+
+def format_entry_time(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _creation_entries(
+    new: Json, schema: Schema, manager: str, now: datetime, subresource: str
+) -> list[Any]:
+    tree = field_tree(new, schema)
+    tree.pop(".", None)
+    metadata = tree.get(_META, {})
+    for path in _NOT_OWNED:
+        if path[0] != _META:
+            tree.pop(path[0], None)
+        elif len(path) == 2:
+            metadata.pop(path[1], None)
+    metadata.pop(".", None)
+    if not metadata:
+        tree.pop(_META, None)
+    version = str(new.get("apiVersion", ""))
+    entry = ManagedFieldsEntry(manager, UPDATE, version, subresource, format_entry_time(now), set())
+    return [{**entry.to_json(), "fieldsV1": tree}] if tree else []
+
+
+def _merge_old_updates(entries: list[ManagedFieldsEntry]) -> list[ManagedFieldsEntry]:
+    updates = sorted((e for e in entries if e.operation == UPDATE), key=lambda entry: entry.time)
+    surplus = len(updates) - MAX_UPDATE_MANAGERS
+    if surplus <= 0:
+        return entries
+    old = [
+        entry
+        for entry in updates
+        if entry.manager == ANCIENT_CHANGES or entry in updates[: surplus + 1]
+    ]
+    newest = old[-1]
+    fields = set[FieldPath]().union(*(entry.fields for entry in old))
+    ancient = ManagedFieldsEntry(
+        ANCIENT_CHANGES, UPDATE, newest.api_version, "", newest.time, fields
+    )
+    return [*(entry for entry in entries if entry not in old), ancient]
+
+
+def _set_managed_fields(obj: Json, written: list[Any]) -> None:
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        return
+    if written:
+        metadata["managedFields"] = written
+    else:
+        metadata.pop("managedFields", None)

@@ -1,0 +1,146 @@
+"""Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl prints as is.
+
+A ``TablePrinter`` has the columns of a kind and a function that returns the cells of one object.
+Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
+other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gangline.api.jsonpath import JSONPath, JSONPathError
+from gangline.local.apiserver.machinery.printing.cluster import CLUSTER_PRINTERS
+from gangline.local.apiserver.machinery.printing.pods import POD_PRINTERS
+from gangline.local.apiserver.machinery.printing.printer import (
+    AGE,
+    NAME,
+    TableColumn,
+    TablePrinter,
+    format_age,
+    object_age,
+    object_name,
+)
+from gangline.local.apiserver.machinery.printing.workloads import WORKLOAD_PRINTERS
+from gangline.local.apiserver.machinery.schema.nodes import Json
+
+__all__ = [
+    "TableColumn",
+    "TablePrinter",
+    "partial_object_metadata",
+    "partial_object_metadata_list",
+    "find_printer",
+    "render_table",
+]
+
+META = "meta.k8s.io/v1"
+
+BUILT_IN: Mapping[tuple[str, str], TablePrinter] = {
+    **POD_PRINTERS,
+    **WORKLOAD_PRINTERS,
+    **CLUSTER_PRINTERS,
+}
+NAME_AND_AGE = TablePrinter((NAME, AGE), lambda obj, now: [object_name(obj), object_age(obj, now)])
+
+
+def find_printer(
+    group: str, kind: str, additional_columns: Sequence[Json] | None = None
+) -> TablePrinter:
+    """Return the printer of a kind: its CRD's columns, the built-in ones, or name and age."""
+    if additional_columns:
+        return _crd_printer(additional_columns)
+    return BUILT_IN.get((group, kind), NAME_AND_AGE)
+
+
+def render_table(
+    printer: TablePrinter,
+    objects: Iterable[Json],
+    *,
+    now: datetime,
+    include_object: str = "Metadata",
+    metadata: Json | None = None,
+    with_columns: bool = True,
+) -> Json:
+    """Return the Table of a list of objects.
+
+    ``include_object`` is None, Metadata or Object, as in the request. ``metadata`` is that of the
+    list. All but the first event of a watch omit the columns.
+    """
+    return {
+        "kind": "Table",
+        "apiVersion": META,
+        "metadata": metadata or {},
+        "columnDefinitions": [column.definition() for column in printer.columns]
+        if with_columns
+        else [],
+        "rows": [_row(printer, obj, now, include_object) for obj in objects],
+    }
+
+
+def partial_object_metadata(obj: Json) -> Json:
+    metadata = obj.get("metadata", {})
+    return {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
+
+
+def partial_object_metadata_list(of: Json) -> Json:
+    return {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": META,
+        "metadata": of.get("metadata", {}),
+        "items": [partial_object_metadata(item) for item in of.get("items", [])],
+    }
+
+
+def _row(printer: TablePrinter, obj: Json, now: datetime, include_object: str) -> Json:
+    row: Json = {"cells": printer.cells(obj, now)}
+    if conditions := printer.conditions(obj):
+        row["conditions"] = conditions
+    if include_object == "Object":
+        row["object"] = obj
+    elif include_object != "None":
+        row["object"] = partial_object_metadata(obj)
+    return row
+
+
+def _crd_printer(definitions: Sequence[Json]) -> TablePrinter:
+    columns = [NAME]
+    paths: list[tuple[str, JSONPath | None]] = []
+    for of in definitions:
+        kind = of.get("type", "string")
+        text, priority = of.get("description", ""), of.get("priority", 0)
+        columns.append(TableColumn(of.get("name", ""), kind, of.get("format", ""), text, priority))
+        paths.append((kind, _path(of.get("jsonPath", ""))))
+
+    def cells(obj: Json, now: datetime) -> list[Any]:
+        return [object_name(obj), *(_crd_cell(kind, path, obj, now) for kind, path in paths)]
+
+    return TablePrinter(tuple(columns), cells)
+
+
+def _path(text: str) -> JSONPath | None:
+    try:
+        return JSONPath(text)
+    except JSONPathError:
+        return None  # One invalid column must not hide the objects: it stays empty.
+
+
+def _crd_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any:
+    found = path.find(obj) if path else []
+    if not found or found[0] is None:
+        return None
+    first = found[0]
+    match kind:
+        case "date":
+            return format_age(first, now)
+        case "integer" if isinstance(first, float):
+            return int(first)
+        case "integer" | "number":
+            return first if isinstance(first, int | float) else None
+        case "boolean":
+            return first if isinstance(first, bool) else None
+    return " ".join(map(_text, found))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,6 @@
+"""Structural schemas, compiled once into closures that prune, default and validate objects.
+
+Order: ``nodes`` (walking a schema, field paths), ``value_rules`` (bounds, patterns, formats),
+``prune_default`` and ``validate`` (the compilers), ``structural`` (all three for one kind).
+May import: ``machinery.field_errors``.
+"""

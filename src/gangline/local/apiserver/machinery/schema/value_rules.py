@@ -1,0 +1,198 @@
+"""Formats of strings and numbers in schemas, each as a test of one value.
+
+Rules of a schema for one value: bounds, lengths, patterns, formats, enums.
+"""
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.machinery import field_errors
+from gangline.local.apiserver.machinery.schema.nodes import (
+    Json,
+    ParentPath,
+    Segment,
+    format_field_path,
+)
+
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)\Z")
+_QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?\Z")
+_DURATION = re.compile(r"[+-]?(0|(\d+(\.\d*)?(ns|us|µs|ms|s|m|h|d|w|hours?|minutes?|days?) ?)+)\Z")
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\Z")
+_HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*\Z")
+
+
+def _parses(parse: Callable[[str], object]) -> Callable[[Any], bool]:
+    def test(value: Any) -> bool:
+        try:
+            parse(value)
+        except (ValueError, TypeError, binascii.Error):
+            return False
+        return True
+
+    return test
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    return lambda value: pattern.match(value) is not None
+
+
+def _date_time(value: Any) -> bool:
+    if not _DATE_TIME.match(value):
+        return False
+    try:
+        datetime.fromisoformat(value.upper())
+    except ValueError:
+        return False
+    return True
+
+
+def _between(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: low <= value <= high
+
+
+STRING_FORMATS: Mapping[str, Callable[[Any], bool]] = {
+    "byte": _parses(lambda text: base64.b64decode(text, validate=True)),
+    "cidr": _parses(ipaddress.ip_network),
+    "date": _parses(date.fromisoformat),
+    "date-time": _date_time,
+    "duration": _matches(_DURATION),
+    "email": _matches(_EMAIL),
+    "hostname": _matches(_HOST_NAME),
+    "ipv4": _parses(ipaddress.IPv4Address),
+    "ipv6": _parses(ipaddress.IPv6Address),
+    "quantity": _matches(_QUANTITY),
+    "uri": lambda text: bool(urlsplit(text).scheme),
+    "uuid": _parses(UUID),
+}
+"""Tests of strings by format name. A format that is not listed is not checked."""
+
+NUMBER_FORMATS: Mapping[str, Callable[[Any], bool]] = {
+    "int32": _between(-(2**31), 2**31 - 1),
+    "int64": _between(-(2**63), 2**63 - 1),
+    "uint32": _between(0, 2**32 - 1),
+    "uint64": _between(0, 2**64 - 1),
+}
+"""Tests of numbers by format name."""
+
+
+ValueRule: TypeAlias = Callable[[Any, ParentPath, Segment, list[StatusCause]], None]
+ValueTest: TypeAlias = Callable[[Any], bool]
+
+
+def number_rules(schema: Json) -> list[ValueRule]:
+    """Return the rules for numbers. They accept values of other types."""
+    rules: list[ValueRule] = []
+    if (low := schema.get("minimum")) is not None:
+        if schema.get("exclusiveMinimum"):
+            rules.append(_number_rule(lambda v: v > low, f"should be greater than {low}"))
+        else:
+            rules.append(
+                _number_rule(lambda v: v >= low, f"should be greater than or equal to {low}")
+            )
+    if (high := schema.get("maximum")) is not None:
+        if schema.get("exclusiveMaximum"):
+            rules.append(_number_rule(lambda v: v < high, f"should be less than {high}"))
+        else:
+            rules.append(
+                _number_rule(lambda v: v <= high, f"should be less than or equal to {high}")
+            )
+    if (step := schema.get("multipleOf")) is not None:
+        rules.append(_number_rule(lambda v: v % step == 0, f"should be a multiple of {step}"))
+    if (test := NUMBER_FORMATS.get(name := schema.get("format", ""))) is not None:
+        rules.append(_number_rule(test, f"must be of type {name}"))
+    return rules
+
+
+def string_rules(schema: Json) -> list[ValueRule]:
+    """Return the rules for strings. They accept values of other types."""
+    rules: list[ValueRule] = []
+    if shortest := schema.get("minLength"):
+        detail = f"should be at least {shortest} chars long"
+        rules.append(_string_rule(lambda v: len(v) >= shortest, detail))
+    if (longest := schema.get("maxLength")) is not None:
+        rules.append(_max_length_rule(longest))
+    if (pattern := schema.get("pattern")) is not None:
+        found = compile_go_pattern(pattern).search
+        rules.append(_string_rule(lambda v: found(v) is not None, f"should match '{pattern}'"))
+    if (test := STRING_FORMATS.get(name := schema.get("format", ""))) is not None:
+        rules.append(_string_rule(test, f"must be of type {name}"))
+    return rules
+
+
+def enum_rule(schema: Json) -> list[ValueRule]:
+    allowed: list[Any] | None = schema.get("enum")
+    if allowed is None:
+        return []
+
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        if value not in allowed:
+            causes.append(
+                field_errors.unsupported(format_field_path(parent, segment), value, allowed)
+            )
+
+    return [rule]
+
+
+def size_rules(schema: Json, least: str, most: str, members: str) -> list[ValueRule]:
+    low, high = schema.get(least), schema.get(most)
+    if low is None and high is None:
+        return []
+
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        count = len(value)
+        if low is not None and count < low:
+            path = format_field_path(parent, segment)
+            detail = f"{path} in body should have at least {low} {members}"
+            causes.append(field_errors.invalid(path, count, detail))
+        if high is not None and count > high:
+            causes.append(field_errors.too_many(format_field_path(parent, segment), count, high))
+
+    return [rule]
+
+
+def compile_go_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a Go pattern, where ``$`` matches only the very end and not before a final newline.
+
+    Raises:
+        re.error: the pattern uses syntax that Python does not have.
+    """
+    pattern = re.sub(r"\\z", r"\\Z", pattern)
+    if pattern.endswith("$") and not pattern.endswith(r"\$"):
+        pattern = pattern[:-1] + r"\Z"
+    return re.compile(pattern)
+
+
+def _number_rule(test: ValueTest, detail: str) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        if type(value) in (int, float) and not test(value):
+            path = format_field_path(parent, segment)
+            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
+
+    return rule
+
+
+def _string_rule(test: ValueTest, detail: str) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        if type(value) is str and not test(value):
+            path = format_field_path(parent, segment)
+            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
+
+    return rule
+
+
+def _max_length_rule(limit: int) -> ValueRule:
+    def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
+        if type(value) is str and len(value) > limit:
+            causes.append(
+                field_errors.too_long(format_field_path(parent, segment), limit, "characters")
+            )
+
+    return rule

@@ -1,0 +1,314 @@
+"""Validation of services: type, ports, selector, and the immutable cluster IP.
+
+Validation of built-in kinds on creation and on update, beyond their schema.
+
+``metadata`` is checked for every kind. Functions yield all errors. Values of the wrong JSON type
+are reported by the schema and ignored here.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from gangline.api import names
+from gangline.api.cluster.admission import GROUP as ADMISSION
+from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.machinery import field_errors
+from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.schema.nodes import Json
+from gangline.local.apiserver.machinery.validation.metadata import (
+    Causes,
+    enum_causes,
+    label_causes,
+    metadata_causes,
+    metadata_update_causes,
+    minimum_causes,
+    name_causes,
+    port_causes,
+    rule_causes,
+)
+from gangline.local.apiserver.machinery.validation.pods import (
+    pod_causes,
+    pod_update_causes,
+    quantity_causes,
+)
+from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
+from gangline.local.apiserver.machinery.validation.workloads import (
+    autoscaler_causes,
+    deployment_causes,
+    replica_set_causes,
+    selector_update_causes,
+)
+
+TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+PROTOCOLS = ("SCTP", "TCP", "UDP")
+HEADLESS = "None"
+
+
+def service_causes(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    kind = spec.get("type", "ClusterIP")
+    ports = list(iter_objects(spec.get("ports")))
+    yield from enum_causes("spec.type", kind, TYPES)
+    yield from enum_causes(
+        "spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")
+    )
+    yield from label_causes("spec.selector", spec.get("selector"))
+    if kind == "ExternalName":
+        name = str(spec.get("externalName", "")).removesuffix(".")
+        yield from name_causes(names.validate_dns_subdomain, "spec.externalName", name)
+    elif not ports and spec.get("clusterIP") != HEADLESS:
+        yield field_errors.required("spec.ports")
+    if kind in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == HEADLESS:
+        detail = f"may not be set to 'None' for {kind} services"
+        yield field_errors.invalid("spec.clusterIP", HEADLESS, detail)
+    yield from _ports(ports)
+
+
+def service_update_causes(old: Json, new: Json) -> Causes:
+    before, after = subobject(old, "spec"), subobject(new, "spec")
+    address = before.get("clusterIP")
+    if "ExternalName" in (before.get("type"), after.get("type")) or not address:
+        return
+    if after.get("clusterIP") and after["clusterIP"] != address:
+        yield field_errors.invalid("spec.clusterIP", after["clusterIP"], "field is immutable")
+
+
+def _ports(ports: list[Json]) -> Causes:
+    taken, numbers = set[object](), set[object]()
+    for index, port in enumerate(ports):
+        where = indexed("spec.ports", index)
+        name, number = port.get("name"), port.get("port")
+        if name:
+            yield from rule_causes(names.validate_dns_label, child(where, "name"), name)
+            if name in taken:
+                yield field_errors.duplicate(child(where, "name"), name)
+            taken.add(name)
+        elif len(ports) > 1:
+            yield field_errors.required(child(where, "name"))
+        if not number:
+            yield field_errors.required(child(where, "port"))
+        yield from port_causes(child(where, "port"), number or None)
+        target = port.get("targetPort")
+        yield from port_causes(child(where, "targetPort"), target)
+        if isinstance(target, str) and not target.isdigit():
+            yield from rule_causes(names.validate_port_name, child(where, "targetPort"), target)
+        protocol = port.get("protocol", "TCP")
+        yield from enum_causes(child(where, "protocol"), protocol, PROTOCOLS)
+        if (protocol, number) in numbers:
+            yield field_errors.duplicate(where, {"port": number, "protocol": protocol})
+        numbers.add((protocol, number))
+
+
+__all__ = ["validate_create", "validate_update"]
+
+Validator: TypeAlias = Callable[[Json], Causes]
+UpdateValidator: TypeAlias = Callable[[Json, Json], Causes]
+
+_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
+
+MAX_DATA_BYTES = 1024 * 1024
+"""Maximum size of the values of a ConfigMap or a Secret, in bytes."""
+MAX_USER_PRIORITY = 1_000_000_000
+ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+NON_SOURCE_FIELDS = frozenset(
+    {
+        "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
+        "persistentVolumeReclaimPolicy", "storageClassName", "volumeMode",
+        "volumeAttributesClassName",
+    }
+)  # fmt: skip
+
+
+def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
+    """Return all errors of a new object."""
+    causes = list(metadata_causes(group, kind, obj, namespaced))
+    if (validator := VALIDATORS.get((group, kind))) is not None:
+        causes += validator(obj)
+    return causes
+
+
+def validate_update(
+    group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
+) -> list[StatusCause]:
+    """Return all errors of an object that replaces ``old``, and of the changes between them.
+
+    An unchanged spec is not validated again: pods and claims allow few changes.
+    """
+    causes = list(metadata_update_causes(old, new))
+    if subobject(new, "metadata") != subobject(old, "metadata"):
+        causes += metadata_causes(group, kind, new, namespaced)
+    if subresource:
+        return causes
+    if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
+        causes += update(old, new)
+    validator = VALIDATORS.get((group, kind))
+    if validator is not None and _without_metadata_and_status(new) != _without_metadata_and_status(
+        old
+    ):
+        causes += validator(new)
+    return causes
+
+
+def _without_metadata_and_status(obj: Json) -> Json:
+    return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
+
+
+def _pod(obj: Json) -> Causes:
+    yield from pod_causes("spec", subobject(obj, "spec"))
+
+
+def _config_map(obj: Json) -> Causes:
+    yield from _data_causes(obj, "data", "binaryData")
+
+
+def _secret(obj: Json) -> Causes:
+    yield from _data_causes(obj, "data")
+    for key, value in subobject(obj, "data").items():
+        if isinstance(value, str) and not _is_base64(value):
+            yield field_errors.invalid(
+                indexed("data", key), "…", "must be base64; use stringData for text"
+            )
+
+
+def _data_causes(obj: Json, *fields: str) -> Causes:
+    size = 0
+    for field in fields:
+        for key, value in subobject(obj, field).items():
+            size += len(value.encode()) if isinstance(value, str) else 0
+            if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
+                detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
+                yield field_errors.invalid(indexed(field, key), key, detail)
+            if len(key) > 253:
+                yield field_errors.too_long(indexed(field, key[:20] + "…"), 253, "characters")
+    if size > MAX_DATA_BYTES:
+        yield field_errors.too_long("", MAX_DATA_BYTES)
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _data_update(old: Json, new: Json) -> Causes:
+    if old.get("type") != new.get("type") and "type" in old:
+        yield field_errors.invalid("type", new.get("type"), "field is immutable")
+    if old.get("immutable") is True:
+        if new.get("immutable") is not True:
+            yield field_errors.forbidden("immutable", "field is immutable when `immutable` is set")
+        for field in ("data", "binaryData"):
+            if old.get(field) != new.get(field):
+                yield field_errors.forbidden(field, "field is immutable when `immutable` is set")
+
+
+def _claim(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    yield from _access_mode_causes(spec)
+    requests = subobject(spec, "resources", "requests")
+    if "storage" not in requests:
+        yield field_errors.required("spec.resources[storage]")
+    else:
+        yield from quantity_causes("spec.resources[storage]", requests["storage"], positive=True)
+    yield from enum_causes("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
+
+
+def _claim_update(old: Json, new: Json) -> Causes:
+    before, after = dict(subobject(old, "spec")), dict(subobject(new, "spec"))
+    for spec in (before, after):
+        spec.pop("resources", None)
+    if not before.get("volumeName"):
+        # The volume controller sets volumeName once, when it binds the claim.
+        after.pop("volumeName", None)
+    if "storageClassName" not in before:
+        after.pop("storageClassName", None)
+    if before != after:
+        detail = "spec is immutable after creation except resources.requests for bound claims"
+        yield field_errors.forbidden("spec", detail)
+
+
+def _volume(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    yield from _access_mode_causes(spec)
+    if "storage" not in subobject(spec, "capacity"):
+        yield field_errors.required("spec.capacity", "the capacity of storage must be given")
+    else:
+        capacity = spec["capacity"]["storage"]
+        yield from quantity_causes("spec.capacity[storage]", capacity, positive=True)
+    if not [name for name in spec if name not in NON_SOURCE_FIELDS and spec[name] is not None]:
+        yield field_errors.required("spec", "must specify a volume type")
+    policies = ("Delete", "Recycle", "Retain")
+    policy = spec.get("persistentVolumeReclaimPolicy")
+    yield from enum_causes("spec.persistentVolumeReclaimPolicy", policy, policies)
+
+
+def _access_mode_causes(spec: Json) -> Causes:
+    modes = spec.get("accessModes")
+    if not modes:
+        yield field_errors.required("spec.accessModes", "at least 1 access mode is required")
+    for mode in modes if isinstance(modes, list) else ():
+        yield from enum_causes("spec.accessModes", mode, ACCESS_MODES)
+
+
+def _priority_class(obj: Json) -> Causes:
+    name, value = str(subobject(obj, "metadata").get("name", "")), obj.get("value", 0)
+    if isinstance(value, int) and value > MAX_USER_PRIORITY and not name.startswith("system-"):
+        detail = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
+        yield field_errors.forbidden("value", detail)
+    policies = ("Never", "PreemptLowerPriority")
+    yield from enum_causes("preemptionPolicy", obj.get("preemptionPolicy"), policies)
+
+
+def _priority_class_update(old: Json, new: Json) -> Causes:
+    for field in ("value", "preemptionPolicy"):
+        if old.get(field) != new.get(field):
+            yield field_errors.forbidden(field, "may not be changed in an update.")
+
+
+def _lease(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    yield from minimum_causes("spec.leaseDurationSeconds", spec.get("leaseDurationSeconds"), 1)
+    yield from minimum_causes("spec.leaseTransitions", spec.get("leaseTransitions"), 0)
+
+
+def _node(obj: Json) -> Causes:
+    for index, taint in enumerate(subobject(obj, "spec").get("taints") or []):
+        where = indexed("spec.taints", index)
+        effect: Any = taint.get("effect") if isinstance(taint, dict) else None
+        if not effect:
+            yield field_errors.required(child(where, "effect"))
+        effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+        yield from enum_causes(child(where, "effect"), effect, effects)
+
+
+VALIDATORS: Mapping[tuple[str, str], Validator] = {
+    ("", "ConfigMap"): _config_map,
+    ("", "Node"): _node,
+    ("", "PersistentVolume"): _volume,
+    ("", "PersistentVolumeClaim"): _claim,
+    ("", "Pod"): _pod,
+    ("", "Secret"): _secret,
+    ("", "Service"): service_causes,
+    (ADMISSION, "MutatingWebhookConfiguration"): webhook_causes,
+    (ADMISSION, "ValidatingWebhookConfiguration"): webhook_causes,
+    ("apps", "Deployment"): deployment_causes,
+    ("apps", "ReplicaSet"): replica_set_causes,
+    ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
+    ("coordination.k8s.io", "Lease"): _lease,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+}
+UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
+    ("", "ConfigMap"): _data_update,
+    ("", "PersistentVolumeClaim"): _claim_update,
+    ("", "Pod"): pod_update_causes,
+    ("", "Secret"): _data_update,
+    ("", "Service"): service_update_causes,
+    ("apps", "Deployment"): selector_update_causes,
+    ("apps", "ReplicaSet"): selector_update_causes,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
+}

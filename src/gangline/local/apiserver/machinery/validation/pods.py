@@ -1,0 +1,377 @@
+"""Validation of quantities: requests and limits of containers, capacities, claims.
+
+Validation of one container: image, ports, variables, mounts, probes, resources.
+
+Validation of pods and pod templates beyond their schema.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from gangline.api import names
+from gangline.api.quantity import QuantityError, parse_quantity
+from gangline.local.apiserver.machinery import field_errors
+from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.quantities import quantity_or_none
+from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
+from gangline.local.apiserver.machinery.validation.metadata import (
+    Causes,
+    annotation_causes,
+    enum_causes,
+    label_causes,
+    minimum_causes,
+    name_causes,
+    port_causes,
+    rule_causes,
+)
+
+STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+HUGE_PAGES = "hugepages-"
+
+
+def resource_causes(path: str, resources: Json) -> Causes:
+    limits, requests = subobject(resources, "limits"), subobject(resources, "requests")
+    for kind, amounts in (("limits", limits), ("requests", requests)):
+        for name in amounts:
+            yield from _container_resource(indexed(child(path, kind), name), name, amounts[name])
+    for name, requested in requests.items():
+        low, high = quantity_or_none(requested), quantity_or_none(limits.get(name))
+        where = indexed(child(path, "requests"), name)
+        if low is not None and high is not None and low > high:
+            detail = f"must be less than or equal to {name} limit of {high}"
+            yield field_errors.invalid(where, str(requested), detail)
+        elif _is_integer_resource(name) and low != high and low is not None:
+            if high is None:
+                where = indexed(child(path, "limits"), name)
+                yield field_errors.required(
+                    where, "Limit must be set for non overcommitable resources"
+                )
+            else:
+                yield field_errors.invalid(
+                    where, str(requested), f"must be equal to {name} limit of {high}"
+                )
+
+
+def quantity_causes(path: str, value: Any, *, positive: bool = False) -> Causes:
+    """Yield the errors of one quantity: negative values, and zero if ``positive`` is set."""
+    try:
+        found = parse_quantity(value)
+    except QuantityError as error:
+        yield field_errors.invalid(path, value, str(error))
+        return
+    if found.nano < 0:
+        yield field_errors.invalid(path, str(value), "must be greater than or equal to 0")
+    elif positive and not found:
+        yield field_errors.invalid(path, str(value), "must be greater than zero")
+
+
+def _container_resource(path: str, name: str, value: Any) -> Causes:
+    if names.validate_label_key(name) is not None or ("/" not in name and not _is_standard(name)):
+        detail = "must be a standard resource for containers, or a name with a domain and '/'"
+        yield field_errors.invalid(path, name, detail)
+    yield from quantity_causes(path, value)
+    found = quantity_or_none(value)
+    if found is not None and _is_integer_resource(name) and found.milli % 1000:
+        yield field_errors.invalid(path, str(value), "must be an integer")
+
+
+def _is_standard(name: str) -> bool:
+    return name in STANDARD_RESOURCES or name.startswith(HUGE_PAGES)
+
+
+def _is_integer_resource(name: str) -> bool:
+    """Return True for device resources such as GPUs: integers that cannot be overcommitted."""
+    return "/" in name and not name.partition("/")[0].endswith("kubernetes.io")
+
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+PROTOCOLS = ("TCP", "UDP", "SCTP")
+PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
+
+
+def container_causes(path: str, container: Json, volumes: Collection[str], init: bool) -> Causes:
+    yield from name_causes(names.validate_dns_label, child(path, "name"), container.get("name"))
+    image = container.get("image")
+    if not image:
+        yield field_errors.required(child(path, "image"))
+    elif isinstance(image, str) and image != image.strip():
+        detail = "must not have leading or trailing whitespace"
+        yield field_errors.invalid(child(path, "image"), image, detail)
+    policy = container.get("imagePullPolicy")
+    yield from enum_causes(child(path, "imagePullPolicy"), policy, PULL_POLICIES)
+    messages = container.get("terminationMessagePolicy")
+    yield from enum_causes(child(path, "terminationMessagePolicy"), messages, MESSAGE_POLICIES)
+    yield from _port_causes(child(path, "ports"), container)
+    yield from _env_causes(path, container)
+    yield from _mount_causes(child(path, "volumeMounts"), container, volumes)
+    yield from resource_causes(child(path, "resources"), subobject(container, "resources"))
+    yield from _restart_causes(path, container, init)
+    yield from _probe_causes(path, container)
+
+
+def _restart_causes(path: str, container: Json, init: bool) -> Causes:
+    policy, where = container.get("restartPolicy"), child(path, "restartPolicy")
+    if policy is None:
+        return
+    if init:
+        yield from enum_causes(where, policy, ("Always",))
+    else:
+        yield field_errors.forbidden(where, "may not be set for non-init containers")
+
+
+def _port_causes(path: str, container: Json) -> Causes:
+    taken = set[object]()
+    for index, port in enumerate(iter_objects(container.get("ports"))):
+        where = indexed(path, index)
+        name = port.get("name")
+        if name:
+            yield from rule_causes(names.validate_port_name, child(where, "name"), name)
+            if name in taken:
+                yield field_errors.duplicate(child(where, "name"), name)
+            taken.add(name)
+        if not port.get("containerPort"):
+            yield field_errors.required(child(where, "containerPort"))
+        yield from port_causes(child(where, "containerPort"), port.get("containerPort") or None)
+        yield from port_causes(child(where, "hostPort"), port.get("hostPort") or None)
+        yield from enum_causes(child(where, "protocol"), port.get("protocol"), PROTOCOLS)
+
+
+def _env_causes(path: str, container: Json) -> Causes:
+    for index, variable in enumerate(iter_objects(container.get("env"))):
+        where = indexed(child(path, "env"), index)
+        yield from name_causes(names.validate_env_name, child(where, "name"), variable.get("name"))
+        source = variable.get("valueFrom")
+        if not isinstance(source, dict):
+            continue
+        if variable.get("value"):
+            detail = "may not be specified when `value` is not empty"
+            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
+        given = [name for name in source if source[name] is not None]
+        if not given:
+            detail = (
+                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` "
+                "or `secretKeyRef`"
+            )
+            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
+        if len(given) > 1:
+            detail = "may not have more than one field specified at a time"
+            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
+        for name in ("configMapKeyRef", "secretKeyRef"):
+            if isinstance(source.get(name), dict) and not source[name].get("key"):
+                yield field_errors.required(child(where, f"valueFrom.{name}.key"))
+    for index, source in enumerate(iter_objects(container.get("envFrom"))):
+        where = indexed(child(path, "envFrom"), index)
+        if (subobject(source, "configMapRef") or subobject(source, "secretRef")) == {}:
+            detail = "must specify one of: `configMapRef` or `secretRef`"
+            yield field_errors.invalid(where, "", detail)
+
+
+def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
+    taken = set[object]()
+    for index, mount in enumerate(iter_objects(container.get("volumeMounts"))):
+        where = indexed(path, index)
+        name, target = mount.get("name"), mount.get("mountPath")
+        if not name:
+            yield field_errors.required(child(where, "name"))
+        elif name not in volumes:
+            yield field_errors.not_found(child(where, "name"), name)
+        if not target:
+            yield field_errors.required(child(where, "mountPath"))
+        elif target in taken:
+            yield field_errors.invalid(child(where, "mountPath"), target, "must be unique")
+        taken.add(str(target))
+        inner = mount.get("subPath")
+        if isinstance(inner, str) and (inner.startswith("/") or ".." in inner.split("/")):
+            detail = "must be a relative path" if inner.startswith("/") else "must not contain '..'"
+            yield field_errors.invalid(child(where, "subPath"), inner, detail)
+
+
+def _probe_causes(path: str, container: Json) -> Causes:
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        probe, where = container.get(name), child(path, name)
+        if not isinstance(probe, dict):
+            continue
+        yield from _handler_causes(where, probe, PROBE_HANDLERS)
+        for field in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds"):
+            yield from minimum_causes(child(where, field), probe.get(field), 0)
+        for field in ("successThreshold", "failureThreshold"):
+            yield from minimum_causes(child(where, field), probe.get(field), 0)
+        times = probe.get("successThreshold", 1)
+        if name != "readinessProbe" and times not in (0, 1):
+            yield field_errors.invalid(child(where, "successThreshold"), times, "must be 1")
+    for name in ("postStart", "preStop"):
+        hook = subobject(container, "lifecycle").get(name)
+        if isinstance(hook, dict):
+            yield from _handler_causes(child(path, f"lifecycle.{name}"), hook, HOOK_HANDLERS)
+
+
+def _handler_causes(where: str, of: Json, kinds: tuple[str, ...]) -> Causes:
+    given = [kind for kind in kinds if of.get(kind) is not None]
+    if not given:
+        yield field_errors.required(where, "must specify a handler type")
+    for extra in given[1:]:
+        yield field_errors.forbidden(
+            child(where, extra), "may not specify more than 1 handler type"
+        )
+    if isinstance(of.get("exec"), dict) and not of["exec"].get("command"):
+        yield field_errors.required(child(where, "exec.command"))
+    for kind in ("httpGet", "tcpSocket"):
+        if isinstance(action := of.get(kind), dict):
+            if action.get("port") in (None, "", 0):
+                yield field_errors.required(child(where, f"{kind}.port"))
+            yield from port_causes(child(where, f"{kind}.port"), action.get("port") or None)
+
+
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+IMMUTABLE = (
+    "pod updates may not change fields other than `spec.containers[*].image`, "
+    "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` "
+    "(only additions to existing tolerations)"
+)
+
+
+def pod_causes(path: str, spec: Json) -> Causes:
+    volumes = set[str]()
+    yield from _volume_causes(child(path, "volumes"), spec, volumes)
+    if not list(iter_objects(spec.get("containers"))):
+        yield field_errors.required(child(path, "containers"))
+    taken = set[str]()
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(iter_objects(spec.get(kind))):
+            where = indexed(child(path, kind), index)
+            name = container.get("name")
+            if name and name in taken:
+                yield field_errors.duplicate(child(where, "name"), name)
+            taken.add(str(name))
+            yield from container_causes(where, container, volumes, init=kind != "containers")
+    yield from _policy_causes(path, spec)
+    yield from label_causes(child(path, "nodeSelector"), spec.get("nodeSelector"))
+    yield from _toleration_causes(child(path, "tolerations"), spec)
+    for name in ("hostname", "subdomain"):
+        if spec.get(name):
+            yield from rule_causes(names.validate_dns_label, child(path, name), spec[name])
+    for name in ("nodeName", "serviceAccountName", "priorityClassName"):
+        if spec.get(name):
+            yield from rule_causes(names.validate_dns_subdomain, child(path, name), spec[name])
+
+
+def template_causes(path: str, template: Json) -> Causes:
+    metadata, where = subobject(template, "metadata"), child(path, "metadata")
+    yield from label_causes(child(where, "labels"), metadata.get("labels"))
+    yield from annotation_causes(child(where, "annotations"), metadata.get("annotations"))
+    yield from pod_causes(child(path, "spec"), subobject(template, "spec"))
+
+
+def pod_update_causes(old: Json, new: Json) -> Causes:
+    before, after = copy_json(subobject(old, "spec")), copy_json(subobject(new, "spec"))
+    for index, container in enumerate(iter_objects(after.get("containers"))):
+        if not container.get("image"):
+            yield field_errors.required(indexed("spec.containers", index) + ".image")
+    kept = after.get("tolerations") or []
+    if any(toleration not in kept for toleration in before.get("tolerations") or []):
+        detail = "existing toleration can not be modified except its tolerationSeconds"
+        if not _only_seconds_changed(
+            iter_objects(before.get("tolerations")), list(iter_objects(kept))
+        ):
+            yield field_errors.forbidden("spec.tolerations", detail)
+    for spec in (before, after):
+        for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
+            spec.pop(name, None)
+        for kind in ("containers", "initContainers"):
+            for container in iter_objects(spec.get(kind)):
+                container.pop("image", None)
+    if before != after:
+        changed = ", ".join(
+            f"spec.{n}" for n in {**before, **after} if before.get(n) != after.get(n)
+        )
+        yield field_errors.forbidden("spec", f"{IMMUTABLE}; changed: {changed}")
+
+
+def _only_seconds_changed(before: Iterable[Json], after: list[Json]) -> bool:
+    def rest(toleration: Json) -> Json:
+        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+    kept = [rest(toleration) for toleration in after]
+    return all(rest(toleration) in kept for toleration in before)
+
+
+def _policy_causes(path: str, spec: Json) -> Causes:
+    yield from enum_causes(
+        child(path, "restartPolicy"), spec.get("restartPolicy"), RESTART_POLICIES
+    )
+    yield from enum_causes(child(path, "dnsPolicy"), spec.get("dnsPolicy"), DNS_POLICIES)
+    if spec.get("dnsPolicy") == "None" and not subobject(spec, "dnsConfig").get("nameservers"):
+        detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+        yield field_errors.required(child(path, "dnsConfig.nameservers"), detail)
+    grace = spec.get("terminationGracePeriodSeconds")
+    yield from minimum_causes(child(path, "terminationGracePeriodSeconds"), grace, 0)
+    deadline = spec.get("activeDeadlineSeconds")
+    yield from minimum_causes(child(path, "activeDeadlineSeconds"), deadline, 1)
+
+
+def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:
+    for index, volume in enumerate(iter_objects(spec.get("volumes"))):
+        where = indexed(path, index)
+        name = volume.get("name")
+        yield from name_causes(names.validate_dns_label, child(where, "name"), name)
+        if name in found:
+            yield field_errors.duplicate(child(where, "name"), name)
+        found.add(str(name))
+        sources = [key for key in volume if key != "name" and volume[key] is not None]
+        if not sources:
+            yield field_errors.required(where, "must specify a volume type")
+        for extra in sources[1:]:
+            detail = f"may not specify more than 1 volume type; {sources[0]} is given as well"
+            yield field_errors.forbidden(child(where, extra), detail)
+        yield from _source_causes(where, volume)
+
+
+def _source_causes(where: str, volume: Json) -> Causes:
+    needed = {
+        "configMap": "name",
+        "secret": "secretName",
+        "persistentVolumeClaim": "claimName",
+        "hostPath": "path",
+    }
+    for source, name in needed.items():
+        if isinstance(volume.get(source), dict) and not volume[source].get(name):
+            yield field_errors.required(child(where, f"{source}.{name}"))
+    for source in ("configMap", "secret", "downwardAPI", "projected"):
+        mode = subobject(volume, source).get("defaultMode")
+        if isinstance(mode, int) and not 0 <= mode <= 0o777:
+            detail = "must be a number between 0 and 0777 (octal), both inclusive"
+            yield field_errors.invalid(child(where, f"{source}.defaultMode"), mode, detail)
+        for index, item in enumerate(iter_objects(subobject(volume, source).get("items"))):
+            for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
+                if not item.get(name):
+                    yield field_errors.required(
+                        f"{indexed(child(where, f'{source}.items'), index)}.{name}"
+                    )
+            if ".." in str(item.get("path", "")).split("/"):
+                field = f"{indexed(child(where, f'{source}.items'), index)}.path"
+                yield field_errors.invalid(field, item["path"], "must not contain '..'")
+
+
+def _toleration_causes(path: str, spec: Json) -> Causes:
+    for index, toleration in enumerate(iter_objects(spec.get("tolerations"))):
+        where = indexed(path, index)
+        key, operator = toleration.get("key"), toleration.get("operator")
+        if key:
+            yield from rule_causes(names.validate_label_key, child(where, "key"), key)
+        elif operator != "Exists":
+            detail = 'operator must be Exists when `key` is empty, which means "match all values"'
+            yield field_errors.invalid(child(where, "operator"), operator, detail)
+        yield from enum_causes(child(where, "operator"), operator or None, ("Equal", "Exists"))
+        if operator == "Exists" and toleration.get("value"):
+            detail = "value must be empty when `operator` is 'Exists'"
+            yield field_errors.invalid(child(where, "operator"), operator, detail)
+        effect = toleration.get("effect")
+        yield from enum_causes(child(where, "effect"), effect or None, EFFECTS)
+        if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
+            detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+            yield field_errors.invalid(child(where, "effect"), effect, detail)

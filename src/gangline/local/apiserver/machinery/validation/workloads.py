@@ -1,0 +1,196 @@
+"""Validation of deployments and replica sets: selector, template, rollout.
+
+Validation of HorizontalPodAutoscalers in their stored form (autoscaling/v2).
+"""
+
+from typing import Any
+
+from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
+from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.machinery import field_errors
+from gangline.local.apiserver.machinery.field_errors import indexed
+from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.schema.nodes import Json
+from gangline.local.apiserver.machinery.validation.metadata import (
+    Causes,
+    check_path_segment,
+    enum_causes,
+    minimum_causes,
+    rule_causes,
+    selector_causes,
+)
+from gangline.local.apiserver.machinery.validation.pods import quantity_causes, template_causes
+
+
+def replica_set_causes(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    yield from minimum_causes("spec.replicas", spec.get("replicas"), 0)
+    yield from minimum_causes("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
+    yield from _selector(spec)
+    template = subobject(spec, "template")
+    if not template:
+        yield field_errors.required("spec.template")
+        return
+    yield from template_causes("spec.template", template)
+    policy = subobject(template, "spec").get("restartPolicy")
+    yield from enum_causes("spec.template.spec.restartPolicy", policy, ("Always",))
+
+
+def deployment_causes(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    yield from replica_set_causes(obj)
+    for name in ("revisionHistoryLimit", "progressDeadlineSeconds"):
+        yield from minimum_causes(f"spec.{name}", spec.get(name), 0)
+    strategy = subobject(spec, "strategy")
+    yield from enum_causes(
+        "spec.strategy.type", strategy.get("type"), ("Recreate", "RollingUpdate")
+    )
+    rolling = strategy.get("rollingUpdate")
+    if strategy.get("type") == "Recreate" and rolling is not None:
+        detail = "may not be specified when strategy `type` is 'Recreate'"
+        yield field_errors.forbidden("spec.strategy.rollingUpdate", detail)
+    elif isinstance(rolling, dict):
+        yield from _rolling_update(rolling)
+
+
+def selector_update_causes(old: Json, new: Json) -> Causes:
+    before, after = subobject(old, "spec").get("selector"), subobject(new, "spec").get("selector")
+    if before != after:
+        yield field_errors.invalid("spec.selector", after, "field is immutable")
+
+
+def _selector(spec: Json) -> Causes:
+    selector = subobject(spec, "selector")
+    if "selector" not in spec:
+        yield field_errors.required("spec.selector")
+        return
+    if not selector.get("matchLabels") and not selector.get("matchExpressions"):
+        yield field_errors.invalid("spec.selector", selector, "empty selector is invalid")
+        return
+    yield from selector_causes("spec.selector", selector)
+    labels = subobject(spec, "template", "metadata", "labels")
+    required = subobject(selector, "matchLabels")
+    if any(labels.get(name) != value for name, value in required.items()):
+        path, detail = (
+            "spec.template.metadata.labels",
+            "`selector` does not match template `labels`",
+        )
+        yield field_errors.invalid(path, labels, detail)
+
+
+def _rolling_update(rolling: Json) -> Causes:
+    amounts = {name: rolling.get(name) for name in ("maxUnavailable", "maxSurge")}
+    for name, value in amounts.items():
+        yield from _count_or_share(f"spec.strategy.rollingUpdate.{name}", value)
+    if all(value in (0, "0", "0%") for value in amounts.values()):
+        detail = "may not be 0 when `maxSurge` is 0"
+        yield field_errors.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
+
+
+def _count_or_share(path: str, value: object) -> "list[StatusCause]":
+    if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
+        detail = "a valid percent string must be a numeric string followed by an ending '%'"
+        return [field_errors.invalid(path, value, detail)]
+    return list(minimum_causes(path, value, 0))
+
+
+METRIC_SOURCES = {kind: kind[0].lower() + kind[1:] for kind in METRIC_TYPES}
+MAX_STABILIZATION_WINDOW_S = 3600
+MAX_POLICY_PERIOD_S = 1800
+
+
+def autoscaler_causes(obj: Json) -> Causes:
+    spec = subobject(obj, "spec")
+    low, high = spec.get("minReplicas"), spec.get("maxReplicas")
+    yield from minimum_causes("spec.minReplicas", low, 1)
+    if isinstance(high, int) and high < 1:
+        yield field_errors.invalid("spec.maxReplicas", high, "must be greater than 0")
+    elif isinstance(high, int) and isinstance(low, int) and high < low:
+        detail = "must be greater than or equal to `minReplicas`"
+        yield field_errors.invalid("spec.maxReplicas", high, detail)
+    target = subobject(spec, "scaleTargetRef")
+    for name in ("kind", "name"):
+        value = target.get(name)
+        if not value:
+            yield field_errors.required(f"spec.scaleTargetRef.{name}")
+        yield from rule_causes(check_path_segment, f"spec.scaleTargetRef.{name}", value)
+    for index, metric in enumerate(iter_objects(spec.get("metrics"))):
+        yield from _metric(indexed("spec.metrics", index), metric)
+    for direction in ("scaleUp", "scaleDown"):
+        path = f"spec.behavior.{direction}"
+        yield from _rules(path, subobject(spec, "behavior", direction))
+
+
+def _metric(path: str, metric: Json) -> Causes:
+    kind = metric.get("type")
+    if not kind:
+        yield field_errors.required(f"{path}.type", "must specify a metric source type")
+        return
+    if kind not in METRIC_SOURCES:
+        yield field_errors.unsupported(f"{path}.type", kind, METRIC_TYPES)
+        return
+    for source in METRIC_SOURCES.values():
+        if source == METRIC_SOURCES[kind] and source not in metric:
+            detail = "must populate information for the given metric source"
+            yield field_errors.required(f"{path}.{source}", detail)
+        elif source != METRIC_SOURCES[kind] and source in metric:
+            detail = "must populate the given metric source only"
+            yield field_errors.forbidden(f"{path}.{source}", detail)
+    given = subobject(metric, METRIC_SOURCES[kind])
+    if not given:
+        return
+    yield from _target(f"{path}.{METRIC_SOURCES[kind]}.target", subobject(given, "target"))
+    if "esource" in kind:
+        yield from _resource(f"{path}.{METRIC_SOURCES[kind]}", given)
+
+
+def _resource(path: str, given: Json) -> Causes:
+    if not given.get("name"):
+        yield field_errors.required(f"{path}.name", "must specify a resource name")
+    target = subobject(given, "target")
+    by_share, by_amount = "averageUtilization" in target, "averageValue" in target
+    if not by_share and not by_amount:
+        detail = "must set either a target raw value or a target utilization"
+        yield field_errors.required(f"{path}.target.averageUtilization", detail)
+    elif by_share and by_amount:
+        detail = "may not set both a target raw value and a target utilization"
+        yield field_errors.forbidden(f"{path}.target.averageValue", detail)
+
+
+def _target(path: str, target: Json) -> Causes:
+    kind = target.get("type")
+    if not kind:
+        yield field_errors.required(f"{path}.type", "must specify a metric target type")
+    elif kind not in TARGET_TYPES:
+        detail = "must be either Utilization, Value, or AverageValue"
+        yield field_errors.invalid(f"{path}.type", kind, detail)
+    for name in ("value", "averageValue"):
+        if name in target:
+            yield from quantity_causes(f"{path}.{name}", target[name], positive=True)
+    share: Any = target.get("averageUtilization")
+    if share is not None and (not isinstance(share, int) or share < 1):
+        # A value of autoscaling/v1 was converted: the schema did not check its type.
+        yield field_errors.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
+
+
+def _rules(path: str, rules: Json) -> Causes:
+    window = rules.get("stabilizationWindowSeconds")
+    yield from minimum_causes(f"{path}.stabilizationWindowSeconds", window, 0)
+    if isinstance(window, int) and window > MAX_STABILIZATION_WINDOW_S:
+        detail = f"must be less than or equal to {MAX_STABILIZATION_WINDOW_S}"
+        yield field_errors.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
+    choice = rules.get("selectPolicy")
+    if choice is not None and choice not in ("Max", "Min", "Disabled"):
+        yield field_errors.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
+    for index, policy in enumerate(iter_objects(rules.get("policies"))):
+        where = indexed(f"{path}.policies", index)
+        if policy.get("type") not in ("Pods", "Percent"):
+            yield field_errors.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
+        for name in ("value", "periodSeconds"):
+            if isinstance(amount := policy.get(name), int) and amount < 1:
+                yield field_errors.invalid(f"{where}.{name}", amount, "must be greater than zero")
+        if isinstance(policy.get("periodSeconds"), int) and (
+            policy["periodSeconds"] > MAX_POLICY_PERIOD_S
+        ):
+            detail = f"must be less than or equal to {MAX_POLICY_PERIOD_S}"
+            yield field_errors.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)

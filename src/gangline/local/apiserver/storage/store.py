@@ -1,0 +1,223 @@
+"""The object store: committed state in memory, history for watches, and staged writes.
+
+A write is first *staged*: later writes are based on it, readers do not see it. Staged writes are
+committed to the database in batches (group commit). After the commit they become visible to readers
+and watchers, and their clients get their responses.
+
+Invariant: a reader never sees a state that a crash could revert. If a batch cannot be written, all
+of its writes and all writes staged meanwhile fail, and the visible state does not change.
+
+All methods run on the event loop's thread. Of Kubernetes, the store knows only
+``metadata.resourceVersion``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gangline.local.apiserver.core.errors import internal
+from gangline.local.apiserver.storage.sqlite import DatabaseError, LogRow, StateDatabase
+from gangline.local.apiserver.storage.watch_cache import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    CacheEvent,
+    ObjectRevision,
+    WatchCache,
+)
+
+Json = dict[str, Any]
+IndexFunction = Callable[[str, bytes], tuple[dict[str, str], dict[str, str]]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _StagedWrite(NamedTuple):
+    cache: WatchCache
+    event: CacheEvent
+    done: "asyncio.Future[ObjectRevision]"
+
+
+class ObjectStore:
+    """The state of the cluster."""
+
+    def __init__(self, database: StateDatabase, *, history_bytes: int = 32 << 20) -> None:
+        self._database = database
+        self._history_bytes = history_bytes
+        self._added = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._loop = asyncio.get_running_loop()
+        self._assigned = self.revision = self._horizon = database.horizon()
+        self._staged: list[_StagedWrite] = []
+        self._obsolete_rows: list[int] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._caches: dict[str, WatchCache] = {}
+        self._listeners: dict[str, list[Callable[[CacheEvent], None]]] = {}
+
+    def load(self, index: IndexFunction) -> None:
+        """Read all rows from the database. ``index`` returns labels and selectable fields.
+
+        Raises:
+            DatabaseError: the file is damaged.
+        """
+        for row in self._database.rows():
+            cache = self.cache(row.topic)
+            labels, fields = index(row.topic, row.body)
+            record = ObjectRevision(row.key, row.rv, row.body, labels, fields)
+            cache.publish(CacheEvent(row.type, record, cache.records.get(row.key)))
+            # The newest row may be older than the horizon: a trimmed deletion leaves no row.
+            self._assigned = self.revision = max(self.revision, row.rv)
+
+    def cache(self, name: str) -> WatchCache:
+        """Return the cache of this name, created on first use."""
+        found = self._caches.get(name)
+        if found is None:
+            found = self._caches[name] = WatchCache(name, self._horizon)
+        return found
+
+    def add_listener(self, name: str, listener: Callable[[CacheEvent], None]) -> None:
+        """Call ``listener`` with each committed change of a kind, before its client gets a
+        response.
+        """
+        self._listeners.setdefault(name, []).append(listener)
+
+    def stage_put(
+        self,
+        cache: WatchCache,
+        key: str,
+        obj: Json,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> "asyncio.Future[ObjectRevision]":
+        """Stage ``obj`` as the new state of ``key``. Sets its resourceVersion."""
+        before = cache.latest(key)
+        return self._stage(cache, MODIFIED if before else ADDED, key, obj, labels, fields)
+
+    def stage_removal(
+        self,
+        cache: WatchCache,
+        key: str,
+        obj: Json,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> "asyncio.Future[ObjectRevision]":
+        """Stage the removal of ``key``, whose last state is ``obj``."""
+        return self._stage(cache, DELETED, key, obj, labels, fields)
+
+    def pending_write(self, cache: WatchCache, key: str) -> "asyncio.Future[ObjectRevision] | None":
+        """Return the pending commit of ``key``, or None. Await it before showing the object to a
+        client.
+        """
+        for write in reversed(self._staged):
+            if write.cache is cache and write.event.record.key == key:
+                return write.done
+        return cache.in_flight.get(key)
+
+    def _stage(
+        self,
+        cache: WatchCache,
+        type_: str,
+        key: str,
+        obj: Json,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> "asyncio.Future[ObjectRevision]":
+        self._assigned += 1
+        obj["metadata"]["resourceVersion"] = str(self._assigned)
+        record = ObjectRevision(key, self._assigned, _encode(obj), labels, fields)
+        event = CacheEvent(type_, record, cache.latest(key))
+        cache.staged[key] = None if type_ == DELETED else record
+        done: asyncio.Future[ObjectRevision] = self._loop.create_future()
+        cache.in_flight[key] = done
+        self._staged.append(_StagedWrite(cache, event, done))
+        if self._committing is None:
+            self._committing = self._loop.create_task(self._commit_all())
+        return done
+
+    async def _commit_all(self) -> None:
+        """Commit batches until no write is staged. Writes staged during a commit form the next
+        batch.
+        """
+        while self._staged or self._obsolete_rows:
+            batch, self._staged = self._staged, []
+            dropped, self._obsolete_rows = self._obsolete_rows, []
+            rows = [
+                LogRow(
+                    w.event.record.rv,
+                    w.cache.name,
+                    w.event.record.key,
+                    w.event.type,
+                    w.event.record.body,
+                )
+                for w in batch
+            ]
+            try:
+                await self._commit(rows, dropped)
+            except DatabaseError as error:
+                self._fail(batch, error)
+            else:
+                self._publish(batch)
+            if self._database.checkpoint_due:
+                await self._loop.run_in_executor(self._thread, self._database.checkpoint)
+        self._committing = None
+
+    async def _commit(self, rows: list[LogRow], dropped: list[int]) -> None:
+        if self._database.syncs_to_disk:
+            await self._loop.run_in_executor(
+                self._thread, self._database.commit, rows, dropped, self._horizon
+            )
+        else:
+            # Faster than a thread, which waits for the interpreter lock under load.
+            self._database.commit(rows, dropped, self._horizon)
+
+    def _publish(self, batch: list[_StagedWrite]) -> None:
+        for cache, event, done in batch:
+            key = event.record.key
+            cache.publish(event)
+            if cache.in_flight.get(key) is done:
+                del cache.in_flight[key]
+                del cache.staged[key]
+            for listener in self._listeners.get(cache.name, ()):
+                listener(event)
+            if not done.done():
+                done.set_result(event.record)
+            self._added += len(event.record.body)
+        if batch:
+            self.revision = batch[-1].event.record.rv
+        if self._added > self._history_bytes // 4:
+            # Memory limit: frequent writes must not wait for the next compaction by age.
+            self.compact(older_than=float("-inf"))
+
+    def _fail(self, batch: list[_StagedWrite], error: DatabaseError) -> None:
+        # Writes staged meanwhile may be based on the failed ones, so they fail too.
+        failed, self._staged = [*batch, *self._staged], []
+        for cache, _event, done in failed:
+            cache.staged.clear()
+            cache.in_flight.clear()
+            if not done.done():
+                done.set_exception(internal(str(error)))
+                done.exception()  # mark as retrieved: the client may have disconnected
+
+    def compact(self, older_than: float) -> None:
+        """Drop history before ``older_than`` (monotonic seconds) or above the size limit."""
+        self._added = 0
+        caches = list(self._caches.values())
+        held = sum(cache.history_bytes for cache in caches)
+        for cache in sorted(caches, key=lambda cache: -cache.history_bytes):
+            surplus = max(0, held - self._history_bytes)
+            held -= cache.history_bytes
+            self._obsolete_rows += cache.trim(older_than, surplus)
+            held += cache.history_bytes
+            self._horizon = max(self._horizon, cache.horizon)
+        if self._obsolete_rows and self._committing is None:
+            self._committing = self._loop.create_task(self._commit_all())
+
+    async def close(self) -> None:
+        """Commit staged writes and close the file."""
+        if self._committing is not None:
+            await self._committing
+        await self._loop.run_in_executor(self._thread, self._database.close)
+        self._thread.shutdown()

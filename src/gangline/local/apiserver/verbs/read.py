@@ -1,0 +1,156 @@
+"""Reads of objects: get, and lists by selector, with pages of one consistent revision."""
+
+import base64
+from typing import NamedTuple
+
+import msgspec
+
+from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.core.errors import bad_request, expired, not_found, timed_out
+from gangline.local.apiserver.core.negotiation import encode_json
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
+from gangline.local.apiserver.watch.selection import SelectionPredicate, compile_selection
+
+
+class ContinueToken(msgspec.Struct, rename="camel"):
+    """The continue token of a list: the last key, and the revision (-1 for the newest)."""
+
+    v: str = "meta.k8s.io/v1"
+    rv: int = 0
+    start: str = ""
+
+
+class ListPage(NamedTuple):
+    """One page of a list, or the complete list."""
+
+    records: list[ObjectRevision]
+    revision: int
+    continue_token: str = ""
+    remaining: int | None = None
+
+
+def read_object(store: ObjectStore, request: ApiRequest) -> ObjectRevision:
+    """Return the object that a request names.
+
+    Raises:
+        StatusError: 404, there is none.
+    """
+    record = store.cache(request.kind.storage_name).records.get(request.key)
+    if record is None:
+        raise not_found(request.kind.plural, request.kind.group, request.name)
+    check_revision_reached(store, request.params.get("resourceVersion", ""))
+    return record
+
+
+def read_list(store: ObjectStore, request: ApiRequest) -> ListPage:
+    chosen = compile_selection(request)
+    limit = request.int_param("limit") or 0
+    cache = store.cache(request.kind.storage_name)
+    token = request.params.get("continue", "")
+    after = ""
+    if token:
+        revision, after = _decode_continue_token(token)
+        if revision > 0:
+            _check_available(cache, revision, after, store.revision)
+    else:
+        revision = _requested_revision(store, cache, request)
+    revision = store.revision if revision <= 0 else revision
+    records = _records(cache, revision, store.revision, request.namespace, chosen)
+    return _paginate(records, revision, limit, after, chosen)
+
+
+def _records(
+    cache: WatchCache, revision: int, newest: int, namespace: str | None, chosen: SelectionPredicate
+) -> list[ObjectRevision]:
+    if chosen.key is not None:
+        at = cache.records.get(chosen.key) if revision == newest else None
+        found = [at] if at else []
+        if revision != newest:
+            found = [r for r in cache.state_at(revision, namespace) if r.key == chosen.key]
+    elif revision < newest:
+        found = cache.state_at(revision, namespace)
+    else:
+        found = [cache.records[key] for key in cache.keys(namespace)]
+    if chosen.matches_all:
+        return found
+    return [record for record in found if chosen.matches(record)]
+
+
+def _paginate(
+    records: list[ObjectRevision], revision: int, limit: int, after: str, chosen: SelectionPredicate
+) -> ListPage:
+    if after:
+        records = [record for record in records if record.key > after]
+    if not limit or len(records) <= limit:
+        return ListPage(records, revision)
+    shown = records[:limit]
+    token = encode_continue_token(revision, shown[-1].key)
+    left = len(records) - limit if chosen.matches_all else None
+    return ListPage(shown, revision, token, left)
+
+
+def encode_continue_token(revision: int, after: str) -> str:
+    """Return the continue token that the client sends for the next page."""
+    return (
+        base64.urlsafe_b64encode(encode_json(ContinueToken(rv=revision, start=after)))
+        .decode()
+        .rstrip("=")
+    )
+
+
+def _decode_continue_token(text: str) -> tuple[int, str]:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        token = msgspec.json.decode(raw, type=ContinueToken)
+    except (ValueError, msgspec.DecodeError):
+        raise bad_request("continue key is not valid: this server did not make it") from None
+    return token.rv, token.start
+
+
+def _check_available(cache: WatchCache, revision: int, after: str, newest: int) -> None:
+    if revision > newest:
+        raise bad_request("continue key is not valid: its revision does not exist yet")
+    if revision < cache.horizon:
+        raise expired(
+            "The provided continue parameter is too old to display a consistent list result. "
+            "You can start a new list without the continue parameter, or use the continue token "
+            "in this response to retrieve the remainder of the results.",
+            continue_token=encode_continue_token(-1, after),
+        )
+
+
+def _requested_revision(store: ObjectStore, cache: WatchCache, request: ApiRequest) -> int:
+    text = request.params.get("resourceVersion", "")
+    match = request.params.get("resourceVersionMatch", "")
+    if match and match not in ("Exact", "NotOlderThan"):
+        raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
+    if match and not text:
+        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+    asked = check_revision_reached(store, text)
+    if match != "Exact":
+        return 0
+    if asked == 0:
+        raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+    if asked < cache.horizon:
+        raise expired(f"The resourceVersion for the provided list is too old: {asked}")
+    return asked
+
+
+def parse_revision(text: str) -> int:
+    """Return the number of a resourceVersion, or 0 if it is empty."""
+    if not text:
+        return 0
+    if not text.isdecimal():
+        raise bad_request(f'Invalid value: "{text}": resourceVersion must be a number')
+    return int(text)
+
+
+def check_revision_reached(store: ObjectStore, text: str) -> int:
+    """Refuse a revision that this server has not reached: it belongs to another server."""
+    asked = parse_revision(text)
+    if asked > store.revision:
+        cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
+        raise timed_out(f"Too large resource version: {asked}, current: {store.revision}", [cause])
+    return asked

@@ -1,0 +1,116 @@
+"""Responses in the requested format: as stored, as a Table, only metadata, as YAML."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from gangline.local.apiserver.core import conversion
+from gangline.local.apiserver.core.negotiation import (
+    JSON,
+    YAML,
+    ResponseFormat,
+    choose_format,
+    encode_json,
+    read_json,
+    write_yaml,
+)
+from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.machinery.printing.table import (
+    find_printer,
+    partial_object_metadata,
+    partial_object_metadata_list,
+    render_table,
+)
+from gangline.local.apiserver.verbs.read import ListPage
+
+Rendered = tuple[bytes, int, str]
+
+TABLE, PARTIAL_OBJECT, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectMetadataList"
+
+
+def render_object(request: ApiRequest, body: bytes, code: int = 200) -> Rendered:
+    form = choose_format(request.accept, (TABLE, PARTIAL_OBJECT))
+    shape = make_renderer(request, form)
+    return _media(shape(body) if shape else body, code, form)
+
+
+def render_list(request: ApiRequest, page: ListPage) -> Rendered:
+    form = choose_format(request.accept, (TABLE, PARTIAL_LIST))
+    meta: Json = {"resourceVersion": str(page.revision)}
+    if page.continue_token:
+        meta["continue"] = page.continue_token
+    if page.remaining is not None:
+        meta["remainingItemCount"] = page.remaining
+    bodies = [record.body for record in page.records]
+    if form.as_kind:
+        return _media(_shaped_list(request, form, bodies, meta), 200, form)
+    convert = conversion.make_converter(request.kind)
+    if convert is not None:
+        bodies = [convert(body) for body in bodies]
+    head: Json = {
+        "kind": request.kind.list_kind_name,
+        "apiVersion": request.kind.api_version,
+        "metadata": meta,
+    }
+    return _media(encode_json(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}", 200, form)
+
+
+def _shaped_list(
+    request: ApiRequest, form: ResponseFormat, bodies: list[bytes], meta: Json
+) -> bytes:
+    objects = [conversion.from_stored(request.kind, read_json(body)) for body in bodies]
+    if form.as_kind == TABLE:
+        return encode_json(_table(request, objects, meta))
+    parts = partial_object_metadata_list({"metadata": meta, "items": objects})
+    return encode_json(parts)
+
+
+def _table(request: ApiRequest, objects: list[Json], meta: Json | None = None) -> Json:
+    return render_table(
+        find_printer(request.kind.group, request.kind.kind, request.kind.columns),
+        objects,
+        now=datetime.now(UTC),
+        include_object=request.params.get("includeObject") or "Metadata",
+        metadata=meta,
+    )
+
+
+def make_renderer(request: ApiRequest, form: ResponseFormat) -> Callable[[bytes], bytes] | None:
+    """Return the function that converts a stored object to a format, or None if it is stored so."""
+    convert = conversion.make_converter(request.kind)
+    if form.as_kind == TABLE:
+        return lambda body: encode_json(_single_table(request, body))
+    if form.as_kind == PARTIAL_OBJECT:
+        return lambda body: encode_json(
+            partial_object_metadata(conversion.from_stored(request.kind, read_json(body)))
+        )
+    return convert
+
+
+def _single_table(request: ApiRequest, body: bytes) -> Json:
+    obj: Json = conversion.from_stored(request.kind, read_json(body))
+    return _table(request, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
+
+
+def _media(body: bytes, code: int, form: ResponseFormat) -> Rendered:
+    if form.media == YAML:
+        return write_yaml(read_json(body)), code, YAML
+    return body, code, JSON
+
+
+def deletion_status(kind: ServedKind, body: bytes) -> bytes:
+    """Return the response to a deletion that removed the object."""
+    meta: Any = read_json(body)["metadata"]
+    details = {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]}
+    if kind.group:
+        details["group"] = kind.group
+    return encode_json(
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": details,
+        }
+    )

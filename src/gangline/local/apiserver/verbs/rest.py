@@ -1,0 +1,177 @@
+"""The verbs on objects: from an API request to its response."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from gangline.api.meta.objects import StatusCause, StatusDetails
+from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
+from gangline.local.apiserver.core.negotiation import read_body, read_json
+from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.machinery.patch.json_patch import PatchError, json_patch, merge_patch
+from gangline.local.apiserver.machinery.patch.strategic import strategic_merge_patch
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.verbs import responses
+from gangline.local.apiserver.verbs.apply import (
+    APPLY_PATCHES,
+    apply_configuration,
+    read_apply_patch,
+)
+from gangline.local.apiserver.verbs.delete import read_deletion_request
+from gangline.local.apiserver.verbs.read import read_list, read_object
+from gangline.local.apiserver.verbs.write import WritePath, WriteResult
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
+
+
+class ApiResponse(NamedTuple):
+    """The response to a request."""
+
+    body: bytes
+    code: int = 200
+    media: str = "application/json"
+
+
+class ResourceHandler:
+    """Creates, reads, updates, patches and deletes objects of any kind."""
+
+    def __init__(self, store: ObjectStore, writer: WritePath) -> None:
+        self._store = store
+        self._writer = writer
+        self._verbs: dict[str, Callable[[ApiRequest], Awaitable[ApiResponse]]] = {
+            "get": self._get,
+            "list": self._list,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def handle(self, request: ApiRequest) -> ApiResponse:
+        """Execute a request on an object or a collection.
+
+        Raises:
+            StatusError: the request is refused.
+        """
+        return await self._verbs[request.verb](request)
+
+    async def _get(self, request: ApiRequest) -> ApiResponse:
+        return self._object(request, read_object(self._store, request).body)
+
+    async def _list(self, request: ApiRequest) -> ApiResponse:
+        page = read_list(self._store, request)
+        return ApiResponse(*responses.render_list(request, page))
+
+    async def _create(self, request: ApiRequest) -> ApiResponse:
+        written = await self._writer.create(request, read_body(request.body, request.content_type))
+        return self._object(request, written.body, 201)
+
+    async def _update(self, request: ApiRequest) -> ApiResponse:
+        written = await self._writer.update(request, self.make_change(request))
+        return self._object(request, written.body)
+
+    async def _patch(self, request: ApiRequest) -> ApiResponse:
+        if _media_type(request) in APPLY_PATCHES:
+            return await self._apply(request)
+        written = await self._writer.update(request, self.make_change(request))
+        return self._object(request, written.body)
+
+    def make_change(self, request: ApiRequest) -> Callable[[Json], Json]:
+        """Return the function that a PUT or PATCH applies to the current object.
+
+        Raises:
+            StatusError: the body is invalid, or its media type is not supported.
+        """
+        if request.verb == "update":
+            given: Json = read_body(request.body, request.content_type)
+            return lambda _: given
+        return make_patcher(request, request.kind.schema.schema)
+
+    async def _apply(self, request: ApiRequest) -> ApiResponse:
+        applied = read_apply_patch(request)
+        try:
+            written = await self._writer.update(
+                request,
+                lambda live: apply_configuration(request, live, applied),
+                owner_tracked=True,
+            )
+        except StatusError as error:
+            # Apply creates a missing object; a subresource requires its object.
+            if error.status.reason != "NotFound" or request.subresource:
+                raise
+            obj = apply_configuration(request, None, applied)
+            written = await self._writer.create(request, obj, owner_tracked=True)
+        return self._object(request, written.body, 201 if written.created else 200)
+
+    async def _delete(self, request: ApiRequest) -> ApiResponse:
+        options = read_body(request.body, request.content_type) if request.body else None
+        written = await self._writer.delete(request, read_deletion_request(request, options))
+        if written.removed and request.kind.kind != "Pod":
+            return ApiResponse(responses.deletion_status(request.kind, written.body))
+        return self._object(request, written.body)
+
+    async def _delete_collection(self, request: ApiRequest) -> ApiResponse:
+        options = read_body(request.body, request.content_type) if request.body else None
+        removal = read_deletion_request(request, options)
+        page = read_list(self._store, request)
+        singles = [_delete_request(request, record.key) for record in page.records]
+        await asyncio.gather(*(self._delete_quietly(single, removal) for single in singles))
+        return ApiResponse(*responses.render_list(request, page))
+
+    async def _delete_quietly(self, request: ApiRequest, removal: Any) -> WriteResult | None:
+        try:
+            return await self._writer.delete(request, removal)
+        except StatusError as error:
+            if error.status.code == 404:  # deleted by another request
+                return None
+            raise
+
+    def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
+        return ApiResponse(*responses.render_object(request, body, code))
+
+
+def _delete_request(request: ApiRequest, key: str) -> ApiRequest:
+    namespace, _, name = key.rpartition("/")
+    return ApiRequest(
+        request.kind, "delete", namespace or None, name, "", request.params, request.user,
+        request.user_agent,
+        warnings=request.warnings,
+    )  # fmt: skip
+
+
+def _media_type(request: ApiRequest) -> str:
+    return request.content_type.split(";")[0].strip().lower()
+
+
+def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
+    """Return the function that a PATCH applies to the current object.
+
+    Raises:
+        StatusError: the patch is invalid, or its media type is not supported.
+    """
+    media = _media_type(request)
+    custom = request.kind.custom
+    if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
+        taken = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
+        raise unsupported_media(request.content_type, taken)
+    patch = read_json(request.body)
+
+    def patched(old: Json) -> Json:
+        try:
+            if media == JSON_PATCH:
+                return json_patch(old, patch)
+            if media == MERGE_PATCH:
+                return merge_patch(old, patch)
+            return strategic_merge_patch(old, patch, schema)
+        except PatchError as error:
+            # Old kubectl shows only the causes of an Invalid response.
+            cause = StatusCause("UnexpectedServerResponse", error.message)
+            details = StatusDetails(causes=[cause])
+            raise status_error(error.code, error.reason, error.message, details) from None
+
+    return patched

@@ -1,0 +1,146 @@
+"""The watch verb over HTTP: the initial state if requested, then changes and bookmarks."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+from aiohttp import web
+
+from gangline.local.apiserver.core.errors import bad_request
+from gangline.local.apiserver.core.negotiation import ResponseFormat, choose_format, encode_json
+from gangline.local.apiserver.core.registry import Json
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import ADDED, WatchCache
+from gangline.local.apiserver.verbs import responses
+from gangline.local.apiserver.verbs.read import check_revision_reached
+from gangline.local.apiserver.watch.broadcast import (
+    WatchBroadcasters,
+    Watcher,
+    WatchView,
+    expired_event,
+)
+from gangline.local.apiserver.watch.selection import compile_selection
+
+BOOKMARK_INTERVAL_S = 30.0
+DEFAULT_TIMEOUT_RANGE_S = (1800.0, 3600.0)
+CHUNK_BYTES = 1 << 18
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class WatchHandler:
+    """Handles watch requests."""
+
+    def __init__(self, store: ObjectStore, broadcasts: WatchBroadcasters) -> None:
+        self._store = store
+        self._broadcasts = broadcasts
+
+    async def __call__(
+        self, request: web.BaseRequest, api_request: ApiRequest
+    ) -> web.StreamResponse:
+        """Stream the requested changes until the watch times out."""
+        view = _view(api_request)
+        asked = check_revision_reached(self._store, api_request.params.get("resourceVersion", ""))
+        with_state = _sends_initial_state(api_request, asked)
+        length = api_request.int_param("timeoutSeconds") or random.uniform(*DEFAULT_TIMEOUT_RANGE_S)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return response
+        cache = self._store.cache(api_request.kind.storage_name)
+        if not with_state and asked < cache.horizon:
+            await response.write(expired_event(asked, cache.horizon))
+            return response
+        # Invariant: no await between taking the cursor and reading the state, so they match.
+        start = cache.end if with_state else cache.position_after(asked)
+        watcher = Watcher(view, start, transport)
+        if with_state:
+            state = list(_state_lines(cache, view, api_request.namespace))
+            if api_request.bool_param("sendInitialEvents"):
+                state.append(self._bookmark(api_request, view, initial=True))
+            for chunk in _join_chunks(state):
+                await response.write(chunk)
+        await self._follow(api_request, watcher, cache, length)
+        if watcher.too_slow and not transport.is_closing():
+            await response.write(expired_event(asked, cache.horizon))
+        return response
+
+    async def _follow(
+        self, api_request: ApiRequest, watcher: Watcher, cache: WatchCache, length: float
+    ) -> None:
+        broadcast = self._broadcasts.get(cache)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + length
+        broadcast.add(watcher)
+        try:
+            while not watcher.ended.done():
+                left = ends - loop.time()
+                if left <= 0:
+                    break
+                await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_INTERVAL_S))
+                # A bookmark claims that all earlier events were sent: not while lagging.
+                seen_all = watcher.cursor == cache.end and watcher.ready
+                if (
+                    api_request.bool_param("allowWatchBookmarks")
+                    and seen_all
+                    and not watcher.ended.done()
+                ):
+                    watcher.send(self._bookmark(api_request, watcher.view))
+        finally:
+            broadcast.remove(watcher)
+
+    def _bookmark(
+        self, api_request: ApiRequest, view: WatchView, *, initial: bool = False
+    ) -> bytes:
+        meta: Json = {"resourceVersion": str(self._store.revision)}
+        if initial:
+            meta["annotations"] = {INITIAL_EVENTS_END: "true"}
+        kind = api_request.kind
+        obj = encode_json({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+        return view.format_line("BOOKMARK", obj)
+
+
+def _view(api_request: ApiRequest) -> WatchView:
+    form = choose_format(api_request.accept, (responses.TABLE, responses.PARTIAL_OBJECT))
+    namespace = f"{api_request.namespace}/" if api_request.namespace else ""
+    include = api_request.params.get("includeObject", "")
+    key = None if form == ResponseFormat() else (form, include)
+    return WatchView(
+        namespace,
+        compile_selection(api_request),
+        (api_request.kind.version, key),
+        responses.make_renderer(api_request, form),
+    )
+
+
+def _sends_initial_state(api_request: ApiRequest, asked: int) -> bool:
+    if "sendInitialEvents" not in api_request.params:
+        return asked == 0
+    if api_request.params.get("resourceVersionMatch") != "NotOlderThan":
+        raise bad_request(
+            "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"
+        )
+    return api_request.bool_param("sendInitialEvents")
+
+
+def _state_lines(cache: WatchCache, view: WatchView, namespace: str | None) -> Iterator[bytes]:
+    for key in cache.keys(namespace):
+        record = cache.records[key]
+        if view.includes(record):
+            yield view.format_line(ADDED, record.body)
+
+
+def _join_chunks(lines: list[bytes]) -> Iterator[bytes]:
+    """Join lines into chunks large enough for one write."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= CHUNK_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)

@@ -1,0 +1,337 @@
+"""The write path: create, update, patch, delete.
+
+Invariant: between reading the current state and staging the new one, the event loop does not
+switch tasks, so no other write intervenes. Optimistic concurrency only concerns what clients saw.
+The wait for the commit comes afterwards.
+
+Webhook calls do switch tasks. After them the current state is compared with the one that the write
+is based on. If it changed, the write starts again, as in Kubernetes, until the webhooks' time
+limit.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.webhooks import (
+    CREATE,
+    DELETE,
+    UPDATE,
+    ReviewedKind,
+    WebhookAdmission,
+    WebhookReview,
+)
+from gangline.local.apiserver.core import conversion, metadata, prepare
+from gangline.local.apiserver.core.errors import already_exists, conflict, not_found
+from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.core.registry import Json, ServedKind
+from gangline.local.apiserver.core.request import ApiRequest
+from gangline.local.apiserver.machinery.schema.nodes import copy_json
+from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import ObjectRevision
+from gangline.local.apiserver.verbs.delete import DeletionRequest, apply_deletion
+
+MODIFIED_MESSAGE = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
+
+ChangeFunction = Callable[[Json], Json]
+"""Returns the new object for the current one, which it must not change."""
+
+
+RESTRICTIONS = {
+    "": metadata.restrict_to_main,
+    "status": metadata.restrict_to_status,
+    "finalize": metadata.restrict_to_finalize,
+}
+
+REVIEWED_SUBRESOURCES = ("", "status", "finalize")
+"""Subresources whose body is an object of the kind."""
+EMPTY_INDEX: dict[str, str] = {}
+
+
+class WriteResult(NamedTuple):
+    """The result of a write: the object's bytes, and whether it was created or removed."""
+
+    body: bytes
+    created: bool = False
+    removed: bool = False
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class WritePath:
+    """The write path over a store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        admission: BuiltinAdmission,
+        webhooks: WebhookAdmission | None = None,
+    ) -> None:
+        """Without ``webhooks`` none is called: the server's own writes use this."""
+        self._store = store
+        self._admission = admission
+        self._webhooks = webhooks
+
+    async def create(
+        self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
+    ) -> WriteResult:
+        """Store a new object.
+
+        Raises:
+            StatusError: it exists, it is invalid, or a rule or a webhook forbids it.
+        """
+        kind = request.kind
+        prepare.check_identity(request, obj)
+        review = self._review(request, CREATE)
+        if review is not None:
+            obj = await self._mutate_new(request, review, obj)
+        obj = self._complete_new(request, obj, owner_tracked)
+        if review is not None:
+            prepare.check_size(request, obj, may_have_grown=True)
+            await review.validate(None, obj)
+            self._check_namespace(request)
+            self._admission.admit_creation(kind, obj)
+        if self._store.cache(kind.storage_name).latest(request.key) is not None:
+            raise already_exists(kind.plural, kind.group, request.name)
+        return await self._store_object(request, obj, created=True)
+
+    async def _mutate_new(self, request: ApiRequest, review: WebhookReview, obj: Json) -> Json:
+        kind = request.kind
+        self._check_namespace(request)
+        prepare.prune_unknown_fields(request, obj)
+        obj = conversion.to_stored(kind, obj)
+        with prepare.report_type_errors(kind, obj):
+            prepare.apply_defaults(kind, obj)
+        changed = await review.mutate(None, obj)
+        return conversion.from_stored(kind, changed or obj)
+
+    def _complete_new(self, request: ApiRequest, obj: Json, owner_tracked: bool) -> Json:
+        kind = request.kind
+        meta = prepare.check_identity(request, obj)
+        prepare.assign_name(request, meta)
+        self._check_namespace(request)
+        prepare.prune_unknown_fields(request, obj)
+        if kind.note:
+            request.warnings.append(kind.note)
+        metadata.set_creation_metadata(kind, meta, utc_now())
+        obj = conversion.to_stored(kind, obj)
+        with prepare.report_type_errors(kind, obj):
+            prepare.apply_defaults(kind, obj)
+            self._admission.admit_creation(kind, obj)
+            if not owner_tracked:
+                prepare.track_managed_fields(request, None, obj, utc_now())
+        prepare.validate_creation(kind, obj)
+        prepare.check_size(request, obj)
+        return obj
+
+    async def update(
+        self, request: ApiRequest, make: ChangeFunction, *, owner_tracked: bool = False
+    ) -> WriteResult:
+        """Replace an object by the result of ``make``.
+
+        Raises:
+            StatusError: it does not exist, it changed since the client read it, the new state is
+                invalid, or a webhook forbids it.
+        """
+        kind, cache = request.kind, self._store.cache(request.kind.storage_name)
+        review = self._review(request, UPDATE)
+        while True:
+            record = self._current(request)
+            stored = read_json(record.body)
+            new = make(conversion.from_stored(kind, stored))
+            if review is not None:
+                new = await self._mutate(request, review, record, stored, copy_json(new))
+            new = self._complete(request, record, stored, new, owner_tracked)
+            if review is None:
+                break
+            prepare.check_size(request, new, may_have_grown=True)
+            await review.validate(stored, new)
+            if cache.latest(request.key) is record:
+                break
+        if metadata.is_unchanged(stored, new):
+            return await self._return_unchanged(request, record)
+        if metadata.is_deleting(new) and metadata.can_be_removed(new):
+            return await self._remove(request, new, request.dry_run)
+        return await self._store_object(request, new)
+
+    async def _mutate(
+        self,
+        request: ApiRequest,
+        review: WebhookReview,
+        record: ObjectRevision,
+        stored: Json,
+        new: Json,
+    ) -> Json:
+        kind = request.kind
+        new = self._restrict(request, record, stored, new)
+        with prepare.report_type_errors(kind, new):
+            prepare.apply_defaults(kind, new)
+        changed = await review.mutate(stored, new)
+        return conversion.from_stored(kind, changed or new)
+
+    def _complete(
+        self,
+        request: ApiRequest,
+        record: ObjectRevision,
+        stored: Json,
+        new: Json,
+        owner_tracked: bool,
+    ) -> Json:
+        kind = request.kind
+        new = self._restrict(request, record, stored, new)
+        with prepare.report_type_errors(kind, new):
+            prepare.apply_defaults(kind, new)
+            if not owner_tracked:
+                prepare.track_managed_fields(request, stored, new, utc_now())
+            if not request.subresource:
+                self._admission.admit_update(kind, stored, new)
+        metadata.increment_generation(kind, stored, new)
+        prepare.validate_change(request, stored, new)
+        prepare.check_size(request, new)
+        return new
+
+    def _restrict(
+        self, request: ApiRequest, record: ObjectRevision, stored: Json, new: Json
+    ) -> Json:
+        """Return the desired state in stored form, without changes that are not permitted."""
+        meta = prepare.check_identity(request, new)
+        self._check_base(request, record, stored, meta)
+        prepare.prune_unknown_fields(request, new)
+        new = conversion.to_stored(request.kind, new)
+        metadata.preserve_system_metadata(stored, new)
+        restrict = RESTRICTIONS.get(request.subresource)
+        if restrict is not None:
+            restrict(request.kind, stored, new)
+        return new
+
+    async def delete(self, request: ApiRequest, removal: DeletionRequest) -> WriteResult:
+        """Remove an object, or set its deletion timestamp.
+
+        Raises:
+            StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
+        """
+        kind, cache = request.kind, self._store.cache(request.kind.storage_name)
+        options = removal.to_delete_options()
+        review = self._review(request, DELETE, options=options, dry_run=removal.dry_run)
+        while True:
+            record = self._current(request)
+            self._admission.admit_deletion(kind, request.name)
+            obj, before = read_json(record.body), read_json(record.body)
+            check_preconditions(request, obj, removal.uid, removal.revision)
+            is_gone = apply_deletion(kind, obj, removal, utc_now())
+            if not is_gone and metadata.is_unchanged(before, obj):
+                return await self._return_unchanged(request, record)
+            if review is None:
+                break
+            await review.mutate(before, None)
+            await review.validate(before, None)
+            if cache.latest(request.key) is record:
+                break
+        if is_gone:
+            return await self._remove(request, obj, removal.dry_run)
+        return await self._store_object(request, obj, dry_run=removal.dry_run)
+
+    def review(
+        self, request: ApiRequest, operation: str, shown: ReviewedKind
+    ) -> WebhookReview | None:
+        """Return the review of a subresource's own object, such as a Scale."""
+        if self._webhooks is None:
+            return None
+        return self._webhooks.review(request, operation, shown=shown)
+
+    def _review(
+        self,
+        request: ApiRequest,
+        operation: str,
+        *,
+        options: Json | None = None,
+        dry_run: bool = False,
+    ) -> WebhookReview | None:
+        # The body of other subresources is another kind: they call ``review`` themselves.
+        if self._webhooks is None or request.subresource not in REVIEWED_SUBRESOURCES:
+            return None
+        return self._webhooks.review(request, operation, options=options, dry_run=dry_run)
+
+    def _current(self, request: ApiRequest) -> ObjectRevision:
+        record = self._store.cache(request.kind.storage_name).latest(request.key)
+        if record is None:
+            raise not_found(request.kind.plural, request.kind.group, request.name)
+        return record
+
+    def _check_namespace(self, request: ApiRequest) -> None:
+        if request.kind.namespaced:
+            self._admission.check_namespace(request.kind, request.name, request.namespace or "")
+
+    def _check_base(
+        self, request: ApiRequest, record: ObjectRevision, stored: Json, meta: Json
+    ) -> None:
+        kind = request.kind
+        uid = meta.get("uid")
+        if uid and uid != stored["metadata"]["uid"]:
+            check_preconditions(request, stored, uid, "")
+        revision = meta.get("resourceVersion")
+        if revision and revision != str(record.rv):
+            raise conflict(kind.plural, kind.group, request.name, MODIFIED_MESSAGE)
+        if not revision and kind.custom:
+            prepare.reject_unconditional(request)
+
+    async def _store_object(
+        self, request: ApiRequest, obj: Json, *, created: bool = False, dry_run: bool = False
+    ) -> WriteResult:
+        if dry_run or request.dry_run:
+            return WriteResult(encode_json(obj), created)
+        labels, fields = index_object(request.kind, obj)
+        cache = self._store.cache(request.kind.storage_name)
+        # A disconnect cancels the handler, but a staged write is committed regardless.
+        record = await asyncio.shield(
+            self._store.stage_put(cache, request.key, obj, labels, fields)
+        )
+        return WriteResult(record.body, created)
+
+    async def _remove(self, request: ApiRequest, obj: Json, dry_run: bool) -> WriteResult:
+        if dry_run:
+            return WriteResult(encode_json(obj), removed=True)
+        labels, fields = index_object(request.kind, obj)
+        cache = self._store.cache(request.kind.storage_name)
+        record = await asyncio.shield(
+            self._store.stage_removal(cache, request.key, obj, labels, fields)
+        )
+        return WriteResult(record.body, removed=True)
+
+    async def _return_unchanged(self, request: ApiRequest, record: ObjectRevision) -> WriteResult:
+        waited = self._store.pending_write(
+            self._store.cache(request.kind.storage_name), request.key
+        )
+        if waited is not None:
+            await asyncio.shield(waited)
+        return WriteResult(record.body)
+
+
+def check_preconditions(request: ApiRequest, obj: Json, uid: str, revision: str) -> None:
+    """Refuse a write with preconditions for another object, or for another state of this one.
+
+    Raises:
+        StatusError: 409.
+    """
+    meta, kind = obj["metadata"], request.kind
+    if uid and uid != meta["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+        raise conflict(kind.plural, kind.group, request.name, why)
+    if revision and revision != meta["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {revision}, "
+            f"ResourceVersion in object meta: {meta['resourceVersion']}"
+        )
+        raise conflict(kind.plural, kind.group, request.name, why)
+
+
+def index_object(kind: ServedKind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
+    labels: Any = obj["metadata"].get("labels")
+    # Records are numerous and long-lived: those without labels or fields share one dict.
+    return labels or EMPTY_INDEX, kind.selectable_fields(obj) if kind.selectable else EMPTY_INDEX

@@ -1,0 +1,236 @@
+"""Watches: several readers of one history, each with its own cursor.
+
+A change wakes no task. The first change after a pause is sent immediately. Under load changes are
+collected for a few milliseconds, and each watcher gets all its new events in one write. Watchers
+with equal selectors and formats share the encoded bytes. A watcher whose client does not read is
+skipped until it does. If the history no longer reaches back to its cursor, it gets 410 and must
+list again. A slow watcher thus costs nothing, and a hundred watchers cost little more than one.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gangline.api.meta.objects import Status
+from gangline.local.apiserver.core.errors import expired
+from gangline.local.apiserver.core.negotiation import encode_json, read_json
+from gangline.local.apiserver.storage.watch_cache import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    CacheEvent,
+    ObjectRevision,
+    WatchCache,
+)
+from gangline.local.apiserver.watch.selection import SelectionPredicate
+
+PAUSE_FACTOR = 2.0
+"""After a send round of duration t, the next round starts at least this times t later."""
+MIN_PAUSE_S = 0.002
+LAGGING_RETRY_S = 0.02
+"""Seconds after which a lagging watcher is checked again."""
+MAX_EVENTS_PER_ROUND = 1000
+"""Maximum number of events sent to one watcher in one round."""
+MAX_BACKLOG_BYTES = 1 << 20
+"""Unsent bytes of a connection above which its watcher is skipped."""
+
+RenderFunction = Callable[[bytes], bytes]
+
+
+class WatchView:
+    """The selected objects and the format of a watcher. Views with equal keys share encodings.
+
+    ``form`` identifies the format. ``shape`` converts a stored object to it (None: as stored).
+    """
+
+    __slots__ = ("key", "namespace", "selection", "render")
+
+    def __init__(
+        self,
+        namespace: str,
+        selection: SelectionPredicate,
+        form: object,
+        shape: RenderFunction | None,
+    ) -> None:
+        self.namespace = namespace
+        self.selection = selection
+        self.render = shape
+        self.key = (namespace, selection.text, form)
+
+    def includes(self, record: ObjectRevision) -> bool:
+        if self.namespace and not record.key.startswith(self.namespace):
+            return False
+        return self.selection.matches_all or self.selection.matches(record)
+
+    def encode(self, event: CacheEvent) -> bytes:
+        """Return the event in this view; empty if the view does not include it."""
+        forms = event.encoded_forms
+        if forms is None:
+            forms = event.encoded_forms = {}
+        found = forms.get(self.key)
+        if found is None:
+            found = forms[self.key] = self._encode(event)
+        return found
+
+    def _encode(self, event: CacheEvent) -> bytes:
+        now = self.includes(event.record)
+        before = event.before is not None and self.includes(event.before)
+        if event.type == DELETED:
+            return self.format_line(DELETED, event.record.body) if now or before else b""
+        if now:
+            return self.format_line(MODIFIED if before else ADDED, event.record.body)
+        if before and event.before is not None:
+            return self.format_line(DELETED, _at_revision(event.before.body, event.record.rv))
+        return b""
+
+    def format_line(self, type_: str, body: bytes) -> bytes:
+        shown = self.render(body) if self.render else body
+        return b'{"type":"' + type_.encode() + b'","object":' + shown + b"}\n"
+
+
+def _at_revision(body: bytes, rv: int) -> bytes:
+    obj = read_json(body)
+    obj["metadata"]["resourceVersion"] = str(rv)
+    return encode_json(obj)
+
+
+class Watcher:
+    """One open watch."""
+
+    def __init__(self, view: WatchView, cursor: int, transport: asyncio.WriteTransport) -> None:
+        self.view = view
+        self.cursor = cursor
+        self.transport = transport
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.too_slow = False
+
+    def end(self) -> None:
+        """Complete the watch request."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def send(self, payload: bytes) -> None:
+        self.transport.write(encode_chunk(payload))
+
+    @property
+    def ready(self) -> bool:
+        """True if the client reads what was sent."""
+        return self.transport.get_write_buffer_size() < MAX_BACKLOG_BYTES
+
+
+def encode_chunk(payload: bytes) -> bytes:
+    """Return data as one chunk of HTTP chunked encoding."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+class WatchBroadcaster:
+    """Sends the events of one kind to its watchers."""
+
+    def __init__(self, cache: WatchCache) -> None:
+        self.cache = cache
+        self.watchers: set[Watcher] = set()
+        self._loop = asyncio.get_running_loop()
+        self._not_before = 0.0
+        self._sent = cache.end
+        self._due: asyncio.TimerHandle | None = None
+        cache.on_publish = self.wake
+
+    def wake(self) -> None:
+        """Schedule the next send round."""
+        if self._due is None and self.watchers:
+            self._due = self._loop.call_at(max(self._not_before, self._loop.time()), self._send)
+
+    def _send(self) -> None:
+        self._due = None
+        started = time.perf_counter()
+        joined: dict[object, bytes] = {}
+        behind = False
+        for watcher in list(self.watchers):
+            if watcher.transport.is_closing():
+                watcher.end()
+            elif watcher.ready:
+                self._send_to(watcher, joined)
+            behind = behind or watcher.cursor < self.cache.end
+        self._drop_encoded_forms()
+        took = time.perf_counter() - started
+        self._not_before = self._loop.time() + max(MIN_PAUSE_S, took * PAUSE_FACTOR)
+        if behind:
+            self._due = self._loop.call_later(LAGGING_RETRY_S, self._send)
+
+    def _drop_encoded_forms(self) -> None:
+        """Drop the encodings of sent events: nearly all watchers have them, and the history is
+        long.
+        """
+        cache = self.cache
+        for event in cache.events[max(self._sent - cache.base, 0) :]:
+            event.encoded_forms = None
+        self._sent = cache.end
+
+    def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:
+        cache = self.cache
+        if watcher.cursor < cache.base:
+            watcher.too_slow = True
+            watcher.end()
+            return
+        if watcher.cursor == cache.end:
+            return
+        key = (watcher.cursor, watcher.view.key)
+        payload = joined.get(key)
+        if payload is None:
+            start = watcher.cursor - cache.base
+            events = cache.events[start : start + MAX_EVENTS_PER_ROUND]
+            lines = b"".join(map(watcher.view.encode, events))
+            payload = joined[key] = encode_chunk(lines) if lines else b""
+        watcher.cursor = min(watcher.cursor + MAX_EVENTS_PER_ROUND, cache.end)
+        if payload:
+            watcher.transport.write(payload)
+
+    def add(self, watcher: Watcher) -> None:
+        self.watchers.add(watcher)
+        if watcher.cursor < self.cache.end:
+            self.wake()
+
+    def remove(self, watcher: Watcher) -> None:
+        self.watchers.discard(watcher)
+
+
+class WatchBroadcasters:
+    """The broadcasters of all kinds."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, WatchBroadcaster] = {}
+
+    def get(self, cache: WatchCache) -> WatchBroadcaster:
+        found = self._by_name.get(cache.name)
+        if found is None:
+            found = self._by_name[cache.name] = WatchBroadcaster(cache)
+        return found
+
+    def end_all(self) -> None:
+        for broadcast in self._by_name.values():
+            for watcher in list(broadcast.watchers):
+                watcher.end()
+
+    def end_resource(self, name: str) -> None:
+        """End the watches of a kind that is no longer served."""
+        with contextlib.suppress(KeyError):
+            for watcher in list(self._by_name[name].watchers):
+                watcher.end()
+
+    def count(self) -> int:
+        return sum(len(broadcast.watchers) for broadcast in self._by_name.values())
+
+
+def expired_event(revision: int, horizon: int) -> bytes:
+    """Return the last event of a watch whose history was dropped."""
+    status = expired(f"too old resource version: {revision} ({horizon})").status
+    return b'{"type":"ERROR","object":' + encode_json(status_to_json(status)) + b"}\n"
+
+
+def status_to_json(status: Status) -> dict[str, Any]:
+    """Return a Status with the kind that encoding defaults would omit."""
+    return {"kind": "Status", "apiVersion": "v1", **msgspec.to_builtins(status)}

@@ -1,0 +1,122 @@
+"""Endpoints: the addresses of the pods behind each service with a selector.
+
+A pod counts while it has an address and has not ended. It is listed under ``addresses`` if it is
+ready, or always if the service publishes not-ready addresses. Rendezvous depends on the latter:
+members of a gang must find each other before any of them is ready.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from gangline.api.core.core import Endpoints, ObjectReference, Service
+from gangline.api.core.pod import Pod
+from gangline.api.core.service import EndpointAddress, EndpointPort, EndpointSubset, ServicePort
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+PortList = tuple[EndpointPort, ...]
+
+
+def build_endpoints(service: Service, pods: Iterable[Pod]) -> Endpoints:
+    """Return the endpoints of ``service``; ``pods`` are those that its selector matches."""
+    ready: dict[PortList, list[EndpointAddress]] = defaultdict(list)
+    waiting: dict[PortList, list[EndpointAddress]] = defaultdict(list)
+    for pod in pods:
+        if not pod.status.pod_ip or pod.status.phase in TERMINAL_PHASES:
+            continue
+        going = pod.metadata.deletion_timestamp is not None
+        listed = service.spec.publish_not_ready_addresses or (is_pod_ready(pod) and not going)
+        if going and not listed:
+            continue
+        (ready if listed else waiting)[_ports(service, pod)].append(_address(service, pod))
+    return Endpoints(
+        api_version="v1",
+        kind="Endpoints",
+        metadata=_metadata(service),
+        subsets=[
+            EndpointSubset(
+                addresses=_sorted(ready.get(ports, [])),
+                not_ready_addresses=_sorted(waiting.get(ports, [])),
+                ports=list(ports),
+            )
+            for ports in sorted(ready.keys() | waiting.keys(), key=_port_order)
+        ],
+    )
+
+
+def is_pod_ready(pod: Pod) -> bool:
+    """True if the pod's Ready condition is true."""
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+
+
+def _metadata(service: Service) -> ObjectMeta:
+    labels = dict(service.metadata.labels)
+    if service.spec.cluster_ip == "None":
+        labels["service.kubernetes.io/headless"] = ""
+    owner = OwnerReference(
+        api_version="v1",
+        kind="Service",
+        name=service.metadata.name,
+        uid=service.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    return ObjectMeta(
+        name=service.metadata.name,
+        namespace=service.metadata.namespace,
+        labels=labels,
+        owner_references=[owner],
+    )
+
+
+def _ports(service: Service, pod: Pod) -> PortList:
+    found = ((port, _number(port, pod)) for port in service.spec.ports)
+    return tuple(
+        EndpointPort(
+            name=port.name,
+            port=number,
+            protocol=port.protocol or "TCP",
+            app_protocol=port.app_protocol,
+        )
+        for port, number in found
+        if number is not None
+    )
+
+
+def _number(port: ServicePort, pod: Pod) -> int | None:
+    """Resolve a target port, which may be the name of a port of the pod; None if the pod has no
+    such port.
+    """
+    target = port.target_port or port.port
+    if isinstance(target, int):
+        return target
+    if target.isdigit():
+        return int(target)
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        for declared in container.ports:
+            if declared.name == target and (declared.protocol or "TCP") == (port.protocol or "TCP"):
+                return declared.container_port
+    return None
+
+
+def _address(service: Service, pod: Pod) -> EndpointAddress:
+    named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name
+    return EndpointAddress(
+        ip=pod.status.pod_ip,
+        hostname=pod.spec.hostname if named else "",
+        node_name=pod.spec.node_name,
+        target_ref=ObjectReference(
+            kind="Pod",
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            uid=pod.metadata.uid,
+        ),
+    )
+
+
+def _sorted(addresses: list[EndpointAddress]) -> list[EndpointAddress]:
+    return sorted(addresses, key=lambda address: (address.ip, address.hostname))
+
+
+def _port_order(ports: PortList) -> list[tuple[str, int]]:
+    return [(port.name, port.port) for port in ports]

@@ -1,0 +1,248 @@
+"""The garbage collector's graph of owners and dependents, and its decisions.
+
+The graph holds every object that owns or is owned. `decide` applies the rules of Kubernetes to one
+object:
+
+1. an object is deleted after all its owners have been deleted;
+2. an owner in foreground deletion waits for the dependents that block it;
+3. orphaning removes the references to the owner before the owner is deleted.
+
+The caller finds out whether an owner that is not in the graph exists (``exists``).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from gangline.api.meta.objects import ObjectMeta, OwnerReference
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphObject:
+    """The fields of an object that garbage collection needs."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str
+    name: str
+    uid: str
+    owners: tuple[OwnerReference, ...]
+    finalizers: frozenset[str]
+    is_deleting: bool
+    """True if its deletion has begun."""
+
+    @property
+    def is_deleting_dependents(self) -> bool:
+        """True if it is being deleted after its dependents."""
+        return self.is_deleting and FOREGROUND in self.finalizers
+
+    @property
+    def is_orphaning(self) -> bool:
+        """True if it is being deleted without its dependents."""
+        return self.is_deleting and ORPHAN in self.finalizers
+
+
+def graph_object(group: str, version: str, plural: str, metadata: ObjectMeta) -> GraphObject:
+    """Extract these fields from an object's metadata."""
+    return GraphObject(
+        group=group,
+        version=version,
+        plural=plural,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        owners=tuple(metadata.owner_references),
+        finalizers=frozenset(metadata.finalizers),
+        is_deleting=metadata.deletion_timestamp is not None,
+    )
+
+
+class OwnerGraph:
+    """All objects by uid, with the dependents of each."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, GraphObject] = {}
+        self._dependents: dict[str, set[str]] = defaultdict(set)
+
+    def get(self, uid: str) -> GraphObject | None:
+        return self._items.get(uid)
+
+    def dependents(self, uid: str) -> list[GraphObject]:
+        """Return the objects with ``uid`` as an owner, in a stable order."""
+        found = (self._items[dependent] for dependent in self._dependents.get(uid, ()))
+        return sorted(found, key=lambda dependent: dependent.uid)
+
+    def put(self, new: GraphObject) -> set[str]:
+        """Add or replace an object; return the uids of all objects to check again."""
+        old = self._items.get(new.uid)
+        if old == new:
+            return set()
+        self._unlink(old)
+        self._items[new.uid] = new
+        for owner in new.owners:
+            self._dependents[owner.uid].add(new.uid)
+        affected = {new.uid}
+        if new.is_deleting_dependents or new.is_orphaning:
+            affected |= self._dependents.get(new.uid, set())
+        # An owner in deletion may have waited until this reference was removed or unblocked.
+        for owner in (*new.owners, *(old.owners if old else ())):
+            affected |= {owner.uid} if self._waits(owner.uid) else set()
+        return affected
+
+    def remove(self, uid: str) -> set[str]:
+        """Remove a deleted object; return the uids of all objects to check again."""
+        old = self._items.pop(uid, None)
+        if old is None:
+            return set()
+        self._unlink(old)
+        waiting = {owner.uid for owner in old.owners if self._waits(owner.uid)}
+        return set(self._dependents.get(uid, ())) | waiting
+
+    def _waits(self, uid: str) -> bool:
+        owner = self._items.get(uid)
+        return owner is not None and (owner.is_deleting_dependents or owner.is_orphaning)
+
+    def _unlink(self, old: GraphObject | None) -> None:
+        for owner in old.owners if old else ():
+            dependents = self._dependents[owner.uid]
+            dependents.discard(old.uid if old else "")
+            if not dependents:
+                del self._dependents[owner.uid]
+
+
+class PropagationPolicy(Enum):
+    """Kubernetes' deletion propagation policies."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+class NoAction(Enum):
+    """The object stays unchanged."""
+
+    NO_ACTION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObject:
+    """Delete the object."""
+
+    propagation: PropagationPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOwnerReferences:
+    """Remove the references to these owners from the object."""
+
+    uids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanDependents:
+    """Remove the reference to the object from ``dependents``, then remove its orphan finalizer."""
+
+    dependents: tuple[GraphObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Remove a finalizer of the object: no dependent blocks its deletion any more."""
+
+    finalizer: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnblockOwners:
+    """Clear ``blockOwnerDeletion`` in the object and delete it: it and its owners wait for each
+    other.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class CheckObjects:
+    """Check these objects: the deletion of the present one waits for them."""
+
+    uids: tuple[str, ...]
+
+
+GarbageAction: TypeAlias = (
+    NoAction
+    | DeleteObject
+    | RemoveOwnerReferences
+    | OrphanDependents
+    | RemoveFinalizer
+    | UnblockOwners
+    | CheckObjects
+)
+OwnerExists: TypeAlias = Callable[[OwnerReference], bool]
+
+
+def plan_collection(graph: OwnerGraph, uid: str, exists: OwnerExists) -> GarbageAction:
+    """Return the action for one object; ``exists`` is called for owners outside the graph."""
+    found = graph.get(uid)
+    if found is None:
+        return NoAction.NO_ACTION
+    if found.is_deleting:
+        return _plan_deleting(graph, found)
+    return _plan_owned(graph, found, exists)
+
+
+def _plan_deleting(graph: OwnerGraph, found: GraphObject) -> GarbageAction:
+    if found.is_orphaning:
+        return OrphanDependents(tuple(graph.dependents(found.uid)))
+    if not found.is_deleting_dependents:
+        return NoAction.NO_ACTION
+    blocking = [
+        dependent for dependent in graph.dependents(found.uid) if _blocks(dependent, found.uid)
+    ]
+    if not blocking:
+        return RemoveFinalizer(FOREGROUND)
+    return CheckObjects(tuple(dependent.uid for dependent in blocking if not dependent.is_deleting))
+
+
+def _blocks(dependent: GraphObject, uid: str) -> bool:
+    return any(owner.uid == uid and owner.block_owner_deletion for owner in dependent.owners)
+
+
+def _plan_owned(graph: OwnerGraph, found: GraphObject, exists: OwnerExists) -> GarbageAction:
+    solid, dangling, waiting = _classify(graph, found.owners, exists)
+    if not found.owners:
+        return NoAction.NO_ACTION
+    if solid:
+        gone = frozenset(owner.uid for owner in (*dangling, *waiting))
+        return RemoveOwnerReferences(gone) if gone else NoAction.NO_ACTION
+    dependents = graph.dependents(found.uid)
+    if waiting and dependents:
+        if any(dependent.is_deleting_dependents for dependent in dependents):
+            return UnblockOwners()
+        return DeleteObject(PropagationPolicy.FOREGROUND)
+    if ORPHAN in found.finalizers:
+        return DeleteObject(PropagationPolicy.ORPHAN)
+    if FOREGROUND in found.finalizers:
+        return DeleteObject(PropagationPolicy.FOREGROUND)
+    return DeleteObject(PropagationPolicy.BACKGROUND)
+
+
+OwnerList: TypeAlias = list[OwnerReference]
+
+
+def _classify(
+    graph: OwnerGraph, owners: Iterable[OwnerReference], exists: OwnerExists
+) -> tuple[OwnerList, OwnerList, OwnerList]:
+    solid: OwnerList = []
+    dangling: OwnerList = []
+    waiting: OwnerList = []
+    for owner in owners:
+        known = graph.get(owner.uid)
+        if known is not None:
+            (waiting if known.is_deleting_dependents else solid).append(owner)
+        else:
+            (solid if exists(owner) else dangling).append(owner)
+    return solid, dangling, waiting

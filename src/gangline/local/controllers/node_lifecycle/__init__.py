@@ -1,0 +1,5 @@
+"""Node lifecycle controller: detects lost nodes by their leases, taints them, and evicts their
+pods.
+
+``plan`` (pure) decides conditions, taints and eviction times; ``controller`` watches and writes.
+"""

@@ -1,0 +1,166 @@
+"""Node lifecycle controller: taints lost nodes, and evicts pods that no longer tolerate a taint."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from gangline.api.core.core import Lease, Node
+from gangline.api.core.pod import Pod
+from gangline.api.meta.objects import Condition
+from gangline.api.resources import LEASES, NODES, PODS
+from gangline.kube.client.client import PatchKind
+from gangline.kube.errors import ApiError, Conflict, NotFound
+from gangline.local.controllers.context import ControllerContext, current_time
+from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES
+from gangline.local.controllers.node_lifecycle.plan import (
+    NO_EXECUTE,
+    OUT_OF_SERVICE,
+    Heartbeats,
+    eviction_time,
+    plan_node_update,
+    unready_conditions,
+)
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "kube-node-lease"
+TICK_S = 1.0
+BY_NODE = "node"
+
+
+class NodeLifecycleController:
+    """Checks every node once a second, in memory; writes only changes."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._silence_s = context.settings.node_silence_s
+        self._nodes = context.informers.informer(NODES)
+        self._leases = context.informers.informer(LEASES, LEASE_NAMESPACE)
+        self._pods = context.informers.informer(
+            PODS, indexes={BY_NODE: lambda pod: [pod.spec.node_name]}
+        )
+        self._heartbeats = Heartbeats()
+        self._missing_since: dict[str, float] = {}
+        self._leases.add_listener(self._observe_lease)
+
+    async def run(self) -> None:
+        while True:
+            for node in list(self._nodes.items()):
+                await self._attempt(self._check_node(node))
+            await self._attempt(self._remove_orphans())
+            await asyncio.sleep(TICK_S)
+
+    async def _attempt(self, work: Any) -> None:
+        """Run one piece of work; a failed one is repeated at the next tick."""
+        try:
+            await work
+        except (NotFound, Conflict):
+            pass  # Another writer was faster.
+        except ApiError as error:
+            log.warning("node not reconciled: %s", error)
+
+    def _observe_lease(self, _: Lease | None, new: Lease | None) -> None:
+        if new is not None:
+            self._heartbeats.observe(new.metadata.name, new, _clock())
+
+    async def _check_node(self, node: Node) -> None:
+        name = node.metadata.name
+        self._heartbeats.observe(name, self._leases.get(LEASE_NAMESPACE, name), _clock())
+        silent = self._heartbeats.age(name, _clock()) > self._silence_s
+        change = plan_node_update(node, silent=silent, now=current_time())
+        if change.conditions is not None:
+            await self._set_conditions(node, change.conditions)
+            self._recorder.event(node, "Normal", "NodeNotReady", f"Node {name} is silent")
+        elif change.taints is not None:
+            await self._patch(node, {"spec": {"taints": msgspec.to_builtins(change.taints)}})
+        if silent:
+            for pod in self._pods.by_index(BY_NODE, name):
+                await self._attempt(self._mark_not_ready(pod))
+        if any(taint.effect == NO_EXECUTE for taint in node.spec.taints):
+            await self._evict_intolerant_pods(node)
+
+    async def _set_conditions(self, node: Node, conditions: list[Condition]) -> None:
+        patch = {"status": {"conditions": msgspec.to_builtins(conditions)}}
+        await self._patch(node, patch, subresource="status")
+
+    async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
+        # The resourceVersion guards against a kubelet that came back in this moment.
+        patch = {"metadata": {"resourceVersion": node.metadata.resource_version}, **patch}
+        await self._client.patch(
+            NODES, node.metadata.name, patch, kind=PatchKind.MERGE, subresource=subresource
+        )
+
+    async def _mark_not_ready(self, pod: Pod) -> None:
+        conditions = unready_conditions(pod, current_time())
+        if conditions is not None:
+            await self._patch_pod(pod, {"conditions": msgspec.to_builtins(conditions)})
+
+    async def _evict_intolerant_pods(self, node: Node) -> None:
+        """Delete the pods that have tolerated the node's taints for long enough."""
+        abandoned = any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
+        for pod in self._pods.by_index(BY_NODE, node.metadata.name):
+            if pod.metadata.deletion_timestamp is not None:
+                if abandoned:
+                    await self._attempt(self._force(pod, "DeletionByPodGC", "the node is lost"))
+                continue
+            leaves = eviction_time(pod, node.spec.taints, current_time())
+            if (
+                leaves is not None
+                and leaves <= current_time()
+                and pod.status.phase not in TERMINAL_PHASES
+            ):
+                await self._attempt(self._evict(pod, node))
+
+    async def _evict(self, pod: Pod, node: Node) -> None:
+        message = f"node {node.metadata.name} has a taint that the pod no longer tolerates"
+        await self._disrupt(pod, "DeletionByTaintManager", message)
+        await self._client.delete(
+            PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
+        )
+        self._recorder.event(pod, "Normal", "TaintManagerEviction", message)
+
+    async def _remove_orphans(self) -> None:
+        """Delete pods whose Node object has been missing for a while: no kubelet can end them."""
+        there = {node.metadata.name for node in self._nodes.items()}
+        bound = {pod.spec.node_name for pod in self._pods.items()} - {""}
+        gone = bound - there
+        self._missing_since = {name: self._missing_since.get(name, _clock()) for name in gone}
+        for name, since in self._missing_since.items():
+            if _clock() - since < self._silence_s:
+                continue
+            for pod in self._pods.by_index(BY_NODE, name):
+                message = f"node {name} no longer exists"
+                await self._attempt(self._force(pod, "DeletionByPodGC", message))
+
+    async def _force(self, pod: Pod, reason: str, message: str) -> None:
+        if pod.status.phase not in TERMINAL_PHASES:
+            await self._disrupt(pod, reason, message, phase="Failed")
+        await self._client.delete(
+            PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0, uid=pod.metadata.uid
+        )
+
+    async def _disrupt(self, pod: Pod, reason: str, message: str, **fields: str) -> None:
+        """Write the DisruptionTarget condition: the reason for the deletion that follows."""
+        mark = Condition(
+            type="DisruptionTarget",
+            status="True",
+            reason=reason,
+            message=message,
+            last_transition_time=current_time(),
+        )
+        others = [one for one in pod.status.conditions if one.type != mark.type]
+        await self._patch_pod(pod, {"conditions": msgspec.to_builtins([*others, mark]), **fields})
+
+    async def _patch_pod(self, pod: Pod, status: dict[str, Any]) -> None:
+        meta = pod.metadata
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
+        await self._client.patch(
+            PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
+        )
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,270 @@
+"""Autoscaler: from the proposals of the metrics to the number of replicas.
+
+The largest proposal counts. The result is limited by the stabilization window, the scaling
+policies,
+and min/max replicas, as in HPA v2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import ceil
+from typing import NamedTuple
+
+import msgspec
+
+from gangline.api.cluster.autoscaling import (
+    HorizontalPodAutoscaler,
+    HorizontalPodAutoscalerBehavior,
+    HorizontalPodAutoscalerStatus,
+    HPAScalingPolicy,
+    HPAScalingRules,
+)
+from gangline.api.meta.conditions import set_condition
+from gangline.api.meta.objects import Condition
+from gangline.local.controllers.pod_autoscaler.metrics import MetricUnavailable, ReplicaProposal
+
+DOWNSCALE_STABILIZATION_S = 300
+_PERCENT = HPAScalingPolicy(type="Percent", value=100, period_seconds=15)
+DEFAULT_SCALE_UP_RULES = HPAScalingRules(
+    stabilization_window_seconds=0,
+    select_policy="Max",
+    policies=[HPAScalingPolicy(type="Pods", value=4, period_seconds=15), _PERCENT],
+)
+DEFAULT_SCALE_DOWN_RULES = HPAScalingRules(
+    stabilization_window_seconds=DOWNSCALE_STABILIZATION_S, select_policy="Max", policies=[_PERCENT]
+)
+HISTORY_RETENTION = timedelta(hours=1)
+"""Retention of the history: the longest stabilization window, and twice the longest policy period.
+"""
+
+TimedCount = tuple[datetime, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingHistory:
+    """Recent proposals and changes; lost with the process, as in Kubernetes."""
+
+    proposals: tuple[TimedCount, ...] = ()
+    changes: tuple[TimedCount, ...] = ()
+    """Changes of the number of replicas: positive for scaling up, negative for scaling down."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """The number of replicas to set, its reason, and the status to write."""
+
+    replicas: int
+    reason: str
+    status: HorizontalPodAutoscalerStatus
+    history: ScalingHistory = field(default_factory=ScalingHistory)
+
+
+class _Outcome(NamedTuple):
+    replicas: int
+    reason: str
+    conditions: Sequence[Condition]
+    history: ScalingHistory
+
+
+def decide_scaling(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    measures: Sequence[ReplicaProposal | MetricUnavailable],
+    history: ScalingHistory,
+    now: datetime,
+) -> ScalingDecision:
+    """Compute the number of replicas of a target that has ``current`` now."""
+    history = _recent(history, current, now)
+    low, high = _bounds(scaler)
+    if current == 0 and low > 0:
+        why = "scaling is disabled since the replica count of the target is zero"
+        disabled = _condition("ScalingActive", False, "ScalingDisabled", why)
+        outcome = _Outcome(0, "", [disabled], history)
+    elif current > high:
+        reason = "Current number of replicas above Spec.MaxReplicas"
+        outcome = _Outcome(high, reason, [], history)
+    elif current < low:
+        reason = "Current number of replicas below Spec.MinReplicas"
+        outcome = _Outcome(low, reason, [], history)
+    else:
+        outcome = _from_metrics(scaler, current, measures, history, now)
+    return _scaling_decision(scaler, current, measures, outcome, now)
+
+
+def _from_metrics(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    measures: Sequence[ReplicaProposal | MetricUnavailable],
+    history: ScalingHistory,
+    now: datetime,
+) -> _Outcome:
+    valid = [measure for measure in measures if isinstance(measure, ReplicaProposal)]
+    failed = [measure for measure in measures if isinstance(measure, MetricUnavailable)]
+    largest = max(valid, key=lambda proposal: proposal.replicas, default=None)
+    if largest is None or (failed and largest.replicas < current):
+        error = failed[0] if failed else MetricUnavailable("FailedGetResourceMetric", "no measures")
+        inactive = _condition("ScalingActive", False, error.reason, error.message)
+        return _Outcome(current, "", [inactive], history)
+    why = f"the HPA was able to successfully calculate a replica count from {largest.metric_description}"
+    active = _condition("ScalingActive", True, "ValidMetricFound", why)
+    history = ScalingHistory((*history.proposals, (now, largest.replicas)), history.changes)
+    stable, able = _stabilize(scaler, current, largest.replicas, history, now)
+    desired, limited = _limit(scaler, current, stable, history, now)
+    above = f"{largest.metric_description} above target"
+    reason = above if desired > current else "All metrics below target"
+    return _Outcome(desired, reason, [active, able, limited], history)
+
+
+def _bounds(scaler: HorizontalPodAutoscaler) -> tuple[int, int]:
+    low = scaler.spec.min_replicas
+    return (1 if low is None else low), scaler.spec.max_replicas
+
+
+def _recent(history: ScalingHistory, current: int, now: datetime) -> ScalingHistory:
+    proposals = tuple(each for each in history.proposals if now - each[0] < HISTORY_RETENTION)
+    changes = tuple(each for each in history.changes if now - each[0] < HISTORY_RETENTION)
+    # The current size counts as a proposal: a new autoscaler does not scale down immediately.
+    return ScalingHistory(proposals or ((now, current),), changes)
+
+
+def _rules(scaler: HorizontalPodAutoscaler) -> tuple[HPAScalingRules, HPAScalingRules]:
+    behavior = scaler.spec.behavior or HorizontalPodAutoscalerBehavior()
+    return (
+        behavior.scale_up or DEFAULT_SCALE_UP_RULES,
+        behavior.scale_down or DEFAULT_SCALE_DOWN_RULES,
+    )
+
+
+def _stabilize(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    desired: int,
+    history: ScalingHistory,
+    now: datetime,
+) -> tuple[int, Condition]:
+    rules_up, rules_down = _rules(scaler)
+    up = min(_within(history.proposals, rules_up.stabilization_window_seconds or 0, now),
+             default=desired)  # fmt: skip
+    down_s = rules_down.stabilization_window_seconds
+    down = max(_within(history.proposals, DOWNSCALE_STABILIZATION_S if down_s is None else down_s, now),
+               default=desired)  # fmt: skip
+    stable = min(max(current, min(up, desired)), max(down, desired))
+    if stable == desired:
+        message = "recommended size matches current size"
+        return stable, _condition("AbleToScale", True, "ReadyForNewScale", message)
+    direction, size = ("Down", "higher") if desired < stable else ("Up", "lower")
+    message = f"recent recommendations were {size} than current one, applying the "
+    message += (
+        "highest recent recommendation" if direction == "Down" else "lowest recent recommendation"
+    )
+    return stable, _condition("AbleToScale", True, f"Scale{direction}Stabilized", message)
+
+
+def _within(moments: Sequence[TimedCount], seconds: int, now: datetime) -> list[int]:
+    return [count for at, count in moments if now - at < timedelta(seconds=seconds)]
+
+
+def _limit(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    desired: int,
+    history: ScalingHistory,
+    now: datetime,
+) -> tuple[int, Condition]:
+    low, high = _bounds(scaler)
+    up, down = _rules(scaler)
+    if desired > current:
+        fast = max(current, _max_scale_up(up, current, history, now))
+        if desired > min(fast, high):
+            reason = "TooManyReplicas" if high <= fast else "ScaleUpLimit"
+            message = "the desired replica count is more than the maximum replica count"
+            if high > fast:
+                message = (
+                    "the desired replica count is increasing faster than the maximum scale rate"
+                )
+            return min(fast, high), _condition("ScalingLimited", True, reason, message)
+    elif desired < current:
+        slow = min(current, _min_scale_down(down, current, history, now))
+        if desired < max(slow, low):
+            reason = "TooFewReplicas" if low >= slow else "ScaleDownLimit"
+            message = "the desired replica count is less than the minimum replica count"
+            if low < slow:
+                message = (
+                    "the desired replica count is decreasing faster than the maximum scale rate"
+                )
+            return max(slow, low), _condition("ScalingLimited", True, reason, message)
+    message = "the desired count is within the acceptable range"
+    return desired, _condition("ScalingLimited", False, "DesiredWithinRange", message)
+
+
+def _max_scale_up(
+    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime
+) -> int:
+    if rules.select_policy == "Disabled":
+        return current
+    found = []
+    for policy in rules.policies:
+        start = current - sum(_within(history.changes, policy.period_seconds, now))
+        more = ceil(start * (1 + policy.value / 100))
+        found.append(start + policy.value if policy.type == "Pods" else more)
+    choose = min if rules.select_policy == "Min" else max
+    return choose(found, default=current)
+
+
+def _min_scale_down(
+    rules: HPAScalingRules, current: int, history: ScalingHistory, now: datetime
+) -> int:
+    if rules.select_policy == "Disabled":
+        return current
+    found = []
+    for policy in rules.policies:
+        start = current - sum(_within(history.changes, policy.period_seconds, now))
+        fewer = int(start * (1 - policy.value / 100))
+        found.append(start - policy.value if policy.type == "Pods" else fewer)
+    choose = max if rules.select_policy == "Min" else min
+    return choose(found, default=current)
+
+
+def _scaling_decision(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    measures: Sequence[ReplicaProposal | MetricUnavailable],
+    outcome: _Outcome,
+    now: datetime,
+) -> ScalingDecision:
+    desired, changes = outcome.replicas, outcome.history.changes
+    conditions, scaled_at = scaler.status.conditions, scaler.status.last_scale_time
+    found = list(outcome.conditions)
+    if desired != current:
+        changes, scaled_at = (*changes, (now, desired - current)), now
+        message = f"the HPA controller was able to update the target scale to {desired}"
+        found = [each for each in found if each.type != "AbleToScale"]
+        found.append(_condition("AbleToScale", True, "SucceededRescale", message))
+    for condition in found:
+        conditions = set_condition(conditions, condition, now)
+    status = HorizontalPodAutoscalerStatus(
+        observed_generation=scaler.metadata.generation,
+        last_scale_time=scaled_at,
+        current_replicas=current,
+        desired_replicas=desired,
+        current_metrics=[each.status for each in measures if isinstance(each, ReplicaProposal)],
+        conditions=conditions,
+    )
+    history = ScalingHistory(outcome.history.proposals, changes)
+    return ScalingDecision(desired, outcome.reason, status, history)
+
+
+def failed_status(
+    scaler: HorizontalPodAutoscaler, reason: str, message: str, now: datetime
+) -> HorizontalPodAutoscalerStatus:
+    """The status of an autoscaler whose target cannot be scaled."""
+    condition = _condition("AbleToScale", False, reason, message)
+    conditions = set_condition(scaler.status.conditions, condition, now)
+    return msgspec.structs.replace(scaler.status, conditions=conditions)
+
+
+def _condition(type_: str, holds: bool, reason: str, message: str) -> Condition:
+    return Condition(
+        type=type_, status="True" if holds else "False", reason=reason, message=message
+    )

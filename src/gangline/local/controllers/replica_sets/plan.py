@@ -1,0 +1,156 @@
+"""ReplicaSets: how many pods to create, and which ones to delete.
+
+``pods`` are those that the ReplicaSet controls; pods that ended or are being deleted do not count.
+The cheapest pods are deleted first: without a node, not running, not ready, then the youngest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from gangline.api.core.pod import Pod
+from gangline.api.core.workloads import ReplicaSetStatus
+from gangline.api.meta.objects import LabelSelector, Object, Wire
+from gangline.api.meta.resource import Resource
+from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES, is_pod_ready
+
+BURST_REPLICAS = 100
+"""The maximum number of creations or deletions in one pass, so that a mistyped size does not fill
+the
+store; kube-controller-manager has a similar limit.
+"""
+PodTemplate = dict[str, Any]
+"""A pod template as the user wrote it, without defaults."""
+
+
+class RawReplicaSetSpec(Wire):
+    """The spec of a ReplicaSet with its template unparsed."""
+
+    replicas: int | None = None
+    min_ready_seconds: int = 0
+    selector: LabelSelector = LabelSelector()
+    template: PodTemplate = msgspec.field(default_factory=dict)
+
+
+class RawReplicaSet(Object):
+    """A ReplicaSet as the controllers read it."""
+
+    spec: RawReplicaSetSpec = RawReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+    @property
+    def desired_replicas(self) -> int:
+        return 1 if self.spec.replicas is None else self.spec.replicas
+
+
+RAW_REPLICA_SETS: Resource[RawReplicaSet] = Resource(
+    RawReplicaSet, "apps", "v1", "replicasets", "ReplicaSet"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSetPlan:
+    """Pods to create and delete, and the status to write."""
+
+    create: int = 0
+    delete: tuple[Pod, ...] = ()
+    status: ReplicaSetStatus = field(default_factory=ReplicaSetStatus)
+    requeue_at: datetime | None = None
+    """The time at which the next ready pod becomes available; None if no pod is about to."""
+
+
+def plan_replica_set(
+    replica_set: RawReplicaSet, pods: Sequence[Pod], now: datetime
+) -> ReplicaSetPlan:
+    """Compare a ReplicaSet with its pods."""
+    active = [pod for pod in pods if is_pod_active(pod)]
+    missing = replica_set.desired_replicas - len(active)
+    if replica_set.metadata.deletion_timestamp is not None:
+        missing = 0
+    surplus = sorted(active, key=_deletion_rank)[: min(max(0, -missing), BURST_REPLICAS)]
+    return ReplicaSetPlan(
+        create=min(max(0, missing), BURST_REPLICAS),
+        delete=tuple(surplus),
+        status=_status(replica_set, active, now),
+        requeue_at=_next_available(replica_set, active, now),
+    )
+
+
+def is_pod_active(pod: Pod) -> bool:
+    """True if a ReplicaSet counts the pod: it has neither ended nor is being deleted."""
+    return pod.status.phase not in TERMINAL_PHASES and pod.metadata.deletion_timestamp is None
+
+
+def availability_time(pod: Pod, min_ready_seconds: int) -> datetime | None:
+    """The time at which a ready pod counts as available; None if it is not ready."""
+    for condition in pod.status.conditions:
+        if condition.type == "Ready" and condition.status == "True":
+            since = condition.last_transition_time or datetime.fromtimestamp(0, UTC)
+            return since + timedelta(seconds=min_ready_seconds)
+    return None
+
+
+def build_pod(owner: RawReplicaSet) -> dict[str, Any]:
+    """Return the manifest of a pod of the ReplicaSet."""
+    metadata: dict[str, Any] = dict(owner.spec.template.get("metadata") or {})
+    kept = {
+        key: metadata[key] for key in ("labels", "annotations", "finalizers") if key in metadata
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": kept
+        | {
+            "generateName": f"{owner.metadata.name}-",
+            "namespace": owner.metadata.namespace,
+            "ownerReferences": [controller_reference("apps/v1", RAW_REPLICA_SETS.kind, owner)],
+        },
+        "spec": owner.spec.template.get("spec") or {},
+    }
+
+
+def controller_reference(api_version: str, kind: str, owner: Object) -> dict[str, Any]:
+    """Return an owner reference that makes ``owner`` the controller of an object."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _status(desired: RawReplicaSet, active: Sequence[Pod], now: datetime) -> ReplicaSetStatus:
+    seconds = desired.spec.min_ready_seconds
+    times = [availability_time(pod, seconds) for pod in active]
+    labels = (desired.spec.template.get("metadata") or {}).get("labels") or {}
+    return ReplicaSetStatus(
+        replicas=len(active),
+        fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in active),
+        ready_replicas=sum(is_pod_ready(pod) for pod in active),
+        available_replicas=sum(time is not None and time <= now for time in times),
+        observed_generation=desired.metadata.generation,
+        conditions=desired.status.conditions,
+    )
+
+
+def _next_available(
+    desired: RawReplicaSet, active: Sequence[Pod], now: datetime
+) -> datetime | None:
+    times = (availability_time(pod, desired.spec.min_ready_seconds) for pod in active)
+    return min((time for time in times if time is not None and time > now), default=None)
+
+
+def _deletion_rank(pod: Pod) -> tuple[bool, bool, bool, float, str]:
+    created = pod.metadata.creation_timestamp
+    return (
+        bool(pod.spec.node_name),
+        pod.status.phase == "Running",
+        is_pod_ready(pod),
+        -created.timestamp() if created else 0.0,
+        pod.metadata.name,
+    )

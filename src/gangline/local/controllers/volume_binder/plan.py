@@ -1,0 +1,244 @@
+"""Persistent volumes: which volume a claim gets, and what happens to a volume without a claim.
+
+A claim takes the smallest free volume that fits. Otherwise its storage class provisions one, if the
+class has our provisioner: a folder below the cluster's directory. All nodes are on this machine, so
+every access mode holds, and ``WaitForFirstConsumer`` binds immediately.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gangline.api.core.core import (
+    ObjectReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from gangline.api.meta.selectors import selector_from_object
+from gangline.api.quantity import parse_whole
+
+PROVISIONER = "gangline.dev/local-folder"
+DEFAULT_CLASS_ANNOTATION = "storageclass.kubernetes.io/is-default-class"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+PVC_PROTECTION_FINALIZER = "kubernetes.io/pvc-protection"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+
+
+class KeepClaim(Enum):
+    """Nothing has to change."""
+
+    UNCHANGED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BindClaim:
+    """Bind the claim to this volume."""
+
+    volume: PersistentVolume
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionVolume:
+    """Create this volume for the claim."""
+
+    volume: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPending:
+    """The claim stays pending; its event gives the reason."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLost:
+    """The claim's volume was deleted or belongs to another claim."""
+
+    message: str
+
+
+ClaimAction: TypeAlias = KeepClaim | BindClaim | ProvisionVolume | KeepPending | ClaimLost
+
+
+def plan_claim(
+    claim: PersistentVolumeClaim,
+    volumes: Iterable[PersistentVolume],
+    classes: Sequence[StorageClass],
+    folder: Path,
+) -> ClaimAction:
+    """Return the action for a claim. ``folder`` is the parent folder of new volumes."""
+    if claim.metadata.deletion_timestamp is not None:
+        return KeepClaim.UNCHANGED
+    known = {volume.metadata.name: volume for volume in volumes}
+    if claim.spec.volume_name:
+        return _plan_bound_claim(claim, known.get(claim.spec.volume_name))
+    if ours := next((v for v in known.values() if is_reserved_for(v, claim)), None):
+        return BindClaim(ours)
+    wanted_class = storage_class_of(claim, classes)
+    if fitting := _smallest(claim, known.values(), wanted_class):
+        return BindClaim(fitting)
+    return _provision(claim, wanted_class, classes, folder)
+
+
+def plan_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str] | None:
+    """Return the finalizers that a claim should have; None if they are up to date.
+
+    A claim that is deleted while a pod uses it stays until the pod has ended.
+    """
+    present = claim.metadata.finalizers
+    if claim.metadata.deletion_timestamp is None:
+        return None if PVC_PROTECTION_FINALIZER in present else [*present, PVC_PROTECTION_FINALIZER]
+    if in_use or PVC_PROTECTION_FINALIZER not in present:
+        return None
+    return [one for one in present if one != PVC_PROTECTION_FINALIZER]
+
+
+def _plan_bound_claim(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> ClaimAction:
+    bound = claim.status.phase == "Bound"
+    if volume is None:
+        message = f"volume {claim.spec.volume_name} does not exist"
+        return ClaimLost(message) if bound else KeepPending("FailedBinding", message)
+    if is_reserved_for(volume, claim):
+        complete = bound and BIND_COMPLETED in claim.metadata.annotations
+        settled = volume.status.phase == "Bound" and volume.spec.claim_ref is not None
+        return KeepClaim.UNCHANGED if complete and settled else BindClaim(volume)
+    if volume.spec.claim_ref is None:
+        return BindClaim(volume)
+    owner = volume.spec.claim_ref
+    message = f"volume {volume.metadata.name} belongs to claim {owner.namespace}/{owner.name}"
+    return ClaimLost(message) if bound else KeepPending("FailedBinding", message)
+
+
+def is_reserved_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """True if a volume is reserved for this claim (by name, and by uid once it is set)."""
+    ref = volume.spec.claim_ref
+    if ref is None or (ref.namespace, ref.name) != (claim.metadata.namespace, claim.metadata.name):
+        return False
+    return not ref.uid or ref.uid == claim.metadata.uid
+
+
+def storage_class_of(claim: PersistentVolumeClaim, classes: Iterable[StorageClass]) -> str:
+    """The storage class of a claim, or the default class if it names none."""
+    if claim.spec.storage_class_name is not None:
+        return claim.spec.storage_class_name
+    defaults = (
+        c for c in classes if c.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"
+    )
+    return next((one.metadata.name for one in defaults), "")
+
+
+def _size(amounts: dict[str, int | float | str]) -> int:
+    return parse_whole(amounts.get("storage", 0))
+
+
+def _smallest(
+    claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume], wanted_class: str
+) -> PersistentVolume | None:
+    fitting = [volume for volume in volumes if _fits(claim, volume, wanted_class)]
+    return min(fitting, key=lambda one: (_size(one.spec.capacity), one.metadata.name), default=None)
+
+
+def _fits(claim: PersistentVolumeClaim, volume: PersistentVolume, wanted_class: str) -> bool:
+    spec = volume.spec
+    return (
+        spec.claim_ref is None
+        and volume.metadata.deletion_timestamp is None
+        and spec.storage_class_name == wanted_class
+        and (spec.volume_mode or "Filesystem") == (claim.spec.volume_mode or "Filesystem")
+        and set(claim.spec.access_modes) <= set(spec.access_modes)
+        and _size(spec.capacity) >= _size(claim.spec.resources.requests)
+        and (
+            claim.spec.selector is None
+            or selector_from_object(claim.spec.selector).matches(volume.metadata.labels)
+        )
+    )
+
+
+def _provision(
+    claim: PersistentVolumeClaim, wanted_class: str, classes: Iterable[StorageClass], folder: Path
+) -> ClaimAction:
+    if not wanted_class:
+        return KeepPending(
+            "FailedBinding", "no volume fits, and no storage class is set to make one"
+        )
+    found = next((one for one in classes if one.metadata.name == wanted_class), None)
+    if found is None:
+        return KeepPending("ProvisioningFailed", f"there is no storage class {wanted_class}")
+    if found.provisioner != PROVISIONER:
+        message = f"class {wanted_class} belongs to {found.provisioner}, which is not run here"
+        return KeepPending("ExternalProvisioning", message)
+    if claim.spec.volume_mode == "Block":
+        return KeepPending(
+            "ProvisioningFailed", f"class {wanted_class} makes folders, no block devices"
+        )
+    return ProvisionVolume(build_volume(claim, found, folder))
+
+
+def build_volume(
+    claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path
+) -> dict[str, Any]:
+    """Return the manifest of a volume for a claim; its name follows from the claim's uid, so a
+    repeated
+    creation adds no duplicate.
+    """
+    name = f"pvc-{claim.metadata.uid}"
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "annotations": {PROVISIONED_BY: PROVISIONER}},
+        "spec": {
+            "capacity": {"storage": claim.spec.resources.requests.get("storage", "0")},
+            "accessModes": claim.spec.access_modes or ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": made_by.reclaim_policy or "Delete",
+            "storageClassName": made_by.metadata.name,
+            "volumeMode": "Filesystem",
+            "hostPath": {"path": str(folder / name), "type": "DirectoryOrCreate"},
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": claim.metadata.namespace,
+                "name": claim.metadata.name,
+                "uid": claim.metadata.uid,
+            },
+        },
+    }
+
+
+class VolumeAction(Enum):
+    """The next state of a volume."""
+
+    KEEP = auto()
+    AVAILABLE = auto()
+    BOUND = auto()
+    RELEASED = auto()
+    DELETE = auto()
+
+
+def plan_volume(
+    volume: PersistentVolume, claim: PersistentVolumeClaim | None, *, in_use: bool
+) -> VolumeAction:
+    """Return the next state of a volume; ``claim`` is the one that it references, None if there is
+    none.
+
+    ``in_use`` is true while a pod still uses the volume, so that its content must stay.
+    """
+    ref: ObjectReference | None = volume.spec.claim_ref
+    if ref is None or not ref.uid:
+        return _unless(volume, VolumeAction.AVAILABLE, "Available")
+    if claim is not None and claim.metadata.uid == ref.uid:
+        return _unless(volume, VolumeAction.BOUND, "Bound")
+    ours = volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER
+    deletes = ours and volume.spec.persistent_volume_reclaim_policy == "Delete"
+    if deletes and not in_use:
+        return VolumeAction.DELETE
+    return _unless(volume, VolumeAction.RELEASED, "Released")
+
+
+def _unless(volume: PersistentVolume, fate: VolumeAction, phase: str) -> VolumeAction:
+    return VolumeAction.KEEP if volume.status.phase == phase else fate

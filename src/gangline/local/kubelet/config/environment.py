@@ -1,0 +1,247 @@
+"""The environment of a container: literals, fields, resources, ConfigMaps, Secrets, services.
+
+The caller passes in all objects of the API server. As in Kubernetes, later definitions win, and
+``$(NAME)`` in a value refers to a variable that was defined before it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gangline.api.core.container import Container, EnvVar, EnvVarSource, ResourceFieldSelector
+from gangline.api.core.pod import Pod
+from gangline.api.core.service import Service
+from gangline.api.quantity import Quantity, parse_quantity
+from gangline.api.resource_list import CPU
+
+_REFERENCE = re.compile(r"\$(\$|\([-._a-zA-Z0-9]+\))")
+_SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+
+class ContainerConfigError(Exception):
+    """A container cannot be configured; the message names what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSources:
+    """The values for environments and volumes."""
+
+    config_maps: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Content by ConfigMap and key, for the pod's namespace."""
+
+    secrets: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    """The node's resources: they replace limits that a container does not set."""
+
+    node_name: str = ""
+    host_ip: str = ""
+    pod_ip: str = ""
+    service_account_token: str = ""
+
+
+def build_environment(
+    pod: Pod,
+    container: Container,
+    sources: ValueSources,
+    base: Mapping[str, str],
+    services: Sequence[Service] = (),
+) -> dict[str, str]:
+    """Return the variables of a container, added to ``base``.
+
+    Raises:
+        ContainerConfigError: an object or key that it refers to is missing.
+    """
+    defined = {**service_variables(pod, services)}
+    for source in container.env_from:
+        if source.config_map_ref is not None:
+            ref = source.config_map_ref
+            found = _content(sources.config_maps, "configmap", ref.name, bool(ref.optional))
+        elif source.secret_ref is not None:
+            found = _content(
+                sources.secrets,
+                "secret",
+                source.secret_ref.name,
+                bool(source.secret_ref.optional),
+            )
+        else:
+            continue
+        defined |= {source.prefix + key: _text(value) for key, value in found.items()}
+    for variable in container.env:
+        value = _value(pod, container, variable, sources, defined)
+        if value is not None:
+            defined[variable.name] = value
+    return {**base, **defined}
+
+
+def expand_references(text: str, variables: Mapping[str, str]) -> str:
+    """Replace ``$(NAME)`` by the variable's value; ``$$`` becomes ``$``, unknown names stay."""
+
+    def replacement(match: re.Match[str]) -> str:
+        found = match[1]
+        if found == "$":
+            return "$"
+        return variables.get(found[1:-1], match[0])
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def field_value(pod: Pod, path: str, sources: ValueSources) -> str:
+    """A field of the pod for environment variables and the downward API.
+
+    Raises:
+        ContainerConfigError: the field is not available.
+    """
+    if match := _SUBSCRIPT.fullmatch(path):
+        found = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
+        return found.get(match[2], "")
+    simple = {
+        "metadata.name": pod.metadata.name,
+        "metadata.namespace": pod.metadata.namespace,
+        "metadata.uid": pod.metadata.uid,
+        "spec.nodeName": pod.spec.node_name or sources.node_name,
+        "spec.serviceAccountName": pod.spec.service_account_name or "default",
+        "status.hostIP": sources.host_ip,
+        "status.hostIPs": sources.host_ip,
+        "status.podIP": sources.pod_ip,
+        "status.podIPs": sources.pod_ip,
+        "metadata.labels": _listing(pod.metadata.labels),
+        "metadata.annotations": _listing(pod.metadata.annotations),
+    }
+    if path not in simple:
+        raise ContainerConfigError(
+            f"fieldPath {path!r} is not a field that containers can refer to"
+        )
+    return simple[path]
+
+
+def resource_value(
+    container: Container, ref: ResourceFieldSelector, allocatable: Mapping[str, int]
+) -> str:
+    """A request or limit of a container in units of the divisor, rounded up.
+
+    Raises:
+        ContainerConfigError: there is no such resource.
+    """
+    side, _, name = ref.resource.partition(".")
+    if side not in ("limits", "requests") or not name:
+        raise ContainerConfigError(
+            f"resource {ref.resource!r} is neither limits.NAME nor requests.NAME"
+        )
+    resources = container.resources
+    written = {**resources.limits, **resources.requests} if side == "requests" else resources.limits
+    if name in written:
+        quantity = parse_quantity(written[name])
+    elif side == "limits":
+        scale = 10**6 if name == CPU else 10**9
+        quantity = Quantity(allocatable.get(name, 0) * scale)
+    else:
+        quantity = Quantity(0)
+    divisor = parse_quantity(ref.divisor) if ref.divisor else Quantity(0)
+    unit = divisor.nano or 10**9
+    return str(-(-quantity.nano // unit))
+
+
+def service_variables(pod: Pod, services: Sequence[Service]) -> dict[str, str]:
+    """The variables of services: all of the pod's namespace, and the API server's."""
+    variables: dict[str, str] = {}
+    links = pod.spec.enable_service_links is not False
+    for service in sorted(services, key=lambda each: each.metadata.name):
+        meta = service.metadata
+        api_server = (meta.namespace, meta.name) == ("default", "kubernetes")
+        if api_server or (links and meta.namespace == pod.metadata.namespace):
+            variables |= _variables_of(service)
+    return variables
+
+
+def _variables_of(service: Service) -> dict[str, str]:
+    address = service.spec.cluster_ip
+    if not address or address == "None" or not service.spec.ports:
+        return {}
+    prefix = service.metadata.name.upper().replace("-", "_")
+    first = service.spec.ports[0]
+    found = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(first.port)}
+    for port in service.spec.ports:
+        protocol = (port.protocol or "TCP").lower()
+        url = f"{protocol}://{address}:{port.port}"
+        if port.name:
+            name = port.name.upper().replace("-", "_")
+            found[f"{prefix}_SERVICE_PORT_{name}"] = str(port.port)
+        if port is first:
+            found[f"{prefix}_PORT"] = url
+        link = f"{prefix}_PORT_{port.port}_{protocol.upper()}"
+        found |= {
+            link: url,
+            f"{link}_PROTO": protocol,
+            f"{link}_PORT": str(port.port),
+            f"{link}_ADDR": address,
+        }
+    return found
+
+
+def _value(
+    pod: Pod,
+    container: Container,
+    variable: EnvVar,
+    sources: ValueSources,
+    defined: Mapping[str, str],
+) -> str | None:
+    """The value of one variable; None leaves it undefined."""
+    if variable.value_from is None:
+        return expand_references(variable.value, defined)
+    return _from_source(pod, container, variable.value_from, sources)
+
+
+def _from_source(
+    pod: Pod, container: Container, source: EnvVarSource, sources: ValueSources
+) -> str | None:
+    if source.field_ref is not None:
+        return field_value(pod, source.field_ref.field_path, sources)
+    if (resource := source.resource_field_ref) is not None:
+        of = _container(pod, resource.container_name) or container
+        return resource_value(of, resource, sources.allocatable)
+    if (key := source.config_map_key_ref) is not None:
+        found = _content(sources.config_maps, "configmap", key.name, bool(key.optional))
+        return _key(found, "ConfigMap", pod, key.name, key.key, bool(key.optional))
+    if (secret := source.secret_key_ref) is not None:
+        found = _content(sources.secrets, "secret", secret.name, bool(secret.optional))
+        return _key(found, "Secret", pod, secret.name, secret.key, bool(secret.optional))
+    raise ContainerConfigError("valueFrom names a source that this cluster does not have")
+
+
+def _content(
+    found: Mapping[str, Mapping[str, bytes]], kind: str, name: str, optional: bool
+) -> Mapping[str, bytes]:
+    if name in found:
+        return found[name]
+    if optional:
+        return {}
+    raise ContainerConfigError(f'{kind} "{name}" not found')
+
+
+def _key(
+    found: Mapping[str, bytes], kind: str, pod: Pod, name: str, key: str, optional: bool
+) -> str | None:
+    if key in found:
+        return _text(found[key])
+    if optional:
+        return None
+    namespace = pod.metadata.namespace
+    raise ContainerConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
+
+
+def _text(value: bytes) -> str:
+    # An environment cannot contain zero bytes; invalid UTF-8 is passed through unchanged.
+    return value.decode("utf-8", "surrogateescape").replace("\0", "")
+
+
+def _listing(pairs: Mapping[str, str]) -> str:
+    return "\n".join(f'{key}="{_quoted(value)}"' for key, value in sorted(pairs.items()))
+
+
+def _quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _container(pod: Pod, name: str) -> Container | None:
+    every = [*pod.spec.containers, *pod.spec.init_containers]
+    return next((each for each in every if each.name == name), None)

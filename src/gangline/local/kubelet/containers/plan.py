@@ -1,0 +1,206 @@
+"""From a container's spec to a plan for the runtime."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.api.core.container import Container, VolumeMount
+from gangline.api.core.pod import Pod
+from gangline.api.core.security import PodSecurityContext, SecurityContext
+from gangline.api.resource_list import CPU, MEMORY, parse_resources
+from gangline.local.kubelet.config.environment import ContainerConfigError, expand_references
+from gangline.local.kubelet.containers.images import ResolvedImage
+from gangline.local.kubelet.runtime.interface import (
+    ContainerIdentity,
+    ContainerLimits,
+    ContainerMount,
+    ContainerPlan,
+)
+from gangline.local.kubelet.volumes.api_access import ACCESS_PATH
+from gangline.local.kubelet.volumes.pod_volumes import PodFolders
+from gangline.local.network.interface import NetworkAttachment
+
+TERMINATION_LOG = "/dev/termination-log"
+_LIMIT_LOG_BYTES = 4096
+
+
+class NoCommandError(Exception):
+    """Neither the container nor its image specifies a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """The inputs of a plan besides the spec."""
+
+    image: ResolvedImage
+    env: Mapping[str, str]
+    folders: PodFolders
+    volumes: Mapping[str, Path]
+    attachment: NetworkAttachment
+    gpus: tuple[int, ...] = ()
+    api_access: Path | None = None
+    """The folder with the token of the pod's account."""
+
+
+def build_container_plan(
+    pod: Pod, container: Container, number: int, inputs: PlanInputs
+) -> ContainerPlan:
+    """Return the plan of one run of a container; creates the folders in the plan.
+
+    Raises:
+        NoCommandError: there is no command.
+        ContainerConfigError: a mount or user of the spec is not possible.
+        OSError: the disk is full, or a folder cannot be written.
+    """
+    state = inputs.folders.instance(container.name, number)
+    state.mkdir(parents=True, exist_ok=True)
+    env = inputs.env
+    return ContainerPlan(
+        pod_uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        pod=pod.metadata.name,
+        container=container.name,
+        instance=number,
+        argv=_command_line(container, inputs.image, env),
+        env=env,
+        state_dir=state,
+        workdir=expand_references(container.working_dir, env) or inputs.image.workdir,
+        mounts=(
+            *_network_files(inputs.attachment),
+            _termination_log(container, state),
+            *_api_access(container, inputs.api_access),
+            *(_mount(pod, each, inputs, env) for each in container.volume_mounts),
+        ),
+        root=inputs.image.root,
+        hostname="" if pod.spec.host_network else inputs.attachment.hostname,
+        netns=inputs.attachment.netns_path,
+        identity=container_identity(pod, container),
+        limits=container_limits(container),
+        read_only_root=bool(_context(container).read_only_root_filesystem),
+        gpu_devices=bool(inputs.gpus),
+        stdin=container.stdin,
+        tty=container.tty,
+        annotations=pod.metadata.annotations,
+    )
+
+
+def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
+    """The user and groups of a container.
+
+    Raises:
+        ContainerConfigError: it must not run as root, but would.
+    """
+    own = _context(container)
+    shared = pod.spec.security_context or PodSecurityContext()
+    user = own.run_as_user if own.run_as_user is not None else shared.run_as_user
+    group = own.run_as_group if own.run_as_group is not None else shared.run_as_group
+    non_root = own.run_as_non_root if own.run_as_non_root is not None else shared.run_as_non_root
+    if non_root and not user:
+        raise ContainerConfigError(
+            "container has runAsNonRoot and image will run as root: set runAsUser "
+            f'(pod: "{pod.metadata.name}_{pod.metadata.namespace}", container: {container.name})'
+        )
+    groups = [*shared.supplemental_groups]
+    if shared.fs_group is not None:
+        groups.append(shared.fs_group)
+    if user is None and group is None and groups:
+        user = 0
+    return ContainerIdentity(user, group, tuple(groups))
+
+
+def container_limits(container: Container) -> ContainerLimits:
+    """The resource limits of a container."""
+    limits = parse_resources(container.resources.limits)
+    desired = {**limits, **parse_resources(container.resources.requests)}
+    return ContainerLimits(
+        cpu_request_milli=desired.get(CPU, 0),
+        cpu_limit_milli=limits.get(CPU) or None,
+        memory_bytes=limits.get(MEMORY) or None,
+    )
+
+
+def termination_message(container: Container, state: Path, log_tail: bytes, code: int) -> str:
+    """The content of a run's termination file, or the end of its log if the policy says so."""
+    try:
+        with open(state / "termination-log", "rb") as file:
+            message = file.read(_LIMIT_LOG_BYTES)
+    except OSError:
+        message = b""
+    wants_log = container.termination_message_policy == "FallbackToLogsOnError"
+    if not message and code != 0 and wants_log:
+        message = log_tail
+    return message.decode(errors="replace")
+
+
+def _command_line(
+    container: Container, image: ResolvedImage, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    command = [expand_references(each, env) for each in container.command] or list(image.command)
+    argv = (*command, *(expand_references(each, env) for each in container.args))
+    if not argv:
+        raise NoCommandError(
+            f'no command specified: set command on container "{container.name}", or give image '
+            f'"{container.image}" one in the image map (images are not pulled)'
+        )
+    return argv
+
+
+def _context(container: Container) -> SecurityContext:
+    return container.security_context or SecurityContext()
+
+
+def _network_files(attachment: NetworkAttachment) -> list[ContainerMount]:
+    return [
+        ContainerMount(attachment.hosts_path, "/etc/hosts"),
+        ContainerMount(attachment.resolv_path, "/etc/resolv.conf"),
+    ]
+
+
+def _api_access(container: Container, folder: Path | None) -> list[ContainerMount]:
+    """The mount of the account's token, unless the container mounts something else there."""
+    own = any(each.mount_path.rstrip("/") == ACCESS_PATH for each in container.volume_mounts)
+    return [] if folder is None or own else [ContainerMount(folder, ACCESS_PATH, read_only=True)]
+
+
+def _termination_log(container: Container, state: Path) -> ContainerMount:
+    file = state / "termination-log"
+    file.touch()
+    file.chmod(0o666)
+    return ContainerMount(file, container.termination_message_path or TERMINATION_LOG)
+
+
+def _mount(
+    pod: Pod, mount: VolumeMount, made_of: PlanInputs, env: Mapping[str, str]
+) -> ContainerMount:
+    source = made_of.volumes.get(mount.name)
+    if source is None:
+        raise ContainerConfigError(
+            f'volumeMount names volume "{mount.name}", which the pod does not have'
+        )
+    inner = expand_references(mount.sub_path_expr, env) or mount.sub_path
+    if inner:
+        source = _inside(source, inner, mount)
+    target = os.path.normpath("/" + mount.mount_path.lstrip("/"))
+    return ContainerMount(source, target, mount.read_only or _is_read_only(pod, mount.name))
+
+
+def _inside(volume: Path, path: str, mount: VolumeMount) -> Path:
+    """The part of a volume that is mounted; a missing folder is created."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ContainerConfigError(f'subPath "{path}" of volume "{mount.name}" leads out of it')
+    place = volume / path
+    if not place.exists():
+        place.mkdir(parents=True)
+    resolved = place.resolve()
+    if not resolved.is_relative_to(volume.resolve()):
+        raise ContainerConfigError(f'subPath "{path}" of volume "{mount.name}" leads out of it')
+    return resolved
+
+
+def _is_read_only(pod: Pod, name: str) -> bool:
+    """True if a volume must not be written: it consists of API objects, or is claimed read-only."""
+    volume = next(each for each in pod.spec.volumes if each.name == name)
+    claim = volume.persistent_volume_claim
+    made = volume.config_map or volume.secret or volume.projected or volume.downward_api
+    return bool(made or (claim and claim.read_only))

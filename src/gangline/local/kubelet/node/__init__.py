@@ -1,0 +1,1 @@
+"""The Node object of a virtual node: ``status`` builds it, ``reporter`` registers and renews it."""

@@ -1,0 +1,73 @@
+"""The state of one pod on its node: object, record, folders, network and tasks."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gangline.api.core.pod import Pod
+from gangline.local.kubelet.pods.node_context import NodeContext
+from gangline.local.kubelet.records import ContainerRecord, PodRecord
+from gangline.local.kubelet.volumes.pod_volumes import PodFolders, pod_folders
+from gangline.local.network.interface import NetworkAttachment
+
+log = logging.getLogger(__name__)
+
+
+class PodContext:
+    """The state that a pod's workers share; ``changed`` is set after each change that matters."""
+
+    def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
+        self.context = context
+        self.pod = pod
+        self.record = record
+        self.folders: PodFolders = pod_folders(context.settings.data, context.settings.cluster, pod)
+        self.attachment: NetworkAttachment | None = None
+        self.volumes: Mapping[str, Path] = {}
+        self.api_access: Path | None = None
+        """The folder with the token of the pod's account."""
+
+        self.changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def update_container(
+        self, name: str, change: Callable[[ContainerRecord], ContainerRecord]
+    ) -> None:
+        """Change the record of a container."""
+        before = self.record.container(name)
+        after = change(before)
+        if after != before:
+            containers = {**self.record.containers, name: after}
+            self.update_pod(containers=containers)
+
+    def update_pod(self, **changes: Any) -> None:
+        """Change fields of the pod's record."""
+        self.record = replace(self.record, **changes)
+        self.changed.set()
+
+    def record_event(self, kind: str, reason: str, message: str) -> None:
+        """Record an event about the pod."""
+        self.context.recorder.event(self.pod, kind, reason, message)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task that ends with the pod at the latest."""
+        meta = self.pod.metadata
+        task = asyncio.create_task(work, name=f"{meta.namespace}/{meta.name}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def end_tasks(self) -> None:
+        """Cancel all tasks and wait for them."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("pod task failed", exc_info=error, extra={"task": task.get_name()})

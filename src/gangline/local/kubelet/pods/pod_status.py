@@ -1,0 +1,324 @@
+"""The status of a pod, from its record: phase, conditions, containers.
+
+``previous`` is the status that was reported before: it preserves transition times and conditions of
+other writers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from gangline.api.core.container import Container
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    PodIP,
+    PodStatus,
+)
+from gangline.api.meta.conditions import FALSE, TRUE, is_condition_true, set_condition
+from gangline.api.meta.objects import Condition
+from gangline.api.resource_list import CPU, MEMORY, parse_resources
+from gangline.local.kubelet.pods.actions import PodActions, has_initialized, is_sidecar
+from gangline.local.kubelet.records import (
+    ContainerInstance,
+    ContainerRecord,
+    PodRecord,
+    is_pod_finished,
+)
+from gangline.local.kubelet.restart_backoff import (
+    ALWAYS,
+    NEVER,
+    BackoffSettings,
+    restart_time,
+    should_restart,
+)
+
+CRASH_LOOP = "CrashLoopBackOff"
+TERMINAL_PHASES = ("Succeeded", "Failed")
+OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+
+
+@dataclass(frozen=True, slots=True)
+class StatusInputs:
+    """The node and settings that a status depends on."""
+
+    host_ip: str
+    backoff: BackoffSettings
+
+
+def build_pod_status(
+    pod: Pod,
+    record: PodRecord,
+    decision: PodActions,
+    previous: PodStatus,
+    inputs: StatusInputs,
+    now: datetime,
+) -> PodStatus:
+    """Return the present status of a pod."""
+    inits = [
+        _container_status(pod, each, record, inputs.backoff, now)
+        for each in pod.spec.init_containers
+    ]
+    mains = [
+        _container_status(pod, each, record, inputs.backoff, now) for each in pod.spec.containers
+    ]
+    phase = previous.phase if previous.phase in TERMINAL_PHASES else _phase(pod, record, decision)
+    # As in Kubernetes a pod counts as failed only after all its containers have ended.
+    failure = decision.failure if decision.finished else None
+    conditions = previous.conditions
+    for condition in _conditions(pod, record, phase, inits, mains):
+        conditions = set_condition(conditions, condition, _truncate_to_second(now))
+    return msgspec.structs.replace(
+        previous,
+        phase=phase,
+        conditions=conditions,
+        reason=failure.reason if failure else "",
+        message=failure.message if failure else "",
+        host_ip=inputs.host_ip,
+        host_ips=[PodIP(inputs.host_ip)],
+        pod_ip=record.ip,
+        pod_ips=[PodIP(record.ip)] if record.ip else [],
+        start_time=_truncate_to_second(record.started_at),
+        init_container_statuses=inits,
+        container_statuses=mains,
+        qos_class=previous.qos_class or qos_class(pod),
+    )
+
+
+def pod_status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
+    """A strategic merge patch that writes a status; fields that have become empty are set to null.
+
+    It contains only the kubelet's own conditions, since other components write conditions too.
+    Fields
+    that clients require are present even when they are empty.
+    """
+    wire: dict[str, Any] = msgspec.to_builtins(status)
+    wire["conditions"] = [
+        each for each in wire.get("conditions", ()) if each["type"] in OWN_CONDITIONS
+    ]
+    # A merge patch leaves missing fields unchanged, so fields that became empty are nulled.
+    for condition in wire["conditions"]:
+        condition.setdefault("reason", None)
+        condition.setdefault("message", None)
+    for name in ("reason", "message", "podIP", "podIPs"):
+        wire.setdefault(name, None)
+    for container in [*wire.get("initContainerStatuses", ()), *wire.get("containerStatuses", ())]:
+        _fill_required(container)
+    return {"metadata": {"uid": uid}, "status": wire}
+
+
+def qos_class(pod: Pod) -> str:
+    """The quality of service class: Guaranteed, Burstable or BestEffort."""
+    containers = [*pod.spec.containers, *pod.spec.init_containers]
+    desired = [
+        (parse_resources(each.resources.requests), parse_resources(each.resources.limits))
+        for each in containers
+    ]
+    if not any(requests or limits for requests, limits in desired):
+        return "BestEffort"
+    guaranteed = all(
+        limits.get(name) and requests.get(name, limits[name]) == limits[name]
+        for requests, limits in desired
+        for name in (CPU, MEMORY)
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _fill_required(container: dict[str, Any]) -> None:
+    for name, nothing in (("ready", False), ("restartCount", 0), ("image", ""), ("imageID", "")):
+        container.setdefault(name, nothing)
+    for state in ("state", "lastState"):
+        terminated = container.setdefault(state, {}).get("terminated")
+        if terminated is not None:
+            terminated.setdefault("exitCode", 0)
+
+
+def _container_status(
+    pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
+) -> ContainerStatus:
+    known = record.container(container.name)
+    newest = known.instance
+    state, last = _states(pod, container, record, backoff, now)
+    return ContainerStatus(
+        name=container.name,
+        state=state,
+        last_state=last,
+        ready=_is_ready(container, known, pod),
+        started=known.running and known.started,
+        restart_count=newest.number if newest else 0,
+        image=container.image,
+        image_id=container.image,
+        container_id=newest.container_id if newest else "",
+    )
+
+
+def _is_ready(container: Container, known: ContainerRecord, pod: Pod) -> bool:
+    if container in pod.spec.init_containers and not is_sidecar(container):
+        return known.ended is not None and known.ended.exit_code == 0
+    return known.running and known.started and known.ready
+
+
+def _states(
+    pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
+) -> tuple[ContainerState, ContainerState]:
+    """The present state of a container, and that of its previous run."""
+    known = record.container(container.name)
+    before = _terminated(known.previous)
+    newest = known.instance
+    if newest is not None and newest.ended is None:
+        return ContainerState(
+            running=ContainerStateRunning(_truncate_to_second(newest.started_at))
+        ), before
+    if known.problem is not None:
+        waiting = ContainerStateWaiting(known.problem.reason, known.problem.message)
+        return ContainerState(waiting=waiting), _terminated(newest)
+    if newest is None:
+        return ContainerState(waiting=_first_wait(pod, container, record)), ContainerState()
+    due = restart_time(known, backoff)
+    if due is not None and due > now and _will_restart(pod, container, record):
+        return ContainerState(waiting=_crash_loop(pod, container, known)), _terminated(newest)
+    return _terminated(newest), before
+
+
+def _first_wait(pod: Pod, container: Container, record: PodRecord) -> ContainerStateWaiting:
+    if record.problem is not None:
+        return ContainerStateWaiting("ContainerCreating", record.problem.message)
+    held_up = container in pod.spec.containers and not has_initialized(pod, record)
+    return ContainerStateWaiting("PodInitializing" if held_up else "ContainerCreating")
+
+
+def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
+    ended = record.container(container.name).ended
+    if ended is None or record.failure or record.terminating_since or is_pod_finished(pod):
+        return False
+    if container in pod.spec.init_containers:
+        return is_sidecar(container) or (ended.exit_code != 0 and pod.spec.restart_policy != NEVER)
+    return should_restart(pod.spec.restart_policy, ended)
+
+
+def crash_looping_containers(status: PodStatus) -> set[str]:
+    """The containers that wait for their restart in a crash loop."""
+    return {
+        each.name
+        for each in (*status.init_container_statuses, *status.container_statuses)
+        if each.state.waiting is not None and each.state.waiting.reason == CRASH_LOOP
+    }
+
+
+def _crash_loop(pod: Pod, container: Container, known: ContainerRecord) -> ContainerStateWaiting:
+    delay_s = known.backoff.delay_s if known.backoff else 0
+    meta = pod.metadata
+    return ContainerStateWaiting(
+        CRASH_LOOP,
+        f"back-off {_duration(delay_s)} restarting failed container={container.name} "
+        f"pod={meta.name}_{meta.namespace}({meta.uid})",
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
+def _terminated(instance: ContainerInstance | None) -> ContainerState:
+    if instance is None or instance.ended is None:
+        return ContainerState()
+    ended = instance.ended
+    return ContainerState(
+        terminated=ContainerStateTerminated(
+            exit_code=ended.exit_code,
+            reason=ended.reason,
+            message=ended.message,
+            started_at=_truncate_to_second(instance.started_at),
+            finished_at=_truncate_to_second(ended.finished_at),
+            container_id=instance.container_id,
+        )
+    )
+
+
+def _truncate_to_second(time: datetime) -> datetime:
+    """Drop fractions of a second: Kubernetes' times have none, and some clients reject them."""
+    return time.replace(microsecond=0)
+
+
+def _phase(pod: Pod, record: PodRecord, decision: PodActions) -> str:
+    if decision.failure is not None and decision.finished:
+        return "Failed"
+    known = [record.container(each.name) for each in pod.spec.containers]
+    if not any(each.instance for each in known):
+        return "Failed" if decision.finished and record.terminating_since is None else "Pending"
+    if decision.finished and (record.terminating_since is None or not _restartable(pod, known)):
+        failed = any(each.ended and each.ended.exit_code != 0 for each in known)
+        return "Failed" if failed else "Succeeded"
+    if any(each.instance is None for each in known):
+        return "Pending"
+    return "Running"
+
+
+def _restartable(pod: Pod, known: Sequence[ContainerRecord]) -> bool:
+    """True if a container would run again if the pod stayed."""
+    policy = pod.spec.restart_policy
+    return policy in (ALWAYS, "") or any(each.ended is None for each in known)
+
+
+def _conditions(
+    pod: Pod,
+    record: PodRecord,
+    phase: str,
+    inits: Sequence[ContainerStatus],
+    mains: Sequence[ContainerStatus],
+) -> list[Condition]:
+    sandbox = record.prepared and not record.released
+    finished = phase in TERMINAL_PHASES
+    initialized = has_initialized(pod, record) or phase == "Succeeded"
+    waiting = [each.name for each in inits if not each.ready]
+    containers_ready, ready = _readiness(pod, phase, [*inits, *mains], finished)
+    return [
+        Condition(type="PodReadyToStartContainers", status=TRUE if sandbox else FALSE),
+        Condition(type="Initialized", status=TRUE)
+        if initialized
+        else Condition(
+            type="Initialized",
+            status=FALSE,
+            reason="ContainersNotInitialized",
+            message=f"containers with incomplete status: [{' '.join(waiting)}]",
+        ),
+        ready,
+        containers_ready,
+    ]
+
+
+def _readiness(
+    pod: Pod, phase: str, statuses: Sequence[ContainerStatus], finished: bool
+) -> tuple[Condition, Condition]:
+    """The conditions ContainersReady and Ready."""
+    inits = {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
+    unready = [each.name for each in statuses if not each.ready and each.name not in inits]
+    if finished:
+        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
+        condition = Condition(status=FALSE, reason=reason)
+    elif unready:
+        message = f"containers with unready status: [{' '.join(unready)}]"
+        condition = Condition(status=FALSE, reason="ContainersNotReady", message=message)
+    else:
+        condition = Condition(status=TRUE)
+    containers = msgspec.structs.replace(condition, type="ContainersReady")
+    ready = msgspec.structs.replace(condition, type="Ready")
+    shut = [
+        gate.condition_type
+        for gate in pod.spec.readiness_gates
+        if not is_condition_true(pod.status.conditions, gate.condition_type)
+    ]
+    if shut and ready.status == TRUE:
+        message = f"the status of pod readiness gates is not True: {' '.join(shut)}"
+        ready = Condition(
+            type="Ready", status=FALSE, reason="ReadinessGatesNotReady", message=message
+        )
+    return containers, ready

@@ -1,0 +1,270 @@
+"""Runs one pod: decides, executes and reports in a loop until the pod is removed."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from gangline.api.core.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.errors import ApiError, Conflict, NotFound
+from gangline.local.kubelet.config.config_source import has_refreshed_volumes, names_in_volumes
+from gangline.local.kubelet.config.environment import ContainerConfigError
+from gangline.local.kubelet.logs.archive import archive_logs
+from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions
+from gangline.local.kubelet.pods.container_setup import fetch_value_sources
+from gangline.local.kubelet.pods.container_worker import ContainerWorker
+from gangline.local.kubelet.pods.node_context import NodeContext
+from gangline.local.kubelet.pods.pod_context import PodContext
+from gangline.local.kubelet.pods.pod_status import (
+    StatusInputs,
+    build_pod_status,
+    crash_looping_containers,
+)
+from gangline.local.kubelet.pods.status_writer import StatusWriter
+from gangline.local.kubelet.pods.unsupported_fields import unsupported_fields
+from gangline.local.kubelet.records import PodRecord, StartProblem
+from gangline.local.kubelet.volumes.pod_volumes import make_volumes, refresh_volumes, remove_files
+from gangline.local.network.interface import NetworkAttachment, NetworkError
+
+log = logging.getLogger(__name__)
+
+_FORCED_GRACE_S = 2
+"""The grace period of pods that were already removed from the server, as in Kubernetes."""
+
+_KILL_WAIT_S = 2.0
+
+
+class PodWorker:
+    """The worker of one pod."""
+
+    def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
+        self.pod_context = PodContext(context, pod, record)
+        self.status = pod.status
+        self._writer = StatusWriter(context.client, pod, context.online)
+        self._deleted_from_server = False
+        self._shutting_down = False
+        self.containers = {
+            each.name: ContainerWorker(self.pod_context, each)
+            for each in [*pod.spec.init_containers, *pod.spec.containers]
+        }
+        if pod.metadata.deletion_timestamp is not None:
+            self._begin_termination()
+
+    @property
+    def pod(self) -> Pod:
+        return self.pod_context.pod
+
+    def update(self, pod: Pod) -> None:
+        """Store a newer version of the object."""
+        self.pod_context.pod = pod
+        self._writer.observe(pod)
+        if pod.metadata.deletion_timestamp is not None:
+            self._begin_termination()
+        self.pod_context.changed.set()
+
+    def handle_deletion(self) -> None:
+        """The object was removed from the server: end what is left of the pod."""
+        self._deleted_from_server = True
+        pod = self.pod_context.pod
+        if self.pod_context.record.terminating_since is None:
+            meta = replace(pod.metadata, deletion_grace_period_seconds=_FORCED_GRACE_S)
+            self.pod_context.pod = replace(pod, metadata=meta)
+        self._begin_termination()
+
+    async def run(self) -> None:
+        """Reconcile the pod until it is removed."""
+        writing = asyncio.create_task(self._writer.run())
+        try:
+            while not await self._sync():
+                pass
+        finally:
+            writing.cancel()
+            await self.pod_context.end_tasks()
+            await asyncio.wait({writing})
+
+    async def shut_down(self, grace_s: float) -> None:
+        """End all containers because the kubelet stops; the pod's status stays unchanged."""
+        self._shutting_down = True
+        running = [each.running for each in self.containers.values() if each.running]
+        for container in running:
+            container.terminate()
+        ends = [asyncio.create_task(container.wait()) for container in running]
+        if ends:
+            await asyncio.wait(ends, timeout=grace_s)
+            for container in running:
+                container.kill()
+            await asyncio.wait(ends, timeout=_KILL_WAIT_S)
+            for end in ends:
+                end.cancel()
+
+    async def _sync(self) -> bool:
+        """One pass; True if the pod was removed."""
+        self.pod_context.changed.clear()
+        if self._shutting_down:
+            # Containers that end now must not be restarted.
+            await self._wait(None)
+            return False
+        now = self.pod_context.context.clock()
+        decision = self._decide(now)
+        await self._execute(decision)
+        if not self._deleted_from_server:
+            self._report(decision)
+        if decision.remove and await self._remove_object():
+            return True
+        await self._wait(decision.requeue_at)
+        return False
+
+    def _decide(self, now: datetime) -> PodActions:
+        context = self.pod_context.context
+        decision = compute_pod_actions(
+            self.pod_context.pod, self.pod_context.record, now, context.settings.backoff
+        )
+        if decision.failure is not None and self.pod_context.record.failure is None:
+            self.pod_context.update_pod(failure=decision.failure)
+            self.pod_context.record_event(
+                "Warning", decision.failure.reason, decision.failure.message
+            )
+        return decision
+
+    async def _execute(self, decision: PodActions) -> None:
+        if decision.prepare:
+            self.pod_context.update_pod(preparing=True, problem=None)
+            self.pod_context.spawn(self._prepare(), "preparation")
+        for stop in decision.stop:
+            self.containers[stop.container].stop(stop.kill_at, stop.reason)
+        for name in decision.start:
+            self.containers[name].start()
+        if decision.release:
+            await self._release()
+
+    def _report(self, decision: PodActions) -> None:
+        context, now = self.pod_context.context, self.pod_context.context.clock()
+        around = StatusInputs(context.node.address, context.settings.backoff)
+        before = crash_looping_containers(self.status)
+        self.status = build_pod_status(
+            self.pod_context.pod, self.pod_context.record, decision, self.status, around, now
+        )
+        for name in crash_looping_containers(self.status) - before:
+            meta = self.pod_context.pod.metadata
+            pod = f"{meta.name}_{meta.namespace}({meta.uid})"
+            message = f"Back-off restarting failed container {name} in pod {pod}"
+            self.pod_context.record_event("Warning", "BackOff", message)
+        self._writer.report(self.status)
+
+    async def _wait(self, until: datetime | None) -> None:
+        if until is None:
+            await self.pod_context.changed.wait()
+            return
+        left_s = (until - self.pod_context.context.clock()).total_seconds()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(left_s, 0.0)):
+                await self.pod_context.changed.wait()
+
+    async def _prepare(self) -> None:
+        """Attach the network and create the volumes; a failure is reported and retried."""
+        try:
+            attachment = await self._attach()
+            self.pod_context.update_pod(ip=attachment.ip)
+            self.pod_context.volumes = await self._make_volumes()
+        except (NetworkError, ContainerConfigError, ApiError, OSError) as error:
+            self._delay_preparation(error)
+            return
+        if has_refreshed_volumes(self.pod_context.pod):
+            self.pod_context.spawn(self._keep_volumes_fresh(), "volumes")
+        if ignored := unsupported_fields(self.pod_context.pod, as_root=os.geteuid() == 0):
+            self.pod_context.record_event(
+                "Warning", "Ignored", f"without effect here: {', '.join(ignored)}"
+            )
+        self.pod_context.update_pod(prepared=True, preparing=False)
+
+    def _delay_preparation(self, error: Exception) -> None:
+        network = isinstance(error, NetworkError)
+        reason = "FailedCreatePodSandBox" if network else "FailedMount"
+        context = self.pod_context.context
+        retry = context.clock() + timedelta(seconds=context.settings.retry_s)
+        self.pod_context.record_event("Warning", reason, str(error))
+        self.pod_context.update_pod(
+            preparing=False, problem=StartProblem(reason, str(error), retry)
+        )
+
+    async def _attach(self) -> NetworkAttachment:
+        if self.pod_context.attachment is None:
+            meta, spec = self.pod_context.pod.metadata, self.pod_context.pod.spec
+            self.pod_context.attachment = await self.pod_context.context.network.attach(
+                meta.uid,
+                meta.namespace,
+                meta.name,
+                spec.host_network,
+                hostname=spec.hostname,
+                subdomain=spec.subdomain,
+                aliases=tuple((each.ip, tuple(each.hostnames)) for each in spec.host_aliases),
+            )
+        return self.pod_context.attachment
+
+    async def _make_volumes(self) -> dict[str, Path]:
+        home = self.pod_context
+        names = names_in_volumes(home.pod)
+        sources = await fetch_value_sources(home.context, home.pod, names, home.record.ip)
+        find_claim = home.context.configs.claim_folder
+        home.api_access = await home.context.service_accounts.folder(home.pod)
+        return await make_volumes(home.pod, home.folders, sources, find_claim)
+
+    async def _keep_volumes_fresh(self) -> None:
+        home = self.pod_context
+        while True:
+            await asyncio.sleep(home.context.settings.refresh_s)
+            names = names_in_volumes(home.pod)
+            try:
+                sources = await fetch_value_sources(home.context, home.pod, names, home.record.ip)
+                await asyncio.to_thread(refresh_volumes, home.pod, home.folders, sources)
+            except (ContainerConfigError, ApiError, OSError) as error:
+                log.debug("volumes not refreshed: %s", error)
+
+    async def _release(self) -> None:
+        """Release network, devices and files; logs stay until the object is deleted."""
+        uid = self.pod_context.pod.metadata.uid
+        self.pod_context.context.devices.release(uid)
+        try:
+            await self.pod_context.context.network.detach(uid)
+        except NetworkError as error:
+            log.warning("network not released: %s", error, extra={"pod": uid})
+        await asyncio.to_thread(remove_files, self.pod_context.folders, logs=False)
+        self.pod_context.attachment = None
+        self.pod_context.update_pod(released=True)
+
+    async def _remove_object(self) -> bool:
+        """Delete the object after its last status is stored; True if it is deleted."""
+        meta = self.pod_context.pod.metadata
+        if not self._deleted_from_server:
+            await self._writer.wait_stored()
+            await self.pod_context.context.online.wait()
+            try:
+                await self.pod_context.context.client.delete(
+                    PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid
+                )
+            except (NotFound, Conflict):
+                pass
+            except ApiError as error:
+                log.debug("pod not removed yet: %s", error, extra={"pod": meta.name})
+                await asyncio.sleep(self.pod_context.context.settings.retry_s)
+                self.pod_context.changed.set()
+                return False
+        await asyncio.to_thread(self._remove_files)
+        return True
+
+    def _remove_files(self) -> None:
+        """Remove the pod's files; the logs of a job's pod are archived."""
+        remove_files(self.pod_context.folders, logs=False)
+        archive_logs(
+            self.pod_context.context.settings.data, self.pod_context.folders, self.pod_context.pod
+        )
+
+    def _begin_termination(self) -> None:
+        if self.pod_context.record.terminating_since is None:
+            self.pod_context.update_pod(leaving_since=self.pod_context.context.clock())
+        self.pod_context.changed.set()

@@ -1,0 +1,77 @@
+"""Checks that a container's command exists and is executable, before anything is started.
+
+A container engine refuses such a container with a clear message; the shell in our chain of commands
+would only return 127. If the check is not certain, the command passes.
+"""
+
+import os
+from pathlib import Path
+
+from gangline.local.kubelet.runtime.interface import (
+    EXIT_NOT_EXECUTABLE,
+    EXIT_NOT_FOUND,
+    REASON_CANNOT_RUN,
+    ContainerPlan,
+    ContainerStartError,
+)
+from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
+
+_PRIVATE = ("/proc", "/dev", "/run", "/tmp")
+_LAUNCHERS = (b"unshare: failed to execute ", b"setpriv: failed to execute ", b"env: ")
+
+
+def check_command(
+    plan: ContainerPlan, shared: tuple[Path, ...] = (), *, bare: bool = False
+) -> None:
+    """Raise if the command certainly does not exist or is not executable.
+
+    ``bare`` means that the container sees the machine's own files.
+
+    Raises:
+        ContainerStartError: no such file, or it is not executable.
+    """
+    command, path = plan.argv[0], plan.env.get("PATH", "")
+    if "/" in command:
+        candidates = [os.path.normpath(os.path.join(plan.workdir, command))]
+    else:
+        candidates = [os.path.join(folder, command) for folder in path.split(":") if folder]
+    places = [_host_path(plan, shared, candidate, bare) for candidate in candidates]
+    found = [place for place in places if os.path.lexists(place) and not os.path.isdir(place)]
+    if not found:
+        where = "no such file or directory" if "/" in command else _not_in_path(path)
+        raise _cannot_run(command, where, EXIT_NOT_FOUND)
+    if all(os.path.isfile(place) and not os.access(place, os.X_OK) for place in found):
+        raise _cannot_run(command, "permission denied (not executable)", EXIT_NOT_EXECUTABLE)
+
+
+def parse_launch_failure(command: str, code: int, errors: bytes) -> ContainerStartError | None:
+    """Return the failure if a container's only output is an error of its launcher, else None."""
+    if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND) or errors.count(b"\n") != 1:
+        return None
+    if not errors.startswith(_LAUNCHERS):
+        return None
+    cause = errors.decode(errors="replace").strip().rpartition(": ")[2]
+    return _cannot_run(command, cause.lower(), code)
+
+
+def _host_path(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: bool) -> str:
+    """The path on this machine of the container's ``path``."""
+    around = [mount for mount in plan.mounts if is_within(path, mount.target.rstrip("/") or "/")]
+    if around and not bare:
+        mount = max(around, key=lambda mount: len(mount.target))
+        return os.path.normpath(mount.source / os.path.relpath(path, mount.target))
+    if plan.root is not None:
+        return str(plan.root) + resolve_inside(str(plan.root), path)
+    seen = bare or any(is_within(path, str(folder)) for folder in shared)
+    if not seen and any(is_within(path, folder) for folder in _PRIVATE):
+        return os.devnull + path
+    return path
+
+
+def _not_in_path(path: str) -> str:
+    return f"executable file not found in $PATH ({path})"
+
+
+def _cannot_run(command: str, cause: str, code: int) -> ContainerStartError:
+    message = f'unable to start container process: exec: "{command}": {cause}'
+    return ContainerStartError(message, REASON_CANNOT_RUN, code)

@@ -1,0 +1,222 @@
+"""The pipe on which a setup script reports success or an error.
+
+The process runtime: containers as processes of this machine.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import shlex
+from pathlib import Path
+from typing import Any, Self
+
+from gangline.local.kubelet.runtime import no_namespace_paths
+from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
+from gangline.local.kubelet.runtime.child_process import ChildProcess, spawn_child
+from gangline.local.kubelet.runtime.command_check import check_command
+from gangline.local.kubelet.runtime.interface import ContainerPlan, OutputCallback
+from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
+from gangline.local.kubelet.runtime.mount_namespace import READY_MARK, REPORT_FD, MountNamespace
+from gangline.local.kubelet.runtime.port_forward import SocketStream, connect_inside
+from gangline.local.kubelet.runtime.process_container import ProcessContainer, start_error
+from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
+
+_SET_UP_TIMEOUT_S = 30
+_READ_BYTES = 65536
+
+
+class SetupReport:
+    """The pipe on which a setup script reports success or an error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._text = b""
+
+    @property
+    def shell_path(self) -> str:
+        """The pipe's path, quoted for a shell."""
+        return shlex.quote(str(self._path))
+
+    def __enter__(self) -> Self:
+        self._path.unlink(missing_ok=True)
+        os.mkfifo(self._path, 0o600)
+        # Open for both: a read-only descriptor gets an end of file when the first writer closes.
+        self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+        self._path.unlink(missing_ok=True)
+
+    async def wait_ready(self, child: ChildProcess) -> str | None:
+        """Return None when the command is about to run, else the error of the setup."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._fd, self._read, ready)
+        done = asyncio.create_task(ready.wait())
+        either: set[asyncio.Future[Any]] = {done, child.exited}
+        try:
+            await asyncio.wait(
+                either, timeout=_SET_UP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            loop.remove_reader(self._fd)
+            done.cancel()
+        if not ready.is_set():
+            self._read(ready)
+        if ready.is_set():
+            return None
+        return self._text.decode(errors="replace").strip()
+
+    def _read(self, ready: asyncio.Event) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._text += os.read(self._fd, _READ_BYTES)
+        if self._text.endswith(READY_MARK):
+            ready.set()
+
+
+_MAX_CONCURRENT_SETUPS = 4 * (os.cpu_count() or 1)
+"""More concurrent setups would not finish sooner, and each would take longer."""
+
+_MASTER_LOOKUPS, _MASTER_PAUSE_S = 100, 0.05
+"""The number and interval of look-ups of the master's address, where names are not resolved."""
+
+
+class ProcessRuntime:
+    """Starts containers as processes, with as much isolation as the machine allows."""
+
+    def __init__(
+        self, isolation: Isolation, groups: ControlGroups | None, shared: tuple[Path, ...] = ()
+    ) -> None:
+        self._isolation = isolation
+        self._groups = groups if isolation.level is IsolationLevel.ROOT else None
+        self._shared = shared
+        self._setup_slots = asyncio.Semaphore(_MAX_CONCURRENT_SETUPS)
+
+    def describe_limitations(self) -> str:
+        return self._isolation.limitation
+
+    async def clean_up(self) -> None:
+        """Remove the control groups of a killed kubelet."""
+        if self._groups is not None:
+            self._groups.clean_up()
+
+    async def forward(self, netns: str | None, address: str, port: int) -> SocketStream:
+        """Connect to a port inside a pod, also to one that only listens on 127.0.0.1."""
+        return await connect_inside(netns, address, port)
+
+    async def start(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
+        bare = self._isolation.level is IsolationLevel.NONE
+        if bare:
+            plan = await _with_host_paths(plan)
+        check_command(plan, self._shared, bare=bare)
+        async with self._setup_slots:
+            try:
+                start = self._start_bare if bare else self._start_apart
+                return await start(plan, output)
+            except OSError as error:
+                if error.errno != errno.E2BIG:
+                    raise
+                text = "the command with its environment is longer than the kernel allows"
+                raise start_error(text) from error
+
+    async def _start_bare(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
+        tail = _environment(plan)
+        container = ProcessContainer(plan, self._isolation, None, tail, output)
+        workdir = Path(plan.workdir)
+        os.makedirs(workdir, exist_ok=True)
+        argv = [*self._isolation.enter_command(None), *tail, *plan.argv]
+        terminal = open_terminal() if plan.tty else None
+        child = await spawn_child(
+            argv, container.deliver_output, stdin=plan.stdin, terminal=terminal, cwd=workdir
+        )
+        container.mark_started(child)
+        return container
+
+    async def _start_apart(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
+        view = MountNamespace(plan, self._shared)
+        script = view.write_script()
+        tail = [*_environment(plan, view.root), *_enter_root(plan, view, self._isolation.level)]
+        with SetupReport(plan.state_dir / "report") as report:
+            group = self._limit(plan)
+            container = ProcessContainer(plan, self._isolation, group, tail, output)
+            argv = [
+                *self._isolation.enter_command(plan.netns, group.procs_files if group else ()),
+                *(TAKE_TERMINAL if plan.tty else ()),
+                *["sh", "-c", f"exec {REPORT_FD}>{report.shell_path}\n{script}", "sh"],
+                *[*tail, *plan.argv],
+            ]
+            terminal = open_terminal(taken_inside=True) if plan.tty else None
+            child = await spawn_child(
+                argv, container.deliver_output, stdin=plan.stdin, terminal=terminal
+            )
+            await self._until_ready(report, container, child, group)
+        container.mark_started(child)
+        return container
+
+    async def _until_ready(
+        self,
+        report: SetupReport,
+        container: ProcessContainer,
+        child: ChildProcess,
+        group: ControlGroup | None,
+    ) -> None:
+        """Wait for the setup; if it fails or is cancelled, remove everything of it."""
+        complaint: str | None = ""
+        try:
+            complaint = await report.wait_ready(child)
+        finally:
+            if complaint is not None:
+                child.kill_tree()
+                await child.wait()
+                if group is not None:
+                    await group.remove()
+        if complaint is not None:
+            raise start_error(complaint or container.early_errors.decode(errors="replace"))
+
+    def _limit(self, plan: ContainerPlan) -> ControlGroup | None:
+        if self._groups is None:
+            return None
+        name = f"{plan.pod_uid}_{plan.container}_{plan.instance}"
+        return self._groups.create(name, plan.limits)
+
+
+async def _with_host_paths(plan: ContainerPlan) -> ContainerPlan:
+    """Substitute real paths and addresses in a plan; waits a moment for the master's name."""
+    files = [mount.source for mount in plan.mounts if mount.target == no_namespace_paths.HOSTS]
+    master = plan.env.get("MASTER_ADDR", "")
+    addresses: dict[str, str] = {}
+    for _ in range(_MASTER_LOOKUPS):
+        for file in files:
+            addresses = no_namespace_paths.parse_hosts(file.read_text())
+        if not files or not master or master in addresses or master[0].isdigit():
+            break
+        await asyncio.sleep(_MASTER_PAUSE_S)
+    return no_namespace_paths.with_host_paths(plan, addresses)
+
+
+def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:
+    """The command that sets the container's environment and changes the working folder."""
+    change = [f"--chdir={folder}"] if folder else []
+    values = [f"{name}={value}" for name, value in plan.env.items()]
+    return ["/usr/bin/env", "-i", *change, "--", *values]
+
+
+def _enter_root(plan: ContainerPlan, view: MountNamespace, level: IsolationLevel) -> list[str]:
+    """The commands that become the container's user and enter its root.
+
+    The root must be the current folder then: the container's user may lack access to its path.
+    """
+    enter = ["/usr/bin/unshare", "--root=.", f"--wd={view.workdir}", "--"]
+    owner = plan.identity
+    if level is not IsolationLevel.ROOT or (owner.user is None and owner.group is None):
+        return enter
+    group = owner.group if owner.group is not None else 0
+    groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))
+    # A change of the user clears PR_SET_PDEATHSIG, so it is set again. CAP_SYS_CHROOT has to be
+    # retained for the root change; container engines grant it to containers too.
+    become = ["/usr/bin/setpriv", f"--reuid={owner.user or 0}", f"--regid={group}"]
+    carry = ["--inh-caps=+sys_chroot", "--ambient-caps=+sys_chroot", "--pdeathsig=KILL"]
+    return [*become, f"--groups={groups}", *carry, "--", *enter]

@@ -1,0 +1,49 @@
+"""Resource usage of a tree of processes, read from /proc where there are no control groups."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gangline.local.kubelet.runtime.interface import ContainerUsage
+
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def child_pids(pid: int) -> list[int]:
+    """The direct children of a process; none if it has ended."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+            found += [int(child) for child in text.split()]
+    except OSError:
+        return found
+    return found
+
+
+def walk_process_tree(pid: int) -> Iterator[int]:
+    """A process and all its descendants."""
+    waiting = [pid]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += child_pids(pid)
+
+
+def process_tree_usage(pid: int) -> ContainerUsage | None:
+    """CPU time and memory without file cache of a process and its descendants."""
+    cpu_ns = memory = 0
+    for member in walk_process_tree(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            status = Path(f"/proc/{member}/status").read_text()
+        except OSError:
+            continue
+        # utime, stime, cutime, cstime: those of ended children count as well.
+        cpu_ns += sum(int(ticks) for ticks in fields[11:15]) * _NS_PER_TICK
+        memory += sum(
+            int(line.split()[1]) * 1024
+            for line in status.splitlines()
+            if line.startswith(("RssAnon:", "RssShmem:"))
+        )
+    return ContainerUsage(cpu_ns, memory) if memory or cpu_ns else None

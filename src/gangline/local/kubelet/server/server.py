@@ -1,0 +1,239 @@
+"""The kubelets' HTTP server, for the API server only: logs, exec, attach, port-forward, usage.
+
+One server serves all nodes of a cluster, since pod names are unique in it. It listens on loopback
+and
+requires the bearer token that it shares with the API server.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from aiohttp import web
+
+from gangline.local.kubelet.kubelet import Kubelet
+from gangline.local.kubelet.logs.archive import ArchivedLogs, archived_run_log, list_archived_logs
+from gangline.local.kubelet.logs.reader import PodLogOptions, read_log
+from gangline.local.kubelet.logs.writer import LogWriter
+from gangline.local.kubelet.pods.container_worker import ContainerWorker
+from gangline.local.kubelet.pods.pod_worker import PodWorker
+from gangline.local.kubelet.records import ContainerInstance
+from gangline.local.kubelet.server.stats_summary import StatsSummary
+from gangline.local.kubelet.server.streaming import attach_session, exec_session, forward_session
+from gangline.local.kubelet.settings import REFUSAL_HEADER
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class KubeletServer:
+    """Serves the containers of all kubelets."""
+
+    def __init__(self, kubelets: Iterable[Kubelet], token: str) -> None:
+        self.kubelets = list(kubelets)
+        """The kubelets that it serves; the list changes as nodes stop and start."""
+
+        self._token = token
+        self._statistics = StatsSummary()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
+        """Listen; returns the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        app = web.Application(middlewares=[self._authorized])
+        at = "/{namespace}/{pod}/{container}"
+        app.add_routes(
+            [
+                web.get("/healthz", _healthy),
+                web.get("/containerLogs" + at, self._logs),
+                web.get("/keptLogs/{namespace}/{owner}", self._archived_logs),
+                web.get("/exec" + at, self._exec),
+                web.get("/attach" + at, self._attach),
+                web.get("/portForward/{namespace}/{pod}", self._forward),
+                web.get("/stats/summary", self._summary),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening and end all streams."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @web.middleware
+    async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise web.HTTPUnauthorized(text="the kubelet answers its API server only")
+        try:
+            return await handler(request)
+        except web.HTTPException as refusal:
+            # WebSocket clients get only the headers of a refusal, not its body.
+            refusal.headers[REFUSAL_HEADER] = refusal.text or refusal.reason
+            raise
+
+    def _pod(self, request: web.Request) -> PodWorker:
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        for kubelet in self.kubelets:
+            if (worker := kubelet.find_pod(namespace, name)) is not None:
+                return worker
+        raise web.HTTPNotFound(text=f"pod {name} in namespace {namespace} is not on this node")
+
+    def _container(self, request: web.Request) -> tuple[PodWorker, ContainerWorker]:
+        pod, name = self._pod(request), request.match_info["container"]
+        if name not in pod.containers:
+            raise web.HTTPNotFound(text=f"container {name} is not in pod {pod.pod.metadata.name}")
+        return pod, pod.containers[name]
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        pod, container = self._container(request)
+        options = _log_options(request.query)
+        path, writer = _log_of(pod, container, request.query.get("previous", ""))
+        lines = read_log(path, options, writer)
+        try:
+            first = await anext(lines, b"")
+        except FileNotFoundError:
+            name = container.container.name
+            raise web.HTTPBadRequest(
+                text=f'container "{name}" in pod "{pod.pod.metadata.name}" has no log'
+            ) from None
+        return await _streamed(request, first, lines)
+
+    async def _archived_logs(self, request: web.Request) -> web.StreamResponse:
+        """The archived log of a deleted pod; without a pod name, the list of an owner's archived
+        pods.
+        """
+        namespace, owner = request.match_info["namespace"], request.match_info["owner"]
+        name, container = request.query.get("pod", ""), request.query.get("container", "")
+        found = await asyncio.to_thread(self._list_archived_logs, namespace, owner)
+        if not name:
+            newest = {each.name: each.pod_record for each in found}
+            lines = "".join(f"{json.dumps(note)}\n" for note in newest.values())
+            return web.Response(text=lines)
+        previous = _is_true(request.query.get("previous", ""))
+        path = await asyncio.to_thread(archived_run_log, found, name, container, previous=previous)
+        if path is None:
+            which = "no earlier log" if previous else "no log"
+            raise web.HTTPNotFound(text=f"{which} of pod {name} is archived")
+        options = replace(_log_options(request.query), follow=False)
+        return await _streamed(request, b"", read_log(path, options))
+
+    def _list_archived_logs(self, namespace: str, owner: str) -> list[ArchivedLogs]:
+        folders = {kubelet.data for kubelet in self.kubelets}
+        found = [each for data in folders for each in list_archived_logs(data, namespace, owner)]
+        return sorted(found, key=lambda each: each.deleted_ns)
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        _, container = self._container(request)
+        if container.running is None:
+            raise web.HTTPBadRequest(text=f"container {container.container.name} is not running")
+        return await exec_session(request, container.running)
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        _, container = self._container(request)
+        if container.running is None:
+            raise web.HTTPBadRequest(text=f"container {container.container.name} is not running")
+        return await attach_session(request, container.container, container.running)
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        home = self._pod(request).pod_context
+        if home.attachment is None:
+            raise web.HTTPBadRequest(text=f"pod {home.pod.metadata.name} is not running")
+        place = home.attachment
+        return await forward_session(request, home.context.runtime, place.netns_path, place.ip)
+
+    async def _summary(self, request: web.Request) -> web.StreamResponse:
+        desired = request.query.get("node")
+        nodes = [each for each in self.kubelets if desired in (None, each.node.name)]
+        return web.json_response(self._statistics.build(nodes))
+
+
+async def _streamed(
+    request: web.Request, first: bytes, lines: AsyncIterator[bytes]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    await response.write(first)
+    async for chunk in lines:
+        await response.write(chunk)
+    return response
+
+
+async def _healthy(_: web.Request) -> web.StreamResponse:
+    return web.Response(text="ok")
+
+
+def _log_of(
+    pod: PodWorker, container: ContainerWorker, previous: str
+) -> tuple[Path, LogWriter | None]:
+    """The path of the requested log, and its writer if it is still open.
+
+    Raises:
+        HTTPBadRequest: there is no log yet.
+    """
+    name, meta = container.container.name, pod.pod.metadata
+    newest = container.record.instance
+    if _is_true(previous):
+        ended = _last_terminated(pod, container)
+        if ended is None:
+            raise web.HTTPBadRequest(
+                text=f'previous terminated container "{name}" in pod "{meta.name}" not found'
+            )
+        return pod.pod_context.folders.log(name, ended.number), None
+    if newest is None:
+        waiting = container.record.problem
+        why = waiting.reason if waiting else "ContainerCreating"
+        raise web.HTTPBadRequest(
+            text=f'container "{name}" in pod "{meta.name}" is waiting to start: {why}'
+        )
+    writer = container.writer
+    path = pod.pod_context.folders.log(name, newest.number)
+    return path, writer if writer is not None and writer.path == path else None
+
+
+def _last_terminated(pod: PodWorker, container: ContainerWorker) -> ContainerInstance | None:
+    """The run of ``lastState`` in the status; while a container waits, that is the newest run."""
+    status, record = pod.status, container.record
+    last = [
+        each.last_state.terminated.container_id
+        for each in (*status.init_container_statuses, *status.container_statuses)
+        if each.name == container.container.name and each.last_state.terminated is not None
+    ]
+    runs = (run for run in (record.instance, record.previous) if run is not None)
+    return next((run for run in runs if run.container_id in last), None)
+
+
+def _log_options(query: Mapping[str, str]) -> PodLogOptions:
+    try:
+        since = None
+        if "sinceSeconds" in query:
+            since = datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"]))
+        elif "sinceTime" in query:
+            since = datetime.fromisoformat(query["sinceTime"])
+        return PodLogOptions(
+            tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
+            since=since,
+            limit_bytes=int(query["limitBytes"]) if "limitBytes" in query else None,
+            timestamps=_is_true(query.get("timestamps", "")),
+            follow=_is_true(query.get("follow", "")),
+        )
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=f"a log option cannot be read: {error}") from error
+
+
+def _is_true(option: str) -> bool:
+    return option in {"true", "1"}

@@ -1,0 +1,160 @@
+"""The folders of a pod's volumes: created before its containers start, removed after its end."""
+
+import os
+import shutil
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.api.core.pod import Pod
+from gangline.api.core.volumes import HostPathVolumeSource, Volume
+from gangline.local.kubelet.config.environment import ContainerConfigError, ValueSources
+from gangline.local.kubelet.volumes.projection import build_payload, write_payload
+
+SHARED_MEMORY = Path("/dev/shm")
+
+FindClaim = Callable[[str, str], Awaitable[Path]]
+"""Returns the folder of a claim by namespace and name; raises `ContainerConfigError` if there is none."""
+
+_KINDS: dict[str, Callable[[int], bool]] = {
+    "Directory": stat.S_ISDIR,
+    "File": stat.S_ISREG,
+    "Socket": stat.S_ISSOCK,
+    "CharDevice": stat.S_ISCHR,
+    "BlockDevice": stat.S_ISBLK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodFolders:
+    """The folders of one pod."""
+
+    top: Path
+    memory: Path
+    """For volumes in memory; not below ``top``, but named after the pod."""
+
+    logs: Path
+
+    def volume(self, name: str) -> Path:
+        return self.top / "volumes" / name
+
+    def instance(self, container: str, number: int) -> Path:
+        return self.top / "containers" / container / str(number)
+
+    def log(self, container: str, number: int) -> Path:
+        return self.logs / container / f"{number}.log"
+
+
+def pod_folders(data: Path, cluster: str, pod: Pod) -> PodFolders:
+    meta = pod.metadata
+    return PodFolders(
+        top=data / "pods" / meta.uid,
+        memory=SHARED_MEMORY / f"{memory_prefix(cluster)}{meta.uid}",
+        logs=data / "logs" / f"{meta.namespace}_{meta.name}_{meta.uid}",
+    )
+
+
+def memory_prefix(cluster: str) -> str:
+    """The common prefix of the in-memory folders of a cluster's pods."""
+    return f"gangline-{cluster}-"
+
+
+async def make_volumes(
+    pod: Pod, folders: PodFolders, sources: ValueSources, find_claim: FindClaim
+) -> dict[str, Path]:
+    """Create the folders of a pod's volumes; returns them by name.
+
+    Raises:
+        ContainerConfigError: a volume cannot be created (yet); the message names it.
+        OSError: the disk is full, or a folder cannot be written.
+    """
+    made = {}
+    for volume in pod.spec.volumes:
+        try:
+            made[volume.name] = await _make(pod, volume, folders, sources, find_claim)
+        except ContainerConfigError as error:
+            raise ContainerConfigError(f'volume "{volume.name}": {error}') from error
+    return made
+
+
+def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> None:
+    """Update volumes of API objects.
+
+    Raises:
+        ContainerConfigError: an object does not exist any more; the volume stays unchanged.
+        OSError: the disk is full, or a folder cannot be written.
+    """
+    for volume in pod.spec.volumes:
+        files = build_payload(pod, volume, sources)
+        if files is not None:
+            write_payload(folders.volume(volume.name), files)
+
+
+def remove_files(folders: PodFolders, *, logs: bool) -> None:
+    """Remove a pod's folders, and its logs if ``logs`` is set."""
+    for folder in (folders.top, folders.memory, *([folders.logs] if logs else [])):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_memory_folders(cluster: str) -> None:
+    """Remove the in-memory volumes that a killed cluster left."""
+    for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _make(
+    pod: Pod, volume: Volume, folders: PodFolders, sources: ValueSources, find_claim: FindClaim
+) -> Path:
+    files = build_payload(pod, volume, sources)
+    folder = folders.volume(volume.name)
+    namespace = pod.metadata.namespace
+    if files is not None:
+        write_payload(folder, files)
+    elif volume.empty_dir is not None:
+        if volume.empty_dir.medium == "Memory":
+            folder = folders.memory / volume.name
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+    elif volume.host_path is not None:
+        return _host_path(volume.host_path)
+    elif volume.persistent_volume_claim is not None:
+        return await find_claim(namespace, volume.persistent_volume_claim.claim_name)
+    elif volume.ephemeral is not None:
+        return await find_claim(namespace, f"{pod.metadata.name}-{volume.name}")
+    else:
+        raise ContainerConfigError("its type is not available on this cluster")
+    _give_to_group(pod, folder)
+    return folder
+
+
+def _host_path(source: HostPathVolumeSource) -> Path:
+    path, kind = Path(source.path), source.type
+    try:
+        if kind == "DirectoryOrCreate":
+            path.mkdir(parents=True, exist_ok=True)
+        elif kind == "FileOrCreate":
+            path.touch(exist_ok=True)
+        elif not kind and not path.exists():
+            # Container engines create a missing folder if no type is specified.
+            path.mkdir(parents=True)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ContainerConfigError(f"hostPath {path}: {error.strerror or error}") from error
+    is_of_kind = _KINDS.get(kind.removesuffix("OrCreate"))
+    if is_of_kind is not None and not is_of_kind(mode):
+        raise ContainerConfigError(f"hostPath type check failed: {path} is not a {kind.lower()}")
+    return path
+
+
+def _give_to_group(pod: Pod, folder: Path) -> None:
+    """Make a volume writable for the pod's ``fsGroup``."""
+    context = pod.spec.security_context
+    if context is None or context.fs_group is None or os.geteuid() != 0:
+        return
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_symlink():
+            continue
+        os.chown(path, -1, context.fs_group)
+        mode = path.stat().st_mode & 0o7777
+        path.chmod(mode | (0o2070 if path.is_dir() else (mode & 0o600) >> 3))

@@ -1,0 +1,189 @@
+"""Virtual nodes: one kubelet for each, switched by annotations of its Node object.
+
+Any client can set the annotations, so a test needs no special access:
+
+``gangline.dev/stopped: "true"``
+    The machine loses power: its containers are killed and nothing is reported. Without the
+    annotation it boots again.
+``gangline.dev/cut: "true"``
+    The machine loses its network: its containers continue, but the cluster gets no report of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from gangline.api.core.core import Node
+from gangline.api.resources import NODES
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import NotFound
+from gangline.kube.informers.informer import Informer
+from gangline.local.machine import NodeShape
+
+log = logging.getLogger(__name__)
+
+STOPPED_ANNOTATION = "gangline.dev/stopped"
+PARTITIONED_ANNOTATION = "gangline.dev/cut"
+VIRTUAL_LABEL = "gangline.dev/virtual"
+"""The label of nodes that a cluster created itself and may delete again."""
+
+
+class NodeRunner(Protocol):
+    """The component that runs a node: a kubelet."""
+
+    async def run(self) -> None:
+        """Run until cancelled; a later call takes over the containers of the earlier one."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """End all containers; those that take longer than ``grace_s`` are killed."""
+        ...
+
+
+class NodePower(Enum):
+    """The desired state of a node."""
+
+    ON = auto()
+    PARTITIONED = auto()
+    STOPPED = auto()
+
+
+def desired_power(node: Node | None) -> NodePower:
+    """Read the desired state from a node's annotations."""
+    annotations = node.metadata.annotations if node is not None else {}
+    if annotations.get(STOPPED_ANNOTATION) == "true":
+        return NodePower.STOPPED
+    return (
+        NodePower.PARTITIONED if annotations.get(PARTITIONED_ANNOTATION) == "true" else NodePower.ON
+    )
+
+
+class VirtualNode:
+    """One node: switches its agent to the desired state."""
+
+    def __init__(self, name: str, make: Callable[[], NodeRunner]) -> None:
+        self.name = name
+        self._make = make
+        self._runner: NodeRunner | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._power_changed = asyncio.Event()
+        self._desired = NodePower.ON
+        self._ended = False
+
+    def set_power(self, power: NodePower) -> None:
+        if power is not self._desired:
+            self._desired = power
+            self._power_changed.set()
+
+    async def run(self) -> None:
+        """Apply each desired state until cancelled."""
+        try:
+            while True:
+                self._power_changed.clear()
+                await self._switch(self._desired)
+                await self._wait()
+        finally:
+            await self._halt()
+
+    async def shut_down(self, grace_s: float) -> None:
+        """End all containers; the node never runs again, whatever its annotations say."""
+        self._ended = True
+        await self.stop(grace_s)
+
+    async def stop(self, grace_s: float) -> None:
+        # Cleared before the halt: a concurrent stop must not stop the same agent a second time.
+        agent, self._runner = self._runner, None
+        await self._halt()
+        if agent is not None:
+            await agent.stop(grace_s)
+
+    async def _switch(self, power: NodePower) -> None:
+        match power:
+            case NodePower.ON if self._running is None and not self._ended:
+                self._runner = self._runner or self._make()
+                self._running = asyncio.create_task(self._runner.run(), name=self.name)
+            case NodePower.PARTITIONED:
+                await self._halt()
+            case NodePower.STOPPED:
+                await self.stop(0.0)
+
+    async def _wait(self) -> None:
+        """Wait for another desired state; an exception of the agent is raised here."""
+        wish = asyncio.create_task(self._power_changed.wait())
+        watched = {wish} | ({self._running} if self._running is not None else set())
+        try:
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wish.cancel()
+        if self._running is not None and self._running.done():
+            ended, self._running = self._running, None
+            ended.result()
+
+    async def _halt(self) -> None:
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+class VirtualNodes:
+    """All virtual nodes of a cluster. ``make`` builds the agent of a node."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        shapes: list[NodeShape],
+        informer: Informer[Node],
+        make: Callable[[NodeShape], NodeRunner],
+    ) -> None:
+        self._client = client
+        self._informer = informer
+        self._nodes = {shape.name: self._node(shape, make) for shape in shapes}
+        informer.add_listener(self._changed)
+
+    def _node(self, shape: NodeShape, make: Callable[[NodeShape], NodeRunner]) -> VirtualNode:
+        return VirtualNode(shape.name, lambda: make(shape))
+
+    async def run(self) -> None:
+        await self._informer.wait_for_sync()
+        await self._remove_surplus()
+        async with asyncio.TaskGroup() as tasks:
+            for node in self._nodes.values():
+                tasks.create_task(self._keep(node))
+
+    async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
+        """End all containers; when ``hurry`` is set, return without waiting for them."""
+        ending = asyncio.create_task(self._stop_all(grace_s))
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        ending.cancel()  # Containers that still run are killed at the end of this process.
+        await asyncio.gather(ending, hurried, return_exceptions=True)
+
+    async def _stop_all(self, grace_s: float) -> None:
+        await asyncio.gather(*(node.shut_down(grace_s) for node in self._nodes.values()))
+
+    async def _keep(self, node: VirtualNode) -> None:
+        """Run one node; when its agent fails, log that and restart it."""
+        while True:
+            try:
+                await node.run()
+            except Exception:  # The outermost loop of a node: the others continue.
+                log.exception("node failed and is restarted", extra={"node": node.name})
+                await asyncio.sleep(1.0)
+
+    def _changed(self, _: Node | None, new: Node | None) -> None:
+        if new is not None and new.metadata.name in self._nodes:
+            self._nodes[new.metadata.name].set_power(desired_power(new))
+
+    async def _remove_surplus(self) -> None:
+        """Delete the nodes of an earlier run that had more nodes."""
+        for node in list(self._informer.items()):
+            ours = node.metadata.labels.get(VIRTUAL_LABEL) == "true"
+            if ours and node.metadata.name not in self._nodes:
+                with contextlib.suppress(NotFound):
+                    await self._client.delete(NODES, node.metadata.name)

@@ -1,0 +1,392 @@
+"""A limiter of concurrent writes with priorities, without starvation.
+
+Waiting writes are ordered by arrival time plus a delay. A write with a delay of two seconds yields
+to every urgent write of the next two seconds, and to no later one. Invariant: it waits a bounded
+time even if urgent writes never stop.
+
+Delays for status writes. Changes within the delay are merged into one write.
+
+The pods of a gang start, and end, within moments of each other, and each would cause a write. While
+pod creations of other jobs are queued, minor changes wait longer: a status write costs as much as
+the creation of a pod.
+
+Executes plans: deletes, then patches, then creates.
+
+Every write can be repeated. The names of created objects are deterministic, so a repeated creation
+fails with AlreadyExists and is recognised by its owner. Deletions carry the uid that was observed.
+A refusal that concerns one object (an occupied name, a quota, a webhook) is a ``problem_message`` of the
+job and is reported in its status. Any other error is raised, and the pass is repeated.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gangline.api.meta.objects import Object
+from gangline.api.meta.resource import Resource
+from gangline.api.resources import POD_GROUPS
+from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
+from gangline.operator import metrics
+from gangline.operator.engine import adoption
+from gangline.operator.engine.mutation_cache import UnobservedWrites
+from gangline.operator.engine.observe import (
+    OWNED_RESOURCES,
+    PODS,
+    SERVICES,
+    ClusterCache,
+    Observation,
+    job_resource,
+)
+from gangline.operator.model.job import Manifest, NormalizedJob, OrdersStartup, implements
+from gangline.operator.model.plan import (
+    RANDOM_VALUE,
+    UNWATCHED,
+    PlannedCreation,
+    PlannedDeletion,
+    PlannedEvent,
+    PlannedPatch,
+    ReconcilePlan,
+    TargetKind,
+)
+
+
+class WriteLimiter:
+    """Allows at most ``limit`` concurrent writes."""
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._free = limit
+        self._clock = clock
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    @property
+    def is_saturated(self) -> bool:
+        """True if writes wait for each other."""
+        return self._free == 0
+
+    @asynccontextmanager
+    async def acquire(self, delay_s: float = 0.0) -> AsyncIterator[None]:
+        """Occupy one of the slots for the duration of the block."""
+        await self._acquire(delay_s)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self, delay_s: float) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        key = self._clock() + delay_s
+        heapq.heappush(self._waiting, (key, next(self._numbers), turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release()  # race: the slot was assigned while this task was being cancelled
+            raise
+
+    def _release(self) -> None:
+        while self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+MINOR_STATUS_INTERVAL_S = 1.0
+"""Seconds between writes of minor changes of one job."""
+
+RUNNING_STATUS_DELAY_S = 0.5
+"""Delay of the first Running condition, until the remaining pods of the gang run."""
+
+MINOR_STATUS_MAX_DELAY_S = 30.0
+"""Longest delay of minor changes while pod creations are queued."""
+
+SATURATED_REQUEUE_S = 10.0
+"""Seconds between passes over a job in that time. Each pass costs as much as a pod creation."""
+
+CREATED_REQUEUE_S = 1.0
+"""Seconds until the next pass over a job for which objects were created."""
+
+
+def running_status_delay(waited_s: float) -> float | None:
+    """Return the remaining delay of the first Running condition; None: store it now."""
+    return RUNNING_STATUS_DELAY_S - waited_s if waited_s < RUNNING_STATUS_DELAY_S else None
+
+
+def minor_status_delay(
+    waited_s: float, since_stored_s: float, *, is_saturated: bool
+) -> float | None:
+    """Return the time until a minor change is checked again; None: store it now.
+
+    Args:
+        waited_s: how long it has waited.
+        since_stored_s: time since the job's last status write; infinite: never.
+        crowded: whether writes wait for each other.
+    """
+    if is_saturated and waited_s < MINOR_STATUS_MAX_DELAY_S:
+        return min(SATURATED_REQUEUE_S, MINOR_STATUS_MAX_DELAY_S - waited_s)
+    recent_s = min(waited_s, since_stored_s)
+    return MINOR_STATUS_INTERVAL_S - recent_s if recent_s < MINOR_STATUS_INTERVAL_S else None
+
+
+def requeue_delay(*, is_saturated: bool) -> float:
+    """Return the time until the next pass over a job for which objects were created."""
+    return SATURATED_REQUEUE_S if is_saturated else CREATED_REQUEUE_S
+
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_LISTED = 3
+"""Number of problems in a message; a refused template fails in the same way for each of its pods.
+"""
+
+_RANDOM_BYTES = 32
+
+_WRITE_DELAY_S = {TargetKind.SERVICE: 2.0}
+"""Delay of services behind pods: a pod must be scheduled and started before its name is of use."""
+
+_RESOURCES: dict[TargetKind, Resource[Any]] = {
+    TargetKind.POD: PODS,
+    TargetKind.SERVICE: SERVICES,
+    TargetKind.POD_GROUP: POD_GROUPS,
+    **OWNED_RESOURCES,
+}
+
+_OPTIONAL = frozenset({TargetKind.AUTOSCALER})
+"""Kinds that a job does without if the cluster lacks them."""
+
+UNKNOWN_KIND_RETRY_S = 300.0
+"""Seconds before a kind that the cluster lacks is tried again."""
+
+
+@dataclass(slots=True)
+class ExecutionResult:
+    """The results of a plan's writes."""
+
+    created_pods: list[str] = field(default_factory=list)
+    """Names of created pods."""
+    deleted_pods: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def events(self) -> list[PlannedEvent]:
+        """Return one event for all created and one for all deleted pods."""
+        events = []
+        if self.created_pods:
+            events.append(
+                PlannedEvent("SuccessfulCreatePod", f"Created {_list_pods(self.created_pods)}")
+            )
+        if self.deleted_pods:
+            events.append(
+                PlannedEvent("SuccessfulDeletePod", f"Deleted {_list_pods(self.deleted_pods)}")
+            )
+        return events
+
+    def problem_message(self) -> str:
+        """Return the refused objects with their reasons; empty if there are none."""
+        more = len(self.problems) - _LISTED
+        rest = f"; and {more} more" if more > 0 else ""
+        return "; ".join(sorted(self.problems)[:_LISTED]) + rest
+
+
+class PlanExecutor:
+    """Sends the planned writes, with a limit on concurrency."""
+
+    def __init__(self, client: ApiClient, cache: ClusterCache, writes_in_flight: int) -> None:
+        self._client = client
+        self._cache = cache
+        self._limiter = WriteLimiter(writes_in_flight)
+        self._unknown_until: dict[TargetKind, float] = {}
+        self._unobserved: dict[TargetKind, UnobservedWrites[Any]] = {
+            TargetKind.POD: cache.unobserved_pods,
+            TargetKind.SERVICE: cache.unobserved_services,
+            TargetKind.POD_GROUP: cache.unobserved_groups,
+            **cache.unobserved_objects,
+        }
+
+    @property
+    def is_saturated(self) -> bool:
+        """True if writes wait for each other."""
+        return self._limiter.is_saturated
+
+    async def execute(self, observation: Observation, plan: ReconcilePlan) -> ExecutionResult:
+        """Execute a plan, except for its status.
+
+        Raises:
+            ApiError: a request failed for a reason that does not concern the job.
+        """
+        job, result = observation.job_state.job, ExecutionResult()
+        # Deletions first: they free names and quota for the creations.
+        await self._gather(self._delete(job, deletion, result) for deletion in plan.deletions)
+        await self._gather(self._patch(job, patch) for patch in plan.patches)
+        needed = {TargetKind.POD_GROUP, *OWNED_RESOURCES}
+        first = [creation for creation in plan.creations if creation.target in needed]
+        await self._gather(self._create(job, creation, result) for creation in first)
+        if not result.problems:
+            # Pods of a gang whose group was refused would only wait for it, and pods that read
+            # another owner's ConfigMap would start with wrong settings.
+            rest = [creation for creation in plan.creations if creation.target not in needed]
+            await self._gather(self._create(job, creation, result) for creation in rest)
+        return result
+
+    async def _gather(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Run writes concurrently; all of them finish before the first error is raised."""
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _create(
+        self, job: NormalizedJob, creation: PlannedCreation, result: ExecutionResult
+    ) -> None:
+        resource, namespace = _RESOURCES[creation.target], job.meta.namespace
+        # Kinds whose pods wait for services need these as urgently as the pods.
+        urgent = implements(job.rules, OrdersStartup)
+        handicap_s = 0.0 if urgent else _WRITE_DELAY_S.get(creation.target, 0.0)
+        async with self._limiter.acquire(handicap_s):
+            if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
+                return
+            if len(result.problems) >= _LISTED:
+                return  # A refused template is refused for every replica: stop.
+            metrics.WRITES.labels(creation.target, "create").inc()
+            try:
+                item = await self._client.create(
+                    resource, _with_random_values(creation.manifest), namespace
+                )
+                if creation.target is TargetKind.POD:
+                    result.created_pods.append(creation.name)
+            except AlreadyExists as error:
+                if creation.target in UNWATCHED:
+                    return
+                found = await self._existing(job, creation, result, error)
+                if found is None:
+                    return
+                item = found
+            except (Forbidden, Invalid, BadRequest, NotFound) as error:
+                if creation.target in _OPTIONAL and isinstance(error, NotFound):
+                    log.warning("the job continues without its %s: %s", creation.target, error)
+                    self._unknown_until[creation.target] = time.monotonic() + UNKNOWN_KIND_RETRY_S
+                    return
+                result.problems.append(f"{creation.target} {creation.name} was refused: {error}")
+                return
+        if creation.target not in UNWATCHED:
+            self._record_created(creation.target, item)
+
+    async def _existing(
+        self,
+        job: NormalizedJob,
+        creation: PlannedCreation,
+        result: ExecutionResult,
+        error: AlreadyExists,
+    ) -> Object | None:
+        """Resolve a name conflict: the object may be our own earlier creation or another owner's.
+
+        Raises:
+            AlreadyExists: the existing object is being deleted or adopted, so a retry will succeed.
+        """
+        resource = _RESOURCES[creation.target]
+        try:
+            item: Object = await self._client.get(resource, creation.name, job.meta.namespace)
+        except NotFound:
+            raise error from None
+        owner = item.metadata.controller
+        if owner and owner.uid == job.meta.uid:
+            if adoption.is_foreign(item.metadata):
+                raise error  # It gets a slot once it has our labels.
+            return item
+        if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
+            # A job of this name was deleted and created again: wait for the garbage collector.
+            raise error
+        whose = f"{owner.kind} {owner.name}" if owner else "no controller"
+        result.problems.append(
+            f"{creation.target} {creation.name} exists already and belongs to {whose}; "
+            "delete it or give the job another name"
+        )
+        return None
+
+    def _record_created(self, target: TargetKind, item: Object) -> None:
+        cache, meta = self._cache, item.metadata
+        followed: dict[TargetKind, Any] = {
+            TargetKind.POD: cache.pods,
+            TargetKind.SERVICE: cache.services,
+            TargetKind.POD_GROUP: cache.groups,
+            **cache.owned_objects,
+        }
+        informer = followed.get(target)
+        seen = informer.get(meta.namespace, meta.name) if informer else None
+        self._unobserved[target].record_created(item, seen)
+
+    async def _delete(
+        self, job: NormalizedJob, deletion: PlannedDeletion, result: ExecutionResult
+    ) -> None:
+        is_job = deletion.target is TargetKind.JOB
+        resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
+        async with self._limiter.acquire():
+            metrics.WRITES.labels(deletion.target, "delete").inc()
+            # Deleted, or replaced by another object: in both cases the observed one is gone.
+            with suppress(NotFound, Conflict):
+                await self._client.delete(
+                    resource,
+                    deletion.name,
+                    job.meta.namespace,
+                    grace_seconds=0 if deletion.force else None,
+                    propagation="Background",
+                    uid=deletion.uid,
+                )
+        if is_job:
+            metrics.count_deleted(job)
+            return
+        self._unobserved[deletion.target].record_deleted(deletion.uid)
+        if deletion.target is TargetKind.POD:
+            result.deleted_pods.append(deletion.name)
+
+    async def _patch(self, job: NormalizedJob, patch: PlannedPatch) -> None:
+        is_job = patch.target is TargetKind.JOB
+        resource = job_resource(job.kind) if is_job else _RESOURCES[patch.target]
+        async with self._limiter.acquire():
+            metrics.WRITES.labels(patch.target, "patch").inc()
+            # A deleted object needs no patch; if it is required, the next pass creates it again.
+            with suppress(NotFound):
+                await self._client.patch(
+                    resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
+                )
+
+
+def _with_random_values(manifest: Manifest) -> Manifest:
+    """Replace the placeholders in a Secret by random values."""
+    written = manifest.get("stringData")
+    if not written or RANDOM_VALUE not in written.values():
+        return manifest
+    values = {
+        key: secrets.token_hex(_RANDOM_BYTES) if value == RANDOM_VALUE else value
+        for key, value in written.items()
+    }
+    return {**manifest, "stringData": values}
+
+
+def _list_pods(names: list[str]) -> str:
+    ordered = sorted(names)
+    more = len(ordered) - _LISTED
+    noun = "pod" if len(ordered) == 1 else "pods"
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{noun} {', '.join(ordered[:_LISTED])}{rest}"

@@ -1,0 +1,247 @@
+"""Logs the life of jobs: one line for each condition that becomes True.
+
+Only reasons are logged. Messages may quote the output of a user's program, which must not appear in
+the operator's log; they are in the job's status. A failed job is not a warning: the operator works.
+
+The reconcile loop of one job: observe, plan, execute, store the status, emit events.
+
+One pass ends with at most one status write, after all other writes, and none if nothing changed.
+The write carries the version of the job that the plan is based on: if the job has changed
+meanwhile, the pass fails with a conflict and the next one observes the change. Invariant: events
+and counters follow only after the status is stored, so they never report a transition that did not
+happen.
+"""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.kube.client.client import ApiClient, PatchKind
+from gangline.kube.controller.controller import (
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+    TerminalError,
+)
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.errors import NotFound
+from gangline.operator import metrics
+from gangline.operator.engine.apply import (
+    ExecutionResult,
+    PlanExecutor,
+    minor_status_delay,
+    requeue_delay,
+    running_status_delay,
+)
+from gangline.operator.engine.mutation_cache import WATCH_TIMEOUT_S
+from gangline.operator.engine.observe import ClusterCache, JobKey, Observation, job_resource
+from gangline.operator.engine.plan import plan_reconcile
+from gangline.operator.engine.status import (
+    is_first_start,
+    is_minor_change,
+    mark_stalled,
+    transition_events,
+)
+from gangline.operator.model import conditions
+from gangline.operator.model.job import Manifest, OrdersStartup, implements
+from gangline.operator.model.plan import EngineSettings, PlannedEvent, ReconcilePlan
+from gangline.operator.model.raw_job import RawJob
+
+log = logging.getLogger(__name__)
+
+
+def log_transitions(before: JobStatus, after: JobStatus) -> None:
+    """Log the conditions that became True between two stored statuses."""
+    for condition in after.conditions:
+        began = condition.status == conditions.TRUE
+        if began and not conditions.is_condition_true(before.conditions, condition.type):
+            fields = {"reason": condition.reason, "restarts": after.restarts.total}
+            log.info("job is %s", condition.type, extra=fields)
+
+
+MAX_PENDING_EVENTS = 1000
+"""Number of events that wait for a less busy moment; the oldest are dropped."""
+
+INCOMPLETE_CRD = (
+    "the cluster's CRD of this kind drops status.restarts, so that restarts cannot be "
+    "counted: install Gangline's (kubectl apply -f deploy/crds)"
+)
+
+STALLED_RETRY_S = (1.0, 300.0)
+"""The shortest and the longest delay in seconds before a refused creation is retried."""
+
+_STATUS = msgspec.json.Decoder(JobStatus)
+
+
+class JobReconciler:
+    """Reconciles one job at a time."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        cache: ClusterCache,
+        executor: PlanExecutor,
+        events: EventRecorder,
+        settings: EngineSettings,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._executor = executor
+        self._events = events
+        self._settings = settings
+        self._clock = clock
+        self._stored_at: dict[JobKey, float] = {}
+        self._minor_since: dict[JobKey, float] = {}
+        self._pending_events: deque[tuple[RawJob, PlannedEvent]] = deque(maxlen=MAX_PENDING_EVENTS)
+
+    async def reconcile(self, key: JobKey) -> ReconcileResult:
+        """Run one pass over a job.
+
+        Raises:
+            ApiError: a write failed; the next pass continues from the stored state.
+        """
+        observation = self._cache.observe(key)
+        if observation is None:
+            self._stored_at.pop(key, None)
+            self._minor_since.pop(key, None)
+            return ReconcileDone()
+        now = self._clock()
+        plan = plan_reconcile(observation.job_state, now, self._settings)
+        result = await self._executor.execute(observation, plan)
+        status = self._status(observation, plan, result, now)
+        fields = plan.kind_status if plan.kind_status is not None else observation.kind_status
+        changed = status != observation.job_state.status or fields != observation.kind_status
+        if not changed:
+            self._minor_since.pop(key, None)
+        wait = self._store_delay(key, observation.job_state.status, status) if changed else None
+        if changed and not wait:
+            if not await self._store(key, observation, status, fields):
+                return ReconcileDone()
+            self._emit_events(observation, transition_events(observation.job_state.status, status))
+        self._emit_events(observation, result.events())
+        return _requeue(
+            _requeue_after(plan, result),
+            self._requeue_delay(observation, plan, result),
+            wait,
+            _stalled_delay(status, now) if result.problems else None,
+            # A watch never shows an object that was deleted before it was observed: requeue.
+            WATCH_TIMEOUT_S + 1
+            if self._cache.has_unobserved_writes(observation.stored.metadata.uid)
+            else None,
+        )
+
+    def _status(
+        self, observation: Observation, plan: ReconcilePlan, result: ExecutionResult, now: datetime
+    ) -> JobStatus:
+        if not result.problems:
+            return plan.status
+        stamp = now.replace(microsecond=0)
+        return mark_stalled(observation.job_state.job, plan.status, result.problem_message(), stamp)
+
+    def _store_delay(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
+        """Return the delay of a minor status change; None: store it now.
+
+        More changes may follow, the last write may be recent, or other writes may be urgent.
+        """
+        now = time.monotonic()
+        minor = is_minor_change(before, after)
+        if not minor and not is_first_start(before, after):
+            return None
+        waited_s = now - self._minor_since.setdefault(key, now)
+        if not minor:
+            return running_status_delay(waited_s)
+        since_stored_s = now - self._stored_at.get(key, -math.inf)
+        return minor_status_delay(
+            waited_s, since_stored_s, is_saturated=self._executor.is_saturated
+        )
+
+    def _requeue_delay(
+        self, observation: Observation, plan: ReconcilePlan, result: ExecutionResult
+    ) -> float | None:
+        """Return the time until created objects are checked; zero if others can be created only
+        then.
+        """
+        if not plan.creations or result.problems:
+            return None
+        if implements(observation.job_state.job.rules, OrdersStartup):
+            return 0.0
+        return requeue_delay(is_saturated=self._executor.is_saturated)
+
+    async def _store(
+        self, key: JobKey, observation: Observation, status: JobStatus, fields: Manifest
+    ) -> bool:
+        """Write the status; return False if the job was deleted.
+
+        Raises:
+            TerminalError: the cluster's CRD of the kind drops fields that are required.
+        """
+        stored = observation.stored
+        operations = [
+            {
+                "op": "replace",
+                "path": "/metadata/resourceVersion",
+                "value": stored.metadata.resource_version,
+            },
+            {
+                "op": "add",
+                "path": "/status",
+                "value": {**fields, **msgspec.to_builtins(status)} if fields else status,
+            },
+        ]
+        metrics.WRITES.labels("Job", "status").inc()
+        try:
+            after: RawJob = await self._client.patch(
+                job_resource(observation.job_state.job.kind),
+                key.name,
+                operations,
+                key.namespace,
+                kind=PatchKind.JSON,
+                subresource="status",
+            )
+        except NotFound:
+            return False
+        self._cache.written_statuses.record_write(stored, after)
+        self._stored_at[key] = time.monotonic()
+        self._minor_since.pop(key, None)
+        # With a CRD that lacks this field the API server drops it silently: no restart would count.
+        if _STATUS.decode(after.status).restarts.total != status.restarts.total:
+            raise TerminalError(INCOMPLETE_CRD)
+        metrics.count_transitions(observation.job_state, status)
+        log_transitions(observation.job_state.status, status)
+        return True
+
+    def _emit_events(self, observation: Observation, events: list[PlannedEvent]) -> None:
+        """Emit events, unless pods of other jobs wait to be created."""
+        self._pending_events += ((observation.stored, event) for event in events)
+        while self._pending_events and not self._executor.is_saturated:
+            involved, event = self._pending_events.popleft()
+            kind = "Warning" if event.warning else "Normal"
+            self._events.event(involved, kind, event.reason, event.message)
+
+
+def _requeue_after(plan: ReconcilePlan, result: ExecutionResult) -> float | None:
+    """Return the planned delay, but no immediate retry of a refused creation."""
+    if plan.requeue_after is None or (result.problems and not plan.requeue_after):
+        return None
+    return plan.requeue_after.total_seconds()
+
+
+def _stalled_delay(status: JobStatus, now: datetime) -> float:
+    """Wait as long as the job has been stalled already: exponential backoff with a bound."""
+    shortest, longest = STALLED_RETRY_S
+    stalled = conditions.find_condition(status.conditions, conditions.STALLED)
+    since = stalled.last_transition_time if stalled else None
+    waited = (now - since).total_seconds() if since else 0.0
+    return min(max(waited, shortest), longest)
+
+
+def _requeue(*waits: float | None) -> ReconcileResult:
+    known = [wait for wait in waits if wait is not None]
+    return RequeueAfter(min(known)) if known else ReconcileDone()

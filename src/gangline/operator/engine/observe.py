@@ -1,0 +1,378 @@
+"""Watches jobs and the objects that belong to them, and builds observations from the caches.
+
+``observe`` collects everything that planning for one job depends on; ``on_change`` reports which
+job to reconcile after a change. The caches contain only labelled objects, and only the fields that
+planning reads.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.objects import Object
+from gangline.api.meta.resource import Resource
+from gangline.api.resources import POD_GROUPS
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.informer import Informer
+from gangline.operator.engine import adoption
+from gangline.operator.engine.mutation_cache import UnobservedWrites, WrittenStatuses
+from gangline.operator.model import labels
+from gangline.operator.model.framework import DecodesStatus, Framework, ParsedJob
+from gangline.operator.model.job import (
+    ExtendsStatus,
+    JobKindInfo,
+    Manifest,
+    NormalizedJob,
+    implements,
+)
+from gangline.operator.model.plan import ObservedJob, OwnedObject, TargetKind
+from gangline.operator.model.raw_job import RawJob, detach
+from gangline.operator.model.replicas import ObservedNode, ObservedPod, ObservedService, strip_pod
+
+_STATUS = msgspec.json.Decoder(JobStatus)
+_COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(JobStatus))
+_JOB = "job"
+_NODE = "node"
+
+_Owned = TypeVar("_Owned", bound=Object)
+
+
+PODS = Resource(ObservedPod, "", "v1", "pods", "Pod")
+SERVICES = Resource(ObservedService, "", "v1", "services", "Service")
+NODES = Resource(ObservedNode, "", "v1", "nodes", "Node", namespaced=False)
+_RBAC = "rbac.authorization.k8s.io"
+OWNED_RESOURCES = {
+    TargetKind.CONFIG_MAP: Resource(OwnedObject, "", "v1", "configmaps", "ConfigMap"),
+    TargetKind.SECRET: Resource(OwnedObject, "", "v1", "secrets", "Secret"),
+    TargetKind.SERVICE_ACCOUNT: Resource(
+        OwnedObject, "", "v1", "serviceaccounts", "ServiceAccount"
+    ),
+    TargetKind.ROLE: Resource(OwnedObject, _RBAC, "v1", "roles", "Role"),
+    TargetKind.ROLE_BINDING: Resource(OwnedObject, _RBAC, "v1", "rolebindings", "RoleBinding"),
+    TargetKind.AUTOSCALER: Resource(
+        OwnedObject, "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
+    ),
+}
+"""Resources of the owned objects, by kind."""
+
+
+class JobKey(NamedTuple):
+    """Identifies a job."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A stored job, and everything that planning for it depends on."""
+
+    stored: RawJob
+    job_state: ObservedJob
+    kind_status: Manifest
+    """Fields of the stored status that only this kind has."""
+
+
+def job_resource(kind: JobKindInfo) -> Resource[RawJob]:
+    return Resource(RawJob, kind.group, kind.version, kind.plural, kind.kind)
+
+
+class ClusterCache:
+    """Caches of the cluster's objects. Call ``run`` in a task, and read only after ``synced``."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        frameworks: Sequence[Framework],
+        namespace: str | Sequence[str] | None,
+        *,
+        with_groups: bool,
+    ) -> None:
+        self.frameworks: Mapping[str, Framework] = {f.kind.kind: f for f in frameworks}
+        self._kind_of = {f.kind.controller: f.kind.kind for f in frameworks}
+        self.jobs = {
+            f.kind.kind: Informer(client, job_resource(f.kind), namespace, transform=detach)
+            for f in frameworks
+        }
+        by_job = {_JOB: _job_of}
+        self.pods = Informer(
+            client,
+            PODS,
+            namespace,
+            labels=labels.JOB_NAME,
+            indexes={_JOB: _job_of, _NODE: _node_of},
+            transform=strip_pod,
+        )
+        self.services = Informer(
+            client, SERVICES, namespace, labels=labels.JOB_NAME, indexes=by_job
+        )
+        self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
+        self.nodes = Informer(client, NODES)
+        self.owned_objects = {
+            target: Informer(
+                client,
+                OWNED_RESOURCES[target],
+                namespace,
+                labels=labels.JOB_NAME,
+                indexes={_JOB: _job_of},
+                transform=partial(_with_kind, target),
+            )
+            for target in sorted(
+                {TargetKind(kind) for f in frameworks for kind in f.kind.owned_kinds}
+            )
+        }
+        self.unobserved_pods: UnobservedWrites[ObservedPod] = UnobservedWrites()
+        self.unobserved_services: UnobservedWrites[ObservedService] = UnobservedWrites()
+        self.unobserved_groups: UnobservedWrites[PodGroup] = UnobservedWrites()
+        self.unobserved_objects: Mapping[TargetKind, UnobservedWrites[OwnedObject]] = {
+            target: UnobservedWrites() for target in OWNED_RESOURCES
+        }
+        self.written_statuses = WrittenStatuses()
+        self._readings: dict[JobKey, tuple[tuple[str, int], ParsedJob]] = {}
+        self._add_listeners()
+
+    async def run(self) -> None:
+        """Watch the cluster until cancelled."""
+        followers: list[Informer[Any]] = [
+            *self.jobs.values(),
+            self.pods,
+            self.services,
+            self.nodes,
+            *self.owned_objects.values(),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for informer in followers:
+                tasks.create_task(informer.run())
+            if self.groups:
+                tasks.create_task(self.groups.run())
+
+    async def synced(self) -> None:
+        """Wait until the pods, services and pod groups of all jobs are cached.
+
+        It does not wait for jobs: each is reconciled as soon as it is cached, and a missing kind
+        must not block the others. It does not wait for owned objects for the same reason: creating
+        one twice fails with AlreadyExists. It does not wait for nodes: without the right to read
+        them the operator never considers a node lost.
+        """
+        await self.pods.wait_for_sync()
+        await self.services.wait_for_sync()
+        if self.groups:
+            await self.groups.wait_for_sync()
+
+    def add_job_listener(self, enqueue: Callable[[JobKey], None]) -> None:
+        """Call ``enqueue`` for each job that is affected by a change.
+
+        The echo of the operator's own creations is ignored: the pass that created an object
+        requeues its job itself.
+        """
+
+        def owned(old: Object | None, new: Object | None) -> None:
+            for item in (old, new):
+                key = self._job_key_of(item) if item else None
+                if key:
+                    enqueue(key)
+
+        def node(old: ObservedNode | None, new: ObservedNode | None) -> None:
+            if old and new and old.is_lost == new.is_lost:
+                return
+            subject = new or old
+            if subject:
+                for pod in self.pods.by_index(_NODE, subject.metadata.name):
+                    owned(None, pod)
+
+        def heard(recent: UnobservedWrites[Any], old: Object | None, new: Object | None) -> None:
+            if recent.observe(old, new):
+                owned(old, new)
+
+        for kind, informer in self.jobs.items():
+            informer.add_listener(_job_listener(kind, enqueue))
+        self.pods.add_listener(partial(heard, self.unobserved_pods))
+        self.services.add_listener(partial(heard, self.unobserved_services))
+        self.nodes.add_listener(node)
+        for target, followed in self.owned_objects.items():
+            followed.add_listener(partial(heard, self.unobserved_objects[target]))
+        if self.groups:
+            self.groups.add_listener(partial(heard, self.unobserved_groups))
+
+    def observe(self, key: JobKey) -> Observation | None:
+        """Build the observation of a job; None if there is no such job.
+
+        Raises:
+            msgspec.DecodeError: the job's stored status cannot be decoded.
+        """
+        cached = self.jobs[key.kind].get(key.namespace, key.name)
+        if cached is None:
+            return None
+        stored = self.written_statuses.latest(cached)
+        uid = stored.metadata.uid
+        reading = self._parse(key, stored)
+        pods, other_pods = _split_by_owner(uid, self._objects_of(self.pods, key))
+        services, other_services = _split_by_owner(uid, self._objects_of(self.services, key))
+        group, other_group = self._pod_group_of(uid, key)
+        extras, other_extras = self._owned_objects_of(uid, key)
+        others: list[tuple[TargetKind, Object]] = [
+            *((TargetKind.POD, pod) for pod in other_pods),
+            *((TargetKind.SERVICE, service) for service in other_services),
+            *((TargetKind.POD_GROUP, each) for each in other_group),
+            *((extra.target, extra) for extra in other_extras),
+        ]
+        taken = {
+            (target, item.metadata.name) for target, item in others if _becomes_available(key, item)
+        }
+        pods = self.unobserved_pods.merge_into(uid, pods)
+        observed = ObservedJob(
+            job=reading.job,
+            status=self._status(key.kind, stored),
+            pods=pods,
+            services=self.unobserved_services.merge_into(uid, services),
+            pod_group=group,
+            owned_objects=extras,
+            occupied=frozenset(taken),
+            lost_nodes=self._lost_nodes(pods),
+            spec_errors=reading.spec_errors,
+        )
+        return Observation(stored, observed, _kind_status(stored, reading.job))
+
+    def has_unobserved_writes(self, uid: str) -> bool:
+        """Return whether the watches do not show yet all objects that were written for a job."""
+        return any(objects.has_unobserved(uid) for objects in self._unobserved_writes())
+
+    def _unobserved_writes(self) -> tuple[UnobservedWrites[Any], ...]:
+        return (
+            self.unobserved_pods,
+            self.unobserved_services,
+            self.unobserved_groups,
+            *self.unobserved_objects.values(),
+        )
+
+    def _add_listeners(self) -> None:
+        for kind, informer in self.jobs.items():
+            informer.add_listener(partial(self._forget_deleted, kind))
+
+    def _forget_deleted(self, kind: str, old: RawJob | None, new: RawJob | None) -> None:
+        if new is None and old is not None:
+            meta = old.metadata
+            self.written_statuses.forget(meta.uid)
+            for recent in self._unobserved_writes():
+                recent.forget(meta.uid)
+            self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
+
+    def _parse(self, key: JobKey, stored: RawJob) -> ParsedJob:
+        """Parse a job once per generation: parsing includes validation, which is expensive."""
+        meta = stored.metadata
+        version = (meta.uid, meta.generation)
+        known = self._readings.get(key)
+        if known is None or known[0] != version or not meta.generation:
+            known = self._readings[key] = version, self.frameworks[key.kind].read(stored)
+        return replace(known[1], job=replace(known[1].job, meta=meta))
+
+    def _status(self, kind: str, stored: RawJob) -> JobStatus:
+        framework = self.frameworks[kind]
+        if isinstance(framework, DecodesStatus):
+            return framework.read_status(stored)
+        return _STATUS.decode(stored.status)
+
+    def _owned_objects_of(
+        self, uid: str, key: JobKey
+    ) -> tuple[list[OwnedObject], list[OwnedObject]]:
+        own: list[OwnedObject] = []
+        others: list[OwnedObject] = []
+        for target in map(TargetKind, self.frameworks[key.kind].kind.owned_kinds):
+            ours, theirs = _split_by_owner(uid, self._objects_of(self.owned_objects[target], key))
+            own += self.unobserved_objects[target].merge_into(uid, ours)
+            others += theirs
+        return own, others
+
+    def _objects_of(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
+        return informer.by_index(_JOB, f"{key.namespace}/{key.name}")
+
+    def _pod_group_of(self, uid: str, key: JobKey) -> tuple[PodGroup | None, list[PodGroup]]:
+        if self.groups is None:
+            return None, []
+        cached = self.groups.get(key.namespace, key.name)
+        own, others = _split_by_owner(uid, [cached] if cached else [])
+        own = self.unobserved_groups.merge_into(uid, own)
+        return (own[0] if own else None), others
+
+    def _lost_nodes(self, pods: Iterable[ObservedPod]) -> frozenset[str]:
+        """Return the lost nodes that have terminating pods; empty while nodes cannot be read."""
+        if not self.nodes.has_synced or self.nodes.problem:
+            return frozenset()
+        used = {pod.spec.node_name for pod in pods if pod.is_terminating} - {""}
+        found = {name: self.nodes.get(None, name) for name in used}
+        return frozenset(name for name, node in found.items() if node is None or node.is_lost)
+
+    def _job_key_of(self, item: Object) -> JobKey | None:
+        """Return the job of an object: by its controller, else by its labels."""
+        meta = item.metadata
+        owner = meta.controller
+        if owner and owner.kind in self.frameworks:
+            return JobKey(owner.kind, meta.namespace, owner.name)
+        kind = self._kind_of.get(meta.labels.get(labels.OPERATOR_NAME, ""))
+        name = meta.labels.get(labels.JOB_NAME, "")
+        return JobKey(kind, meta.namespace, name) if kind and name else None
+
+
+def _kind_status(stored: RawJob, job: NormalizedJob) -> Manifest:
+    if not implements(job.rules, ExtendsStatus):
+        return {}
+    status: Manifest = msgspec.json.decode(stored.status)
+    return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
+
+
+def _with_kind(target: TargetKind, item: OwnedObject) -> OwnedObject:
+    """Add the kind, which the items of a list response lack."""
+    return msgspec.structs.replace(item, kind=target)
+
+
+def _job_of(item: Object) -> Iterable[str]:
+    name = item.metadata.labels.get(labels.JOB_NAME)
+    return (f"{item.metadata.namespace}/{name}",) if name else ()
+
+
+def _node_of(pod: ObservedPod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+def _split_by_owner(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned]]:
+    """Separate the objects of a job from objects of other owners with the same job name."""
+    own: list[_Owned] = []
+    others: list[_Owned] = []
+    for item in items:
+        owner = item.metadata.controller
+        (own if owner and owner.uid == uid else others).append(item)
+    return own, others
+
+
+def _becomes_available(key: JobKey, item: Object) -> bool:
+    """Return whether an object that occupies a name will be deleted, or adopted, without user
+    action.
+
+    True for objects of a deleted job with the same name, and for orphans. For other owners,
+    creation must fail, so that the conflict is reported in the job's status.
+    """
+    owner = item.metadata.controller
+    if owner is None:
+        return adoption.is_claimable(item)
+    return (owner.kind, owner.name) == (key.kind, key.name)
+
+
+def _job_listener(
+    kind: str, enqueue: Callable[[JobKey], None]
+) -> Callable[[RawJob | None, RawJob | None], None]:
+    def changed(old: RawJob | None, new: RawJob | None) -> None:
+        job = new or old
+        if job:
+            enqueue(JobKey(kind, job.metadata.namespace, job.metadata.name))
+
+    return changed

@@ -1,0 +1,509 @@
+"""Deletions of a plan: objects that are not being deleted yet, and stuck pods by force.
+
+Plans one reconcile pass: a function of the observed job and the time.
+
+The function is total and deterministic: the same observation and time give the same plan, whatever
+the order of events was. The first stage that applies decides:
+
+1. *ignored*: the job is being deleted (owner references do the rest) or has another controller;
+2. *finished*: clean up by policy, and delete the job when its TTL is over;
+3. *invalid*: report the errors, change nothing else;
+4. *suspended*: delete pods, services and pod group;
+5. *ending*: success, a fatal failure, the backoff limit or a timeout: write that to the status;
+6. *live*: replace, add and remove replicas.
+
+Two invariants make it safe to stop the operator between any two writes:
+
+- The end of a job is stored before anything is cleaned up. Otherwise a job whose master pod was
+  deleted would look like one that never ran.
+- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would
+  be lost.
+
+Both cost one more pass, and no additional request.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+
+from msgspec import structs
+
+from gangline.api.jobs.kubeflow import MANAGED_BY_US, JobStatus
+from gangline.api.meta.objects import Object
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.operator.engine import manifests, owned_objects
+from gangline.operator.engine.slots import assign_slots, classify_failures
+from gangline.operator.engine.status import (
+    count_replicas,
+    describe_failures,
+    failure_message,
+    mark_failed,
+    mark_gang_restarting,
+    mark_invalid,
+    mark_restarting,
+    mark_running,
+    mark_started,
+    mark_succeeded,
+    mark_suspended,
+)
+from gangline.operator.model import conditions
+from gangline.operator.model.job import (
+    ExtendsStatus,
+    Manifest,
+    NormalizedJob,
+    OrdersStartup,
+    ReplicaRole,
+    ToleratesFailures,
+    TracksNodes,
+    implements,
+)
+from gangline.operator.model.plan import (
+    EngineSettings,
+    ObservedJob,
+    OwnedObject,
+    PlannedCreation,
+    PlannedDeletion,
+    PlannedPatch,
+    ReconcilePlan,
+    TargetKind,
+)
+from gangline.operator.model.replicas import ObservedPod, ObservedService
+from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
+from gangline.operator.policies import backoff as pace
+from gangline.operator.policies import cleanup as deadline
+
+
+def plan_deletions(
+    observed: ObservedJob,
+    pods: Iterable[ObservedPod],
+    services: Iterable[ObservedService],
+    now: datetime,
+    settings: EngineSettings,
+    *,
+    with_group: bool = True,
+    extras: Iterable[OwnedObject] = (),
+) -> tuple[PlannedDeletion, ...]:
+    """List the deletions, in an order that depends only on names.
+
+    Args:
+        observed: the observed state of the job.
+        pods: the pods to delete.
+        services: the services to delete.
+        now: the time.
+        settings: has the time after which a pod on a lost node is deleted by force.
+        with_group: whether to delete the pod group too.
+        extras: other owned objects to delete.
+    """
+    patience = settings.force_delete_after
+    overdue = sorted(
+        cleanup.overdue_pods(observed.pods, observed.lost_nodes, patience, now), key=_name
+    )
+    groups = [observed.pod_group] if with_group and observed.pod_group else []
+    unmarked = [pod for pod in pods if not pod.is_terminating]
+    others: list[tuple[TargetKind, Object]] = [
+        *((TargetKind.SERVICE, service) for service in sorted(services, key=_name)),
+        *((TargetKind.POD_GROUP, group) for group in groups),
+        *((extra.target, extra) for extra in sorted(extras, key=_kind_and_name)),
+    ]
+    return (
+        *(
+            PlannedDeletion(TargetKind.POD, pod.name, pod.uid)
+            for pod in sorted(unmarked, key=_name)
+        ),
+        *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid, force=True) for pod in overdue),
+        *(
+            PlannedDeletion(target, item.metadata.name, item.metadata.uid)
+            for target, item in others
+            if item.metadata.deletion_timestamp is None
+        ),
+    )
+
+
+def time_to_force_delete(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> timedelta | None:
+    """Return the time until the next forced deletion of a stuck pod; None if there is none."""
+    lost, patience = observed.lost_nodes, settings.force_delete_after
+    times = (cleanup.time_to_force_delete_pod(pod, lost, patience, now) for pod in observed.pods)
+    return earliest(*(left for left in times if left is not None and left > timedelta(0)))
+
+
+def earliest(*times: timedelta | None) -> timedelta | None:
+    """Return the shortest of the known times, at least zero; None if no time is known."""
+    known = [time for time in times if time is not None]
+    return max(min(known), timedelta(0)) if known else None
+
+
+def _name(item: Object) -> str:
+    return item.metadata.name
+
+
+def _kind_and_name(item: OwnedObject) -> tuple[str, str]:
+    return item.target, item.metadata.name
+
+
+MAX_CREATIONS = 500
+"""A larger job is created in several passes, so that other jobs are reconciled in between."""
+
+_ZERO = timedelta(0)
+
+
+def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
+    """Plan the writes for one job, and the time of the next pass."""
+    rules = observed.job.rules
+    if implements(rules, TracksNodes):
+        observed = replace(observed, job=rules.restore_from_status(observed.job, observed.status))
+    plan = _plan(observed, now, settings)
+    job, rules = observed.job, observed.job.rules
+    if job.is_deleting or not implements(rules, ExtendsStatus):
+        return plan
+    replicas = assign_slots(observed, plan.status)
+    return replace(plan, kind_status=rules.status_fields(job, replicas, plan.status))
+
+
+def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
+    job = observed.job
+    if job.policy.managed_by not in (None, MANAGED_BY_US):
+        return ReconcilePlan(observed.status)
+    if job.is_deleting:
+        return ReconcilePlan(observed.status, patches=_remove_finalizers(job))
+    if conditions.is_finished(observed.status.conditions):
+        return _plan_finished(observed, now, settings)
+    # Kubernetes' timestamps have a resolution of one second.
+    stamp = now.replace(microsecond=0)
+    if observed.spec_errors:
+        return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
+    if job.policy.suspended:
+        return _plan_suspended(observed, now, stamp, settings)
+    view = _Pass(observed, now, stamp, settings)
+    return view.plan_end() or view.plan_live()
+
+
+def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
+    job, policy = observed.job, observed.job.policy
+    left = deadline.time_left(observed.status.completion_time, policy.ttl, now)
+    if deadline.has_passed(left):
+        return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
+    failed = conditions.is_condition_true(observed.status.conditions, conditions.FAILED)
+    clean = policy.clean_policy_after_end(failure=failed)
+    pods = cleanup.pods_to_remove(clean, observed.pods)
+    services = cleanup.services_to_remove(clean, observed.services, observed.pods)
+    spare = owned_objects.obsolete_after_end(clean, observed.owned_objects)
+    return ReconcilePlan(
+        observed.status,
+        deletions=plan_deletions(observed, pods, services, now, settings, extras=spare),
+        requeue_after=earliest(left, time_to_force_delete(observed, now, settings)),
+    )
+
+
+def _plan_suspended(
+    observed: ObservedJob, now: datetime, stamp: datetime, settings: EngineSettings
+) -> ReconcilePlan:
+    return ReconcilePlan(
+        mark_suspended(observed.job, observed.status, stamp),
+        deletions=plan_deletions(
+            observed,
+            observed.pods,
+            observed.services,
+            now,
+            settings,
+            extras=observed.owned_objects,
+        ),
+        requeue_after=time_to_force_delete(observed, now, settings),
+    )
+
+
+def _remove_finalizers(job: NormalizedJob) -> tuple[PlannedPatch, ...]:
+    """Remove the finalizers of an upstream operator that may not run any more."""
+    found = job.meta.finalizers
+    remaining = [name for name in found if name not in job.kind.finalizers]
+    if len(remaining) == len(found):
+        return ()
+    path = "/metadata/finalizers"
+    operations: list[Manifest] = [
+        {"op": "test", "path": path, "value": list(found)},
+        {"op": "replace", "path": path, "value": remaining},
+    ]
+    return (PlannedPatch(TargetKind.JOB, job.name, operations),)
+
+
+class _Pass:
+    """One reconcile pass over an unfinished job: derived values, computed once."""
+
+    def __init__(
+        self, observed: ObservedJob, now: datetime, stamp: datetime, settings: EngineSettings
+    ) -> None:
+        self.observed = observed
+        self.job = observed.job
+        self.now, self.stamp, self.settings = now, stamp, settings
+        self.gang = assign_slots(observed, observed.status)
+        self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
+        self.restart = self._gang_restart_reason()
+        self.desired_extras = owned_objects.desired_objects(self.job, self.gang)
+        self.status = self._status()
+
+    def plan_end(self) -> ReconcilePlan | None:
+        """Return the plan that ends the job, or None. The next pass cleans up."""
+        status, now = self.status, self.stamp
+        if self.job.rules.has_succeeded(self.job, self.gang):
+            return ReconcilePlan(mark_succeeded(self.job, status, now))
+        why = (
+            self._fatal_failure_message()
+            or self._kind_failure_message()
+            or self._backoff_limit_message()
+            or self._timeout_message()
+        )
+        return ReconcilePlan(mark_failed(self.job, status, why, now)) if why else None
+
+    def plan_live(self) -> ReconcilePlan:
+        """Plan the changes that lead to the specified replicas."""
+        missing = self._missing_objects()
+        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        paused = bool(missing) and pause > _ZERO
+        there_is_more = len(missing) == MAX_CREATIONS
+        status = self.status
+        if not missing:
+            stalled = conditions.remove_condition(status.conditions, conditions.STALLED)
+            status = structs.replace(status, conditions=stalled)
+        return ReconcilePlan(
+            status,
+            creations=owned_objects.prepend_unwatched(
+                self.desired_extras, self._creations_during_backoff(missing) if paused else missing
+            ),
+            deletions=self._deletions(),
+            patches=self._patches(),
+            requeue_after=earliest(
+                pause if paused else _ZERO if there_is_more else None,
+                self._time_to_deadline(),
+                self._pending_timeout()[0],
+                pod_group.time_to_schedule_timeout(self.job, self.gang, status, self.now),
+                time_to_force_delete(self.observed, self.now, self.settings),
+            ),
+        )
+
+    def _gang_restart_reason(self) -> str:
+        """Return why all replicas restart together in this pass; empty if they do not."""
+        name = self.job.kind.container
+        if gang_restart.restarts_gang(self.job):
+            for failure in self.failures:
+                if failure.replaced and not failure.fatal:
+                    failures = [restart.describe_pod_failure(pod, name) for pod in failure.replaced]
+                    return describe_failures(failure.role.name, failures)
+            if lost := gang_restart.externally_deleted(self.gang):
+                return f"{lost[0].name} was deleted."
+        if gang_restart.restarts_on_resize(self.job) and gang_restart.was_resized(
+            self.job, self.gang
+        ):
+            return f"its replicas are now {gang_restart.format_replicas(self.job)}."
+        return ""
+
+    def _status(self) -> JobStatus:
+        """Count replicas and restarts and set the conditions, for a job that does not end."""
+        job, stamp = self.job, self.stamp
+        status = mark_started(job, self.observed.status, stamp)
+        status = count_replicas(job, status, self.gang)
+        if self.restart:
+            failed = any(failure.replaced for failure in self.failures)
+            return mark_gang_restarting(job, status, self.restart, stamp, counted=failed)
+        replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
+        before = status.restarts
+        # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
+        record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
+        fresh = {uid for uid in replaced if uid not in self._counted_failures()}
+        if fresh:
+            record = pace.record_failure(record, stamp)
+        status = structs.replace(status, restarts=record)
+        for failure in self.failures:
+            if any(pod.uid in fresh for pod in failure.replaced):
+                failures = [
+                    restart.describe_pod_failure(pod, job.kind.container)
+                    for pod in failure.replaced
+                ]
+                status = mark_restarting(job, status, failure.role.name, failures, stamp)
+        if not replaced and self._is_running(status):
+            status = mark_running(job, status, stamp)
+        if implements(job.rules, TracksNodes):
+            status = job.rules.save_to_status(job, self.gang, status)
+        return status
+
+    def _current_generation(self) -> list[ObservedPod]:
+        """The pods of this generation, with a slot or without."""
+        return [*self.gang.pods, *self.gang.surplus]
+
+    def _is_running(self, status: JobStatus) -> bool:
+        """A job that was restarting is running again only when all its replicas are."""
+        back = self.gang.all_running_or_succeeded or not conditions.is_condition_true(
+            status.conditions, conditions.RESTARTING
+        )
+        return back and self.job.rules.is_running(self.job, self.gang)
+
+    def _counted_failures(self) -> frozenset[str]:
+        """The failed pods whose failure the stored status already counts."""
+        record = self.observed.status.restarts
+        return frozenset(
+            pod.uid
+            for failure in self.failures
+            for pod in failure.replaced
+            if record.pods.get(pod.uid, 0) > backoff.count_in_place_restarts(pod)
+        )
+
+    def _fatal_failure_message(self) -> str:
+        for failure in self.failures:
+            if failure.fatal:
+                failures = [
+                    restart.describe_pod_failure(pod, self.job.kind.container)
+                    for pod in failure.fatal
+                ]
+                return failure_message(self.job, failure.role.name, failures)
+        return ""
+
+    def _kind_failure_message(self) -> str:
+        rules = self.job.rules
+        return (
+            rules.failure_reason(self.job, self.gang)
+            if implements(rules, ToleratesFailures)
+            else ""
+        )
+
+    def _backoff_limit_message(self) -> str:
+        limit, record = self.job.policy.backoff_limit, self.status.restarts
+        if not backoff.is_limit_exceeded(record, limit):
+            return ""
+        return (
+            f"{self.job.kind.kind} {self.job.name} has failed because it has reached its backoff "
+            f"limit: {record.total} restarts, {limit} allowed."
+        )
+
+    def _time_to_deadline(self) -> timedelta | None:
+        return deadline.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
+
+    def _pending_timeout(self) -> tuple[timedelta | None, str]:
+        rules = self.job.rules
+        if not implements(rules, TracksNodes):
+            return None, ""
+        return rules.pending_timeout(self.job, self.gang, self.now)
+
+    def _timeout_message(self) -> str:
+        left, why = self._pending_timeout()
+        if deadline.has_passed(left):
+            return why
+        name = f"{self.job.kind.kind} {self.job.name}"
+        if deadline.has_passed(self._time_to_deadline()):
+            limit = self.job.policy.active_deadline
+            return f"{name} has failed because it was active longer than its deadline of {limit}."
+        if deadline.has_passed(
+            pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
+        ):
+            reason = pod_group.pending_reason(self.observed.pod_group)
+            limit = self.job.policy.scheduling.timeout
+            return f"{name} has failed because it could not be placed within {limit}: {reason}"
+        return ""
+
+    def _missing_objects(self) -> tuple[PlannedCreation, ...]:
+        """The objects that are desired, do not exist, and whose names are free."""
+        occupied = self.observed.occupied | {
+            (TargetKind.POD, pod.name) for pod in self.gang.surplus
+        }
+        free = (
+            creation
+            for creation in self._desired_objects()
+            if (creation.target, creation.name) not in occupied
+        )
+        return tuple(islice(free, MAX_CREATIONS))
+
+    def _desired_objects(self) -> Iterator[PlannedCreation]:
+        job = self.job
+        if self.settings.gang_scheduling and self.observed.pod_group is None and job.size:
+            yield pod_group.create_pod_group(job)
+        yield from owned_objects.missing_objects(self.desired_extras, self.observed.owned_objects)
+        services = {service.metadata.name for service in self.observed.services}
+        for role in job.roles:
+            for index in self._desired_indexes(role):
+                if manifests.service_name(job, role, index) not in services:
+                    service = manifests.build_service(job, role, index)
+                    yield from (service,) if service else ()
+        # New pods wait until the last pod of an earlier generation is gone: two generations must
+        # not train side by side.
+        if not self.gang.previous_generation and not self.restart:
+            yield from self._desired_pods()
+
+    def _desired_pods(self) -> Iterator[PlannedCreation]:
+        job, rules = self.job, self.job.rules
+        generation = self.status.restarts.generation
+        for role in job.roles:
+            for index in self.gang[role.name].missing:
+                if implements(rules, OrdersStartup) and not rules.can_start(
+                    job, role, index, self.gang
+                ):
+                    continue
+                if implements(rules, TracksNodes) and not rules.may_create(job, role, index):
+                    continue
+                yield manifests.build_pod(job, role, index, self.settings, self.gang, generation)
+
+    def _desired_indexes(self, role: ReplicaRole) -> list[int]:
+        absent = self.gang[role.name].excluded
+        return [index for index in range(role.replicas) if index not in absent]
+
+    def _creations_during_backoff(
+        self, missing: tuple[PlannedCreation, ...]
+    ) -> tuple[PlannedCreation, ...]:
+        """Creations that are allowed during the backoff delay: replicas that have not failed.
+
+        Only kinds that track nodes know which replicas have failed before.
+        """
+        rules = self.job.rules
+        if not implements(rules, TracksNodes):
+            return ()
+        waiting = {
+            manifests.pod_name(self.job, role, index)
+            for role in self.job.roles
+            for index in self.gang[role.name].missing
+            if rules.has_failed_before(self.job, role, index)
+        }
+        return tuple(each for each in missing if each.name not in waiting)
+
+    def _deletions(self) -> tuple[PlannedDeletion, ...]:
+        """Surplus replicas, and failed ones that the stored status counts."""
+        # Write-ahead: only failures in the *stored* status, not in the one this pass writes.
+        # In a gang restart the new generation in the status replaces all pods.
+        counted = frozenset() if gang_restart.restarts_gang(self.job) else self._counted_failures()
+        failed = [
+            pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
+        ]
+        names = {
+            manifests.service_name(self.job, role, index)
+            for role in self.job.roles
+            for index in self._desired_indexes(role)
+        }
+        services = [
+            service for service in self.observed.services if service.metadata.name not in names
+        ]
+        return plan_deletions(
+            self.observed,
+            [*self.gang.surplus, *self.gang.previous_generation, *failed],
+            services,
+            self.now,
+            self.settings,
+            with_group=not self.settings.gang_scheduling or not self.job.size,
+            extras=owned_objects.obsolete_objects(self.desired_extras, self.observed.owned_objects),
+        )
+
+    def _patches(self) -> tuple[PlannedPatch, ...]:
+        updates = owned_objects.update_patches(self.desired_extras, self.observed.owned_objects)
+        group = self.observed.pod_group
+        if group is None or not self.settings.gang_scheduling or not self.job.size:
+            return tuple(updates)
+        patch = pod_group.update_pod_group(self.job, group)
+        places = self._record_previous_nodes(group) if self.restart else None
+        return (*updates, *(each for each in (patch, places) if each))
+
+    def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
+        """Reserve the nodes of replicas that restart together, until the restart should be over."""
+        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        until = self.stamp + max(pause, timedelta(0)) + pod_group.PREVIOUS_NODES_TTL
+        return pod_group.record_previous_nodes(group, self.gang.pods, until)
+
+
+def _delete_job(job: NormalizedJob) -> PlannedDeletion:
+    return PlannedDeletion(TargetKind.JOB, job.name, job.meta.uid)

@@ -1,0 +1,84 @@
+"""Assigns pods to replica slots and classifies failed replicas.
+
+Pods of earlier generations get no slot. For kinds that track nodes, only the current pod of a
+replica has its slot. A replaced pod that still runs keeps running until its successor is ready if
+the kind asks for it (``is_awaited``); otherwise it is surplus and deleted.
+"""
+
+from dataclasses import dataclass, replace
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.operator.model.job import (
+    NormalizedJob,
+    ReplicaRole,
+    ToleratesFailures,
+    TracksNodes,
+    implements,
+)
+from gangline.operator.model.plan import ObservedJob
+from gangline.operator.model.replicas import ObservedPod, ReplicaGang, fill_slots, parse_indexes
+from gangline.operator.policies import gang_restart, restart
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFailures:
+    """The failed replicas of one role."""
+
+    role: ReplicaRole
+    fatal: list[ObservedPod]
+    replaced: list[ObservedPod]
+
+
+def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
+    """Assign the pods of the current generation to slots."""
+    job, rules = observed.job, observed.job.rules
+    current, former = gang_restart.split_by_generation(
+        observed.pods, observed.status.restarts.generation
+    )
+    completed = {
+        role: parse_indexes(counted.completed_indexes)
+        for role, counted in status.replica_statuses.items()
+    }
+    sizes = [(role.name, role.replicas) for role in job.roles]
+    if not implements(rules, TracksNodes):
+        return fill_slots(sizes, current, completed, observed.services, former)
+    absent = {role.name: rules.excluded_indexes(job, role) for role in job.roles}
+    gang = fill_slots(
+        sizes,
+        current,
+        completed,
+        observed.services,
+        former,
+        absent,
+        lambda pod: rules.is_current(job, pod),
+    )
+    left = tuple(pod for pod in gang.surplus if not rules.is_awaited(job, pod, gang))
+    return replace(gang, surplus=left)
+
+
+def classify_failures(job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang) -> RoleFailures:
+    """Separate the failed replicas of a role that are replaced from those that end the job."""
+    fatal: list[ObservedPod] = []
+    replaced: list[ObservedPod] = []
+    for index, pod in enumerate(gang[role.name].pods):
+        if pod is None or not pod.failed:
+            continue
+        if _is_replaced(job, role, index, pod):
+            replaced.append(pod)
+        elif not (
+            implements(job.rules, ToleratesFailures) and job.rules.tolerates_failures(job, role)
+        ):
+            fatal.append(pod)
+    return RoleFailures(role, fatal, replaced)
+
+
+def _is_replaced(job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod) -> bool:
+    container = job.kind.container
+    if gang_restart.restarts_gang(job):
+        return (
+            gang_restart.gang_failure_action(role.restart, pod, container)
+            is restart.FailureAction.REPLACE
+        )
+    if implements(job.rules, TracksNodes):
+        return job.rules.is_replaced(job, role, index, pod)
+    return restart.failure_action(role.restart, pod, container) is restart.FailureAction.REPLACE

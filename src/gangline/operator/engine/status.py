@@ -1,0 +1,250 @@
+"""The status of a job after each transition, and the events about it.
+
+Each function takes a status and returns the next one. Reasons and messages follow upstream's
+patterns, with the details that a user needs in order to act.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from gangline.api.jobs.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.meta.objects import Condition
+from gangline.operator.model import conditions, labels
+from gangline.operator.model.job import CleanPodPolicy, NormalizedJob
+from gangline.operator.model.plan import PlannedEvent
+from gangline.operator.model.replicas import ReplicaGang, format_indexes
+from gangline.operator.policies import backoff
+
+_MAX_LISTED_PODS = 5
+"""Number of pods that a message names."""
+
+_EVENT_CONDITIONS = {
+    conditions.RESTARTING: True,
+    conditions.SUSPENDED: False,
+    conditions.SUCCEEDED: False,
+    conditions.FAILED: True,
+    conditions.INVALID_SPEC: True,
+    conditions.STALLED: True,
+}
+"""Conditions that emit an event when they become True, and whether it is a warning."""
+
+
+def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
+    """The job may run: created, valid, and started or resumed."""
+    current = _with_created_condition(job, status.conditions, now)
+    resumed = f"{job.kind.kind} {job.name} is resumed."
+    current = conditions.set_condition_false(
+        current, conditions.SUSPENDED, _condition_reason(job, "Resumed"), resumed, now
+    )
+    current = conditions.remove_condition(current, conditions.INVALID_SPEC)
+    return replace(status, conditions=current, start_time=status.start_time or now)
+
+
+def mark_invalid(job: NormalizedJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
+    current = _with_created_condition(job, status.conditions, now)
+    current = conditions.set_condition_true(
+        current, conditions.INVALID_SPEC, _condition_reason(job, "Invalid"), mistakes, now
+    )
+    return replace(status, conditions=current)
+
+
+def mark_suspended(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
+    """The job is suspended: it has no pods, and its start time is set again on resume."""
+    reason = _condition_reason(job, "Suspended")
+    message = f"{job.kind.kind} {job.name} is suspended."
+    current = _with_created_condition(job, status.conditions, now)
+    current = conditions.remove_condition(current, conditions.RESTARTING)
+    current = conditions.remove_condition(current, conditions.STALLED)
+    current = conditions.remove_condition(current, conditions.INVALID_SPEC)
+    current = conditions.set_condition_false(current, conditions.RUNNING, reason, message, now)
+    current = conditions.set_condition_true(current, conditions.SUSPENDED, reason, message, now)
+    return replace(
+        status,
+        conditions=current,
+        start_time=None,
+        replica_statuses={role.name: ReplicaStatus() for role in job.roles},
+    )
+
+
+def mark_restarting(
+    job: NormalizedJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
+) -> JobStatus:
+    message = (
+        f"{job.kind.kind} {job.name} is restarting because {describe_failures(role, failures)}"
+    )
+    current = conditions.set_condition_true(
+        status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
+    )
+    return replace(status, conditions=current)
+
+
+def mark_gang_restarting(
+    job: NormalizedJob, status: JobStatus, reason: str, now: datetime, *, counted: bool
+) -> JobStatus:
+    """All replicas are being replaced; this is one restart, however many of them failed.
+
+    Args:
+        job: the job.
+        status: its status.
+        why: the reason of the restart.
+        now: the time.
+        counted: whether it counts as a restart after a failure.
+    """
+    record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
+    if counted:
+        record = backoff.record_failure(replace(record, total=record.total + 1), now)
+    message = f"{job.kind.kind} {job.name} is restarting all replicas because {reason}"
+    current = conditions.set_condition_true(
+        status.conditions, conditions.RESTARTING, _condition_reason(job, "Restarting"), message, now
+    )
+    unfinished = {
+        role: replace(count, completed_indexes="")
+        for role, count in status.replica_statuses.items()
+    }
+    return replace(status, conditions=current, restarts=record, replica_statuses=unfinished)
+
+
+def mark_running(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
+    message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
+    current = conditions.set_condition_true(
+        status.conditions, conditions.RUNNING, _condition_reason(job, "Running"), message, now
+    )
+    return replace(status, conditions=current)
+
+
+def mark_succeeded(job: NormalizedJob, status: JobStatus, now: datetime) -> JobStatus:
+    """The job has succeeded. Replicas that still run count as succeeded, as in upstream."""
+    message = f"{job.kind.kind} {job.meta.namespace}/{job.name} successfully completed."
+    counts = {
+        role: replace(count, active=0, succeeded=count.succeeded + count.active)
+        for role, count in status.replica_statuses.items()
+    }
+    ended = _mark_ended(
+        status, conditions.SUCCEEDED, _condition_reason(job, "Succeeded"), message, now
+    )
+    return replace(ended, replica_statuses=counts)
+
+
+def mark_failed(job: NormalizedJob, status: JobStatus, message: str, now: datetime) -> JobStatus:
+    """The job has failed. Replicas that clean-up deletes no longer count as active."""
+    ended = _mark_ended(status, conditions.FAILED, _condition_reason(job, "Failed"), message, now)
+    if job.policy.clean_policy_after_end(failure=True) is CleanPodPolicy.NONE:
+        return ended
+    counts = {role: replace(count, active=0) for role, count in status.replica_statuses.items()}
+    return replace(ended, replica_statuses=counts)
+
+
+def mark_stalled(job: NormalizedJob, status: JobStatus, message: str, now: datetime) -> JobStatus:
+    current = conditions.set_condition_true(
+        status.conditions, conditions.STALLED, _condition_reason(job, "Stalled"), message, now
+    )
+    return replace(status, conditions=current)
+
+
+def count_replicas(job: NormalizedJob, status: JobStatus, gang: ReplicaGang) -> JobStatus:
+    """Update the number of replicas in each state."""
+    counts = {}
+    for role in job.roles:
+        slots = gang[role.name]
+        counts[role.name] = ReplicaStatus(
+            active=slots.active,
+            succeeded=slots.succeeded,
+            failed=slots.failed,
+            selector=_selector(job, role.label),
+            completed_indexes=format_indexes(slots.completed),
+        )
+    return replace(status, replica_statuses=counts)
+
+
+def is_minor_change(before: JobStatus, after: JobStatus) -> bool:
+    """Return whether a status change may be stored later.
+
+    Created, the start time, replica counts and the removal of a counted pod can be computed again;
+    ends, restarts and conditions that users were notified of cannot.
+    """
+    return _without_minor_fields(before) == _without_minor_fields(after) and (
+        before.restarts.pods.items() >= after.restarts.pods.items()
+    )
+
+
+def is_first_start(before: JobStatus, after: JobStatus) -> bool:
+    """Return whether the only major change is that the job runs for the first time."""
+    if conditions.find_condition(before.conditions, conditions.RESTARTING):
+        return False
+    current = conditions.remove_condition(after.conditions, conditions.RUNNING)
+    return is_minor_change(before, replace(after, conditions=current))
+
+
+def _without_minor_fields(status: JobStatus) -> JobStatus:
+    current = conditions.remove_condition(status.conditions, conditions.CREATED)
+    restarts = replace(status.restarts, pods={})
+    return replace(
+        status, conditions=current, replica_statuses={}, start_time=None, restarts=restarts
+    )
+
+
+def failure_message(job: NormalizedJob, role: str, failures: Sequence[str]) -> str:
+    """Return the message of a job that fails because of its replicas."""
+    return f"{job.kind.kind} {job.name} is failed because {describe_failures(role, failures)}"
+
+
+def describe_failures(role: str, failures: Sequence[str]) -> str:
+    """Return the failed replicas of a role and how each failed."""
+    named = "; ".join(failure.rstrip(".") for failure in failures[:_MAX_LISTED_PODS])
+    more = len(failures) - _MAX_LISTED_PODS
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"{len(failures)} {role} replica(s) failed: {named}{rest}."
+
+
+def transition_events(before: JobStatus, after: JobStatus) -> list[PlannedEvent]:
+    """List the events: conditions that became True, or are True for another reason."""
+    emitted = []
+    for condition in after.conditions:
+        old = conditions.find_condition(before.conditions, condition.type)
+        if _essentials(condition) == _essentials(old) or condition.type not in _EVENT_CONDITIONS:
+            continue
+        if condition.status == conditions.TRUE:
+            emitted.append(
+                PlannedEvent(condition.reason, condition.message, _EVENT_CONDITIONS[condition.type])
+            )
+        elif condition.type == conditions.SUSPENDED:
+            emitted.append(PlannedEvent(condition.reason, condition.message))
+    return emitted
+
+
+def _essentials(condition: Condition | None) -> tuple[str, str, str] | None:
+    return (condition.status, condition.reason, condition.message) if condition else None
+
+
+def _condition_reason(job: NormalizedJob, word: str) -> str:
+    return f"{job.kind.kind}{word}"
+
+
+def _with_created_condition(
+    job: NormalizedJob, current: Sequence[Condition], now: datetime
+) -> list[Condition]:
+    if conditions.find_condition(current, conditions.CREATED):
+        return list(current)
+    message = f"{job.kind.kind} {job.name} is created."
+    return conditions.set_condition_true(
+        current, conditions.CREATED, _condition_reason(job, "Created"), message, now
+    )
+
+
+def _mark_ended(
+    status: JobStatus, type_: str, reason: str, message: str, now: datetime
+) -> JobStatus:
+    current = conditions.remove_condition(status.conditions, conditions.STALLED)
+    current = conditions.set_condition_true(current, type_, reason, message, now)
+    return replace(status, conditions=current, completion_time=now)
+
+
+def _selector(job: NormalizedJob, role: str) -> str:
+    wanted = {
+        labels.JOB_NAME: job.name,
+        labels.OPERATOR_NAME: job.kind.controller,
+        labels.REPLICA_TYPE: role,
+    }
+    return ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))

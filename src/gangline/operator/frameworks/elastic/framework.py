@@ -1,0 +1,135 @@
+"""ElasticJob: DLRover's elastic training, with a master that forms the world of nodes.
+
+The operator creates all pods: the master, and also workers, parameter servers, chief and
+evaluators, which DLRover leaves to its master. So the master may fail at any moment: no state that
+is needed to continue exists only in its memory. ``elastic_rules`` decides what a failure leads to.
+"""
+
+from dataclasses import dataclass, replace
+
+from gangline.api.jobs import elastic as api
+from gangline.api.jobs.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
+from gangline.api.jobs.elastic_fields import NodeRange, job_node_range
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.resources import SCALE_PLANS
+from gangline.api.validation.validate import validate_job
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.elastic import status
+from gangline.operator.frameworks.elastic.master import master_template
+from gangline.operator.frameworks.elastic.pods import PORT, replica_spec_of
+from gangline.operator.frameworks.elastic.rules import ElasticRules
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import ParsedJob
+from gangline.operator.model.job import (
+    CleanPodPolicy,
+    JobKindInfo,
+    JobRunPolicy,
+    NormalizedJob,
+    ReplicaRole,
+    RestartPolicy,
+)
+from gangline.operator.model.raw_job import RawJob
+
+KIND = JobKindInfo(
+    kind="ElasticJob",
+    group=api.GROUP,
+    version=api.VERSION,
+    plural="elasticjobs",
+    framework="elastic",
+    controller="elasticjob-controller",
+    container=CONTAINER,
+    port_name="",
+    port=PORT,
+    env_in_all_containers=False,
+    owned_kinds=("ConfigMap", "Role", "RoleBinding", "ServiceAccount"),
+    shared_memory_roles=frozenset(TRAINING_ROLES),
+    related_resources=(SCALE_PLANS,),
+)
+
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticFramework:
+    """The framework of ElasticJobs."""
+
+    master_image: str = ""
+    """The image of masters; empty: the workers' image."""
+
+    @property
+    def kind(self) -> JobKindInfo:
+        return KIND
+
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, ElasticJob, validate_job, self._normalize)
+
+    def read_status(self, stored: RawJob) -> JobStatus:
+        """Decode the stored status.
+
+        Raises:
+            msgspec.DecodeError: the stored status cannot be decoded.
+        """
+        return status.decode_elastic_status(stored)
+
+    def _normalize(self, job: ElasticJob) -> NormalizedJob:
+        nodes = node_range_of(job)
+        trained = [_role(job, name, nodes) for name in TRAINING_ROLES]
+        roles = [role for role in trained if role is not None]
+        master = [self._master(job, roles)] if roles else []
+        return NormalizedJob(
+            kind=KIND,
+            meta=job.metadata,
+            roles=[*master, *roles],
+            policy=_policy(job),
+            rules=ElasticRules(job.spec, nodes),
+        )
+
+    def _master(self, job: ElasticJob, roles: list[ReplicaRole]) -> ReplicaRole:
+        given = replica_spec_of(job.spec, MASTER)
+        workers = sum(role.replicas for role in roles if role.name == WORKER)
+        first = pod_template.main_container(roles[0].template, CONTAINER)
+        return ReplicaRole(
+            name=MASTER,
+            replicas=1,
+            restart=RestartPolicy.NEVER,
+            template=master_template(
+                job.metadata.name,
+                job.metadata.namespace,
+                workers,
+                given.template if given else {},
+                self.master_image,
+                str(first.get("image") or ""),
+            ),
+            min_replicas=1,
+        )
+
+
+def node_range_of(job: ElasticJob) -> NodeRange | None:
+    """Return the range of workers that a job allows; None if it sets none."""
+    written = replica_spec_of(job.spec, WORKER)
+    if written is None:
+        return None
+    container = pod_template.main_container(written.template, CONTAINER)
+    return job_node_range(job.metadata.annotations, container)
+
+
+def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> ReplicaRole | None:
+    written = replica_spec_of(job.spec, name)
+    if written is None:
+        return None
+    replicas = 1 if written.replicas is None else written.replicas
+    ranged = name == WORKER and nodes is not None
+    return ReplicaRole(
+        name=name,
+        replicas=replicas,
+        restart=RestartPolicy.NEVER,
+        template=written.template,
+        min_replicas=min(nodes.min_nodes, replicas) if ranged and nodes else replicas,
+    )
+
+
+def _policy(job: ElasticJob) -> JobRunPolicy:
+    spec = job.spec
+    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
+    held = bool(spec.suspend or spec.suspended)
+    return replace(policy, suspended=policy.suspended or held)

@@ -1,0 +1,100 @@
+"""The master of an ElasticJob: its pod template and its objects.
+
+The user's template under ``dlrover-master`` is merged over a default one, field by field; most jobs
+have none. The master stores its journal in a ConfigMap of the job. Its service account may write
+only this ConfigMap and events.
+"""
+
+from collections.abc import Mapping
+
+from gangline.api.jobs.elastic import CONTAINER, MASTER, master_name
+from gangline.operator.frameworks.elastic.pods import PORT
+from gangline.operator.frameworks.elastic.secret import SECRET_KEY, current_secret_name
+from gangline.operator.model import pod_template
+from gangline.operator.model.job import Manifest, NormalizedJob
+from gangline.operator.model.plan import RANDOM_VALUE
+from gangline.operator.model.replicas import ReplicaGang
+
+_RBAC = "rbac.authorization.k8s.io"
+_RESOURCES: Mapping[str, Mapping[str, str]] = {
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "limits": {"memory": "2Gi"},
+}
+
+
+def master_template(
+    name: str, namespace: str, workers: int, user_template: Manifest, image: str, workers_image: str
+) -> Manifest:
+    """Build the master's pod template.
+
+    Args:
+        name: the job's name.
+        namespace: the job's namespace.
+        workers: the number of nodes.
+        given: the user's template; may be empty.
+        image: the administrator's image; empty: none.
+        workers_image: the image of the workers.
+    """
+    theirs = pod_template.main_container(user_template, CONTAINER)
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": image or workers_image,
+        "resources": {kind: dict(amounts) for kind, amounts in _RESOURCES.items()},
+        # Copies the reason of a failure to the job's status, such as an image without Gangline.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if not theirs.get("command") and not theirs.get("args"):
+        container["command"] = _command(name, namespace, workers)
+    container |= {key: value for key, value in theirs.items() if value}
+    others = [each for each in pod_template.list_containers(user_template) if each is not theirs]
+    spec = {**pod_template.pod_spec(user_template), "containers": [container, *others]}
+    spec.setdefault("serviceAccountName", master_name(name))
+    return {**user_template, "spec": spec}
+
+
+def _command(name: str, namespace: str, workers: int) -> list[str]:
+    return [
+        "python",
+        "-m",
+        "gangline.elastic.master",
+        f"--port={PORT}",
+        f"--namespace={namespace}",
+        f"--job_name={name}",
+        f"--node_num={workers}",
+        f"--journal-configmap={namespace}/{master_name(name)}",
+    ]
+
+
+def master_objects(job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
+    """List the job's Secret and the master's ConfigMap, service account and RBAC objects."""
+    name = master_name(job.name)
+    meta = {"name": name}
+    needed: list[Manifest] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": current_secret_name(job, gang)},
+            "type": "Opaque",
+            "stringData": {SECRET_KEY: RANDOM_VALUE},
+        },
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
+    ]
+    role = job.find_role(MASTER)
+    if role and pod_template.pod_spec(role.template).get("serviceAccountName") != name:
+        return needed
+    named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}
+    events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
+    rules = [{**named, "verbs": ["get", "patch", "update"]}, events]
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
+    return [
+        *needed,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+            "subjects": [subject],
+        },
+    ]

@@ -1,0 +1,138 @@
+"""The node number of each rank's pod, as a function of the stored status.
+
+A rank starts with its own number. On replacement it gets the next number of its role. So a deleted
+pod and its successor are never confused, and the successor can be created while the old pod still
+terminates. Ranks that never changed are not listed, which keeps the status of a large job small.
+Invariant: numbers depend only on the stored record and the number of replicas, so an operator that
+is killed before it stores them computes the same ones again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from gangline.api.jobs.elastic import NodeRecord, RoleRecord
+from gangline.operator.model.replicas import ReplicaSlots, format_indexes, parse_indexes
+
+_FRESH = NodeRecord()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoss:
+    """How a rank lost its pod."""
+
+    counts_as_failure: bool = False
+    """The loss counts as a failure of this rank."""
+    memory: str = ""
+    """Memory of the next pod if this one ran out of it; empty: unchanged."""
+
+
+def assign_node_ids(record: RoleRecord, replicas: int) -> RoleRecord:
+    """Assign a number to each rank below ``replicas`` that has none: its own or the next."""
+    if not record.next_id:
+        return replace(record, first=replicas, next_id=replicas)
+    first, next_id, nodes = record.first, record.next_id, dict(record.nodes)
+    for rank in range(record.first, replicas):
+        if str(rank) in nodes:
+            continue
+        if rank == first == next_id:
+            first += 1
+        else:
+            nodes[str(rank)] = replace(_FRESH, id=next_id)
+        next_id += 1
+    if next_id == record.next_id:
+        return record
+    return replace(record, first=first, next_id=next_id, nodes=nodes)
+
+
+def node_of_rank(record: RoleRecord, rank: int) -> NodeRecord:
+    return record.nodes.get(str(rank)) or replace(_FRESH, id=rank)
+
+
+def update_node(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
+    nodes: Mapping[str, NodeRecord] = {
+        **record.nodes,
+        str(rank): replace(node_of_rank(record, rank), **fields),
+    }
+    return replace(record, nodes=dict(nodes))
+
+
+def relaunch(record: RoleRecord, losses: Mapping[int, NodeLoss]) -> RoleRecord:
+    """Assign the next numbers to ranks whose pods failed or were deleted.
+
+    Args:
+        record: the role's record, extended to all of its ranks.
+        losses: how each of these ranks lost its pod.
+    """
+    if not losses:
+        return record
+    nodes, next_id = dict(record.nodes), record.next_id
+    for rank, loss in sorted(losses.items()):
+        before = node_of_rank(record, rank)
+        nodes[str(rank)] = replace(
+            before,
+            id=next_id,
+            relaunches=before.relaunches + 1,
+            failures=before.failures + loss.counts_as_failure,
+            memory=loss.memory or before.memory,
+        )
+        next_id += 1
+    left = format_indexes(created_ranks(record) - losses.keys())
+    return replace(record, nodes=nodes, next_id=next_id, made=left)
+
+
+def created_ranks(record: RoleRecord) -> frozenset[int]:
+    """Return the ranks whose current pod was observed: if it is missing, it was deleted."""
+    return parse_indexes(record.made)
+
+
+def record_created_ranks(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
+    """Record that the current pods of these ranks were observed."""
+    known = created_ranks(record)
+    found = known | frozenset(seen)
+    return record if found == known else replace(record, made=format_indexes(found))
+
+
+def removed_ranks(record: RoleRecord) -> frozenset[int]:
+    return parse_indexes(record.absent)
+
+
+def late_ranks(record: RoleRecord, count: int) -> frozenset[int]:
+    """Return the ranks that start too late, because others have finished already."""
+    if not record.leaving:
+        return frozenset()
+    return frozenset(range(count)) - parse_indexes(record.leaving)
+
+
+def record_leaving(record: RoleRecord, slots: ReplicaSlots) -> RoleRecord:
+    """Record the active ranks when the first one has succeeded; clear them when all restart."""
+    if bool(slots.completed) == bool(record.leaving):
+        return record
+    at_work = {rank for rank, pod in enumerate(slots.pods) if pod and pod.is_active}
+    leaving = format_indexes(at_work | slots.completed) if slots.completed else ""
+    return replace(record, leaving=leaving)
+
+
+def drop_outdated_size(record: RoleRecord, specified: int) -> RoleRecord:
+    """Drop the size that a plan set if the specified size has changed since."""
+    if record.over in (None, specified):
+        return record
+    return replace(record, replicas=None, over=None, excluded="")
+
+
+def rank_count(record: RoleRecord, specified: int) -> int:
+    """Return the number of ranks, including removed ones."""
+    return specified if record.replicas is None else record.replicas
+
+
+def resize(record: RoleRecord, ranks: Iterable[int], specified: int) -> RoleRecord:
+    ranks = frozenset(ranks)
+    count = max(ranks, default=-1) + 1
+    gone = format_indexes(frozenset(range(count)) - ranks)
+    return replace(record, replicas=count, over=specified, excluded=gone)
+
+
+def active_ranks(record: RoleRecord, specified: int) -> frozenset[int]:
+    """Return the ranks without removed ones."""
+    return frozenset(range(rank_count(record, specified))) - removed_ranks(record)

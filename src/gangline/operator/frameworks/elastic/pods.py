@@ -1,0 +1,246 @@
+"""The pods of an ElasticJob: names, labels, variables and placement.
+
+Names, labels and variables are DLRover's; ``GANGLINE_…`` variables give agents the master's address
+and the job's secret. Every pod has the restart policy Never: a failure replaces the complete pod.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gangline.api.jobs import elastic as api
+from gangline.api.jobs.elastic import (
+    CHIEF,
+    EVALUATOR,
+    MASTER,
+    PS,
+    WORKER,
+    ElasticJobSpec,
+    RoleRecord,
+    master_name,
+)
+from gangline.api.jobs.elastic_fields import priority_class
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.elastic import failures, nodes
+from gangline.operator.frameworks.elastic import memory as elastic_memory
+from gangline.operator.frameworks.elastic.secret import (
+    SECRET_KEY,
+    SECRET_VARIABLE,
+    current_secret_name,
+)
+from gangline.operator.model import pod_template
+from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
+from gangline.operator.model.replicas import ReplicaGang
+
+PORT = 50001
+"""The port of the master."""
+PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222, MASTER: PORT}
+
+ID_LABEL = "elasticjob.dlrover/replica-index"
+RANK_LABEL = "elasticjob.dlrover/rank-index"
+_HOST_LABEL = "kubernetes.io/hostname"
+_MAX_AVOIDED_NODES = 100
+
+
+def pod_name(job: str, role: str, number: int) -> str:
+    if role == MASTER:
+        return f"{master_name(job)}-{number}"
+    return f"{job}-edljob-{role}-{number}"
+
+
+def service_name(job: str, role: str, rank: int) -> str:
+    """Return the name of a rank's service, which selects the rank's current pod."""
+    return master_name(job) if role == MASTER else f"{job}-edljob-{role}-{rank}"
+
+
+def master_address(job: str) -> str:
+    """Return the master's address as ``host:port``."""
+    return f"{master_name(job)}:{PORT}"
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticReplica:
+    """One replica of a job."""
+
+    job: NormalizedJob
+    spec: ElasticJobSpec
+    records: Mapping[str, RoleRecord]
+    memory: api.ElasticJobRecord
+    role: ReplicaRole
+    rank: int
+    gang: ReplicaGang
+    """The observed replicas of the job."""
+
+    @property
+    def number(self) -> int:
+        """The node number of its current pod."""
+        return nodes.node_of_rank(self.records[self.role.name], self.rank).id
+
+    def environment(self) -> list[Manifest]:
+        """List its variables; the user's come first, so that ours take precedence."""
+        given = [_user_variable(name, each) for name, each in self.spec.envs.items()]
+        fields = [
+            _field_variable("POD_IP", "status.podIP"),
+            _field_variable("NODE_IP", "status.hostIP"),
+            _field_variable("POD_NAME", "metadata.name"),
+        ]
+        secret = {
+            "name": SECRET_VARIABLE,
+            "valueFrom": {
+                "secretKeyRef": {
+                    "name": current_secret_name(self.job, self.gang),
+                    "key": SECRET_KEY,
+                }
+            },
+        }
+        return [*given, *fields, secret, *kubeflow.env_vars(self._variables())]
+
+    def shape(self, pod: Manifest) -> Manifest:
+        """Add DLRover's labels, the resources, the priority class and the nodes to avoid."""
+        pod = pod_template.with_metadata(pod, dict(self._labels()), {})
+        container = pod_template.main_container(pod, self.job.kind.container)
+        record = self.records[self.role.name]
+        node = nodes.node_of_rank(record, self.rank)
+        if record.resources or node.resources or node.memory:
+            asked = elastic_memory.pod_resources(container, record, node)
+            kept = {**(container.get("resources") or {}), **asked}
+            pod = pod_template.with_container(pod, self.job.kind.container, resources=kept)
+        return self._with_priority(self._with_node_avoidance(pod))
+
+    def _labels(self) -> Iterator[tuple[str, str]]:
+        node = nodes.node_of_rank(self.records[self.role.name], self.rank)
+        yield "app", "dlrover"
+        yield "app.kubernetes.io/name", "elasticjob"
+        yield "elasticjob.dlrover/name", self.job.name
+        yield "elasticjob.dlrover/replica-type", self.role.name
+        yield ID_LABEL, str(node.id)
+        yield RANK_LABEL, str(self.rank)
+        yield "elasticjob.dlrover/relaunch-count", str(node.relaunches)
+
+    def _variables(self) -> Iterator[tuple[str, object]]:
+        job, role = self.job, self.role
+        count = self._count(role.name)
+        yield "ELASTIC_JOB_NAME", job.name
+        yield "JOB_UID", job.meta.uid
+        yield "NODE_TYPE", role.name
+        yield "NODE_ID", self.number
+        yield "NODE_RANK", self.rank
+        yield "NODE_NUM", count
+        yield "GRPC_ENABLE_FORK_SUPPORT", "false"
+        if role.name == MASTER:
+            if self.spec.brain_service:
+                yield "DLROVER_BRAIN_SERVICE_ADDR", self.spec.brain_service
+            return
+        yield "GANGLINE_MASTER_ADDR", master_address(job.name)
+        yield "DLROVER_MASTER_ADDR", master_address(job.name)
+        yield "DLROVER_MASTER_SERVICE_TYPE", "http"
+        mode = job.meta.annotations.get(api.ELASTIC_MODE_ANNOTATION, "base")
+        yield "DLROVER_TRAINING_ELASTIC_MODE", mode
+        yield "MONITOR_ENABLED", "true"
+        for old, value in (
+            ("TYPE", role.name),
+            ("ID", self.number),
+            ("NUM", count),
+            ("RANK", self.rank),
+        ):
+            yield f"WORKER_{old}", value
+        match self.spec.distribution_strategy or api.PARAMETER_SERVER:
+            case api.ALLREDUCE:
+                yield "WORLD_SIZE", count
+                yield "RANK", self.rank
+            case api.PARAMETER_SERVER:
+                yield "TF_CONFIG", self._tf_config()
+
+    def _tf_config(self) -> str:
+        """Return TensorFlow's cluster description; evaluators are not part of the cluster."""
+        cluster: dict[str, list[str]] = {}
+        for role in self.job.roles:
+            hosts = [self._address(role.name, rank) for rank in self._ranks(role)]
+            if role.name in (PS, WORKER, CHIEF) and hosts:
+                cluster[role.name] = hosts
+        if self.memory.ps_hosts:
+            cluster[PS] = self.memory.ps_hosts
+        config = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
+        return json.dumps(config, separators=(",", ":"))
+
+    def _index(self) -> int:
+        """Return its position among the existing ranks of its role."""
+        return self._ranks(self.role).index(self.rank)
+
+    def _address(self, role: str, rank: int) -> str:
+        name = service_name(self.job.name, role, rank)
+        return f"{name}.{self.job.meta.namespace}.svc:{PORTS[role]}"
+
+    def _ranks(self, role: ReplicaRole) -> list[int]:
+        absent = nodes.removed_ranks(self.records[role.name])
+        return [rank for rank in range(role.replicas) if rank not in absent]
+
+    def _count(self, name: str) -> int:
+        role = self.job.find_role(name)
+        return len(self._ranks(role)) if role else 0
+
+    def _with_priority(self, pod: Manifest) -> Manifest:
+        written = replica_spec_of(self.spec, self.role.name)
+        if written is None or not written.priority or self.role.name == MASTER:
+            return pod
+        if pod_template.pod_spec(pod).get("priorityClassName"):
+            return pod
+        name = priority_class(written.priority, self.rank, self.role.replicas)
+        return pod_template.with_spec(pod, priorityClassName=name)
+
+    def _with_node_avoidance(self, pod: Manifest) -> Manifest:
+        """Avoid nodes on which this job's pods failed."""
+        faults = self.memory.node_faults
+        never = failures.nodes_to_exclude(faults)
+        rather_not = failures.nodes_to_avoid(faults)[:_MAX_AVOIDED_NODES]
+        if not never and not rather_not:
+            return pod
+        affinity = pod_template.pod_spec(pod).get("affinity") or {}
+        node_affinity = _with_avoided_nodes(affinity.get("nodeAffinity") or {}, never, rather_not)
+        return pod_template.with_spec(pod, affinity={**affinity, "nodeAffinity": node_affinity})
+
+
+def _with_avoided_nodes(affinity: Manifest, never: list[str], rather_not: list[str]) -> Manifest:
+    """Add the nodes to avoid to each of the user's terms, because any of the terms suffices."""
+    required, preferred = (
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferredDuringSchedulingIgnoredDuringExecution",
+    )
+    found = dict(affinity)
+    if never:
+        terms = (affinity.get(required) or {}).get("nodeSelectorTerms") or [{}]
+        found[required] = {
+            "nodeSelectorTerms": [
+                {
+                    **term,
+                    "matchExpressions": [*(term.get("matchExpressions") or []), _not_in(never)],
+                }
+                for term in terms
+            ]
+        }
+    if rather_not:
+        wish = {"weight": 100, "preference": {"matchExpressions": [_not_in(rather_not)]}}
+        found[preferred] = [*(affinity.get(preferred) or []), wish]
+    return found
+
+
+def _not_in(names: list[str]) -> Manifest:
+    return {"key": _HOST_LABEL, "operator": "NotIn", "values": names}
+
+
+def replica_spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec | None:
+    """Find the specification of a role; case-insensitive."""
+    names = {MASTER, api.LEGACY_MASTER} if role == MASTER else {role}
+    found = {name.lower(): each for name, each in spec.replica_specs.items()}
+    return next((found[name] for name in sorted(names) if name in found), None)
+
+
+def _field_variable(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _user_variable(key: str, given: api.EnvVariable) -> Manifest:
+    written: Manifest = msgspec.to_builtins(given)
+    return {**written, "name": given.name or key}

@@ -1,0 +1,50 @@
+"""Status fields of ElasticJobs beside the common ones: DLRover's phase and the stored records.
+
+DLRover's phase is that of the master pod. Here it is a function of the conditions, so that both
+agree.
+"""
+
+import msgspec
+
+from gangline.api.jobs.elastic import MASTER, ElasticJobRecord
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.operator.model import conditions
+from gangline.operator.model.job import Manifest
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import ReplicaGang
+
+COMMON_FIELDS = tuple(each.name for each in msgspec.structs.fields(JobStatus))
+_COMMON_WIRE = frozenset(each.encode_name for each in msgspec.structs.fields(JobStatus))
+_DECODER = msgspec.json.Decoder(ElasticJobRecord)
+
+_PHASES = (
+    conditions.SUCCEEDED,
+    conditions.FAILED,
+    conditions.SUSPENDED,
+    conditions.RUNNING,
+)
+
+
+def decode_elastic_status(stored: RawJob) -> ElasticJobRecord:
+    """Decode a stored status.
+
+    Raises:
+        msgspec.DecodeError: the status cannot be decoded.
+    """
+    return _DECODER.decode(stored.status)
+
+
+def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
+    """Return the fields that are not common to all kinds."""
+    written: Manifest = msgspec.to_builtins(status)
+    own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
+    return {**own, "phase": dlrover_phase(gang, status)}
+
+
+def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
+    held = (each for each in _PHASES if conditions.is_condition_true(status.conditions, each))
+    word = next(held, None)
+    if word is not None:
+        return word
+    there = any(slots.present for name, slots in gang.roles.items() if name != MASTER)
+    return "Pending" if there else "Created"

@@ -1,0 +1,276 @@
+"""MPIJob: a launcher that runs ``mpirun``, and workers on which it starts processes.
+
+The launcher reaches its workers by the exec channel of the API server, not by SSH. So worker images
+need no SSH server, no keys are stored, and the launcher's rights are an RBAC role for its own
+workers. ``mpirun`` calls ``/etc/mpi/kubexec.sh`` in place of ``rsh``. The script uses ``kubectl``
+if the image has it (or if the administrator configures an image that provides it, as upstream
+does), and otherwise a small Python client from the same ConfigMap.
+
+The launcher starts once all workers run, so the gang is counted without it. Upstream starts it
+immediately and waits in an init container. Replicas have headless services like those of other
+kinds, so that their names resolve: Intel MPI's processes connect to their launcher by name.
+Upstream creates none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gangline.api.jobs import mpi as api
+from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
+from gangline.api.validation.validate import validate_job
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.mpi import objects
+from gangline.operator.frameworks.mpi import objects as mpi_files
+from gangline.operator.frameworks.mpi.objects import FILES_PATH, TOOLS_PATH
+from gangline.operator.model import pod_template
+from gangline.operator.model.framework import ParsedJob
+from gangline.operator.model.job import (
+    CleanPodPolicy,
+    JobKindInfo,
+    JobRunPolicy,
+    Manifest,
+    NormalizedJob,
+    ReplicaRole,
+    RestartPolicy,
+)
+from gangline.operator.model.labels import replica_name
+from gangline.operator.model.raw_job import RawJob
+from gangline.operator.model.replicas import ReplicaGang
+
+KIND = JobKindInfo(
+    kind="MPIJob",
+    group="kubeflow.org",
+    version="v1",
+    plural="mpijobs",
+    framework="mpi",
+    controller="mpijob-controller",
+    container="mpi",
+    port_name="",
+    port=0,
+    env_in_all_containers=False,
+    owned_kinds=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
+)
+LAUNCHER, WORKER = "Launcher", "Worker"
+
+_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
+_CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
+_WORKER_COMMAND = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
+_AGENT = f"{FILES_PATH}/{mpi_files.EXEC_SCRIPT}"
+_HOST_FILE = f"{FILES_PATH}/{mpi_files.HOST_FILE}"
+_LAUNCHER_ENVIRONMENT: Mapping[str, str] = {
+    "OMPI_MCA_plm_rsh_agent": _AGENT,
+    "OMPI_MCA_orte_default_hostfile": _HOST_FILE,
+    "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC": _AGENT,
+    # Upstream's list ends here. Workers have no right to start other workers, as Open MPI's tree
+    # of more than 64 would; Open MPI 5 and MPICH read other names.
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "PRTE_MCA_plm_ssh_agent": _AGENT,
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_default_hostfile": _HOST_FILE,
+    "HYDRA_LAUNCHER": "rsh",
+    "HYDRA_LAUNCHER_EXEC": _AGENT,
+}
+_NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
+_EXECUTABLE, _READABLE = 0o555, 0o444
+
+
+class MPIFramework:
+    """The framework of MPIJobs."""
+
+    kind = KIND
+
+    def __init__(self, kubectl_image: str = "") -> None:
+        """Configure the framework for all MPIJobs.
+
+        Args:
+            kubectl_image: the image of an init container that copies ``kubectl`` into launchers:
+                upstream's, or one with the same variables. Needed only for launcher images with
+                neither ``kubectl`` nor Python.
+        """
+        self._kubectl_image = kubectl_image
+        self._exec_client = mpi_files.exec_client_source()
+
+    def read(self, stored: RawJob) -> ParsedJob:
+        return kubeflow.parse_job(stored, MPIJob, validate_job, self._normalize)
+
+    def _normalize(self, job: MPIJob) -> NormalizedJob:
+        specs = api.with_default_replicas(job.spec.mpi_replica_specs)
+        roles = kubeflow.parse_roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
+        workers = sum(role.replicas for role in roles if role.name == WORKER)
+        if workers:  # the launcher waits for them, so the gang must start without it
+            roles = [
+                replace(role, min_replicas=0) if role.name == LAUNCHER else role for role in roles
+            ]
+        return NormalizedJob(
+            kind=KIND,
+            meta=job.metadata,
+            roles=roles,
+            policy=_policy(job.spec, workers or 1),
+            rules=MPIRules(job.spec, self._exec_client, self._kubectl_image),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MPIRules:
+    """The rules of MPIJobs."""
+
+    spec: MPIJobSpec
+    exec_client: str = ""
+    kubectl_image: str = ""
+
+    def environment(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> list[Manifest]:
+        """Configure a launcher's access to its workers; the user's variables take precedence."""
+        if role.name != LAUNCHER:
+            return []
+        container = pod_template.main_container(role.template, KIND.container)
+        given = {variable.get("name") for variable in container.get("env") or []}
+        values = [pair for pair in _LAUNCHER_ENVIRONMENT.items() if pair[0] not in given]
+        return kubeflow.env_vars(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
+
+    def is_master(self, job: NormalizedJob, role: ReplicaRole, index: int) -> bool:
+        return role.name == LAUNCHER
+
+    def has_succeeded(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return gang[LAUNCHER].all_succeeded
+
+    def is_running(self, job: NormalizedJob, gang: ReplicaGang) -> bool:
+        return gang[LAUNCHER].active > 0
+
+    def can_start(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, gang: ReplicaGang
+    ) -> bool:
+        return role.name != LAUNCHER or gang[WORKER].all_running_or_succeeded
+
+    def shape_pod(
+        self, job: NormalizedJob, role: ReplicaRole, index: int, pod: Manifest, gang: ReplicaGang
+    ) -> Manifest:
+        """Mount the launcher's files and set its service account; set the worker's wait command."""
+        if role.name == LAUNCHER:
+            return self._shape_launcher(job, pod)
+        container = pod_template.main_container(pod, KIND.container)
+        if not container.get("command"):
+            waiting = list(_WORKER_COMMAND)
+            pod = pod_template.with_container(pod, KIND.container, command=waiting, args=[])
+        return _with_files(pod, job, {mpi_files.EXEC_SCRIPT: _EXECUTABLE})
+
+    def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
+        """Build the launcher's ConfigMap, service account and RBAC objects."""
+        name = _launcher_objects_name(job)
+        workers = _worker_names(job)
+        given = _given_account(job)
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": _config_name(job), "labels": {"app": job.name}},
+                "data": self._files(job, gang),
+            },
+            *([] if given else [objects.service_account(job, name)]),
+            *objects.exec_role(job, name, given or name, workers, wait=bool(self.kubectl_image)),
+        ]
+
+    def _files(self, job: NormalizedJob, gang: ReplicaGang) -> dict[str, str]:
+        slots = self.spec.slots_per_worker or 1
+        workers, launcher = _worker_names(job), job.find_role(LAUNCHER)
+        alone = not workers or (launcher is not None and _uses_gpus(launcher))
+        own = [replica_name(job.name, LAUNCHER, 0)] if alone else []
+        running = [
+            name
+            for name, pod in zip(workers, gang[WORKER].pods, strict=False)
+            if pod is not None and pod.is_active
+        ]
+        return {
+            mpi_files.HOST_FILE: mpi_files.format_host_file([*own, *workers], slots),
+            mpi_files.EXEC_SCRIPT: mpi_files.exec_script(self._exec_container(job)),
+            mpi_files.EXEC_CLIENT: self.exec_client,
+            mpi_files.DISCOVERY_SCRIPT: mpi_files.discovery_script([*own, *running], slots),
+        }
+
+    def _exec_container(self, job: NormalizedJob) -> str:
+        workers = job.find_role(WORKER)
+        first = pod_template.main_container(workers.template, KIND.container) if workers else {}
+        return self.spec.main_container or str(first.get("name", ""))
+
+    def _shape_launcher(self, job: NormalizedJob, pod: Manifest) -> Manifest:
+        shaped = _with_files(
+            pod,
+            job,
+            {
+                mpi_files.EXEC_SCRIPT: _EXECUTABLE,
+                mpi_files.EXEC_CLIENT: _READABLE,
+                mpi_files.HOST_FILE: _READABLE,
+                mpi_files.DISCOVERY_SCRIPT: _EXECUTABLE,
+            },
+        )
+        if not pod_template.pod_spec(pod).get("serviceAccountName"):
+            shaped = pod_template.with_spec(shaped, serviceAccountName=_launcher_objects_name(job))
+        return self._with_kubectl(job, shaped) if self.kubectl_image else shaped
+
+    def _with_kubectl(self, job: NormalizedJob, pod: Manifest) -> Manifest:
+        volume = {"name": _TOOLS_VOLUME, "emptyDir": {}}
+        tools = {"name": _TOOLS_VOLUME, "mountPath": TOOLS_PATH}
+        files = {"name": _CONFIG_VOLUME, "mountPath": FILES_PATH}
+        amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
+        delivery = {
+            "name": "kubectl-delivery",
+            "image": self.kubectl_image,
+            "imagePullPolicy": "IfNotPresent",
+            "env": kubeflow.env_vars(
+                [("TARGET_DIR", TOOLS_PATH), ("NAMESPACE", job.meta.namespace)]
+            ),
+            "resources": {"requests": amounts, "limits": amounts},
+            "volumeMounts": [tools, files],
+        }
+        pod = pod_template.with_volume(pod, KIND.container, volume, tools)
+        others = pod_template.pod_spec(pod).get("initContainers") or []
+        return pod_template.with_spec(pod, initContainers=[*others, delivery])
+
+
+def _policy(spec: MPIJobSpec, most: int) -> JobRunPolicy:
+    """Convert the run policy; the minimum of the gang is at most ``most`` pods."""
+    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
+    if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
+        policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
+    minimum = policy.scheduling.min_available
+    if minimum is None:
+        return policy
+    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(minimum, most)))
+
+
+def _with_files(pod: Manifest, job: NormalizedJob, modes: Mapping[str, int]) -> Manifest:
+    items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
+    volume = {"name": _CONFIG_VOLUME, "configMap": {"name": _config_name(job), "items": items}}
+    mount = {"name": _CONFIG_VOLUME, "mountPath": FILES_PATH}
+    return pod_template.with_volume(pod, KIND.container, volume, mount)
+
+
+def _uses_gpus(role: ReplicaRole) -> bool:
+    """Return whether a launcher requests GPUs: then it gets processes like a worker."""
+    limits = (
+        (container.get("resources") or {}).get("limits") or {}
+        for container in pod_template.list_containers(role.template)
+    )
+    return any("gpu" in name for amounts in limits for name in amounts)
+
+
+def _given_account(job: NormalizedJob) -> str:
+    launcher = job.find_role(LAUNCHER)
+    spec = pod_template.pod_spec(launcher.template) if launcher else {}
+    return str(spec.get("serviceAccountName") or "")
+
+
+def _worker_names(job: NormalizedJob) -> list[str]:
+    workers = job.find_role(WORKER)
+    count = workers.replicas if workers else 0
+    return [replica_name(job.name, WORKER, index) for index in range(count)]
+
+
+def _config_name(job: NormalizedJob) -> str:
+    return f"{job.name}-config"
+
+
+def _launcher_objects_name(job: NormalizedJob) -> str:
+    return f"{job.name}-launcher"

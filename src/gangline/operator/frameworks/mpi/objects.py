@@ -1,0 +1,112 @@
+"""The rights of an MPIJob's launcher: to run commands in the job's own workers, and nothing else.
+
+A job without workers gets no rights. Upstream's role then has an empty list of names, which means
+every pod of the namespace.
+
+The files of an MPIJob's launcher in ``/etc/mpi``, as stored in its ConfigMap.
+"""
+
+import inspect
+import shlex
+from collections.abc import Sequence
+
+from gangline.operator.frameworks.mpi import exec_client as client
+from gangline.operator.model.job import Manifest, NormalizedJob
+
+_GROUP = "rbac.authorization.k8s.io"
+
+
+def service_account(job: NormalizedJob, name: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": name, "labels": {"app": job.name}},
+    }
+
+
+def exec_role(
+    job: NormalizedJob, name: str, account: str, workers: Sequence[str], *, wait: bool
+) -> list[Manifest]:
+    """Build the role and binding for running commands in these pods; empty without pods.
+
+    Args:
+        job: the job.
+        name: the name of the role and the binding.
+        account: the service account that gets the right.
+        workers: the names of the pods.
+        wait: whether the launcher itself waits for the pods, as upstream's ``kubectl-delivery``
+            does, and therefore needs the right to watch pods.
+    """
+    if not workers:
+        return []
+    named = {"apiGroups": [""], "resourceNames": list(workers)}
+    rules: list[Manifest] = [
+        {**named, "resources": ["pods"], "verbs": ["get"]},
+        # An API server checks "get" for WebSockets, "create" for SPDY; newer ones always "create".
+        {**named, "resources": ["pods/exec"], "verbs": ["create", "get"]},
+    ]
+    if wait:
+        rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
+    meta = {"name": name, "labels": {"app": job.name}}
+    return [
+        {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": f"{_GROUP}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": name},
+            "subjects": [
+                {"kind": "ServiceAccount", "name": account, "namespace": job.meta.namespace}
+            ],
+        },
+    ]
+
+
+FILES_PATH = "/etc/mpi"
+TOOLS_PATH = "/opt/kube"
+"""Directory in which an init container may put ``kubectl``."""
+HOST_FILE = "hostfile"
+DISCOVERY_SCRIPT = "discover_hosts.sh"
+EXEC_SCRIPT = "kubexec.sh"
+EXEC_CLIENT = "kubexec.py"
+
+_KUBEXEC = """\
+#!/bin/sh
+# Stands in for rsh: kubexec.sh HOST COMMAND... runs the command in the worker pod of that name.
+pod=$1
+shift
+for kubectl in {tools}/kubectl "$(command -v kubectl)"; do
+    if [ -x "$kubectl" ]; then
+        exec "$kubectl" exec "$pod" --container {container} -- /bin/sh -c "$*"
+    fi
+done
+for python in python3 python; do
+    if command -v "$python" >/dev/null; then
+        exec "$python" {mount}/{client} "$pod" {container} /bin/sh -c "$*"
+    fi
+done
+echo "kubexec.sh: cannot reach $pod: the launcher's image has neither kubectl nor Python" >&2
+exit 127
+"""
+
+
+def exec_client_source() -> str:
+    """Return the source of the client for launchers without ``kubectl``."""
+    return inspect.getsource(client)
+
+
+def exec_script(container: str) -> str:
+    """Return the script that ``mpirun`` calls to start a process in a worker's container."""
+    return _KUBEXEC.format(
+        tools=TOOLS_PATH, mount=FILES_PATH, client=EXEC_CLIENT, container=shlex.quote(container)
+    )
+
+
+def format_host_file(hosts: Sequence[str], slots: int) -> str:
+    """Return the hosts in Open MPI's format."""
+    return "".join(f"{host} slots={slots}\n" for host in hosts)
+
+
+def discovery_script(hosts: Sequence[str], slots: int) -> str:
+    """Return the script with which elastic Horovod discovers the running hosts."""
+    return "#!/bin/sh\n" + "".join(f"echo {host}:{slots}\n" for host in hosts)

@@ -1,0 +1,226 @@
+"""Environment and settings of PaddleJob pods.
+
+Variables come in upstream's order, followed by those that upstream lacks. The latter never replace
+variables of the user: they only save work that scripts had to do themselves.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gangline.api.jobs.paddle import CONTAINER, HETER, HOST, PS, SERVICE, WORKER, PaddleJobSpec
+from gangline.operator.frameworks.paddle import network
+from gangline.operator.frameworks.paddle.status import BARRIER_CONTAINER
+from gangline.operator.model import pod_template
+from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
+from gangline.operator.model.labels import replica_name
+
+PEERS_KNOWN_VARIABLE = "GANGLINE_PEERS_KNOWN"
+"""A variable from the ConfigMap: no container starts before the ConfigMap has its data."""
+ROLE_LABEL = "paddle-res-type"
+"""Upstream's label: the role."""
+ROLE_ANNOTATION = "paddle-resource"
+"""Upstream's annotation: the role."""
+
+_ROLES = {
+    PS: ("PSERVER", "PSERVER"),
+    WORKER: ("TRAINER", "TRAINER"),
+    HETER: ("HETER_TRAINER", HETER.upper()),
+}
+"""By role, the value that the framework reads and that of upstream's second variable."""
+_SERVER = "PADDLE_ELASTIC_SERVER"
+_ELASTIC_TIMEOUT_S = 60
+_ELASTIC_ARGUMENTS = ("elastic_server", "etcd://")
+_BARRIER_ATTEMPTS = 1000
+_DEVICES = {"nvidia.com/gpu": "gpu", "kunlunxin.com/xpu": "xpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleSettings:
+    """The administrator's settings for all PaddleJobs."""
+
+    init_image: str = ""
+    """Image of an init container in which pods wait for each other's names, as in upstream. Empty:
+    they do not wait, because services publish addresses before pods are ready.
+    """
+    etcd_server: str = ""
+    """``host:port`` of the etcd for the rendezvous of elastic workers. Empty: the template of such
+    a job names one, or its workers use the ConfigMap like those of other jobs.
+    """
+
+
+def uses_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
+    """Return whether the workers of a job find each other through an etcd."""
+    if spec.elastic is None or spec.worker is None:
+        return False
+    trains = pod_template.main_container(spec.worker.template, CONTAINER)
+    arguments = [*(trains.get("command") or []), *(trains.get("args") or [])]
+    named = any(mark in str(word) for mark in _ELASTIC_ARGUMENTS for word in arguments)
+    return bool(settings.etcd_server) or named or _SERVER in _names(trains)
+
+
+def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, int] | None:
+    """Return the minimum and maximum of an elastic job's workers; None if they are not set."""
+    worker = spec.worker
+    if worker is None or not uses_etcd(spec, settings):
+        return None
+    if not worker.requests or not worker.limits or worker.requests >= worker.limits:
+        return None
+    return worker.requests, worker.limits
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleReplica:
+    """One replica of a job."""
+
+    job: NormalizedJob
+    spec: PaddleJobSpec
+    settings: PaddleSettings
+    role: ReplicaRole
+    index: int
+
+    def environment(self) -> list[Manifest]:
+        """List the variables of the main container."""
+        spec = self.spec
+        training_role, older = _ROLES[self.role.name]
+        name = network.service_name(self.job, self.role.name, self.index)
+        by_name = spec.intranet == SERVICE
+        variables = [
+            _value("POD_IP", name) if by_name else _field_variable("status.podIP"),
+            _value("PADDLE_TRAINER_ID", self.index),
+            _value("TRAINING_ROLE", training_role),
+            _value("PADDLE_TRAINING_ROLE", older),
+        ]
+        if spec.elastic is not None:
+            variables += self._elastic()
+        if spec.intranet == HOST:
+            variables.append(_value("PADDLE_PORT", self._port))
+        given = _names(pod_template.main_container(self.role.template, CONTAINER))
+        return [
+            *variables,
+            *(each for each in self._additional_variables() if each["name"] not in given),
+        ]
+
+    def shape(self, pod: Manifest) -> Manifest:
+        """Add upstream's labels and host names, the network settings and the ConfigMap."""
+        own = {network.NAME_LABEL: self._name, ROLE_LABEL: self.role.name}
+        pod = pod_template.with_metadata(pod, own, {ROLE_ANNOTATION: self.role.name})
+        pod = pod_template.with_spec(pod, hostname=self._name, subdomain=self._name)
+        if self.spec.intranet == HOST:
+            pod = pod_template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
+        if image := self.settings.init_image:
+            before = pod_template.pod_spec(pod).get("initContainers") or []
+            pod = pod_template.with_spec(pod, initContainers=[*before, _barrier(self.job, image)])
+        trains = pod_template.main_container(pod, CONTAINER)
+        ready = self._with_port(trains)
+        if not uses_etcd(self.spec, self.settings):
+            source = {"configMapRef": {"name": self.job.name}}
+            ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), source]}
+        containers = [
+            ready if each is trains else each for each in pod_template.list_containers(pod)
+        ]
+        return pod_template.with_spec(pod, containers=containers)
+
+    @property
+    def _name(self) -> str:
+        return replica_name(self.job.name, self.role.name, self.index)
+
+    @property
+    def _port(self) -> int:
+        return network.first_port(self.job, self.spec, self.role.name, self.index)
+
+    def _elastic(self) -> Iterator[Manifest]:
+        bounds = elastic_range(self.spec, self.settings)
+        workers = self.spec.worker.count if self.spec.worker else 0
+        yield _value("PADDLE_ELASTIC_JOB_ID", f"{self.job.meta.namespace}-{self.job.name}")
+        yield _value("PADDLE_ELASTIC_NP", "{}:{}".format(*bounds) if bounds else workers)
+        yield _value("PADDLE_ELASTIC_TIMEOUT", _ELASTIC_TIMEOUT_S)
+
+    def _additional_variables(self) -> Iterator[Manifest]:
+        """Variables that upstream leaves to scripts."""
+        spec = self.spec
+        if uses_etcd(spec, self.settings):
+            if self.settings.etcd_server:
+                yield _value(_SERVER, self.settings.etcd_server)
+            return
+        yield _config_map_variable(self.job, PEERS_KNOWN_VARIABLE, network.PEERS_KNOWN_KEY)
+        yield _value("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{self._port}")
+        servers, heter = spec.ps and spec.ps.count, spec.heter and spec.heter.count
+        if servers and heter and self.role.name != PS:
+            yield from self._pipeline_stage()
+
+    def _pipeline_stage(self) -> Iterator[Manifest]:
+        """Variables of a pipeline with two stages: workers, then heterogeneous workers."""
+        counts = [given.count for given in (self.spec.worker, self.spec.heter) if given]
+        first = self.role.name == WORKER
+        yield _value("STAGE_ID", 1 if first else 2)
+        yield _value("STAGE_NUM", 2)
+        yield _value("PADDLE_STAGE_TRAINERS_NUM", counts)
+        yield _value("HETER_DEVICE_TYPE", "cpu" if first else _device(self.role))
+        side, key = (
+            ("NEXT", network.HETER_ENDPOINTS) if first else ("PREVIOUS", network.TRAINER_ENDPOINTS)
+        )
+        yield _config_map_variable(self.job, f"PADDLE_{side}_HETER_TRAINER_IP_PORT_LIST", key)
+
+    def _with_port(self, container: Manifest) -> Manifest:
+        """Declare the port, so that on the host network the scheduler avoids port conflicts."""
+        number = self._port
+        listed: list[Manifest] = container.get("ports") or []
+        declared = any(entry.get("containerPort") == number for entry in listed)
+        if declared or self.spec.intranet not in (SERVICE, HOST):
+            return container
+        entry = {"containerPort": number}
+        if self.spec.intranet == HOST:
+            entry["hostPort"] = number
+        return {**container, "ports": [*listed, entry]}
+
+
+def _device(role: ReplicaRole) -> str:
+    resources = pod_template.main_container(role.template, CONTAINER).get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return next((device for name, device in _DEVICES.items() if name in asked), "cpu")
+
+
+def _dns_policy(pod: Manifest) -> str:
+    """On the host network cluster names resolve only with a DNS policy of their own."""
+    given: str = pod_template.pod_spec(pod).get("dnsPolicy") or "ClusterFirst"
+    return "ClusterFirstWithHostNet" if given == "ClusterFirst" else given
+
+
+def _barrier(job: NormalizedJob, image: str) -> Manifest:
+    names = " ".join(
+        replica_name(job.name, role.name, index)
+        for role in job.roles
+        for index in range(role.replicas)
+    )
+    script = (
+        f"for name in {names}; do attempt=0; "
+        "until getent hosts $name >/dev/null 2>&1 || nslookup $name >/dev/null 2>&1; do "
+        f"attempt=$((attempt + 1)); [ $attempt -ge {_BARRIER_ATTEMPTS} ] && exit 1; sleep 1; "
+        "done; done"
+    )
+    return {
+        "name": BARRIER_CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "10Mi"},
+            "limits": {"cpu": "100m", "memory": "20Mi"},
+        },
+    }
+
+
+def _names(container: Manifest) -> frozenset[str]:
+    return frozenset(variable.get("name", "") for variable in container.get("env") or [])
+
+
+def _value(name: str, value: object) -> Manifest:
+    return {"name": name, "value": str(value)}
+
+
+def _field_variable(path: str) -> Manifest:
+    return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _config_map_variable(job: NormalizedJob, name: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": job.name, "key": key}}}

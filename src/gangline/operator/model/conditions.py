@@ -1,0 +1,95 @@
+"""The conditions of a job and the rules by which they replace each other.
+
+Types and reasons are those of upstream. The list is ordered: True conditions stand behind False
+ones, and the latest stands last, because the ``State`` column of upstream's tables (and every
+script that copied it) shows the type of the last condition.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gangline.api.meta.objects import Condition
+
+CREATED = "Created"
+RUNNING = "Running"
+RESTARTING = "Restarting"
+SUSPENDED = "Suspended"
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+INVALID_SPEC = "InvalidSpec"
+"""The specification is invalid; the message lists every error."""
+STALLED = "Stalled"
+"""The API server refused an object that the job needs; the message names it and the reason."""
+
+TRUE = "True"
+FALSE = "False"
+
+MESSAGE_LIMIT = 32_768
+"""The API server refuses longer messages."""
+
+_EXCLUDES = {RUNNING: RESTARTING, RESTARTING: RUNNING}
+
+
+def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | None:
+    return next((condition for condition in conditions if condition.type == type_), None)
+
+
+def is_condition_true(conditions: Sequence[Condition], type_: str) -> bool:
+    """Return whether a condition exists and is True."""
+    condition = find_condition(conditions, type_)
+    return condition is not None and condition.status == TRUE
+
+
+def is_finished(conditions: Sequence[Condition]) -> bool:
+    """Return whether the job has succeeded or failed. Both are final."""
+    return is_condition_true(conditions, SUCCEEDED) or is_condition_true(conditions, FAILED)
+
+
+def set_condition_true(
+    conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
+) -> list[Condition]:
+    """Set a condition to True, as the latest.
+
+    A condition that is already True with the same reason and message is unchanged. Running and
+    Restarting replace each other; Succeeded and Failed set Running to False.
+    """
+    message = message[:MESSAGE_LIMIT]
+    old = find_condition(conditions, type_)
+    if old and (old.status, old.reason, old.message) == (TRUE, reason, message):
+        return list(conditions)
+    kept = remove_condition(remove_condition(conditions, type_), _EXCLUDES.get(type_, ""))
+    if type_ in (SUCCEEDED, FAILED):
+        kept = remove_condition(kept, RESTARTING)
+        if is_condition_true(kept, RUNNING):
+            kept = set_condition_false(kept, RUNNING, reason, message, now)
+    since = old.last_transition_time if old and old.status == TRUE else now
+    return [*kept, _condition(type_, TRUE, reason, message, now, since)]
+
+
+def set_condition_false(
+    conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
+) -> list[Condition]:
+    """Set a condition to False if it is True; a missing condition is not added."""
+    if not is_condition_true(conditions, type_):
+        return list(conditions)
+    over = _condition(type_, FALSE, reason, message[:MESSAGE_LIMIT], now, now)
+    rest = remove_condition(conditions, type_)
+    settled = [condition for condition in rest if condition.status != TRUE]
+    return [*settled, over, *(condition for condition in rest if condition.status == TRUE)]
+
+
+def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:
+    return [condition for condition in conditions if condition.type != type_]
+
+
+def _condition(
+    type_: str, status: str, reason: str, message: str, now: datetime, since: datetime | None
+) -> Condition:
+    return Condition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message,
+        last_update_time=now,
+        last_transition_time=since,
+    )

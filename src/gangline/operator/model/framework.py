@@ -1,0 +1,38 @@
+"""The protocol that each job kind implements."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.operator.model.job import JobKindInfo, NormalizedJob
+from gangline.operator.model.raw_job import RawJob
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedJob:
+    """A job in the common form, and the errors in its specification."""
+
+    job: NormalizedJob
+    spec_errors: str = ""
+    """Every error in the specification, as text; empty if it is valid. If the specification cannot
+    be decoded, ``job`` has no roles.
+    """
+
+
+@runtime_checkable
+class DecodesStatus(Protocol):
+    """For kinds whose stored status may have another form, written by an upstream operator."""
+
+    def read_status(self, stored: RawJob) -> JobStatus:
+        """Decode the stored status into the common form."""
+
+
+class Framework(Protocol):
+    """Reads jobs of one kind. ``read`` never raises: errors in the job are part of the result."""
+
+    @property
+    def kind(self) -> JobKindInfo:
+        """The properties of the kind."""
+
+    def read(self, stored: RawJob) -> ParsedJob:
+        """Read a job into the common form."""

@@ -1,0 +1,45 @@
+"""Labels, annotations and object names that tie pods, services and pod groups to their job.
+
+They are those of upstream. Tools that select by them (Arena, Katib, the Kubeflow SDK) keep working,
+and pods of the upstream operator are recognised.
+"""
+
+from gangline.api.meta.objects import ObjectMeta
+
+JOB_NAME = "training.kubeflow.org/job-name"
+OPERATOR_NAME = "training.kubeflow.org/operator-name"
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+JOB_ROLE = "training.kubeflow.org/job-role"
+MASTER_ROLE = "master"
+
+POD_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+"""Pod annotation: the pod group of the pod."""
+
+TASK_SPEC_ANNOTATION = "volcano.sh/task-spec"
+"""Pod annotation: the pod's role in its gang."""
+
+
+def replica_name(job: str, role: str, index: int) -> str:
+    """Return the name of a replica's pod and service: ``digits-worker-3``."""
+    return f"{job}-{role.lower()}-{index}".replace("/", "-")
+
+
+def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str, str]:
+    """Return the labels of a replica's pod and service, which are also the service's selector."""
+    return {
+        JOB_NAME: job,
+        OPERATOR_NAME: controller,
+        REPLICA_TYPE: role.lower(),
+        REPLICA_INDEX: str(index),
+    }
+
+
+def parse_replica_labels(meta: ObjectMeta) -> tuple[str, int] | None:
+    """Parse the lower-case role and the index from labels; None if they name no replica."""
+    role = meta.labels.get(REPLICA_TYPE, "")
+    # Upstream's MPIJob launchers have no index, because a job has only one.
+    index = meta.labels.get(REPLICA_INDEX, "0" if role == "launcher" else "")
+    if not role or not index.isascii() or not index.isdigit():
+        return None
+    return role, int(index)

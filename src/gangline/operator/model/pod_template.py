@@ -1,0 +1,114 @@
+"""Reads and extends pod templates, which remain the user's JSON.
+
+No function changes its arguments: each returns a new manifest that shares the unchanged parts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gangline.operator.model.job import Manifest
+
+
+def pod_spec(template: Manifest) -> Manifest:
+    spec: Manifest = template.get("spec") or {}
+    return spec
+
+
+def list_containers(template: Manifest) -> list[Manifest]:
+    found: list[Manifest] = pod_spec(template).get("containers") or []
+    return found
+
+
+def main_container(template: Manifest, name: str) -> Manifest:
+    """Return the main container: the one with the kind's name, else the first; empty if none."""
+    candidates = list_containers(template)
+    named = (container for container in candidates if container.get("name") == name)
+    return next(named, candidates[0] if candidates else {})
+
+
+def container_ports(template: Manifest, container: str) -> list[Manifest]:
+    found: list[Manifest] = main_container(template, container).get("ports") or []
+    return found
+
+
+def find_port(template: Manifest, container: str, name: str, otherwise: int) -> int:
+    """Return a port of the main container by its name, or ``otherwise``."""
+    named = (
+        p.get("containerPort")
+        for p in container_ports(template, container)
+        if p.get("name") == name
+    )
+    return next((number for number in named if isinstance(number, int)), otherwise)
+
+
+def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:
+    """Add a named port to the main container, unless it has one of that name."""
+    trains = main_container(template, container)
+    listed = container_ports(template, container)
+    if not trains or any(entry.get("name") == name for entry in listed):
+        return template
+    return with_container(
+        template, container, ports=[*listed, {"name": name, "containerPort": number}]
+    )
+
+
+def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
+    trains = main_container(template, container)
+    changed = {**trains, **fields}
+    return _with_containers(
+        template, [changed if entry is trains else entry for entry in list_containers(template)]
+    )
+
+
+def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
+    """Add a volume and mount it in the main container; both replace any of the same name."""
+    volumes = _without_name(pod_spec(template).get("volumes"), volume)
+    mounts = _without_name(main_container(template, container).get("volumeMounts"), mount)
+    return with_container(
+        with_spec(template, volumes=[*volumes, volume]), container, volumeMounts=[*mounts, mount]
+    )
+
+
+def with_environment(
+    template: Manifest, variables: Sequence[Manifest], only: str | None = None
+) -> Manifest:
+    """Append variables to the containers. Of two with one name the kubelet takes the last.
+
+    Args:
+        template: the template.
+        variables: the variables to append.
+        only: the name of the main container, if no other gets them; None: all containers.
+    """
+    if not variables:
+        return template
+    chosen = list_containers(template) if only is None else [main_container(template, only)]
+    return _with_containers(
+        template,
+        [
+            {**container, "env": [*(container.get("env") or []), *variables]}
+            if any(container is each for each in chosen)
+            else container
+            for container in list_containers(template)
+        ],
+    )
+
+
+def with_metadata(
+    manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> Manifest:
+    """Add labels and annotations; they replace existing ones."""
+    meta: Manifest = manifest.get("metadata") or {}
+    added = {"labels": {**(meta.get("labels") or {}), **labels}}
+    notes = {**(meta.get("annotations") or {}), **annotations}
+    return {**manifest, "metadata": {**meta, **added, **({"annotations": notes} if notes else {})}}
+
+
+def with_spec(manifest: Manifest, **fields: object) -> Manifest:
+    return {**manifest, "spec": {**pod_spec(manifest), **fields}}
+
+
+def _with_containers(template: Manifest, replaced: Iterable[Manifest]) -> Manifest:
+    return with_spec(template, containers=list(replaced))
+
+
+def _without_name(listed: Iterable[Manifest] | None, added: Manifest) -> list[Manifest]:
+    return [entry for entry in listed or () if entry.get("name") != added["name"]]

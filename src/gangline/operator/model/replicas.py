@@ -1,0 +1,376 @@
+"""Sets of replica indexes as text, in the format of Kubernetes' indexed jobs: ``0,2-4``.
+
+Lean views of a job's pods and services, and the replica slots that they fill.
+
+The views have only the fields that planning reads, so a cache of thousands of pods stays small. A
+``Gang`` has one slot for each index of each role.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+from types import MappingProxyType
+
+import msgspec
+
+from gangline.api.meta.objects import Condition, Object, Wire
+from gangline.operator.model import labels
+
+
+def format_indexes(indexes: Iterable[int]) -> str:
+    ordered = enumerate(sorted(set(indexes)))
+    # Within a run, the difference between index and position is constant.
+    runs = [[index for _, index in run] for _, run in groupby(ordered, lambda e: e[1] - e[0])]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def parse_indexes(text: str) -> frozenset[int]:
+    """Parse a set of indexes. Unreadable parts are ignored, because users may edit the status."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found.update(range(int(first), min(int(last or first), _MAX_INDEX) + 1))
+    return frozenset(found)
+
+
+_MAX_INDEX = 1_000_000
+"""No job has this many replicas; a larger number is an error and must not fill the memory."""
+
+
+class PodPhase(StrEnum):
+    """The phase of a pod."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class ObservedTermination(Wire):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ObservedWaiting(Wire):
+    """Why a container does not run."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ObservedContainerState(Wire):
+    """At most one of the two is set; a running container has neither."""
+
+    waiting: ObservedWaiting | None = None
+    terminated: ObservedTermination | None = None
+
+
+class ObservedContainerStatus(Wire):
+    """The status of one container."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ObservedContainerState = ObservedContainerState()
+    ready: bool = False
+    last_state: ObservedContainerState = ObservedContainerState()
+
+
+class ObservedPodStatus(Wire):
+    """The status of a pod, as set by the kubelet or by the component that evicted it."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    container_statuses: tuple[ObservedContainerStatus, ...] = ()
+    init_container_statuses: tuple[ObservedContainerStatus, ...] = ()
+
+
+class ObservedSecretKeyRef(Wire):
+    """A reference to a value of a Secret."""
+
+    name: str = ""
+    """The Secret's name."""
+
+
+class ObservedEnvSource(Wire):
+    """The source of an environment variable's value."""
+
+    secret_key_ref: ObservedSecretKeyRef | None = None
+
+
+class ObservedEnvVar(Wire):
+    """An environment variable."""
+
+    name: str = ""
+    value_from: ObservedEnvSource | None = None
+
+
+class ObservedContainer(Wire):
+    """A container of a pod."""
+
+    env: tuple[ObservedEnvVar, ...] | None = ()
+
+
+class ObservedPodSpec(Wire):
+    """The pod's node, and the Secrets in its environment."""
+
+    node_name: str = ""
+    containers: tuple[ObservedContainer, ...] = ()
+
+
+class ObservedPod(Object):
+    """A pod, with the fields that planning reads."""
+
+    spec: ObservedPodSpec = ObservedPodSpec()
+    status: ObservedPodStatus = ObservedPodStatus()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def is_terminating(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_active(self) -> bool:
+        """True if the pod runs and is not being deleted."""
+        return self.status.phase == PodPhase.RUNNING and not self.is_terminating
+
+    @property
+    def succeeded(self) -> bool:
+        """True if all containers of the pod exited with 0 and the pod was not deleted.
+
+        A deleted pod may also exit with 0, after a last checkpoint: its work is unfinished.
+        """
+        return self.status.phase == PodPhase.SUCCEEDED and not self.is_terminating
+
+    @property
+    def failed(self) -> bool:
+        """True if the pod failed and was not deleted.
+
+        A deleted pod usually exits by SIGTERM and is then Failed too: that is no failure of the
+        job.
+        """
+        return self.status.phase == PodPhase.FAILED and not self.is_terminating
+
+    @property
+    def is_finished(self) -> bool:
+        """True if no process of the pod runs or will run."""
+        return self.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    def secret_of_variable(self, variable: str) -> str:
+        """Return the name of the Secret that a variable is read from; empty if there is none."""
+        for container in self.spec.containers:
+            for each in container.env or ():
+                source = each.value_from.secret_key_ref if each.value_from else None
+                if each.name == variable and source:
+                    return source.name
+        return ""
+
+    def termination_of(self, container: str) -> ObservedTermination | None:
+        """Return how the main container ended, or else the first that failed.
+
+        None if no container has ended (an eviction, a lost node).
+        """
+        statuses = [*self.status.container_statuses, *self.status.init_container_statuses]
+        ends = {s.name: s.state.terminated for s in statuses if s.state.terminated}
+        trained = ends.get(container)
+        if trained and trained.exit_code:
+            return trained
+        return next((end for end in ends.values() if end.exit_code), trained)
+
+
+def strip_pod(pod: ObservedPod) -> ObservedPod:
+    """Drop variables that planning does not read: each of thousands of pods has dozens of them."""
+    kept = tuple(
+        ObservedContainer(env)
+        for each in pod.spec.containers
+        if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
+    )
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=kept))
+
+
+class ObservedServiceSpec(Wire):
+    """The address of a service."""
+
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+
+
+class ObservedService(Object):
+    """A service, with the fields that planning reads."""
+
+    spec: ObservedServiceSpec = ObservedServiceSpec()
+
+
+class ObservedNodeStatus(Wire):
+    """The status of a node."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class ObservedNode(Object):
+    """A node, with the fields that planning reads."""
+
+    status: ObservedNodeStatus = ObservedNodeStatus()
+
+    @property
+    def is_lost(self) -> bool:
+        """True unless the node's Ready condition is True."""
+        ready = (c.status for c in self.status.conditions if c.type == "Ready")
+        return next(ready, "Unknown") != "True"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSlots:
+    """The replicas of one role: the pod at each index, or None."""
+
+    pods: tuple[ObservedPod | None, ...]
+    completed: frozenset[int] = frozenset()
+    """Indexes that have succeeded, also those whose pod was deleted since."""
+    excluded: frozenset[int] = frozenset()
+    """Indexes that must have no pod."""
+
+    @property
+    def present(self) -> list[ObservedPod]:
+        return [pod for pod in self.pods if pod is not None]
+
+    @property
+    def missing(self) -> list[int]:
+        """The indexes that have no pod and need one."""
+        gaps = (index for index, pod in enumerate(self.pods) if pod is None)
+        return [index for index in gaps if index not in self.completed | self.excluded]
+
+    @property
+    def desired(self) -> int:
+        return len(self.pods) - len(self.excluded)
+
+    @property
+    def active(self) -> int:
+        """The number of replicas that run and are not being deleted."""
+        return sum(pod.is_active for pod in self.present)
+
+    @property
+    def succeeded(self) -> int:
+        return len(self.completed)
+
+    @property
+    def failed(self) -> int:
+        """The number of failed replicas whose pod still exists."""
+        return sum(pod.failed for pod in self.present)
+
+    @property
+    def all_succeeded(self) -> bool:
+        """True if every replica has succeeded; False for a role without replicas."""
+        return self.desired > 0 and self.succeeded == self.desired
+
+    @property
+    def all_running_or_succeeded(self) -> bool:
+        """True if every replica runs or has succeeded."""
+        return self.active + self.succeeded == self.desired
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGang:
+    """All replicas of a job by role, and the pods without a slot."""
+
+    roles: Mapping[str, ReplicaSlots]
+    """The slots by role, with the role's name as in the specification."""
+    surplus: tuple[ObservedPod, ...]
+    """Pods of an index or role that the job does not have, or second to an index."""
+    services: Mapping[str, ObservedService] = field(default_factory=dict)
+    """The job's services by name, without those that are being deleted."""
+    previous_generation: tuple[ObservedPod, ...] = ()
+    """Pods of earlier generations, which are being deleted."""
+
+    def __getitem__(self, role: str) -> ReplicaSlots:
+        """The slots of a role; no slots for an unknown role."""
+        return self.roles.get(role, ReplicaSlots(()))
+
+    @property
+    def pods(self) -> list[ObservedPod]:
+        """The pods that have a slot."""
+        return [pod for slots in self.roles.values() for pod in slots.present]
+
+    @property
+    def all_running_or_succeeded(self) -> bool:
+        """True if every replica of every role runs or has succeeded."""
+        return all(slots.all_running_or_succeeded for slots in self.roles.values())
+
+
+def fill_slots(
+    sizes: Sequence[tuple[str, int]],
+    pods: Iterable[ObservedPod],
+    completed: Mapping[str, frozenset[int]],
+    services: Iterable[ObservedService] = (),
+    previous_generation: Iterable[ObservedPod] = (),
+    excluded: Mapping[str, frozenset[int]] = MappingProxyType({}),
+    is_current: Callable[[ObservedPod], bool] = lambda _: True,
+) -> ReplicaGang:
+    """Assign pods to slots.
+
+    Of two pods with one index the older gets the slot (then the smaller uid, so that the result
+    does not depend on the order of the pods).
+
+    Args:
+        sizes: the number of replicas of each role.
+        pods: the pods to assign.
+        completed: the indexes of each role that have succeeded according to the status.
+        services: the job's services.
+        former: pods of earlier generations, which get no slot.
+        absent: indexes of each role that must have no pod.
+        is_current: whether a pod may have a slot.
+    """
+    slots: dict[str, list[ObservedPod | None]] = {
+        role.lower(): [None] * size for role, size in sizes
+    }
+    gone = {role.lower(): indexes for role, indexes in excluded.items()}
+    surplus = []
+    for pod in sorted(pods, key=_age):
+        role, index = labels.parse_replica_labels(pod.metadata) or ("", 0)
+        row = slots.get(role, [])
+        free = index < len(row) and row[index] is None and index not in gone.get(role, ())
+        if free and is_current(pod):
+            row[index] = pod
+        else:
+            surplus.append(pod)
+    return ReplicaGang(
+        {
+            role: _slots(slots[role.lower()], completed.get(role), gone.get(role.lower()))
+            for role, _ in sizes
+        },
+        tuple(surplus),
+        {s.metadata.name: s for s in services if s.metadata.deletion_timestamp is None},
+        tuple(previous_generation),
+    )
+
+
+def _slots(
+    row: Sequence[ObservedPod | None], known: frozenset[int] | None, absent: frozenset[int] | None
+) -> ReplicaSlots:
+    """The phase of a pod takes precedence; the status counts only for an index without a pod."""
+    done = set()
+    for index, pod in enumerate(row):
+        silent = pod is None or (pod.is_terminating and pod.is_finished)
+        if (silent and index in (known or ())) or (pod and pod.succeeded):
+            done.add(index)
+    gone = frozenset(index for index in absent or () if index < len(row))
+    return ReplicaSlots(tuple(row), frozenset(done) - gone, gone)
+
+
+def _age(pod: ObservedPod) -> tuple[float, str]:
+    created = pod.metadata.creation_timestamp
+    return created.timestamp() if created else math.inf, pod.uid

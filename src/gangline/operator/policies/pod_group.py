@@ -1,0 +1,226 @@
+"""The pod group of a job: its members and what they need to start.
+
+Upstream's group omits init containers, sidecars and overhead from its sums, ignores the minimum
+size of an elastic job, and is written in every pass. Here the sums are those of the scheduler, and
+the group is written when it differs. It stays through restarts, so that a gang keeps its position
+in the queue, and is deleted when the job is finished or suspended.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from gangline.api import resource_list
+from gangline.api.core.pod import PodSpec
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.api.meta.field_doc import ResourceList
+from gangline.api.quantity import QuantityError
+from gangline.api.volcano.scheduling import (
+    GROUP,
+    PREVIOUS_NODES_ANNOTATION,
+    RUN_TIME_ANNOTATION,
+    VERSION,
+    PodGroup,
+    PodGroupSpec,
+    PreviousNodesAnnotation,
+)
+from gangline.operator.model import conditions, labels, pod_template
+from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
+from gangline.operator.model.plan import PlannedCreation, PlannedPatch, TargetKind
+from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+
+UNSCHEDULABLE = "Unschedulable"
+
+PREVIOUS_NODES_TTL = timedelta(minutes=3)
+"""How long the nodes of replicas that restart together stay reserved: old pods end within their
+grace period, then new ones are created.
+"""
+
+
+def create_pod_group(job: NormalizedJob) -> PlannedCreation:
+    """Build the job's group, which has the job's name as other tools expect."""
+    return PlannedCreation(
+        TargetKind.POD_GROUP,
+        {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "PodGroup",
+            "metadata": {
+                "name": job.name,
+                "namespace": job.meta.namespace,
+                "labels": {
+                    labels.JOB_NAME: job.name,
+                    labels.OPERATOR_NAME: job.kind.controller,
+                },
+                "annotations": _group_annotations(job),
+                "ownerReferences": [msgspec.to_builtins(job.owner_reference())],
+            },
+            "spec": msgspec.to_builtins(desired_spec(job)),
+        },
+    )
+
+
+def update_pod_group(job: NormalizedJob, group: PodGroup) -> PlannedPatch | None:
+    """Return the patch that makes a group current. Its queue is not changed, as in upstream."""
+    if group.metadata.deletion_timestamp is not None:
+        return None
+    spec = desired_spec(job)
+    if group.spec.queue:
+        spec = msgspec.structs.replace(spec, queue=group.spec.queue)
+    fields = {
+        "minMember": (spec.min_member, group.spec.min_member),
+        "minTaskMember": (spec.min_task_member, group.spec.min_task_member),
+        "queue": (spec.queue, group.spec.queue),
+        "priorityClassName": (spec.priority_class_name, group.spec.priority_class_name),
+        "minResources": (
+            _comparable_amounts(spec.min_resources),
+            _comparable_amounts(group.spec.min_resources),
+        ),
+    }
+    written = {**msgspec.to_builtins(spec), "minResources": spec.min_resources or {}}
+    empty: dict[str, object] = {"minMember": 0, "minTaskMember": {}}
+    operations: list[Manifest] = [
+        {"op": "add", "path": f"/spec/{name}", "value": written.get(name, empty.get(name, ""))}
+        for name, (want, have) in fields.items()
+        if want != have
+    ]
+    operations += _run_time_operations(job, group)
+    return (
+        PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations) if operations else None
+    )
+
+
+def desired_spec(job: NormalizedJob) -> PodGroupSpec:
+    """Return the spec of the job's group.
+
+    A number of pods that the user sets counts over all roles. Otherwise each role has a minimum of
+    its own, so that no gang starts with workers and without its master.
+    """
+    scheduling = job.policy.scheduling
+    if scheduling.min_available is not None:
+        members = scheduling.min_available
+        counts = _first_members(job, members)
+        tasks = {}
+    else:
+        counts = [(role, role.min_replicas) for role in job.roles if role.min_replicas]
+        members = sum(count for _, count in counts)
+        tasks = {role.label: count for role, count in counts}
+    given = scheduling.min_resources
+    return PodGroupSpec(
+        min_member=members,
+        min_task_member=tasks,
+        queue=scheduling.queue,
+        priority_class_name=scheduling.priority_class,
+        min_resources=dict(given) if given is not None else _resources(counts),
+    )
+
+
+def record_previous_nodes(
+    group: PodGroup, pods: Iterable[ObservedPod], until: datetime
+) -> PlannedPatch | None:
+    """Record the nodes of the pods on the group, so that the scheduler reserves them."""
+    places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
+    if not places:
+        return None
+    encoded = msgspec.json.encode(
+        PreviousNodesAnnotation(until, dict(sorted(places.items())))
+    ).decode()
+    if group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION) == encoded:
+        return None
+    annotations = {**group.metadata.annotations, PREVIOUS_NODES_ANNOTATION: encoded}
+    operations: list[Manifest] = [
+        {"op": "add", "path": "/metadata/annotations", "value": annotations}
+    ]
+    return PlannedPatch(TargetKind.POD_GROUP, group.metadata.name, operations)
+
+
+def time_to_schedule_timeout(
+    job: NormalizedJob, gang: ReplicaGang, status: JobStatus, now: datetime
+) -> timedelta | None:
+    """Return the time until the scheduling timeout; None if the gang is placed or has no limit."""
+    limit = job.policy.scheduling.timeout
+    placed = any(pod.spec.node_name for pod in gang.pods)
+    ran = conditions.find_condition(status.conditions, conditions.RUNNING) or status.restarts.total
+    if limit is None or status.start_time is None or placed or ran:
+        return None
+    return status.start_time + limit - now
+
+
+def pending_reason(group: PodGroup | None) -> str:
+    """Return why the gang is pending, as reported by the scheduler."""
+    reported = group.status.conditions if group else []
+    reasons = [c.message for c in reported if c.type == UNSCHEDULABLE and c.status == "True"]
+    return reasons[-1] if reasons else "no scheduler has reported a reason."
+
+
+def _group_annotations(job: NormalizedJob) -> dict[str, str]:
+    """Copy the job's annotations, which configure gang schedulers, except kubectl's own."""
+    copied = {
+        key: value
+        for key, value in job.meta.annotations.items()
+        if not key.startswith("kubectl.kubernetes.io/")
+    }
+    run_time = _run_time(job)
+    return {**copied, RUN_TIME_ANNOTATION: run_time} if run_time else copied
+
+
+def _run_time(job: NormalizedJob) -> str:
+    """Return the maximal run time in seconds, for the scheduler; empty if it is unknown."""
+    deadline = job.policy.active_deadline
+    ends = f"{deadline.total_seconds():.0f}" if deadline else ""
+    return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
+
+
+def _run_time_operations(job: NormalizedJob, group: PodGroup) -> list[Manifest]:
+    """Keep the group's run time equal to the job's: a removed deadline must not be used."""
+    run_time = _run_time(job)
+    if run_time == group.metadata.annotations.get(RUN_TIME_ANNOTATION, ""):
+        return []
+    if not group.metadata.annotations:
+        value = {RUN_TIME_ANNOTATION: run_time}
+        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
+    # Race: the scheduler may write another annotation concurrently, so only this one is patched.
+    path = f"/metadata/annotations/{RUN_TIME_ANNOTATION.replace('/', '~1')}"
+    return [
+        {"op": "add", "path": path, "value": run_time}
+        if run_time
+        else {"op": "remove", "path": path}
+    ]
+
+
+def _first_members(job: NormalizedJob, members: int) -> list[tuple[ReplicaRole, int]]:
+    """Select the pods that the minimum consists of: roles in order, the leader first."""
+    counts, left = [], members
+    for role in job.roles:
+        count = min(role.replicas, left)
+        left -= count
+        if count:
+            counts.append((role, count))
+    return counts
+
+
+def _resources(counts: list[tuple[ReplicaRole, int]]) -> ResourceList | None:
+    """Sum the requests of the members; None if a quantity cannot be parsed.
+
+    The API server refuses such a pod with an error message.
+    """
+    try:
+        sums = [
+            resource_list.scale_resources(
+                resource_list.pod_request(
+                    msgspec.convert(pod_template.pod_spec(role.template), PodSpec)
+                ),
+                count,
+            )
+            for role, count in counts
+        ]
+    except (QuantityError, msgspec.ValidationError):
+        return None
+    return resource_list.format_resources(resource_list.sum_resources(sums)) or None
+
+
+def _comparable_amounts(written: ResourceList | None) -> object:
+    try:
+        return resource_list.parse_resources(written or {})
+    except QuantityError:
+        return written

@@ -1,0 +1,149 @@
+"""The binder: binds complete gangs concurrently, and retries failed bindings.
+
+A pod stays assumed on its node while its binding is tried. So no other pod takes the node, and the
+gang is completed rather than split. Only when the API server keeps refusing does the pod become
+pending again. Its gang then comes first in the next cycle, since its other pods run already.
+
+Workers take bindings from one queue: a task per binding would cost a tenth of the binding. Slow
+work (volumes, retries) continues in a task of its own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum, auto
+
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import BadRequest, Conflict, Forbidden, Invalid, KubeError, NotFound
+from gangline.scheduler.apply.throttle import BindingsInFlight
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.types.types import PodBinding
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
+MAX_ATTEMPTS = 6
+"""Attempts before the pod becomes pending again: its node may be the cause."""
+SETTLE_S, LONGEST_SETTLE_S = 1.0, 30.0
+"""After a refusal the watch gets this long to show the cause before the pod becomes pending again.
+The wait doubles each time, so that a pod which is always refused is not tried all the time.
+"""
+_FINAL_ERRORS = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
+"""Errors that a retry would only repeat."""
+
+
+class _AttemptResult(Enum):
+    """Result of one attempt."""
+
+    BOUND = auto()
+    RETRY = auto()
+    """It failed, and a retry may succeed."""
+    REFUSED = auto()
+
+
+class Binder:
+    """Binds pods concurrently; its tasks run in the task group of the caller."""
+
+    def __init__(  # noqa: PLR0913 - callbacks
+        self,
+        client: ApiClient,
+        state: SchedulerCache,
+        tasks: asyncio.TaskGroup,
+        *,
+        at_once: int,
+        bound: Callable[[PodBinding], None],
+        released: Callable[[], None],
+        prepare: Callable[[PodBinding], Awaitable[bool]] | None = None,
+        rush: BindingsInFlight | None = None,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._tasks = tasks
+        self._at_once = at_once
+        self._slots = asyncio.Semaphore(at_once)
+        self._prepare, self._bound, self._released = prepare, bound, released
+        self._queue: deque[PodBinding] = deque()
+        """Bindings that wait for a free worker."""
+        self._workers = 0
+        self.in_flight = rush or BindingsInFlight()
+        self._refused: dict[str, int] = {}
+        """Number of consecutive refusals by uid of the pod."""
+
+    def bind(self, bindings: Iterable[PodBinding]) -> None:
+        """Assume the pods on their nodes now, and bind them in the background."""
+        for binding in bindings:
+            # Assumed before the first await: the next cycle must not see these resources as free.
+            self._state.assume(binding.pod, binding.node)
+            self.in_flight.binding_started()
+            if self._prepare is not None and self._state.pods[binding.pod].claims:
+                self._continue_in_task(binding, 1)
+            else:
+                self._queue.append(binding)
+        for _ in range(min(self._at_once - self._workers, len(self._queue))):
+            self._workers += 1
+            self._tasks.create_task(self._work(), name="bind")
+
+    async def _work(self) -> None:
+        """Try each binding of the queue once."""
+        while self._queue:
+            binding = self._queue.popleft()
+            outcome = await self._attempt(binding, 1)
+            if outcome is _AttemptResult.BOUND:
+                self.in_flight.binding_ended()
+            else:
+                self._continue_in_task(binding, 2, outcome)
+        self._workers -= 1
+
+    def _continue_in_task(
+        self, binding: PodBinding, attempt: int, outcome: _AttemptResult = _AttemptResult.RETRY
+    ) -> None:
+        """Continue a binding in a task of its own, after an attempt with this outcome."""
+        work = self._bind_with_retries(binding, attempt, outcome)
+        self._tasks.create_task(work, name=f"bind {binding.pod}")
+
+    async def _bind_with_retries(
+        self, binding: PodBinding, attempt: int, outcome: _AttemptResult
+    ) -> None:
+        try:
+            wait_s = FIRST_RETRY_S
+            while outcome is _AttemptResult.RETRY and attempt <= MAX_ATTEMPTS:
+                if attempt > 1:
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(LAST_RETRY_S, wait_s * 2)
+                outcome = await self._attempt(binding, attempt)
+                attempt += 1
+        finally:
+            self.in_flight.binding_ended()
+        if outcome is not _AttemptResult.BOUND:
+            await self._wait_for_watch(binding)
+            self._state.forget_assumed(binding.pod, binding.uid)
+            self._released()
+
+    async def _attempt(self, binding: PodBinding, attempt: int) -> _AttemptResult:
+        """Bind a pod after its volumes are bound."""
+        namespace, _, name = binding.pod.partition("/")
+        try:
+            # Volumes are bound outside of the semaphore: other pods are bound meanwhile.
+            if self._prepare is not None and not await self._prepare(binding):
+                return _AttemptResult.REFUSED
+            async with self._slots:
+                await self._client.bind(name, namespace, binding.node, uid=binding.uid)
+        except KubeError as error:
+            fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
+            log.warning("binding failed: %s", error, extra=fields)
+            return (
+                _AttemptResult.REFUSED if isinstance(error, _FINAL_ERRORS) else _AttemptResult.RETRY
+            )
+        self._refused.pop(binding.uid, None)
+        self._bound(binding)
+        return _AttemptResult.BOUND
+
+    async def _wait_for_watch(self, binding: PodBinding) -> None:
+        """Wait until the watch has had time to show why a binding was refused."""
+        times = self._refused.get(binding.uid, 0)
+        self._refused[binding.uid] = times + 1
+        await asyncio.sleep(min(LONGEST_SETTLE_S, SETTLE_S * 2 ** min(times, 10)))
+        pod = self._state.pods.get(binding.pod)
+        if pod is None or pod.uid != binding.uid:
+            del self._refused[binding.uid]

@@ -1,0 +1,355 @@
+"""The scheduler cache: nodes as arrays, pods by node and by gang, groups and queues.
+
+The cache is updated incrementally: each change costs only what it concerns. A pod whose binding the
+API server has not confirmed yet is *assumed*: its request counts on the chosen node, so that the
+next cycle does not allocate the same resources again.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
+from gangline.scheduler.cache.quota import QuotaInfo
+from gangline.scheduler.cache.usage import RunTimes, UsageLedger
+from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.plugins.volumes import StorageState
+from gangline.scheduler.types.types import (
+    DisruptionBudgetInfo,
+    GroupKey,
+    NodeInfo,
+    NodeName,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+    PodShape,
+    QueueInfo,
+    Reservation,
+)
+
+K = TypeVar("K", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class LostMember:
+    """A member that a gang has lost, with the node it ran on."""
+
+    pod: PodInfo
+    at: float
+    """Time of the loss, in seconds on the clock of the cache."""
+
+
+class SchedulerCache:
+    """What is known now. Only informers, the loop and tests change it; a cycle reads it."""
+
+    def __init__(self, weights: ScoreWeights = DEFAULT_WEIGHTS) -> None:
+        self.nodes = NodeTable(weights)
+        self.overreporting_nodes: set[NodeName] = set()
+        """Nodes whose allocatable amounts exceed their capacity."""
+        self.pods: dict[PodKey, PodInfo] = {}
+        self.pending: dict[PodKey, PodInfo] = {}
+        """Pods that this scheduler has to place."""
+        self.pending_shapes: Counter[PodShape] = Counter()
+        self.pending_single_pods: dict[PodKey, PodInfo] = {}
+        """Pending pods without a group."""
+        self.pending_members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
+        """Pending pods of gangs, by group."""
+        self.usage = UsageLedger(DEFAULT_QUEUE)
+        """Usage of gangs and queues."""
+        self.pending_usage = UsageLedger(DEFAULT_QUEUE)
+        """Requests of pending pods, by gang and queue."""
+        self.budgets: dict[str, DisruptionBudgetInfo] = {}
+        self.quotas: dict[str, dict[str, QuotaInfo]] = {}
+        """Quotas by namespace and name."""
+        self.reservations: dict[str, Reservation] = {}
+        """Reservations by the name of their gang."""
+        self.run_times = RunTimes()
+        """How long gangs of each family ran."""
+        self.backfilled: dict[GroupKey, str] = {}
+        """Gangs that were let into planned room on an estimate alone, and whose room it is."""
+        self.storage = StorageState()
+        self.counted_resources: set[str] = set()
+        """Counted resources (free volumes, attachments) that are current on all nodes. The empty
+        name is in the set once those of all pending pods are.
+        """
+        self.gang_cache: dict[GroupKey, object] = {}
+        """Results of cycles that depend on a group and its members alone; dropped when one of them
+        changes.
+        """
+        self.members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
+        self.groups: dict[GroupKey, PodGroupInfo] = {}
+        self.restarting_groups: set[GroupKey] = set()
+        """Groups that announce previous nodes."""
+        self.queues: dict[str, QueueInfo] = {}
+        self.lost_members: dict[GroupKey, list[LostMember]] = defaultdict(list)
+        """Members that left their nodes without success, by gang."""
+        self.former_members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
+        """Deleted members of existing groups that had a node, the latest of each name. A recreated
+        pod of the same name is expected to request the same.
+        """
+        self.placed_members: dict[str, dict[PodKey, PodInfo]] = defaultdict(dict)
+        """Pods that hold resources, by the name of their gang or their own key."""
+        self._on_node: dict[NodeName, dict[PodKey, PodInfo]] = defaultdict(dict)
+        self.nodes.pods_by_node = self._on_node
+        self._assumed: dict[PodKey, NodeName] = {}
+        self._lowest_single_priority = 2**31
+        self._group_priorities: Counter[int] = Counter()
+        """Number of groups of each priority."""
+        self._evicted: dict[PodKey, str] = {}
+        """Pods being evicted, with their uids, until the API server shows the deletion."""
+
+    def set_node(self, node: NodeInfo) -> None:
+        """Add or change a node. Pods that were seen on it before it was known are counted."""
+        known = node.name in self.nodes.rows
+        self.counted_resources.clear()
+        self.nodes.set(node)
+        (
+            self.overreporting_nodes.add
+            if node.overreported_resources
+            else self.overreporting_nodes.discard
+        )(node.name)
+        if not known:
+            for pod in self._on_node.get(node.name, {}).values():
+                self.nodes.charge_pod(pod)
+
+    def remove_node(self, name: NodeName) -> None:
+        """Remove a node. Its pods stay known in case it comes back."""
+        self.nodes.remove(name)
+        self.overreporting_nodes.discard(name)
+
+    def set_pod(self, pod: PodInfo) -> None:
+        """Add or change a pod. A pod of the same name with another uid replaces the old one."""
+        known = self.pods.get(pod.key)
+        assumed = self._assumed.get(pod.key)
+        if known is not None and assumed is not None:
+            if known.uid == pod.uid and pod.node is None:
+                # The event may be older than the binding. The assumption holds until the API
+                # server shows a node.
+                pod = replace(pod, node=assumed)
+            else:
+                del self._assumed[pod.key]
+        if self._evicted.get(pod.key) == pod.uid:
+            pod = replace(pod, is_terminating=True)
+        else:
+            self._evicted.pop(pod.key, None)
+        if known == pod:
+            # The API server confirms the assumption, or the change does not affect any cycle.
+            return
+        if known is not None:
+            self._remove(known)
+        self._add(pod)
+
+    def remove_pod(self, key: PodKey) -> None:
+        self._assumed.pop(key, None)
+        self._evicted.pop(key, None)
+        known = self.pods.get(key)
+        if known is not None:
+            self._remove(known)
+            if known.group is not None and known.group in self.groups and known.node is not None:
+                self.former_members[known.group][key] = known
+
+    def set_group(self, group: PodGroupInfo) -> None:
+        self._count_priority(self.groups.get(group.key), -1)
+        self.groups[group.key] = group
+        self._count_priority(group, 1)
+        self.gang_cache.pop(group.key, None)
+        self.usage.assign(group.key, group.queue)
+        self.pending_usage.assign(group.key, group.queue)
+        if group.previous_nodes is not None:
+            self.restarting_groups.add(group.key)
+        else:
+            self.restarting_groups.discard(group.key)
+        if group.backfills_for:
+            self.backfilled.setdefault(group.key, group.backfills_for)
+        for pod in self.members.get(group.key, {}).values():
+            self._record_run_time(pod)
+
+    def remove_group(self, key: GroupKey) -> None:
+        """Remove a group. Its pods stay known."""
+        self._count_priority(self.groups.pop(key, None), -1)
+        self.gang_cache.pop(key, None)
+        self.reservations.pop(key, None)
+        self.usage.release(key)
+        self.pending_usage.release(key)
+        self.restarting_groups.discard(key)
+        self.lost_members.pop(key, None)
+        self.former_members.pop(key, None)
+        self.backfilled.pop(key, None)
+
+    def _record_run_time(self, pod: PodInfo) -> None:
+        """Record the run time of an ended member."""
+        group = self.groups.get(pod.group) if pod.group is not None else None
+        if group is not None and pod.is_finished and 0 < pod.started_at < pod.ended_at:
+            whole = pod.phase == "Succeeded"
+            ran = pod.ended_at - pod.started_at
+            self.run_times.ended(group.family, group.uid or group.key, ran, whole=whole)
+
+    def _count_priority(self, group: PodGroupInfo | None, sign: int) -> None:
+        if group is not None:
+            self._group_priorities[group.priority] += sign
+            if not self._group_priorities[group.priority]:
+                del self._group_priorities[group.priority]
+
+    def record_lost_member(self, pod: PodInfo, at: float, keep_s: float) -> None:
+        """Record that a gang lost a member; losses older than ``keep_s`` seconds are dropped."""
+        if pod.group is not None:
+            recent = [lost for lost in self.lost_members[pod.group] if at - lost.at < keep_s]
+            self.lost_members[pod.group] = [*recent, LostMember(pod, at)]
+
+    def assume(self, key: PodKey, node: NodeName) -> None:
+        """Count a pod on the node it is being bound to."""
+        pod = self.pods[key]
+        self._remove(pod)
+        self._assumed[key] = node
+        self._add(replace(pod, node=node))
+
+    def forget_assumed(self, key: PodKey, uid: str) -> None:
+        """Undo an assumption: the binding failed, the pod is pending again."""
+        pod = self.pods.get(key)
+        if pod is None or pod.uid != uid or self._assumed.pop(key, None) is None:
+            return
+        self._remove(pod)
+        self._add(replace(pod, node=None))
+
+    def evict(self, key: PodKey, uid: str) -> None:
+        """Count a pod as terminating from the moment the eviction is decided."""
+        pod = self.pods.get(key)
+        if pod is not None and pod.uid == uid:
+            self._evicted[key] = uid
+            self.set_pod(pod)
+
+    def undo_eviction(self, key: PodKey, uid: str) -> None:
+        """Undo an eviction that the API server refused."""
+        pod = self.pods.get(key)
+        if self._evicted.get(key) != uid or pod is None:
+            return
+        del self._evicted[key]
+        self._remove(pod)
+        self._add(replace(pod, is_terminating=False))
+
+    def storage_changed(self) -> None:
+        """Drop cached results of pods with claims when storage objects change."""
+        self.counted_resources.clear()
+        self.storage.attached.clear()
+        for claim in self.storage.waiting_pods:
+            self._invalidate_users_of(claim)
+
+    def _invalidate_users_of(self, claim: str) -> None:
+        for key in self.storage.waiting_pods.get(claim, ()):
+            pod = self.pods.get(key)
+            if pod is not None and pod.group is not None:
+                self.gang_cache.pop(pod.group, None)
+
+    def _count_claims(self, pod: PodInfo, sign: int) -> None:
+        self.storage.update_pod(pod, sign)
+        if self.storage.limits:
+            self.counted_resources.clear()
+        for claim in pod.claims:
+            self._invalidate_users_of(claim)
+
+    def schedulable_capacity(self) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose nodes queues can use: usable, and open to a pod of this
+        scheduler.
+
+        A tainted node belongs to others (another team's pool, the control plane) unless a pod of
+        this scheduler runs there or a pending pod tolerates the taint.
+        """
+        usable, tainted = self.nodes.usable(), self.nodes.tainted()
+        if not (usable & tainted).any():
+            return usable
+        mask = usable & ~tainted
+        for constraints in {shape.constraints for shape in self.pending_shapes}:
+            mask |= usable & self.nodes.eligible(constraints).accepted
+        for row in np.flatnonzero(usable & tainted & ~mask).tolist():
+            node = self.nodes.infos[row]
+            if node is not None and any(pod.is_ours for pod in self.pods_on(node.name)):
+                mask[row] = True
+        return mask
+
+    def pods_on(self, node: NodeName) -> Iterable[PodInfo]:
+        return self._on_node.get(node, {}).values()
+
+    def lowest_priority(self) -> int:
+        """Return a lower bound of the priorities of running pods."""
+        return min(min(self._group_priorities, default=0), self._lowest_single_priority)
+
+    def is_assumed(self, key: PodKey) -> bool:
+        return key in self._assumed
+
+    def _add(self, pod: PodInfo) -> None:
+        self.pods[pod.key] = pod
+        if pod.group is not None:
+            self.members[pod.group][pod.key] = pod
+            self.gang_cache.pop(pod.group, None)
+            self._record_run_time(pod)
+        if pod.claims:
+            self._count_claims(pod, 1)
+        if self.nodes.weights.fragments and (pod.is_pending or pod.holds_resources):
+            self.nodes.popularity.note(pod.shape.request, 1)
+        if pod.is_pending:
+            self._enqueue(pod)
+        if pod.holds_resources and pod.node is not None:
+            self._on_node[pod.node][pod.key] = pod
+            if pod.group is None:
+                self._lowest_single_priority = min(self._lowest_single_priority, pod.priority)
+            self.placed_members[pod.group or pod.key][pod.key] = pod
+            self.nodes.charge_pod(pod)
+            self._charge(pod, 1)
+
+    def _enqueue(self, pod: PodInfo) -> None:
+        self.pending[pod.key] = pod
+        # New resources get their columns now: a cycle must not change the arrays.
+        self.nodes.demand(pod.shape.request)
+        self.pending_shapes[pod.shape] += 1
+        self.pending_usage.charge(pod.group, pod.shape.request)
+        if pod.group is None:
+            self.pending_single_pods[pod.key] = pod
+        else:
+            self.pending_members[pod.group][pod.key] = pod
+
+    def _remove(self, pod: PodInfo) -> None:
+        del self.pods[pod.key]
+        if pod.group is not None:
+            _discard(self.members, pod.group, pod.key)
+            self.gang_cache.pop(pod.group, None)
+        if pod.claims:
+            self._count_claims(pod, -1)
+        if self.nodes.weights.fragments and (pod.is_pending or pod.holds_resources):
+            self.nodes.popularity.note(pod.shape.request, -1)
+        if self.pending.pop(pod.key, None) is not None:
+            self._dequeue(pod)
+        if pod.holds_resources and pod.node is not None:
+            _discard(self._on_node, pod.node, pod.key)
+            _discard(self.placed_members, pod.group or pod.key, pod.key)
+            self.nodes.charge_pod(pod, -1)
+            self._charge(pod, -1)
+
+    def _dequeue(self, pod: PodInfo) -> None:
+        self.pending_shapes[pod.shape] -= 1
+        if not self.pending_shapes[pod.shape]:
+            del self.pending_shapes[pod.shape]
+        self.pending_usage.charge(pod.group, pod.shape.request, -1)
+        if pod.group is None:
+            self.pending_single_pods.pop(pod.key, None)
+        else:
+            _discard(self.pending_members, pod.group, pod.key)
+
+    def _charge(self, pod: PodInfo, sign: int) -> None:
+        # Pods of other schedulers without a group are charged to no queue: they only
+        # reduce the capacity.
+        if pod.is_ours or pod.group is not None:
+            self.usage.charge(pod.group, pod.shape.request, sign)
+
+
+def _discard(index: dict[K, dict[PodKey, PodInfo]], key: K, pod: PodKey) -> None:
+    entry = index.get(key)
+    if entry is not None:
+        entry.pop(pod, None)
+        if not entry:
+            del index[key]

@@ -1,0 +1,305 @@
+"""Converts placement rules: inter-pod affinity, node groups of queues, quotas and images.
+
+Converts node groups of queues, and resource quotas.
+
+Converts images of nodes and pods.
+
+Nodes list many images, mostly the same ones: equal entries are interned across nodes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from gangline.api.core.affinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
+from gangline.api.core.node import ContainerImage, Node
+from gangline.api.meta.objects import LabelSelector
+from gangline.api.meta.selectors import (
+    EVERYTHING,
+    NOTHING,
+    Requirement,
+    Selector,
+    SelectorError,
+    selector_from_object,
+)
+from gangline.api.quantity import QuantityError
+from gangline.api.resource_list import CPU, MEMORY, parse_resource
+from gangline.api.volcano.scheduling import NodeGroups, QueueAffinity
+from gangline.scheduler.cache.quota import QuotaInfo
+from gangline.scheduler.plugins.image_locality import PodImages, normalize_image_name
+from gangline.scheduler.types.quota_scopes import (
+    PRIORITY_CLASS,
+    QuotaAttributes,
+    QuotaScopeRule,
+    quota_attributes_of,
+)
+from gangline.scheduler.types.types import (
+    InterPodRules,
+    LabelExpression,
+    NodeTerm,
+    PodTerm,
+    RequiredNodeTerms,
+    SpreadTerm,
+)
+from gangline.scheduler.types.wire import (
+    NODE_GROUP_KEY,
+    ImagedPodSpec,
+    LeanPodSpec,
+    LeanResources,
+    QuotaScope,
+    ResourceQuota,
+)
+
+Namespaces: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Labels of namespaces, by name."""
+NO_NAMESPACES: Namespaces = {}
+_NO_NAMESPACE = ("",)
+"""Namespaces of a term whose namespace selector matches none."""
+
+
+def inter_pod_rules(
+    spec: LeanPodSpec, labels: Mapping[str, str], namespaces: Namespaces = NO_NAMESPACES
+) -> InterPodRules | None:
+    """Return the inter-pod rules of a pod with these labels; None: it has none.
+
+    A namespace selector selects all namespaces while their labels are unknown.
+    """
+    affinity = spec.affinity
+    found = InterPodRules(
+        affinity=_terms(affinity.pod_affinity if affinity else None, labels, namespaces),
+        anti_affinity=_terms(affinity.pod_anti_affinity if affinity else None, labels, namespaces),
+        spread=tuple(_spread(each, labels) for each in spec.topology_spread_constraints),
+    )
+    return found if found.affinity or found.anti_affinity or found.spread else None
+
+
+def has_namespace_selector(spec: LeanPodSpec) -> bool:
+    """Return whether a term of the pod has a namespace selector."""
+    return any(term.namespace_selector is not None for term in _all_terms(spec))
+
+
+def crosses_namespaces(spec: LeanPodSpec) -> bool:
+    """Return whether a term of the pod names or selects namespaces."""
+    return any(term.namespaces or term.namespace_selector is not None for term in _all_terms(spec))
+
+
+def _all_terms(spec: LeanPodSpec) -> Iterator[PodAffinityTerm]:
+    """Yield all inter-pod terms, required and preferred."""
+    affinity = spec.affinity
+    for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if each is not None:
+            yield from each.required_during_scheduling_ignored_during_execution
+            for liked in each.preferred_during_scheduling_ignored_during_execution:
+                yield liked.pod_affinity_term
+
+
+def _terms(
+    affinity: PodAffinity | None, labels: Mapping[str, str], namespaces: Namespaces
+) -> tuple[PodTerm, ...]:
+    if affinity is None:
+        return ()
+    required = affinity.required_during_scheduling_ignored_during_execution
+    preferred = affinity.preferred_during_scheduling_ignored_during_execution
+    return (
+        *(_pod_term(term, labels, 0, namespaces) for term in required),
+        *(
+            _pod_term(liked.pod_affinity_term, labels, liked.weight, namespaces)
+            for liked in preferred
+        ),
+    )
+
+
+def _pod_term(
+    term: PodAffinityTerm, labels: Mapping[str, str], weight: int, namespaces: Namespaces
+) -> PodTerm:
+    selector = _selector(term.label_selector, labels, term.match_label_keys)
+    differing = [
+        Requirement(key, "notin", (labels[key],))
+        for key in term.mismatch_label_keys
+        if key in labels
+    ]
+    return PodTerm(
+        selector=Selector((*selector.requirements, *differing), selector.matches_nothing),
+        topology_key=term.topology_key,
+        namespaces=_namespaces(term, namespaces),
+        weight=weight,
+    )
+
+
+def _namespaces(term: PodAffinityTerm, namespaces: Namespaces) -> tuple[str, ...] | None:
+    """Return the namespaces of a term: named, selected, or both; None: all."""
+    if term.namespace_selector is None:
+        return tuple(sorted(term.namespaces))
+    selector = _selector(term.namespace_selector, {}, ())
+    if selector == EVERYTHING or not namespaces:
+        return None
+    chosen = {name for name, labels in namespaces.items() if selector.matches(labels)}
+    return tuple(sorted(chosen | set(term.namespaces))) or _NO_NAMESPACE
+
+
+def _spread(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> SpreadTerm:
+    selector = _selector(constraint.label_selector, labels, constraint.match_label_keys)
+    return SpreadTerm(
+        pods=PodTerm(selector, constraint.topology_key),
+        max_skew=constraint.max_skew or 1,
+        min_domains=constraint.min_domains or 1,
+        hard=constraint.when_unsatisfiable != "ScheduleAnyway",
+    )
+
+
+def _selector(
+    written: LabelSelector | None, labels: Mapping[str, str], equal: Iterable[str]
+) -> Selector:
+    """Convert a selector; one that cannot be parsed selects no pods."""
+    try:
+        selector = selector_from_object(written)
+    except SelectorError:
+        return Selector(matches_nothing=True)
+    alike = [Requirement(key, "in", (labels[key],)) for key in equal if key in labels]
+    return Selector((*selector.requirements, *alike), selector.matches_nothing)
+
+
+NODE_GROUP_MISMATCH = "node(s) didn't match the node groups of the queue"
+PREFERRED_NODE_GROUP_WEIGHT = 50
+"""Weight, of 100, of the node groups that a queue prefers or prefers to avoid."""
+
+
+def node_group_terms(affinity: QueueAffinity | None) -> tuple[RequiredNodeTerms, ...]:
+    """Return the node terms of a queue: node groups to use, and node groups to avoid."""
+    if affinity is None:
+        return ()
+    found = []
+    for operator, groups in _affinity_pairs(affinity):
+        if required := groups.required_during_scheduling_ignored_during_execution:
+            found.append(
+                RequiredNodeTerms((_node_group_term(operator, required),), NODE_GROUP_MISMATCH)
+            )
+    return tuple(found)
+
+
+def preferred_node_group_terms(affinity: QueueAffinity | None) -> tuple[tuple[int, NodeTerm], ...]:
+    """Return the preferred node terms of a queue, with weights."""
+    if affinity is None:
+        return ()
+    return tuple(
+        (PREFERRED_NODE_GROUP_WEIGHT, _node_group_term(operator, liked))
+        for operator, groups in _affinity_pairs(affinity)
+        if (liked := groups.preferred_during_scheduling_ignored_during_execution)
+    )
+
+
+def quota_info(quota: ResourceQuota) -> QuotaInfo:
+    hard = quota.status.hard or quota.spec.hard
+    key = f"{quota.metadata.namespace}/{quota.metadata.name}"
+    chosen = quota.spec.scope_selector
+    scopes = [QuotaScope(name, "Exists") for name in quota.spec.scopes]
+    scopes += chosen.match_expressions if chosen else []
+    return QuotaInfo(key, _amounts(hard), _amounts(quota.status.used), tuple(map(_scope, scopes)))
+
+
+def pod_quota_attributes(spec: LeanPodSpec) -> QuotaAttributes:
+    """Return the quota attributes of a pod.
+
+    Raises:
+        QuantityError: a resource quantity cannot be parsed.
+    """
+    containers = [each.resources for each in (*spec.containers, *spec.init_containers)]
+    asked = [*containers, spec.resources] if spec.resources is not None else containers
+    return quota_attributes_of(
+        spec.active_deadline_seconds is not None,
+        not any(map(_asks_for_something, asked)),
+        spec.priority_class_name,
+        crosses_namespaces(spec),
+    )
+
+
+def _affinity_pairs(affinity: QueueAffinity) -> list[tuple[str, NodeGroups]]:
+    both = (("In", affinity.node_group_affinity), ("NotIn", affinity.node_group_anti_affinity))
+    return [(operator, groups) for operator, groups in both if groups is not None]
+
+
+def _node_group_term(operator: str, groups: list[str]) -> NodeTerm:
+    return NodeTerm((LabelExpression(NODE_GROUP_KEY, operator, tuple(groups)),))
+
+
+_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+
+
+def _scope(written: QuotaScope) -> QuotaScopeRule:
+    """Convert a scope. One that cannot be parsed selects no pods: no API server admits it."""
+    if written.scope_name != PRIORITY_CLASS:
+        return QuotaScopeRule(written.scope_name)
+    operator = _OPERATORS.get(written.operator)
+    if operator is None:
+        return QuotaScopeRule(PRIORITY_CLASS, NOTHING)
+    chosen = Requirement(PRIORITY_CLASS, operator, tuple(written.values))
+    return QuotaScopeRule(PRIORITY_CLASS, Selector((chosen,)))
+
+
+def _asks_for_something(resources: LeanResources) -> bool:
+    """Return whether CPU or memory is requested: then the pod is not best effort."""
+    both = (resources.requests, resources.limits)
+    return any(
+        name in written and parse_resource(name, written[name]) > 0
+        for written in both
+        for name in (CPU, MEMORY)
+    )
+
+
+def _amounts(written: dict[str, int | float | str]) -> tuple[tuple[str, int], ...]:
+    """Return amounts by the quota's own names, in the units of requests (CPU in thousandths)."""
+    found = {}
+    for name, quantity in written.items():
+        with suppress(QuantityError):
+            found[name] = parse_resource(name.removeprefix("requests."), quantity)
+    return tuple(sorted(found.items()))
+
+
+MAX_IMAGE_BYTES = 2**50
+"""Larger sizes are clamped."""
+_Listed = tuple[tuple[str, int], ...]
+"""Image names with their bytes."""
+
+
+def slim_node(node: Node) -> Node:
+    """Drop image lists and what heartbeats change: they are long, and there are many nodes."""
+    status = replace(node.status, images=[], volumes_in_use=[], volumes_attached=[])
+    return replace(node, status=status)
+
+
+def slim_node_with_images(node: Node) -> Node:
+    """Drop what heartbeats change, and intern the images."""
+    images = [_interned_image(tuple(image.names), image.size_bytes) for image in node.status.images]
+    slim = slim_node(node)
+    return replace(slim, status=replace(slim.status, images=images))
+
+
+def node_images(node: Node) -> _Listed:
+    """Return the images of a node, by each of their names."""
+    sizes: dict[str, tuple[str, int]] = {}
+    for image in node.status.images:
+        for entry in _entries(tuple(image.names), image.size_bytes):
+            sizes[entry[0]] = entry
+    return tuple(sizes[name] for name in sorted(sizes))
+
+
+def pod_images(spec: LeanPodSpec) -> PodImages:
+    """Return the images of a pod's containers; empty if they were not read."""
+    if not isinstance(spec, ImagedPodSpec):
+        return ()
+    containers = (*spec.init_containers, *spec.containers)
+    return tuple(sorted(normalize_image_name(container.image) for container in containers))
+
+
+@lru_cache(maxsize=16_384)
+def _interned_image(names: tuple[str, ...], size: int) -> ContainerImage:
+    return ContainerImage(list(names), size)
+
+
+@lru_cache(maxsize=16_384)
+def _entries(names: tuple[str, ...], size: int) -> _Listed:
+    """Each name of an image with its bytes; absurd ones are cut."""
+    return tuple((normalize_image_name(name), min(MAX_IMAGE_BYTES, max(0, size))) for name in names)

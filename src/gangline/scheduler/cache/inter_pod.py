@@ -1,0 +1,133 @@
+"""Inter-pod rules applied to the node table, including tentatively placed pods."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gangline.scheduler.cache.node_table import NodeTable
+from gangline.scheduler.plugins import inter_pod
+from gangline.scheduler.plugins.inter_pod import Counts, Mask, PodSelection
+from gangline.scheduler.plugins.scores import Scores
+from gangline.scheduler.types.types import PodInfo, PodTerm
+
+TentativePods = Sequence[tuple[PodInfo, int]]
+"""Tentatively placed pods and their rows."""
+
+FULL_WEIGHT = 100
+"""The maximal weight in Kubernetes."""
+
+
+def has_inter_pod_rules(nodes: NodeTable, pod: PodInfo) -> bool:
+    """Return whether inter-pod rules apply to a pod."""
+    if pod.shape.constraints.inter_pod is not None:
+        return True
+    return any(owner.matches(pod) for owner in nodes.anti_affinity_owners)
+
+
+def inter_pod_mask(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Mask:
+    """Return a mask of the rows that inter-pod rules allow."""
+    mask = np.ones(len(nodes.infos), dtype=bool)
+    for _, rows in _rules(nodes, pod, placed):
+        mask &= rows
+    return mask
+
+
+def count_inter_pod_messages(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Counter[str]:
+    """Return the number of rows that inter-pod rules exclude, by the first message of each."""
+    found: Counter[str] = Counter()
+    left = nodes.eligible(pod.shape.constraints).accepted.copy()
+    for why, rows in _rules(nodes, pod, placed):
+        found[why] += int(np.count_nonzero(left & ~rows))
+        left &= rows
+    return +found
+
+
+def inter_pod_messages_by_row(nodes: NodeTable, pod: PodInfo) -> dict[int, str]:
+    """Return why running pods keep a pod off rows, by row."""
+    found: dict[int, str] = {}
+    for why, rows in _rules(nodes, pod, ()):
+        for row in np.flatnonzero(~rows).tolist():
+            found.setdefault(row, why)
+    return found
+
+
+def inter_pod_score(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Scores:
+    """Return the weighted score of preferred inter-pod rules for each row."""
+    score: Scores = np.zeros(len(nodes.infos))
+    relations = pod.shape.constraints.inter_pod
+    if relations is None:
+        return score
+    for sign, terms in ((1.0, relations.affinity), (-1.0, relations.anti_affinity)):
+        for term in terms:
+            if term.weight:
+                there = inter_pod.count_per_domain(*_count_selected(nodes, pod, term, placed)) > 0
+                score += nodes.weights.pod_affinity * sign * term.weight / FULL_WEIGHT * there
+    for spread in relations.spread:
+        if not spread.hard:
+            seen = inter_pod.count_per_domain(*_count_selected(nodes, pod, spread.pods, placed))
+            score -= nodes.weights.spreading * seen / max(1, int(seen.max(initial=0)))
+    return score
+
+
+def _rules(nodes: NodeTable, pod: PodInfo, placed: TentativePods) -> Iterator[tuple[str, Mask]]:
+    relations = pod.shape.constraints.inter_pod
+    if relations is not None:
+        for term in relations.affinity:
+            if not term.weight:
+                counts, parts = _count_selected(nodes, pod, term, placed)
+                rows = inter_pod.affinity_mask(counts, parts, _selection(pod, term).matches(pod))
+                yield inter_pod.AFFINITY_MISMATCH, rows
+        for term in relations.anti_affinity:
+            if not term.weight:
+                yield (
+                    inter_pod.ANTI_AFFINITY_MISMATCH,
+                    inter_pod.anti_affinity_mask(*_count_selected(nodes, pod, term, placed)),
+                )
+        for spread in relations.spread:
+            if spread.hard:
+                counts, parts = _count_selected(nodes, pod, spread.pods, placed)
+                itself = _selection(pod, spread.pods).matches(pod)
+                eligible = nodes.eligible(pod.shape.constraints).accepted
+                rows = inter_pod.spread_mask(spread, counts, parts, eligible, itself)
+                yield inter_pod.SPREAD_VIOLATED, rows
+    for owner, counts in _anti_affinity_owners(nodes, pod, placed):
+        parts = nodes.topology_domains_of(owner.term.topology_key)
+        yield inter_pod.EXISTING_ANTI_AFFINITY, inter_pod.anti_affinity_mask(counts, parts)
+
+
+def _count_selected(
+    nodes: NodeTable, pod: PodInfo, term: PodTerm, placed: TentativePods
+) -> tuple[Counts, inter_pod.TopologyDomains]:
+    """Count the pods that a term selects on each row; return the counts and the domain numbers."""
+    meant = _selection(pod, term)
+    counts = nodes.count_pods(meant).copy()
+    for other, row in placed:
+        if meant.matches(other):
+            counts[row] += 1
+    return counts, nodes.topology_domains_of(term.topology_key)
+
+
+def _anti_affinity_owners(
+    nodes: NodeTable, pod: PodInfo, placed: TentativePods
+) -> Iterator[tuple[PodSelection, Counts]]:
+    """Yield the anti-affinity terms of other pods that select this pod, and the rows of their
+    owners.
+    """
+    found: dict[PodSelection, Counts] = {}
+    for owner, rows in nodes.anti_affinity_owners.items():
+        if owner.matches(pod):
+            found[owner] = np.zeros(len(nodes.infos), dtype=np.int64)
+            found[owner][list(rows)] = 1
+    for other, row in placed:
+        relations = other.shape.constraints.inter_pod
+        for term in relations.anti_affinity if relations is not None else ():
+            owner = _selection(other, term)
+            if not term.weight and owner.matches(pod):
+                counts = found.setdefault(owner, np.zeros(len(nodes.infos), dtype=np.int64))
+                counts[row] = 1
+    yield from found.items()
+
+
+def _selection(pod: PodInfo, term: PodTerm) -> PodSelection:
+    return PodSelection(term, pod.key.partition("/")[0])

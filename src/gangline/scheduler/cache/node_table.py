@@ -1,0 +1,465 @@
+"""The evaluation of one set of constraints on all nodes, apart from free resources.
+
+The order of rows that breaks ties between equally good nodes; it does not depend on arrival.
+
+The order is by name. With a seed it is by a hash of seed and name, so that added or removed nodes
+do not change the order of the others.
+
+The node table: allocatable and used amounts as arrays, and which nodes accept which pods.
+
+Each resource is a column of the table and each node a row index, so that a pod is compared with all
+nodes in one array operation. Rows of removed nodes are reused; an empty row accepts no pod. All
+data is updated in place as nodes and pods change. A cycle copies only the free amounts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.cache.domains import TopologyDomain, topology_domains
+from gangline.scheduler.cache.node_stats import (
+    CountedResource,
+    DeviceModels,
+    NodeStats,
+    ResourceDemand,
+    columns_needed,
+    resource_demand,
+)
+from gangline.scheduler.cache.scoring import Rows, ScoreCache, ScoringInputs, score_rows
+from gangline.scheduler.cache.shared_volumes import AttachmentColumn
+from gangline.scheduler.plugins.filters import count_prefer_no_schedule, filter_message
+from gangline.scheduler.plugins.image_locality import ImageLocality
+from gangline.scheduler.plugins.inter_pod import PodSelection
+from gangline.scheduler.plugins.scores import (
+    Amounts,
+    CommonPods,
+    Popularity,
+    Scores,
+    ScoreWeights,
+    preference_score,
+)
+from gangline.scheduler.types.types import (
+    HOST_PORT_PREFIX,
+    HyperNodeInfo,
+    NodeInfo,
+    NodeName,
+    PlacementConstraints,
+    PodInfo,
+    PodKey,
+    PodShape,
+    Request,
+)
+
+
+@dataclass(slots=True)
+class NodeEligibility:
+    """Which nodes accept one set of constraints, why the others refuse, and which are preferred."""
+
+    accepted: NDArray[np.bool_]
+    messages: list[str]
+    preference: NDArray[np.float64]
+    has_preference: bool
+    prefer_no_schedule: NDArray[np.int32]
+    """Number of untolerated PreferNoSchedule taints of each node."""
+    has_prefer_no_schedule: bool = False
+    """True if some node has, or had, such a taint."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of refusing nodes by message."""
+
+    def set_message(self, row: int, why: str) -> None:
+        """Record a row's message; empty: the node accepts the pod, or the row is empty."""
+        if former := self.messages[row]:
+            self.counts[former] -= 1
+        if why:
+            self.counts[why] += 1
+        self.messages[row] = why
+
+
+class TieOrder:
+    """Computed on demand and cached until nodes are added or removed.
+
+    Args:
+        seed: which order; 0: by name.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._rank: NDArray[np.intp] | None = None
+        self._is_row_order = False
+
+    def invalidate(self) -> None:
+        self._rank = None
+
+    def rank(self, rows: Mapping[NodeName, int], size: int) -> NDArray[np.intp]:
+        """Return the rank of each row; undefined for empty rows.
+
+        Args:
+            rows: the row of each node.
+            size: the number of rows.
+        """
+        if self._rank is None:
+            self._rank = np.zeros(size, dtype=np.intp)
+            names = sorted(rows, key=self._seeded_key) if self._seed else sorted(rows)
+            ordered = [rows[name] for name in names]
+            self._rank[ordered] = np.arange(len(ordered))
+            self._is_row_order = ordered == sorted(ordered)
+        return self._rank
+
+    def is_row_order(self, rows: Mapping[NodeName, int], size: int) -> bool:
+        """Return whether the first of several rows is also the first in this order."""
+        self.rank(rows, size)
+        return self._is_row_order
+
+    def _seeded_key(self, name: NodeName) -> tuple[bytes, NodeName]:
+        return blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest(), name
+
+
+DEFAULT_WEIGHTS = ScoreWeights()
+MAX_CACHED_CONSTRAINTS = 1024
+"""Cached evaluations, one for each distinct set of constraints; the oldest is dropped."""
+
+
+class NodeTable:
+    """All nodes. Used amounts include the pods of all schedulers."""
+
+    def __init__(self, weights: ScoreWeights = DEFAULT_WEIGHTS) -> None:
+        self.weights = weights
+        self.rows: dict[NodeName, int] = {}
+        self.columns: dict[str, int] = {}
+        self.infos: list[NodeInfo | None] = []
+        self.allocatable: Amounts = np.zeros((0, 0), dtype=np.int64)
+        self.used: Amounts = np.zeros((0, 0), dtype=np.int64)
+        self.lasting: Amounts = np.zeros((0, 0), dtype=np.int64)
+        """The part of ``used`` that may never end: pods that belong to no gang."""
+        self.pods_by_node: Mapping[NodeName, Mapping[PodKey, PodInfo]] = {}
+        """Pods by node; the owner of the table keeps this mapping."""
+        self.anti_affinity_owners: dict[PodSelection, Counter[int]] = {}
+        """Anti-affinity terms of running pods, with the number of their owners on each row."""
+        self._counts: dict[PodSelection, NDArray[np.int64]] = {}
+        self.hypernodes: dict[str, HyperNodeInfo] = {}
+        """Network domains as they are described."""
+        self._domains: list[TopologyDomain] | None = None
+        self._free_rows: list[int] = []
+        self._eligible: dict[PlacementConstraints, NodeEligibility] = {}
+        self._demands: dict[Request, ResourceDemand] = {}
+        self._tie_order = TieOrder(weights.seed)
+        self.feasibility: dict[object, bool] = {}
+        """Whether gangs would fit if all gangs had ended, by equivalence key. Dropped when nodes
+        change, or pods that belong to no gang.
+        """
+        self._score_cache = ScoreCache()
+        self.popularity = Popularity()
+        """Counts of requests of pending and running pods."""
+        self._stats = NodeStats()
+        self._images = ImageLocality() if weights.images else None
+        """None: image locality has no weight."""
+        self._port_columns: list[int] = []
+        self._supplied: set[int] = set()
+        self.attachment_columns: dict[int, AttachmentColumn] = {}
+        """Columns of claims whose attachments are counted together."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name_of(self, row: int) -> NodeName:
+        node = self.infos[row]
+        assert node is not None
+        return node.name
+
+    def set(self, node: NodeInfo) -> None:
+        """Add or change a node. Its used amounts stay."""
+        row = self.rows.get(node.name)
+        if row is None:
+            row = self._new_row(node.name)
+        self._replace_node(row, node)
+        self._domains = None
+        self.feasibility.clear()
+        self._score_cache.mark_changed(row)
+        self._ensure_columns(node.allocatable)
+        self.allocatable[:, row] = 0
+        self.used[list(self._supplied), row] = self.lasting[list(self._supplied), row] = 0
+        for resource, amount in node.allocatable:
+            self.allocatable[self.columns[resource], row] = amount
+        self.allocatable[self._port_columns, row] = 1
+        for constraints, eligible in self._eligible.items():
+            self._evaluate(constraints, eligible, row)
+
+    def remove(self, name: NodeName) -> None:
+        row = self.rows.pop(name, None)
+        if row is None:
+            return
+        self._replace_node(row, None)
+        self.feasibility.clear()
+        self._score_cache.mark_changed(row)
+        self._domains = None
+        for counts in self._counts.values():
+            counts[row] = 0
+        for owner in list(self.anti_affinity_owners):
+            self.anti_affinity_owners[owner].pop(row, None)
+            if not self.anti_affinity_owners[owner]:
+                del self.anti_affinity_owners[owner]
+        for amounts in (self.allocatable, self.used, self.lasting):
+            amounts[:, row] = 0
+        for eligible in self._eligible.values():
+            eligible.accepted[row] = False
+            eligible.set_message(row, "")
+        self._free_rows.append(row)
+        self._tie_order.invalidate()
+
+    def charge_pod(self, pod: PodInfo, sign: int = 1) -> None:
+        """Charge a pod's request to its node (``sign`` -1: release it)."""
+        row = self.rows.get(pod.node) if pod.node is not None else None
+        if row is None:
+            return
+        if self._counts or pod.shape.constraints.inter_pod is not None:
+            self._count_inter_pod(pod, row, sign)
+        self._score_cache.mark_changed(row)
+        for column, amount, _ in self.demand(pod.shape.request).terms:
+            self.used[column, row] += sign * amount
+            if pod.group is None:
+                self.feasibility.clear()
+                self.lasting[column, row] += sign * amount
+
+    def demand(self, request: Request) -> ResourceDemand:
+        """Return a request in columns of the table; resources that no node has get a column of
+        zeros.
+        """
+        demand = self._demands.get(request)
+        if demand is None:
+            self._ensure_columns(columns_needed(request, self.weights))
+            demand = resource_demand(request, self.columns, self.weights)
+            if len(self._demands) >= MAX_CACHED_CONSTRAINTS:
+                self._demands.pop(next(iter(self._demands)))
+            self._demands[request] = demand
+        return demand
+
+    def set_counted_resource(
+        self, resource: str, stocks: Mapping[NodeName, CountedResource]
+    ) -> None:
+        """Set amounts of a resource that nodes do not report themselves, until a node changes."""
+        self._ensure_columns(((resource, 0),))
+        column = self.columns[resource]
+        self._supplied.add(column)
+        tables = self.allocatable, self.used, self.lasting
+        had = np.stack([table[column] for table in tables])
+        for table in tables:
+            table[column] = 0
+        for name, stock in stocks.items():
+            if (row := self.rows.get(name)) is not None:
+                for table, amount in zip(tables, stock, strict=True):
+                    table[column, row] = amount
+        now = np.stack([table[column] for table in tables])
+        changed = np.flatnonzero((had != now).any(axis=0)).tolist()
+        for row in changed:
+            self._score_cache.mark_changed(row)
+        if changed:
+            self.feasibility.clear()
+
+    def eligible(self, constraints: PlacementConstraints) -> NodeEligibility:
+        """Return which nodes accept ``constraints``; evaluated once, then kept current."""
+        eligible = self._eligible.get(constraints)
+        if eligible is None:
+            size = len(self.infos)
+            eligible = NodeEligibility(
+                np.zeros(size, dtype=bool),
+                [""] * size,
+                np.zeros(size),
+                bool(constraints.preferred),
+                np.zeros(size, dtype=np.int32),
+            )
+            for row in self.rows.values():
+                self._evaluate(constraints, eligible, row)
+            if len(self._eligible) >= MAX_CACHED_CONSTRAINTS:
+                self._eligible.pop(next(iter(self._eligible)))
+            self._eligible[constraints] = eligible
+        return eligible
+
+    def count_filter_messages(self, constraints: PlacementConstraints) -> Counter[str]:
+        """Return the number of refusing nodes by message."""
+        return +self.eligible(constraints).counts
+
+    def topology_domains_of(self, label: str) -> NDArray[np.intp]:
+        """Return the topology domain number of each row by a node label; -1 without the label."""
+        return self._stats.topology_domains_of(label, self.rows, self.infos)
+
+    def count_pods(self, meant: PodSelection) -> NDArray[np.int64]:
+        """Return the number of selected pods on each row; counted once, then updated."""
+        known = self._counts.get(meant)
+        if known is None:
+            known = np.zeros(len(self.infos), dtype=np.int64)
+            for name, row in self.rows.items():
+                known[row] = sum(map(meant.matches, self.pods_by_node.get(name, {}).values()))
+            if len(self._counts) >= MAX_CACHED_CONSTRAINTS:
+                self._counts.pop(next(iter(self._counts)))
+            self._counts[meant] = known
+        return known
+
+    def _count_inter_pod(self, pod: PodInfo, row: int, sign: int) -> None:
+        """Update the inter-pod counts for a pod."""
+        for meant, counts in self._counts.items():
+            if meant.matches(pod):
+                counts[row] += sign
+        relations = pod.shape.constraints.inter_pod
+        for term in relations.anti_affinity if relations is not None else ():
+            if not term.weight:
+                owner = PodSelection(term, pod.key.partition("/")[0])
+                rows = self.anti_affinity_owners.setdefault(owner, Counter())
+                rows[row] += sign
+                if not rows[row]:
+                    del rows[row]
+                if not rows:
+                    del self.anti_affinity_owners[owner]
+
+    def rank(self) -> NDArray[np.intp]:
+        """Return each row's rank in the order that breaks ties; it does not depend on arrival."""
+        return self._tie_order.rank(self.rows, len(self.infos))
+
+    @property
+    def in_tie_order(self) -> bool:
+        """True if the first of equal rows is also the first in the order that breaks ties."""
+        return self._tie_order.is_row_order(self.rows, len(self.infos))
+
+    def set_hypernode(self, hypernode: HyperNodeInfo) -> None:
+        self.hypernodes[hypernode.name] = hypernode
+        self.feasibility.clear()
+        self._domains = None
+
+    def remove_hypernode(self, name: str) -> None:
+        self.hypernodes.pop(name, None)
+        self.feasibility.clear()
+        self._domains = None
+
+    def domains(self) -> list[TopologyDomain]:
+        """Return the network domains, the closest tier first."""
+        if self._domains is None:
+            self._domains = topology_domains(self.hypernodes, self.infos)
+        return self._domains
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose nodes are ready and not cordoned."""
+        return self._stats.usable(self.infos)
+
+    def tainted(self) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose nodes have a NoSchedule or NoExecute taint."""
+        return self._stats.tainted(self.infos)
+
+    def has_devices(self) -> NDArray[np.bool_]:
+        """Return a mask of the rows whose nodes have an extended resource."""
+        return self._stats.has_devices(self.infos)
+
+    def models(self) -> DeviceModels | None:
+        """Return the device models of the nodes; None: all devices are of one model."""
+        return self._stats.models(self.infos)
+
+    def scoring_inputs(self, shape: PodShape, free: Amounts) -> ScoringInputs:
+        eligible = self.eligible(shape.constraints)
+        return ScoringInputs(
+            free,
+            self.allocatable,
+            self.has_devices(),
+            eligible.accepted,
+            eligible.preference if eligible.has_preference else None,
+            self.weights,
+            eligible.prefer_no_schedule if eligible.has_prefer_no_schedule else None,
+            self._usual() if self.weights.fragments else None,
+            images=self._images.scores(shape.images, len(self.infos))
+            if self._images is not None and shape.images
+            else None,
+        )
+
+    def scores(self, shape: PodShape, free: Amounts) -> Scores:
+        """Return the score of each row for a shape with the current free amounts; read-only."""
+        demand = self.demand(shape.request)
+
+        if self.weights.fragments:
+            self._usual()
+
+        def compute(rows: Rows) -> Scores:
+            return score_rows(self.scoring_inputs(shape, free), demand, rows)
+
+        return self._score_cache.get(shape, compute)
+
+    def _usual(self) -> CommonPods | None:
+        """Return the usual pods; when they change, all scores change."""
+        common, changed = self.popularity.common(self.columns, self._ensure_columns)
+        if changed:
+            self._score_cache.clear()
+        return common
+
+    def _evaluate(
+        self, constraints: PlacementConstraints, eligible: NodeEligibility, row: int
+    ) -> None:
+        node = self.infos[row]
+        assert node is not None
+        why = filter_message(constraints, node)
+        eligible.set_message(row, why)
+        eligible.accepted[row] = not why
+        if eligible.has_preference:
+            eligible.preference[row] = preference_score(constraints, node)
+        if marks := count_prefer_no_schedule(constraints, node):
+            eligible.has_prefer_no_schedule = True
+        eligible.prefer_no_schedule[row] = marks
+
+    def _replace_node(self, row: int, node: NodeInfo | None) -> None:
+        self._stats.update_row(row, self.infos[row], node)
+        if self._images is not None and (
+            moved := self._images.update_node(row, self.infos[row], node)
+        ):
+            self._score_cache.drop_images(moved)
+        self.infos[row] = node
+
+    def _new_row(self, name: NodeName) -> int:
+        if not self._free_rows:
+            self._grow_rows()
+        row = self._free_rows.pop()
+        self.rows[name] = row
+        self._tie_order.invalidate()
+        return row
+
+    def _grow_rows(self) -> None:
+        """Add an eighth to the rows, so that adding nodes one by one has a small amortised cost.
+
+        A larger reserve would slow down every cycle, since array operations cover empty rows too.
+        """
+        size = len(self.infos)
+        added = max(16, size // 8)
+        self.infos += [None] * added
+        # numpy.pad takes many times as long for arrays of this shape.
+        more = np.zeros((len(self.columns), added), dtype=np.int64)
+        self.allocatable = np.hstack((self.allocatable, more))
+        self.used = np.hstack((self.used, more))
+        self.lasting = np.hstack((self.lasting, more))
+        for eligible in self._eligible.values():
+            none = np.zeros(added, dtype=bool)
+            eligible.accepted = np.concatenate([eligible.accepted, none])
+            eligible.preference = np.append(eligible.preference, np.zeros(added))
+            eligible.prefer_no_schedule = np.append(
+                eligible.prefer_no_schedule, none.astype(np.int32)
+            )
+            eligible.messages += [""] * added
+        for meant, counts in self._counts.items():
+            self._counts[meant] = np.append(counts, np.zeros(added, dtype=np.int64))
+        self._stats.invalidate()
+        self._score_cache.clear()
+        self._free_rows += range(size + added - 1, size - 1, -1)
+
+    def _ensure_columns(self, request: Request) -> None:
+        new = [resource for resource, _ in request if resource not in self.columns]
+        if not new:
+            return
+        for resource in new:
+            self.columns[resource] = len(self.columns)
+        more = np.zeros((len(new), len(self.infos)), dtype=np.int64)
+        self.allocatable = np.vstack((self.allocatable, more))
+        self.used = np.vstack((self.used, more))
+        self.lasting = np.vstack((self.lasting, more))
+        ports = [
+            self.columns[resource] for resource in new if resource.startswith(HOST_PORT_PREFIX)
+        ]
+        if ports:
+            self._port_columns += ports
+            self.allocatable[np.ix_(ports, list(self.rows.values()))] = 1

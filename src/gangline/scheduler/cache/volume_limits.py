@@ -1,0 +1,227 @@
+"""Volume attach limits, by CSI driver, as resources of nodes.
+
+Nodes publish the limits in their CSINode. A claim used by one pod takes one attachment. A claim
+used by several pods takes one on each of their nodes, however many of them run there: such a claim
+is a resource of its own (see ``shared_places``). Attachments of pods without a gang are assumed to
+last for ever, so that attachments of gangs that will end can be reserved.
+
+Counts on each node what the claims of pending pods need, as node resources.
+
+Amounts are counted on demand, and again for all pending pods when nodes or claims have changed.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.node_stats import CountedResource
+from gangline.scheduler.cache.shared_volumes import (
+    ATTACHED_ON_NODE,
+    AttachmentColumn,
+    pods_that_fit,
+)
+from gangline.scheduler.plugins.volumes import (
+    ClaimInfo,
+    NodeAttachments,
+    StorageState,
+    VolumeRequirements,
+)
+from gangline.scheduler.types.types import ATTACHMENT_PREFIX, NodeName, PodInfo, Request
+
+UNLIMITED_ATTACHMENTS = CountedResource(ATTACHED_ON_NODE)
+"""The amount for drivers without a limit, as in Kubernetes."""
+
+
+def volume_requirements_of(storage: StorageState, pod: PodInfo) -> VolumeRequirements:
+    """Return what the claims of a pending pod require of its node, including attachments."""
+    needs = storage.requirements(pod)
+    if not storage.limits or not pod.claims:
+        return needs
+    return replace(
+        needs, request=tuple(sorted((*needs.request, *_attachment_request(storage, pod))))
+    )
+
+
+def count_attachments(
+    storage: StorageState, pod: PodInfo, nodes: Iterable[NodeName], known: Container[str] = ()
+) -> dict[str, dict[NodeName, CountedResource]]:
+    """Return the attachments that a pod needs, counted on each node by resource; ``known`` are
+    skipped.
+    """
+    listed = list(nodes)
+    taken = [_AttachmentResource.read(name) for name, _ in _attachment_request(storage, pod)]
+    taken += [_AttachmentResource(place.driver) for place in taken]
+    found: dict[str, dict[NodeName, CountedResource]] = {}
+    for place in taken:
+        name = str(place)
+        if name not in known and name not in found:
+            attached = _attached(storage, place.driver)
+            found[name] = {node: _counted_attachments(attached.get(node), place) for node in listed}
+    return found
+
+
+def attachment_columns(
+    names: Iterable[str], columns: Mapping[str, int]
+) -> dict[int, AttachmentColumn]:
+    """Return the columns that depend on attachments.
+
+    Args:
+        names: resources.
+        columns: the column of each resource.
+    """
+    found: dict[int, AttachmentColumn] = {}
+    for name in names:
+        if not name.startswith(ATTACHMENT_PREFIX):
+            continue
+        place = _AttachmentResource.read(name)
+        if place.claims:
+            joint = place.claims if place.joint else ()
+            found[columns[name]] = AttachmentColumn(
+                columns[str(_AttachmentResource(place.driver))],
+                tuple(columns[str(_AttachmentResource(place.driver, (claim,)))] for claim in joint),
+                place.own_claims,
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _AttachmentResource:
+    """A parsed resource name."""
+
+    driver: str
+    claims: tuple[str, ...] = ()
+    """Shared claims; empty: attachments for claims that are not shared."""
+    own_claims: int = 0
+    joint: bool = False
+    """True if the amount is the number of pods that these claims, and this number of own ones,
+    allow.
+    """
+
+    def __str__(self) -> str:
+        name = f"{ATTACHMENT_PREFIX}{self.driver}"
+        if self.joint:
+            return f"{name}:{self.own_claims}:{'+'.join(self.claims)}"
+        return f"{name}:{self.claims[0]}" if self.claims else name
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        driver, *more = name.removeprefix(ATTACHMENT_PREFIX).split(":")
+        if len(more) == 2:
+            return cls(driver, tuple(more[1].split("+")), int(more[0]), joint=True)
+        return cls(driver, tuple(more))
+
+
+def _attachment_request(storage: StorageState, pod: PodInfo) -> Request:
+    """Return a pod's attachments: one for each own claim, or one with all shared claims."""
+    limited = {driver for limits in storage.limits.values() for driver in limits}
+    own: Counter[str] = Counter()
+    shared: dict[str, list[str]] = defaultdict(list)
+    for key in pod.claims:
+        driver = _attaching_driver(storage, storage.claims.get(key))
+        if driver not in limited:
+            continue
+        if storage.users[key] + len(storage.waiting_pods.get(key, ())) > 1:
+            shared[_escape_name(driver)].append(_escape_name(key))
+        else:
+            own[_escape_name(driver)] += 1
+    taken = {_AttachmentResource(driver): count for driver, count in own.items()}
+    for driver, claims in shared.items():
+        taken |= {_AttachmentResource(driver, (claim,)): 1 for claim in claims}
+        if own[driver] + len(claims) > 1:
+            taken[_AttachmentResource(driver, tuple(sorted(claims)), own[driver], joint=True)] = 1
+    return tuple(sorted((str(place), count) for place, count in taken.items()))
+
+
+def _counted_attachments(
+    there: NodeAttachments | None, place: _AttachmentResource
+) -> CountedResource:
+    """Return the amount of a resource on a node, with its usage now and its lasting usage."""
+    if there is None:
+        return UNLIMITED_ATTACHMENTS
+    if not place.claims:
+        return CountedResource(there.limit, len(there.current), len(there.lasting))
+    return CountedResource(
+        ATTACHED_ON_NODE,
+        ATTACHED_ON_NODE - _free_shared(place, there.limit, there.current),
+        ATTACHED_ON_NODE - _free_shared(place, there.limit, there.lasting),
+    )
+
+
+def _free_shared(place: _AttachmentResource, most: int, attached: Set[str]) -> int:
+    """Return the free amount of shared claims on a node, in the encoding of ``shared_places``."""
+    lacking = sum(claim not in attached for claim in place.claims)
+    if not place.joint and not lacking:
+        return ATTACHED_ON_NODE
+    return pods_that_fit(most - len(attached), lacking, place.own_claims)
+
+
+def _attached(storage: StorageState, driver: str) -> dict[NodeName, NodeAttachments]:
+    """Return the attachments of a driver on limited nodes; counted once for all pods."""
+    known = storage.attached.get(driver)
+    if known is None:
+        known = storage.attached[driver] = {
+            node: NodeAttachments(
+                limit,
+                _claims_of(storage, storage.users_by_node.get(node, ()), driver),
+                _claims_of(storage, storage.lasting_by_node.get(node, ()), driver),
+            )
+            for node, limits in storage.limits.items()
+            for name, limit in limits.items()
+            if _escape_name(name) == driver
+        }
+    return known
+
+
+def _claims_of(storage: StorageState, claims: Iterable[str], driver: str) -> Set[str]:
+    return {
+        _escape_name(key)
+        for key in claims
+        if _escape_name(_attaching_driver(storage, storage.claims.get(key))) == driver
+    }
+
+
+def _attaching_driver(storage: StorageState, claim: ClaimInfo | None) -> str:
+    """Return the driver that attaches the volume of a claim; empty: none, or unknown."""
+    if claim is None:
+        return ""
+    volume = storage.volumes.get(claim.volume)
+    return volume.driver if volume is not None else storage.provisioner(claim)
+
+
+@lru_cache(maxsize=16_384)
+def _escape_name(name: str) -> str:
+    """Escape the characters that mark a device or separate parts of the name."""
+    return name.replace("/", "|").replace(":", "|").replace("+", "|")
+
+
+def refresh_counted_resources(state: SchedulerCache) -> None:
+    """Count what pending pods need again, if it may have changed."""
+    if state.counted_resources or not state.storage.synced:
+        return
+    state.counted_resources.add("")
+    state.nodes.attachment_columns.clear()
+    waiting = state.storage.waiting_pods.values()
+    for key in sorted({key for keys in waiting for key in keys}):
+        count_requirements(state, state.pods[key])
+
+
+def count_requirements(state: SchedulerCache, pod: PodInfo) -> VolumeRequirements:
+    """Return what a pod's claims require of its node, after counting it on all nodes."""
+    needs = volume_requirements_of(state.storage, pod)
+    if any(name not in state.counted_resources for name, _ in needs.request):
+        listed = [node for node in state.nodes.infos if node is not None]
+        supply = {
+            name: {node: CountedResource(count) for node, count in counts.items()}
+            for name, counts in state.storage.count_free_volumes(pod, listed).items()
+        }
+        supply |= count_attachments(
+            state.storage, pod, [node.name for node in listed], state.counted_resources
+        )
+        for name, counted in supply.items():
+            state.nodes.set_counted_resource(name, counted)
+            state.counted_resources.add(name)
+        state.nodes.attachment_columns |= attachment_columns(supply, state.nodes.columns)
+    return needs

@@ -1,0 +1,227 @@
+"""Reads Volcano's configuration file, so that a cluster can change schedulers and keep it.
+
+``actions`` and ``tiers`` of ``plugins`` with ``arguments`` are Volcano's. The tables below map each
+name to a setting; a name in none of them is an error and never ignored. ``seed`` is not Volcano's:
+it selects the order of equally good nodes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from gangline.scheduler.config.weights import SCORING, ConfigurationError, configured_weights
+from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
+from gangline.scheduler.settings import SchedulerSettings
+
+__all__ = ["VolcanoConfiguration", "ConfigurationError", "read_configuration", "read_file"]
+
+ACTIONS = frozenset(
+    ("enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim")
+)
+"""Actions except evictions are always enabled: there is one cycle, not a sequence of actions."""
+
+BUILT_IN = frozenset(
+    ("gang", "priority", "conformance", "drf", "predicates", "proportion", "capacity")
+) | {
+    "overcommit",
+    "task-topology",
+    "network-topology-aware",
+    "pdb",
+    "nodegroup",
+    "resourcequota",
+}
+"""Plug-ins whose rules always apply: naming or omitting them changes nothing. For ``drf`` that
+holds except for the scheduling order.
+"""
+
+UNSUPPORTED = {
+    "sla": "waiting is bounded by reservations",
+    "tdm": "there are no revocable zones",
+    "numaaware": "there is no NUMA placement",
+    "deviceshare": "devices are not shared",
+    "usage": "real load is not measured",
+    "resource-strategy-fit": "use binpack",
+    "cdp": "there is no cool-down",
+    "rescheduling": "running pods are not moved",
+    "extender": "there are no extenders",
+}
+"""Plug-ins of Volcano without a counterpart, and why."""
+
+
+_SWITCH = re.compile(r"enabled?[A-Z]")
+_SUPPORTED_SWITCHES = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy")) | {
+    "enablePreemptable",
+    "enableReclaimable",
+}
+"""Switches of ``drf`` that have an effect, or state the default: its shares cause no evictions."""
+
+
+_LEARNED_BACKFILL = ("backfill", "backfill.learned")
+"""The action, and its argument, that lets gangs into planned room on learned run times."""
+
+
+class _Plugin(msgspec.Struct):
+    name: str
+    arguments: dict[str, Any] = {}
+    switches: dict[str, bool] = {}
+
+    def switch(self, switch: str) -> bool | None:
+        """Return the value of a switch; None: it is not set."""
+        return self.switches.get(switch)
+
+
+class _Tier(msgspec.Struct, forbid_unknown_fields=True):
+    plugins: list[dict[str, Any]] = []
+
+
+class _Action(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    actions: str = "enqueue, allocate, backfill"
+    tiers: list[_Tier] = []
+    configurations: list[_Action] = []
+    metrics: dict[str, Any] = {}
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VolcanoConfiguration:
+    """The settings of a configuration file."""
+
+    preempt: bool
+    reclaim: bool
+    weights: ScoreWeights
+    fairness: FairnessPolicy = ORDER_BY_AGE
+    hierarchical: bool = False
+    lodge: bool = False
+    ignored_settings: tuple[str, ...] = ()
+    """Settings of the file without an effect, for the log."""
+
+    def apply_to(self, settings: SchedulerSettings) -> SchedulerSettings:
+        """Return the settings, updated from the file."""
+        return replace(
+            settings,
+            preempt=self.preempt,
+            reclaim=self.reclaim,
+            weights=self.weights,
+            fairness=self.fairness,
+            hierarchical=self.hierarchical,
+            lodge=self.lodge,
+            ignored_settings=self.ignored_settings,
+        )
+
+
+def read_file(path: Path) -> VolcanoConfiguration:
+    """Read a configuration file.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or has unknown names; the message has its path.
+    """
+    try:
+        return read_configuration(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ConfigurationError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def read_configuration(text: str) -> VolcanoConfiguration:
+    """Read the text of a configuration file.
+
+    Raises:
+        ConfigurationError: the text cannot be parsed, or has unknown names.
+    """
+    try:
+        raw = yaml.safe_load(text)
+        written = msgspec.convert(raw or {}, _File)
+        plugins = [_plugin(plugin) for tier in written.tiers for plugin in tier.plugins]
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise ConfigurationError(str(error)) from error
+    actions = {name.strip() for name in written.actions.split(",") if name.strip()}
+    if unknown := sorted((actions | {each.name for each in written.configurations}) - ACTIONS):
+        raise ConfigurationError(
+            f"unknown action {unknown[0]!r}; there are: {', '.join(sorted(ACTIONS))}"
+        )
+    for plugin in plugins:
+        _check_plugin(plugin)
+    shares = [plugin for plugin in plugins if plugin.name == "drf"]
+    return VolcanoConfiguration(
+        preempt=bool(actions & {"preempt", "gangpreempt"}),
+        reclaim=bool(actions & {"reclaim", "gangreclaim"}),
+        weights=_weights(plugins, written.seed),
+        fairness=_fairness(shares),
+        hierarchical=any(plugin.switch("enableHierarchy") is True for plugin in shares),
+        lodge=_learned_backfill(written.configurations),
+        ignored_settings=(
+            *(each for plugin in plugins for each in _ignored_settings(plugin)),
+            *(
+                f"{key} of action {action.name!r}: it is not supported"
+                for action in written.configurations
+                for key in action.arguments
+                if (action.name, key) != _LEARNED_BACKFILL
+            ),
+        ),
+    )
+
+
+def _weights(plugins: Sequence[_Plugin], seed: int) -> ScoreWeights:
+    scoring = [(each.name, each.arguments) for each in plugins if each.name in SCORING]
+    return replace(configured_weights(scoring), seed=seed)
+
+
+def _plugin(raw: dict[str, Any]) -> _Plugin:
+    """Read a plug-in; keys that start with ``enable`` or ``enabled`` are its switches."""
+    switches = {key: value for key, value in raw.items() if _SWITCH.match(key)}
+    rest = {key: value for key, value in raw.items() if key not in switches}
+    if unknown := sorted(rest.keys() - {"name", "arguments"}):
+        raise ConfigurationError(
+            f"unknown field {unknown[0]!r} of plugin {raw.get('name')!r}; there are: name, "
+            "arguments, and switches such as enableJobOrder"
+        )
+    return msgspec.convert({**rest, "switches": switches}, _Plugin)
+
+
+def _ignored_settings(plugin: _Plugin) -> Iterator[str]:
+    """Yield the settings of a plug-in that have no effect: its rules always apply."""
+    if plugin.name in BUILT_IN:
+        for key in plugin.arguments:
+            yield f"{key} of plugin {plugin.name!r}: its rules always apply"
+    for switch, on in plugin.switches.items():
+        if not on and not (plugin.name == "drf" and switch in _SUPPORTED_SWITCHES):
+            yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"
+
+
+def _fairness(named: Sequence[_Plugin]) -> FairnessPolicy:
+    """Return which shares order gangs. By default ``drf`` orders gangs, not namespaces."""
+    return FairnessPolicy(
+        gangs=any(plugin.switch("enableJobOrder") is not False for plugin in named),
+        namespaces=any(plugin.switch("enableNamespaceOrder") is True for plugin in named),
+    )
+
+
+def _learned_backfill(actions: Sequence[_Action]) -> bool:
+    name, key = _LEARNED_BACKFILL
+    values = [
+        each.arguments[key] for each in actions if each.name == name and key in each.arguments
+    ]
+    for value in values:
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{key}: {value!r} is neither true nor false")
+    return any(values)
+
+
+def _check_plugin(plugin: _Plugin) -> None:
+    if plugin.name in UNSUPPORTED:
+        raise ConfigurationError(
+            f"plugin {plugin.name!r} does nothing here: {UNSUPPORTED[plugin.name]}"
+        )
+    if plugin.name not in BUILT_IN | SCORING:
+        known = ", ".join(sorted(BUILT_IN | SCORING))
+        raise ConfigurationError(f"unknown plugin {plugin.name!r}; there are: {known}")

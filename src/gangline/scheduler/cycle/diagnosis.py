@@ -1,0 +1,231 @@
+"""The amounts of a queue's limit, for its messages.
+
+Diagnosis: the facts for the messages of a gang that the cycle could not place.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.placement.gang import (
+    ReservationPlanner,
+    gang_capacity,
+    place_gang,
+    placed_pods,
+    unavailable_message,
+)
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.queueing import messages
+from gangline.scheduler.queueing.gangs import PendingGang
+from gangline.scheduler.queueing.messages import (
+    GangCapacity,
+    PlacementAttempt,
+    QueueLimit,
+    ReservationSummary,
+    ResourceHolders,
+)
+from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, Vector
+from gangline.scheduler.types.types import GroupKey, NodeName, PodInfo
+
+
+def queue_limit(tree: QueueTree, account: QueueAttributes, amount: Vector) -> QueueLimit:
+    """Return the amounts of the resources for which a queue's limit blocks a request."""
+    over = account.used + account.reserved + amount > account.limit
+    short = {name: c for name, c in tree.columns.items() if amount[c] > 0 and over[c]}
+    return QueueLimit(
+        queue=account.info.name,
+        used={name: int(account.used[column]) for name, column in short.items()},
+        reserved={name: int(account.reserved[column]) for name, column in short.items()},
+        limit={name: int(account.limit[column]) for name, column in short.items()},
+        requested={name: int(amount[column]) for name, column in short.items()},
+    )
+
+
+MAX_SHOWN = 3
+"""Number of gangs and nodes that a message names."""
+_CANDIDATES = 8
+"""Number of large gangs that are examined: not all of their pods need be on the eligible nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementFailure:
+    """Messages of equivalent pending gangs."""
+
+    gang_message: str
+    pod_message: str
+    if_preempting: "PlacementFailure | None" = None
+    """The messages if pods are being evicted for the gang; None: the same."""
+
+
+class PlacementDiagnosis:
+    """Explains failures within one cycle."""
+
+    def __init__(
+        self, state: SchedulerCache, trial: ScratchAllocation, planner: ReservationPlanner
+    ) -> None:
+        self._state, self._trial, self._planner = state, trial, planner
+        self._users: dict[tuple[str, str], ResourceHolders] = {}
+
+    def explain_failure(
+        self, unit: PendingGang, mark: int, unfit: PodInfo, held: Mapping[str, Sequence[Placement]]
+    ) -> PlacementFailure:
+        """Roll the allocation back to ``mark`` and return why the gang is pending.
+
+        Args:
+            unit: the gang that did not fit.
+            mark: the point where its placement began.
+            unfit: one of its pods that found no node.
+            held: reserved placements, by the name of their gang.
+        """
+        fitted = sum(len(placement.pods) for placement in self._trial.since(mark))
+        shortages = self._trial.shortages(unfit.shape)
+        wording = unavailable_message(self._trial, unfit, shortages)
+        self._trial.rollback(mark)
+        capacity, held_for = self._capacity_without_reservations(unit, held)
+        attempt = PlacementAttempt(
+            pending=len(unit.pending),
+            fitted=fitted,
+            missing=unit.needed,
+            running=len(unit.running),
+            unplaced_pod=unfit,
+            kubernetes_message=wording,
+            shortages=shortages,
+            capacity=capacity,
+            is_feasible=self._planner.is_possible(unit),
+            reserved_for=held_for,
+            holders=self._holders(unit, capacity, shortages),
+        )
+        near = (
+            messages.NETWORK_DOMAIN_REQUIRED
+            if unit.network is not None and unit.network.hard
+            else ""
+        )
+        if attempt.is_feasible:
+            return _failure(attempt, near)
+        # A plan assumes that single pods never end, but preemption may evict them.
+        cleared = _failure(replace(attempt, is_feasible=True), near)
+        return replace(_failure(attempt, near), if_preempting=cleared)
+
+    def summarize_plan(
+        self, unit: PendingGang, placements: Iterable[Placement]
+    ) -> ReservationSummary:
+        """Return the planned nodes of a gang, and the gangs that run there now."""
+        nodes: list[NodeName] = []
+        gangs: Counter[str] = Counter()
+        for row in sorted({placement.row for placement in placements}):
+            node = self._state.nodes.infos[row]
+            if node is None:
+                continue
+            nodes.append(node.name)
+            gangs.update(
+                pod.group
+                for pod in self._state.pods_on(node.name)
+                if pod.group is not None and pod.group != unit.group
+            )
+        ordered = sorted(gangs, key=lambda name: (-gangs[name], name))
+        return ReservationSummary(tuple(sorted(nodes)), tuple(ordered))
+
+    def largest_users(self, account: QueueAttributes, resource: str) -> ResourceHolders:
+        """Return the largest users of a resource in a queue and its descendants."""
+        known = self._users.get((account.info.name, resource))
+        if known is None:
+            running = self._state.usage
+            below = _queue_names(account)
+            used = {
+                group: amounts[resource]
+                for group, amounts in running.by_group.items()
+                if amounts.get(resource) and running.queue_of(group) in below
+            }
+            known = _holders(resource, used, sum(used.values()), 0)
+            self._users[account.info.name, resource] = known
+        return known
+
+    def _capacity_without_reservations(
+        self, unit: PendingGang, held: Mapping[str, Sequence[Placement]]
+    ) -> tuple[GangCapacity, str]:
+        """Return the capacity without reservations, and their owners if these alone keep the gang
+        pending.
+        """
+        kept = [placement for placements in held.values() for placement in placements]
+        self._trial.release(kept)
+        capacity = gang_capacity(self._trial, unit)
+        enough = all(capacity.free.get(name, amount) >= amount for name, amount in unit.requested)
+        held_for = ", ".join(held) if kept and enough and self._fits(unit) else ""
+        self._trial.reserve(kept)
+        return capacity, held_for
+
+    def _fits(self, unit: PendingGang) -> bool:
+        """Return whether a gang would fit; the allocation is rolled back."""
+        mark = self._trial.mark()
+        place_gang(self._trial, unit, unit.pending)
+        fits = unit.satisfied_by(placed_pods(self._trial.since(mark)))
+        self._trial.rollback(mark)
+        return fits
+
+    def _holders(
+        self, unit: PendingGang, capacity: GangCapacity, shortages: Mapping[str, int]
+    ) -> ResourceHolders | None:
+        """Return the largest users of the scarce resource on the nodes that accept the gang."""
+        resource = _scarcest(capacity, shortages)
+        if resource is None:
+            return None
+        nodes = self._state.nodes
+        accepts = np.zeros(len(nodes.infos), dtype=bool)
+        for constraints in {pod.shape.constraints for pod in unit.pending}:
+            accepts |= nodes.eligible(constraints).accepted
+        largest = self._state.usage.largest(resource, _CANDIDATES)
+        if np.count_nonzero(accepts) == len(nodes):
+            used = dict(largest)
+        else:
+            used = {group: self._used_on(accepts, group, resource) for group, _ in largest}
+        used = {group: amount for group, amount in used.items() if amount and group != unit.group}
+        column = nodes.columns[resource]
+        total = int((nodes.used[column] * accepts).sum())
+        return _holders(resource, used, total, int((nodes.lasting[column] * accepts).sum()))
+
+    def _used_on(self, accepts: NDArray[np.bool_], group: GroupKey, resource: str) -> int:
+        rows = self._state.nodes.rows
+        used = 0
+        for pod in self._state.placed_members.get(group, {}).values():
+            row = rows.get(pod.node) if pod.node is not None else None
+            if row is not None and accepts[row]:
+                used += dict(pod.shape.request).get(resource, 0)
+        return used
+
+
+def _failure(attempt: PlacementAttempt, near: str) -> PlacementFailure:
+    gang, pod = messages.gang_message(attempt), messages.pod_message(attempt)
+    return PlacementFailure(f"{near}{gang}", f"{pod} {near}".strip())
+
+
+def _holders(
+    resource: str, used: Mapping[GroupKey, int], total: int, without_gang: int
+) -> ResourceHolders:
+    largest = sorted(used, key=lambda group: (-used[group], group))[:MAX_SHOWN]
+    shown = tuple((str(group), used[group]) for group in largest)
+    others = total - without_gang - sum(amount for _, amount in shown)
+    return ResourceHolders(resource, shown, without_gang, max(0, others))
+
+
+def _scarcest(capacity: GangCapacity, shortages: Mapping[str, int]) -> str | None:
+    """Return the resource with the largest relative shortage; None: no amount is short."""
+    short = {
+        name: (asked - capacity.free[name]) / asked
+        for name, asked in capacity.requested.items()
+        if asked > capacity.free[name]
+    }
+    if short:
+        return min(short, key=lambda name: (-short[name], name))
+    counts = {name: count for name, count in shortages.items() if name in capacity.requested}
+    return min(counts, key=lambda name: (-counts[name], name)) if counts else None
+
+
+def _queue_names(account: QueueAttributes) -> set[str]:
+    names = {account.info.name}
+    for child in account.children:
+        names |= _queue_names(child)
+    return names

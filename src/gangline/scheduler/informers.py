@@ -1,0 +1,396 @@
+"""Informers that keep the scheduler cache current."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from gangline.api.core.core import (
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PriorityClass,
+    StorageClass,
+)
+from gangline.api.core.node import Node
+from gangline.api.meta.objects import Object
+from gangline.api.quantity import QuantityError
+from gangline.api.resources import (
+    HYPERNODES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    STORAGE_CLASSES,
+)
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, PodGroup, Queue
+from gangline.api.volcano.topology import HyperNode
+from gangline.kube.client.client import ApiClient
+from gangline.kube.informers.informer import Informer
+from gangline.scheduler.apply.reservation_store import read_reservation
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.convert import (
+    budget_info,
+    group_info,
+    have_same_shape,
+    hypernode_info,
+    node_info,
+    pod_info,
+    queue_info,
+)
+from gangline.scheduler.cache.convert_placement import (
+    has_namespace_selector,
+    quota_info,
+    slim_node,
+    slim_node_with_images,
+)
+from gangline.scheduler.cache.convert_storage import claim_info, storage_class_info, volume_info
+from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
+from gangline.scheduler.queueing.hierarchy import QueueHierarchy
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types.types import (
+    GroupKey,
+    NodeInfo,
+    NodeName,
+    PodInfo,
+    PodKey,
+    QueueInfo,
+    Reservation,
+)
+from gangline.scheduler.types.wire import (
+    IMAGED_PODS,
+    LEAN_PODS,
+    RESOURCE_QUOTAS,
+    LeanPod,
+    LeanPodSpec,
+    ResourceQuota,
+    slim_pod,
+)
+
+F = TypeVar("F")
+
+log = logging.getLogger(__name__)
+
+
+class SchedulerInformers:
+    """The informers, and the cache that they update.
+
+    Args:
+        changed: called when the next cycle may have another result.
+        regrouped: called with a group of which a member or the group itself has changed.
+        clock: the time in seconds since the epoch.
+        look_again: requests a cycle after a delay in seconds, even if nothing changes.
+        promised: called with a reservation that is stored on a group.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        settings: SchedulerSettings,
+        changed: Callable[[], None],
+        regrouped: Callable[[GroupKey], None],
+        clock: Callable[[], float],
+        look_again: Callable[[float], None],
+        promised: Callable[[GroupKey, Reservation], None],
+    ) -> None:
+        self.state = SchedulerCache(settings.weights)
+        self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
+        self._scheduler_names = settings.scheduler_names
+        self._hierarchy, self._hierarchical = QueueHierarchy(), settings.hierarchical
+        self._on_change, self._on_group_changed = changed, regrouped
+        self._clock, self._request_cycle_after = clock, look_again
+        self._on_reservation_found = promised
+        self._priorities: dict[str, int] = {}
+        self._nodes: dict[NodeName, NodeInfo] = {}
+        self._last_converted: tuple[LeanPodSpec, PodInfo] | None = None
+        """Spec and value of the pod that was converted last."""
+        self._reads_images = bool(settings.weights.images)
+        """True if image locality has a weight."""
+        kept = slim_node_with_images if self._reads_images else slim_node
+        pods = IMAGED_PODS if self._reads_images else LEAN_PODS
+        self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim_pod)
+        self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
+        self._node_informer: Informer[Node] = Informer(client, NODES, transform=kept)
+        self.queues: Informer[Queue] = Informer(client, QUEUES)
+        self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
+        self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
+        self.hypernodes: Informer[HyperNode] = Informer(client, HYPERNODES)
+        self.quotas: Informer[ResourceQuota] = Informer(client, RESOURCE_QUOTAS)
+        self._namespace_informer: Informer[Namespace] = Informer(client, NAMESPACES)
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        """Labels of namespaces, for pods that select others by them."""
+        self._pods_with_namespace_selectors: set[PodKey] = set()
+        """Pods whose terms select namespaces by labels."""
+        self._claims: Informer[PersistentVolumeClaim] = Informer(client, PERSISTENT_VOLUME_CLAIMS)
+        self._volumes: Informer[PersistentVolume] = Informer(client, PERSISTENT_VOLUMES)
+        self._storage_classes: Informer[StorageClass] = Informer(client, STORAGE_CLASSES)
+        self._claims.add_listener(self._on_claim)
+        self._volumes.add_listener(self._on_volume)
+        self._storage_classes.add_listener(self._on_storage_class)
+        self._storage_listeners: list[Callable[[], None]] = []
+        self.quotas.add_listener(self._on_quota)
+        self._namespace_informer.add_listener(self._on_namespace)
+        self.hypernodes.add_listener(self._on_hypernode)
+        self._budgets.add_listener(self._on_budget)
+        self._node_informer.add_listener(self._on_node)
+        self.pods.add_listener(self._on_pod)
+        self.groups.add_listener(self._on_group)
+        self.queues.add_listener(self._on_queue)
+        self._classes.add_listener(self._on_class)
+
+    @property
+    def required(self) -> tuple[Informer[LeanPod], Informer[Node], Informer[PriorityClass]]:
+        """Informers that must have synced before the first cycle."""
+        return (self.pods, self._node_informer, self._classes)
+
+    @property
+    def optional(
+        self,
+    ) -> tuple[Informer[PodGroup], Informer[Queue], Informer[PodDisruptionBudget]]:
+        """Informers of kinds that a cluster may not serve (yet); single pods do not need them."""
+        return (self.groups, self.queues, self._budgets)
+
+    @property
+    def additional(
+        self,
+    ) -> tuple[Informer[HyperNode], Informer[Namespace]]:
+        """Informers that no cycle waits for: a cluster may not serve the kind, or not permit
+        reading it.
+        """
+        return (self.hypernodes, self._namespace_informer)
+
+    @property
+    def storage(
+        self,
+    ) -> tuple[Informer[PersistentVolumeClaim], Informer[PersistentVolume], Informer[StorageClass]]:
+        """Informers of claims and volumes; if one cannot sync, cycles ignore claims."""
+        return (self._claims, self._volumes, self._storage_classes)
+
+    async def wait_for_storage(self) -> None:
+        """Make cycles consider claims once all storage objects have been read."""
+        for informer in self.storage:
+            await informer.wait_for_sync()
+        self.state.storage.synced = True
+        self._storage_changed()
+
+    def add_storage_listener(self, listener: Callable[[], None]) -> None:
+        self._storage_listeners.append(listener)
+
+    def _storage_changed(self) -> None:
+        self.state.storage_changed()
+        self._notify_storage_listeners()
+        self._on_change()
+
+    def _notify_storage_listeners(self) -> None:
+        for listener in self._storage_listeners:
+            listener()
+
+    def _on_claim(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> None:
+        facts = claim_info(new) if new is not None else None
+        self._store_storage_object(self.state.storage.claims, _key_of(new or old), facts)
+
+    def _on_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        facts = volume_info(new) if new is not None else None
+        self._store_storage_object(self.state.storage.volumes, _name_of(new or old), facts)
+
+    def _on_storage_class(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        facts = storage_class_info(new) if new is not None else None
+        self._store_storage_object(self.state.storage.classes, _name_of(new or old), facts)
+
+    def _store_storage_object(self, table: dict[str, F], key: str, facts: F | None) -> None:
+        """Store a storage object, and notify listeners if it has changed."""
+        if table.get(key) == facts:
+            return
+        if facts is None:
+            table.pop(key)
+        else:
+            table[key] = facts
+        self._storage_changed()
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            name = NodeName(old.metadata.name)
+            self._nodes.pop(name, None)
+            self.state.remove_node(name)
+            self._on_change()
+            return
+        facts = node_info(new, images=self._reads_images)
+        # Heartbeats change the object frequently, but not its value.
+        if self._nodes.get(facts.name) != facts:
+            self._nodes[facts.name] = facts
+            self.state.set_node(facts)
+            self._on_change()
+
+    def _on_pod(self, old: LeanPod | None, new: LeanPod | None) -> None:
+        known = new or old
+        assert known is not None
+        key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
+        before = self.state.pods.get(key)
+        facts = self._convert_pod(new, old, before) if new is not None else None
+        if new is not None and has_namespace_selector(new.spec):
+            self._pods_with_namespace_selectors.add(key)
+        else:
+            self._pods_with_namespace_selectors.discard(key)
+        if facts is None:
+            self.state.remove_pod(key)
+        else:
+            self.state.set_pod(facts)
+        after = self.state.pods.get(key)
+        if before == after:
+            return
+        if before is not None and before.holds_resources and _is_lost_member(before, after):
+            self.state.record_lost_member(before, self._clock(), LOST_MEMBER_RESERVATION_S)
+            self._request_cycle_after(LOST_MEMBER_RESERVATION_S)
+        if before is not None and before.claims:
+            # A volume binding of a deleted pod must stop waiting.
+            self._notify_storage_listeners()
+        self._on_change()
+        for group in {facts.group for facts in (before, after) if facts and facts.group}:
+            self._on_group_changed(group)
+
+    def _convert_pod(
+        self, pod: LeanPod, old: LeanPod | None, before: PodInfo | None
+    ) -> PodInfo | None:
+        """Convert a pod to PodInfo. Returns None if a resource quantity cannot be parsed.
+
+        The API server refuses such quantities. A changed pod, and the pods of one gang, mostly have
+        an unchanged spec; converting it again would be most of the work.
+        """
+        like = None
+        if old is not None and before is not None and have_same_shape(pod.spec, old.spec):
+            like = before
+        elif self._last_converted is not None and have_same_shape(
+            pod.spec, self._last_converted[0]
+        ):
+            like = self._last_converted[1]
+        try:
+            facts = pod_info(pod, self._priorities, self._scheduler_names, self._namespaces, like)
+        except QuantityError as error:
+            fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
+            log.warning("pod ignored: %s", error, extra=fields)
+            return None
+        self._last_converted = pod.spec, facts
+        return facts
+
+    def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        known = new or old
+        assert known is not None
+        key = GroupKey(f"{known.metadata.namespace}/{known.metadata.name}")
+        before = self.state.groups.get(key)
+        if new is None:
+            self.state.remove_group(key)
+        else:
+            facts = group_info(new, self._priorities)
+            self.state.set_group(facts)
+            if old is None and (promise := read_reservation(new)) is not None:
+                self.state.reservations.setdefault(key, promise)
+                self._on_reservation_found(key, promise)
+            if facts.previous_nodes is not None:
+                self._request_cycle_after(max(0.0, facts.previous_nodes.expires_at - self._clock()))
+        self._on_group_changed(key)
+        if before != self.state.groups.get(key):
+            self._on_change()
+
+    def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        before = dict(self.state.queues)
+        if new is not None:
+            self.state.queues[new.metadata.name] = queue_info(new)
+            self._hierarchy.update(new)
+        elif old is not None:
+            self.state.queues.pop(old.metadata.name, None)
+            self.state.queues.setdefault(DEFAULT_QUEUE, QueueInfo(DEFAULT_QUEUE))
+            self._hierarchy.remove(old.metadata.name)
+        if self._hierarchical:
+            self._hierarchy.apply_to(self.state.queues)
+        if before == self.state.queues:
+            # This scheduler writes the status of the queue frequently.
+            return
+        self.state.gang_cache.clear()
+        for key in self.state.groups:
+            self._on_group_changed(key)
+        self._on_change()
+
+    def _on_quota(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
+        known = new or old
+        assert known is not None
+        namespace, name = known.metadata.namespace, known.metadata.name
+        facts = quota_info(new) if new is not None else None
+        quotas = self.state.quotas.setdefault(namespace, {})
+        if facts == quotas.get(name):
+            return
+        if facts is not None:
+            quotas[name] = facts
+        else:
+            quotas.pop(name, None)
+        for key in self.state.groups:
+            if key.startswith(f"{namespace}/"):
+                self._on_group_changed(key)
+        self._on_change()
+
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        known = new or old
+        assert known is not None
+        name = known.metadata.name
+        before = self._namespaces.pop(name, None)
+        if new is not None:
+            self._namespaces[name] = new.metadata.labels
+        if before == self._namespaces.get(name):
+            return
+        for key in sorted(self._pods_with_namespace_selectors):
+            namespace, _, pod_name = key.partition("/")
+            if (pod := self.pods.get(namespace, pod_name)) is not None:
+                self._on_pod(pod, pod)
+
+    def _on_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> None:
+        if old is not None:
+            self.state.nodes.remove_hypernode(old.metadata.name)
+        if new is not None:
+            self.state.nodes.set_hypernode(hypernode_info(new))
+        self._on_change()
+
+    def _on_budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
+        if old is not None:
+            self.state.budgets.pop(f"{old.metadata.namespace}/{old.metadata.name}", None)
+        if new is not None:
+            facts = budget_info(new)
+            self.state.budgets[facts.key] = facts
+            self._on_change()
+
+    def _on_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        if old is not None:
+            self._priorities.pop(old.metadata.name, None)
+            if old.global_default:
+                self._priorities.pop("", None)
+        if new is not None:
+            self._priorities[new.metadata.name] = new.value
+            if new.global_default:
+                self._priorities[""] = new.value
+        for group in self.groups.items():
+            self._on_group(group, group)
+        for pod in self.pods.items():
+            if pod.spec.priority is None:
+                self._on_pod(pod, pod)
+
+
+def _name_of(known: Object | None) -> str:
+    assert known is not None
+    return known.metadata.name
+
+
+def _key_of(known: Object | None) -> str:
+    assert known is not None
+    return f"{known.metadata.namespace}/{known.metadata.name}"
+
+
+def _is_lost_member(before: PodInfo, after: PodInfo | None) -> bool:
+    """Return whether a pod that held resources has ended without success."""
+    if after is None:
+        return True
+    return after.uid != before.uid or after.phase == "Failed"

@@ -1,0 +1,234 @@
+"""The scheduling loop: watches the cluster, runs a cycle when something changes, applies the
+result.
+
+There is no period. A change sets a flag, and changes within a short interval share one cycle. The
+next cycle runs while the last result is still being applied. Cycles take at most half of the time,
+so that many changes cannot starve the other tasks of the process.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+from gangline.api.meta.objects import Object, ObjectMeta
+from gangline.api.meta.resource import Resource
+from gangline.api.resources import QUEUES
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.errors import AlreadyExists, KubeError, NotFound
+from gangline.kube.informers.informer import Informer
+from gangline.scheduler.apply.binder import Binder
+from gangline.scheduler.apply.evictor import Evictor
+from gangline.scheduler.apply.reservation_store import ReservationStore
+from gangline.scheduler.apply.throttle import BindingsInFlight
+from gangline.scheduler.apply.volume_binder import VolumeBinder
+from gangline.scheduler.cycle.cycle import run_cycle
+from gangline.scheduler.informers import SchedulerInformers
+from gangline.scheduler.informers_csi import CSINodeInformer, StorageCapacityInformers
+from gangline.scheduler.metrics import BINDINGS, CYCLE_DURATION, PENDING_PODS
+from gangline.scheduler.reporting.queue_status import QueueStatusReporter
+from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
+from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types.types import GroupKey, PodBinding
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Object)
+
+COALESCE_S = 0.002
+"""Wait for further changes: the pods of one gang are created one after the other."""
+QUEUE_RETRY_S = 5.0
+OPTIONAL_KINDS_TIMEOUT_S = 3.0
+"""How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
+COMPONENT = "gangline-scheduler"
+
+
+class SchedulerLoop:
+    """Schedules the pods of one cluster until cancelled. An instance runs once."""
+
+    def __init__(self, client: ApiClient, settings: SchedulerSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._policy = settings.policy
+        self._changed = asyncio.Event()
+        self._events = EventRecorder(client, COMPONENT)
+        self._reservation_store = ReservationStore(client)
+        self._informers = SchedulerInformers(
+            client,
+            settings,
+            self._changed.set,
+            self._on_group_changed,
+            time.time,
+            self._schedule_cycle_after,
+            self._reservation_store.add_stored,
+        )
+        self._bindings_in_flight = BindingsInFlight()
+        self._reporter = PendingReporter(
+            client, self._informers, self._events, settings, self._bindings_in_flight
+        )
+        UnreadableFieldReporter(self._informers, self._events)
+        self._node_reporter = NodeContradictionReporter(self._informers.state, self._events)
+        self._queue_reporter = QueueStatusReporter(
+            client, self._informers, self._events, settings.queue_status_interval_s
+        )
+
+    async def run(self) -> None:
+        """Watch, run cycles, and apply their results."""
+        async with self._events, asyncio.TaskGroup() as tasks:
+            feed = self._informers
+            for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
+                tasks.create_task(informer.run())
+            attachments = CSINodeInformer(self._client, feed.state, self._changed.set)
+            capacity = StorageCapacityInformers(self._client, feed.state, self._changed.set)
+            volumes = VolumeBinder(self._client, feed.state)
+            feed.add_storage_listener(volumes.notify_changed)
+            learning: tuple[asyncio.Task[object], ...] = (
+                tasks.create_task(feed.wait_for_storage()),
+                tasks.create_task(self._run_first_served(tasks, attachments.informer)),
+                tasks.create_task(self._run_first_served(tasks, feed.quotas)),
+                tasks.create_task(self._run_capacity_informers(tasks, capacity)),
+            )
+            tasks.create_task(self._reporter.controller.run())
+            tasks.create_task(self._reservation_store.run())
+            tasks.create_task(self._queue_reporter.controller.run())
+            tasks.create_task(self._ensure_default_queue())
+            binder = Binder(
+                self._client,
+                self._informers.state,
+                tasks,
+                at_once=self._settings.max_concurrent_bindings,
+                prepare=volumes.prepare,
+                bound=lambda binding: self._on_bound(binding, announcer),
+                released=self._changed.set,
+                rush=self._bindings_in_flight,
+            )
+            announcer = ScheduledEventSender(
+                self._events, self._bindings_in_flight.idle, time.monotonic
+            )
+            tasks.create_task(announcer.run())
+            evictor = Evictor(
+                self._client,
+                self._informers.state,
+                tasks,
+                evicted=self._reporter.pod_evicted,
+                refused=self._changed.set,
+            )
+            await self._wait_for_sync(learning)
+            # The cache is large and lives long. Without this the garbage collector traverses it
+            # during a cycle, for longer than the cycle takes.
+            gc.freeze()
+            await self._run_cycles(binder, evictor)
+
+    async def _wait_for_sync(self, learning: Iterable[asyncio.Task[object]]) -> None:
+        """Wait for the informers that a cycle needs; for optional kinds with a timeout.
+
+        A member must not be placed alone because its group has not been read yet, nor be bound to a
+        node whose storage is full.
+        """
+        for required in self._informers.required:
+            await required.wait_for_sync()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPTIONAL_KINDS_TIMEOUT_S):
+                for optional in self._informers.optional:
+                    await optional.wait_for_sync()
+                await asyncio.wait(learning)
+
+    async def _run_cycles(self, binder: Binder, evictor: Evictor) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(COALESCE_S)
+            self._changed.clear()
+            began = time.perf_counter()
+            decision = run_cycle(self._informers.state, time.time(), self._policy)
+            state = self._informers.state
+            state.reservations = dict(decision.reservations)
+            state.backfilled.update(decision.backfilled)
+            self._reservation_store.store(decision.reservations, state.backfilled, state.groups)
+            binder.bind(decision.bindings)
+            evictor.evict(decision.evictions)
+            self._reporter.set_result(decision)
+            took = time.perf_counter() - began
+            CYCLE_DURATION.observe(took)
+            PENDING_PODS.set(len(self._informers.state.pending))
+            if decision.bindings:
+                fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
+                log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
+            self._node_reporter.report_changes()
+            await asyncio.sleep(took)
+
+    def _schedule_cycle_after(self, after_s: float) -> None:
+        asyncio.get_running_loop().call_later(after_s + COALESCE_S, self._changed.set)
+
+    def _on_group_changed(self, group: GroupKey) -> None:
+        self._reporter.group_changed(group)
+        facts = self._informers.state.groups.get(group)
+        if facts is not None:
+            self._queue_reporter.queue_changed(facts.queue)
+
+    def _on_bound(self, binding: PodBinding, announcer: ScheduledEventSender) -> None:
+        BINDINGS.inc()
+        announcer.add_binding(binding)
+        self._reporter.pod_bound(binding)
+        # The cache already assumes the node, so the watch will report no change.
+        if binding.group is None:
+            self._queue_reporter.queue_changed(DEFAULT_QUEUE)
+        else:
+            self._on_group_changed(binding.group)
+
+    async def _run_capacity_informers(
+        self, tasks: asyncio.TaskGroup, capacity: StorageCapacityInformers
+    ) -> None:
+        """Run the informers of storage capacity. It is used only if all of its kinds are served."""
+        drivers = await self._run_first_served(tasks, capacity.drivers)
+        if await self._run_first_served(tasks, *capacity.versions) and drivers:
+            capacity.start_using()
+
+    async def _run_first_served(self, tasks: asyncio.TaskGroup, *versions: Informer[K]) -> bool:
+        """Run the informer of the first version of a kind that the API server serves.
+
+        Args:
+            tasks: the task group that runs it.
+            versions: informers of each version, the preferred one first.
+
+        Returns:
+            Whether one is served; its objects have been read then.
+        """
+        for informer in versions:
+            if await self._is_served(informer.resource):
+                tasks.create_task(informer.run())
+                await informer.wait_for_sync()
+                return True
+        return False
+
+    async def _is_served(self, resource: Resource[K]) -> bool:
+        path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
+        while True:
+            try:
+                known = await self._client.request_json("GET", path)
+            except NotFound:
+                return False
+            except KubeError as error:
+                log.debug("cannot discover kinds: %s", error)
+                await asyncio.sleep(QUEUE_RETRY_S)
+            else:
+                return any(each["name"] == resource.plural for each in known["resources"])
+
+    async def _ensure_default_queue(self) -> None:
+        """Create the default queue if it does not exist; retry while the kind is not served."""
+        queue = Queue(metadata=ObjectMeta(name=DEFAULT_QUEUE), spec=QueueSpec(weight=1))
+        while True:
+            try:
+                await self._client.create(QUEUES, queue)
+            except AlreadyExists:
+                return
+            except KubeError as error:
+                log.debug("no default queue yet: %s", error)
+                await asyncio.sleep(QUEUE_RETRY_S)
+            else:
+                return

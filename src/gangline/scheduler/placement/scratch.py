@@ -1,0 +1,344 @@
+"""The scratch allocation: tentative placement of pods on nodes, with rollback.
+
+It works on its own copy of the free amounts. Pods of one shape are placed together: packing fills
+the best node before it considers the next one. A used node only gets better, so one comparison with
+all nodes serves all pods of the shape. Scores are cached for each shape, and only changed rows are
+computed again, so a gang costs what it touches. Placements are recorded in a journal, so a gang
+that does not fit is rolled back completely.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.cache import inter_pod
+from gangline.scheduler.cache.node_stats import ResourceDemand
+from gangline.scheduler.cache.node_table import NodeTable
+from gangline.scheduler.cache.scoring import ScoringInputs, score_row, score_rows
+from gangline.scheduler.cache.shared_volumes import SharedAttachments
+from gangline.scheduler.plugins.scores import Amounts, Scores
+from gangline.scheduler.types.types import PodInfo, PodShape, shape_of
+
+EXTRA_SCORE_WEIGHT = 10.0
+FEW_ROWS = 8
+"""Fewer rows than this are scored one by one: array operations would take longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Pods of one shape on one row, tentatively."""
+
+    pods: tuple[PodInfo, ...]
+    row: int
+    demand: ResourceDemand
+    unseen_pods: int = 0
+    """Number of further pods that do not exist yet."""
+
+    @property
+    def count(self) -> int:
+        """How many times the demand is charged."""
+        return len(self.pods) + self.unseen_pods
+
+
+@dataclass(slots=True)
+class _ShapeScores:
+    """The score of each row for a shape, when ``seen`` changes of rows had been recorded."""
+
+    score: Scores
+    """Minus infinity where a pod does not fit."""
+    seen: int
+    ground: ScoringInputs
+
+
+@dataclass(slots=True)
+class _LastPlacement:
+    """The row of the last placement: the best row in ``within`` for this shape."""
+
+    shape: PodShape
+    row: int
+    within: NDArray[np.bool_] | None
+    touched: int
+    """Number of recorded changes of rows at that time."""
+
+
+class ScratchAllocation:
+    """Free amounts that are charged tentatively."""
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        free: Amounts | None = None,
+        liking: NDArray[np.float64] | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self._initial_free: Amounts | None = None
+        """The free amounts of the cache, if the allocation starts with them."""
+        if free is None:
+            self._initial_free = nodes.allocatable - nodes.used
+            free = self._initial_free.copy()
+        self.free: Amounts = free
+        self._shared = (
+            SharedAttachments(free, nodes.attachment_columns) if nodes.attachment_columns else None
+        )
+        self._extra_score = liking
+        """Added to each row's score, for plans that consider more than packing."""
+        self.within: NDArray[np.bool_] | None = None
+        """Mask of the rows that may be used now; None: all rows."""
+        self._has_tentative_rules = False
+        """True if a tentatively placed pod has inter-pod rules."""
+        self._journal: list[Placement] = []
+        self._shape_scores: dict[PodShape, _ShapeScores] = {}
+        self._touched: list[int] = []
+        self._last_placement: _LastPlacement | None = None
+
+    def mark(self) -> int:
+        """Return a point for ``rollback``."""
+        return len(self._journal)
+
+    def rollback(self, mark: int) -> None:
+        for placement in self._journal[mark:]:
+            self._charge(placement, -placement.count)
+        del self._journal[mark:]
+
+    def since(self, mark: int) -> list[Placement]:
+        return self._journal[mark:]
+
+    def place(self, shape: PodShape, pods: Sequence[PodInfo]) -> Sequence[PodInfo]:
+        """Place pods, all of this shape, on the best nodes; return those that found no node."""
+        demand = self.nodes.demand(shape.request)
+        if self.has_inter_pod_rules(shape):
+            return [pod for pod in pods if not self._place_related(pod, demand)]
+        pods = self._continue_on_last_row(shape, demand, pods)
+        if not pods:
+            return pods
+        view = self._scores_of(shape, demand)
+        score = view.score if self.within is None else np.where(self.within, view.score, -np.inf)
+        weights = self.nodes.weights
+        while pods:
+            row = self._best(score)
+            if row is None:
+                return pods
+            count = (
+                1 if weights.scores_each_pod else min(self._pods_that_fit(demand, row), len(pods))
+            )
+            self._place(Placement(tuple(pods[:count]), row, demand))
+            pods = pods[count:]
+            one = weights.scores_each_pod
+            score[row] = score_row(view.ground, demand, row, EXTRA_SCORE_WEIGHT) if one else -np.inf
+            if weights.best_node_stays_best and self._shared is None:
+                self._last_placement = _LastPlacement(shape, row, self.within, len(self._touched))
+        return pods
+
+    def _continue_on_last_row(
+        self, shape: PodShape, demand: ResourceDemand, pods: Sequence[PodInfo]
+    ) -> Sequence[PodInfo]:
+        """Place pods on the row of the last placement of their shape, if nothing has changed since.
+
+        It was the best row then, and its score has only grown. Pods without a gang come one by one,
+        and finding the best row for each of them took most of a cycle.
+        """
+        last = self._last_placement
+        if last is None or last.shape is not shape or last.within is not self.within:
+            return pods
+        if last.touched != len(self._touched) or not (
+            fitting := self._pods_that_fit(demand, last.row)
+        ):
+            return pods
+        self._place(Placement(tuple(pods[:fitting]), last.row, demand))
+        last.touched = len(self._touched)
+        return pods[fitting:]
+
+    def has_inter_pod_rules(self, shape: PodShape) -> bool:
+        """Return whether inter-pod rules may apply to pods of this shape."""
+        return (
+            shape.constraints.inter_pod is not None
+            or bool(self.nodes.anti_affinity_owners)
+            or self._has_tentative_rules
+        )
+
+    def rows_for(self, shape: PodShape) -> list[int]:
+        """Return the rows where a pod of this shape fits now, the best first."""
+        score = self._scores_of(shape, self.nodes.demand(shape.request)).score
+        rows = np.flatnonzero((score > -np.inf) & (True if self.within is None else self.within))
+        found: list[int] = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
+        return found
+
+    def tentative(self) -> list[tuple[PodInfo, int]]:
+        """Return all tentatively placed pods, with their rows."""
+        return [(pod, placement.row) for placement in self._journal for pod in placement.pods]
+
+    def _place_related(self, pod: PodInfo, demand: ResourceDemand) -> bool:
+        """Place one pod on the best row that inter-pod rules allow."""
+        placed = self.tentative()
+        standing = self._scores_of(pod.shape, demand).score
+        score = np.where(inter_pod.inter_pod_mask(self.nodes, pod, placed), standing, -np.inf)
+        score += inter_pod.inter_pod_score(self.nodes, pod, placed)
+        if self.within is not None:
+            score[~self.within] = -np.inf
+        row = self._best(score)
+        if row is not None:
+            self._place(Placement((pod,), row, demand))
+        return row is not None
+
+    def _best(self, score: Scores) -> int | None:
+        """Return the best row; of equal rows the first by rank, independent of the row order."""
+        if not len(score):
+            return None
+        row = int(score.argmax())
+        best = score[row]
+        if best == -np.inf:
+            return None
+        if self.nodes.in_tie_order:
+            return row
+        # Equal rows come after it: argmax returns the first.
+        equal = np.flatnonzero(score[row:] == best)
+        if len(equal) > 1:
+            equal += row
+            row = int(equal[self.nodes.rank()[equal].argmin()])
+        return row
+
+    def place_together(self, pods: Sequence[PodInfo], avoid: Set[int]) -> int | None:
+        """Place all of these pods on the one best row; return it, or None if no row holds them.
+
+        Args:
+            pods: the pods.
+            avoid: rows that must not be used.
+        """
+        if any(self.has_inter_pod_rules(pod.shape) for pod in pods):
+            return None
+        total: Counter[str] = Counter()
+        for pod in pods:
+            total.update(dict(pod.shape.request))
+        request = tuple(sorted(total.items()))
+        images = sorted(image for pod in pods for image in pod.shape.images)
+        combined = shape_of(request, pods[0].shape.constraints, *images)
+        score = score_rows(
+            self._scoring_inputs(combined), self.nodes.demand(request), None, EXTRA_SCORE_WEIGHT
+        )
+        for constraints in {pod.shape.constraints for pod in pods}:
+            score[~self.nodes.eligible(constraints).accepted] = -np.inf
+        if self.within is not None:
+            score[~self.within] = -np.inf
+        score[list(avoid)] = -np.inf
+        row = self._best(score)
+        if row is not None:
+            for pod in pods:
+                self.place_on_row(pod, row)
+        return row
+
+    def place_on_row(self, pod: PodInfo, row: int) -> bool:
+        """Place a pod on this row if it is accepted there and fits; return whether it is placed."""
+        if self.within is not None and not self.within[row]:
+            return False
+        demand = self.nodes.demand(pod.shape.request)
+        accepts = self.nodes.eligible(pod.shape.constraints).accepted[row]
+        if not accepts or self._pods_that_fit(demand, row) < 1:
+            return False
+        if (
+            self.has_inter_pod_rules(pod.shape)
+            and not inter_pod.inter_pod_mask(self.nodes, pod, self.tentative())[row]
+        ):
+            return False
+        self._place(Placement((pod,), row, demand))
+        return True
+
+    def has_capacity(self, placement: Placement) -> bool:
+        """Return whether a placement fits, apart from constraints."""
+        return self._pods_that_fit(placement.demand, placement.row) >= placement.count
+
+    def shortages(self, shape: PodShape) -> dict[str, int]:
+        """Return, by resource, the number of eligible nodes with too little of it."""
+        demand = self.nodes.demand(shape.request)
+        accepts = self.nodes.eligible(shape.constraints).accepted
+        names = {column: name for name, column in self.nodes.columns.items()}
+        short = {
+            names[column]: int(np.count_nonzero(accepts & (self.free[column] < amount)))
+            for column, amount, _ in demand.terms
+        }
+        return {name: count for name, count in short.items() if count}
+
+    def lacking_resources(self, shape: PodShape, row: int) -> list[str]:
+        """Return the resources of which one row has too little for a pod of this shape."""
+        names = {column: name for name, column in self.nodes.columns.items()}
+        demand = self.nodes.demand(shape.request)
+        return sorted(names[c] for c, amount, _ in demand.terms if self.free[c, row] < amount)
+
+    def charge_pod(self, pod: PodInfo, row: int) -> None:
+        """Charge a pod to a row, whether it is accepted there or not."""
+        self.reserve([Placement((pod,), row, self.nodes.demand(pod.shape.request))])
+
+    def reserve(self, placements: Iterable[Placement]) -> None:
+        """Charge reservations. Free amounts may become negative: reserved resources may still be in
+        use.
+        """
+        for placement in placements:
+            self._charge(placement, placement.count, planned=True)
+
+    def release(self, placements: Iterable[Placement]) -> None:
+        """Release what ``hold`` charged."""
+        for placement in placements:
+            self._charge(placement, -placement.count, planned=True)
+
+    def _charge(self, placement: Placement, count: int, planned: bool = False) -> None:
+        """Charge the demand ``count`` times; negative: release it."""
+        row, parts = placement.row, placement.demand.terms
+        self._touched.append(row)
+        for column, amount, _ in parts:
+            self.free[column, row] -= amount * count
+        if self._shared is not None:
+            self._shared.update_row(row, [column for column, _, _ in parts], count, planned)
+
+    def _place(self, placement: Placement) -> None:
+        self._charge(placement, placement.count)
+        self._journal.append(placement)
+        if placement.pods and placement.pods[0].shape.constraints.inter_pod is not None:
+            self._has_tentative_rules = True
+
+    def fork(self, free: Amounts) -> "ScratchAllocation":
+        """Return an allocation with the same tentative placements and these free amounts."""
+        other = ScratchAllocation(self.nodes, free)
+        other._journal = list(self._journal)
+        other._has_tentative_rules = self._has_tentative_rules
+        return other
+
+    def _scores_of(self, shape: PodShape, demand: ResourceDemand) -> _ShapeScores:
+        """Return the current score of each row."""
+        view = self._shape_scores.get(shape)
+        if view is None:
+            ground = self._scoring_inputs(shape)
+            if self._initial_free is None:
+                score, seen = (
+                    score_rows(ground, demand, None, EXTRA_SCORE_WEIGHT),
+                    len(self._touched),
+                )
+            else:
+                score, seen = self.nodes.scores(shape, self._initial_free).copy(), 0
+            view = self._shape_scores[shape] = _ShapeScores(score, seen, ground)
+        if view.seen < len(self._touched):
+            rows = set(self._touched[view.seen :])
+            if len(rows) < FEW_ROWS:
+                for row in rows:
+                    view.score[row] = score_row(view.ground, demand, row, EXTRA_SCORE_WEIGHT)
+            else:
+                many = np.array(sorted(rows), dtype=np.intp)
+                view.score[many] = score_rows(view.ground, demand, many, EXTRA_SCORE_WEIGHT)
+            view.seen = len(self._touched)
+        return view
+
+    def _pods_that_fit(self, demand: ResourceDemand, row: int) -> int:
+        """Return how many pods of this demand fit on a row."""
+        free = self.free
+        return min(
+            [free.item(column, row) // amount for column, amount, _ in demand.terms],
+            default=sys.maxsize,
+        )
+
+    def _scoring_inputs(self, shape: PodShape) -> ScoringInputs:
+        ground = self.nodes.scoring_inputs(shape, self.free)
+        return (
+            ground if self._extra_score is None else replace(ground, extra_score=self._extra_score)
+        )

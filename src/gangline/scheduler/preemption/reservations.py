@@ -1,0 +1,178 @@
+"""Reservations for preemptors: resources freed by an eviction stay reserved for the gang that
+caused it.
+
+They are valid for at most 10 minutes, and only while the gang still fits there once all terminating
+pods have ended.
+
+Reservations for members that are about to be recreated.
+
+Some time passes between the end of a pod and the creation of its successor. If another pod takes
+the node in that interval, the complete gang stops. There are two kinds: a running gang that has
+lost a member (observed here, reserved for 30 seconds), and a gang that restarts (announced on its
+group, with the node of each pod and an expiry).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.placement.gang import placed_pods
+from gangline.scheduler.placement.scratch import Placement, ScratchAllocation
+from gangline.scheduler.queueing.gangs import (
+    PendingGang,
+    active_previous_nodes,
+    counts_towards_min_member,
+)
+from gangline.scheduler.types.types import (
+    GroupKey,
+    NodeName,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+    PodShape,
+    Request,
+)
+
+PREEMPTOR_RESERVATION_S = 600.0
+"""Validity of a preemptor's reservation: longer than the grace period of evicted pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptorReservations:
+    """Valid reservations of preemptors, by the name of the gang."""
+
+    placements: Mapping[str, list[Placement]]
+    state: SchedulerCache
+
+    def with_reserved_nodes(self, unit: PendingGang) -> PendingGang:
+        """Return the gang with its reserved nodes as previous nodes, if it has any."""
+        if unit.name not in self.placements:
+            return unit
+        places = self.state.reservations[unit.name].nodes
+        return replace(
+            unit, previous_nodes=places, equivalence_key=(unit.equivalence_key, unit.name)
+        )
+
+
+def valid_reservations(
+    state: SchedulerCache, units: Iterable[PendingGang], now: float
+) -> PreemptorReservations:
+    """Return the reservations that gangs can use once the evicted pods have ended."""
+    claiming = {
+        name: promise
+        for name, promise in state.reservations.items()
+        if promise.preempting and now - promise.created_at < PREEMPTOR_RESERVATION_S
+    }
+    if not claiming:
+        return PreemptorReservations({}, state)
+    nodes = {node for promise in claiming.values() for _, node in promise.nodes}
+    trial = ScratchAllocation(state.nodes)
+    for node in nodes:
+        row = state.nodes.rows.get(node)
+        if row is not None:
+            leaving = [pod for pod in state.pods_on(node) if pod.is_terminating]
+            trial.release(
+                Placement((p,), row, state.nodes.demand(p.shape.request)) for p in leaving
+            )
+    found: dict[str, list[Placement]] = {}
+    # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
+    for unit in sorted((u for u in units if u.name in claiming), key=lambda unit: unit.order):
+        mark = trial.mark()
+        rows = {pod: state.nodes.rows.get(node) for pod, node in claiming[unit.name].nodes}
+        for pod in unit.pending:
+            row = rows.get(pod.key)
+            if row is not None:
+                trial.place_on_row(pod, row)
+        if unit.satisfied_by(placed_pods(trial.since(mark))):
+            found[unit.name] = trial.since(mark)
+        else:
+            trial.rollback(mark)
+    return PreemptorReservations(found, state)
+
+
+LOST_MEMBER_RESERVATION_S = 30.0
+"""Validity of a lost member's reservation: operators recreate pods within seconds, or back off on
+purpose.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReservation:
+    """A tentative placement for a member that is to be recreated."""
+
+    group: GroupKey
+    pod: PodKey
+    placement: Placement
+
+
+def restart_reservations(state: SchedulerCache, now: float) -> Iterator[RestartReservation]:
+    """Yield the reservations of members that do not exist yet, or are pending."""
+    for key in sorted(state.lost_members.keys() | state.restarting_groups):
+        group = state.groups.get(key)
+        if group is None:
+            continue
+        kept = active_previous_nodes(group, now)
+        for name, node in kept:
+            if (placement := _previous_node_placement(state, group, name, node)) is not None:
+                yield RestartReservation(key, name, placement)
+        announced = {name for name, _ in kept}
+        for pod in _missing_lost_members(state, group, now):
+            if (
+                pod.key not in announced
+                and (placement := _lost_member_placement(state, pod)) is not None
+            ):
+                yield RestartReservation(key, pod.key, placement)
+
+
+def _previous_node_placement(
+    state: SchedulerCache, group: PodGroupInfo, name: PodKey, node: NodeName
+) -> Placement | None:
+    """Return the placement to reserve on ``node`` for the pod of this name, if any."""
+    row = state.nodes.rows.get(node)
+    if row is None:
+        return None
+    present = state.members.get(group.key, {}).get(name)
+    pod = present or state.former_members.get(group.key, {}).get(name)
+    if pod is None:
+        return Placement((), row, state.nodes.demand(_estimated_request(group)), unseen_pods=1)
+    lives = present is not None and present.holds_resources
+    if lives or pod.phase == "Succeeded" or not _accepts(state, pod.shape, row):
+        return None
+    return Placement((pod,), row, state.nodes.demand(pod.shape.request))
+
+
+def _estimated_request(group: PodGroupInfo) -> Request:
+    """Estimate the request of an unseen pod: an equal part of the group's minimal resources."""
+    size = max(1, group.min_member)
+    return tuple((name, -(-amount // size)) for name, amount in group.min_resources)
+
+
+def _missing_lost_members(state: SchedulerCache, group: PodGroupInfo, now: float) -> list[PodInfo]:
+    """Return the members lost lately that no pending pod replaces, as many as the gang lacks."""
+    if group.key not in state.lost_members:
+        return []
+    members = state.members.get(group.key, {}).values()
+    settled = [pod for pod in members if counts_towards_min_member(pod)]
+    missing = group.min_member - len(settled)
+    if missing <= sum(pod.is_pending for pod in members) or not any(
+        p.holds_resources for p in settled
+    ):
+        return []
+    recent = [
+        lost for lost in state.lost_members[group.key] if now - lost.at < LOST_MEMBER_RESERVATION_S
+    ]
+    recent.sort(key=lambda lost: (-lost.at, lost.pod.key))
+    return [lost.pod for lost in recent[:missing]]
+
+
+def _lost_member_placement(state: SchedulerCache, pod: PodInfo) -> Placement | None:
+    row = state.nodes.rows.get(pod.node) if pod.node is not None else None
+    if row is None or not _accepts(state, pod.shape, row):
+        return None
+    return Placement((pod,), row, state.nodes.demand(pod.shape.request))
+
+
+def _accepts(state: SchedulerCache, shape: PodShape, row: int) -> bool:
+    return bool(state.nodes.eligible(shape.constraints).accepted[row])

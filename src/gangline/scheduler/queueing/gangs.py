@@ -1,0 +1,412 @@
+"""Pending gangs and single pods, with what each of them still needs.
+
+A single pod is a gang of one. A pending gang holds the pods to place, the minimum that must be
+placed together, and an equivalence key: equal keys fail equally in one cycle. What follows from a
+group and its members alone is cached until one of them changes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
+from datetime import datetime
+from functools import lru_cache
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.quota import (
+    exceeded_quota_message,
+    missing_pods_attributes,
+    missing_pods_request,
+)
+from gangline.scheduler.cache.volume_limits import count_requirements, refresh_counted_resources
+from gangline.scheduler.plugins.task_topology import default_role_affinity
+from gangline.scheduler.queueing import admission
+from gangline.scheduler.queueing.queue_tree import NodeGroupTerms, ancestors, node_group_terms_of
+from gangline.scheduler.queueing.subgroups import (
+    Subgroup,
+    has_enough_complete,
+    missing_subgroups,
+    order_by_subgroup,
+    split_into_subgroups,
+)
+from gangline.scheduler.types.types import (
+    EPOCH,
+    GroupKey,
+    NetworkTopologyRule,
+    NodeName,
+    NodeTerm,
+    PendingReason,
+    PodGroupInfo,
+    PodInfo,
+    PodKey,
+    Request,
+    RequiredNodeTerms,
+    RoleAffinity,
+    SubgroupRule,
+    shape_of,
+)
+
+_DIGITS = re.compile(r"(\d+)")
+MAX_RESTART_RESERVATION_S = 3600.0
+"""Longer reservations of previous nodes are ignored: a wrong clock must not take nodes away for
+ever.
+"""
+
+
+GangOrder: TypeAlias = tuple[int, bool, float, datetime, str, bool]
+"""Sort key within a queue: priority, minimum before extra pods (of these the smallest gang's),
+creation time, name (so that the order is total), and gangs before single pods of the same name.
+"""
+
+
+class PendingGang(Struct, frozen=True, eq=False):
+    """Pods that are placed together or not at all, and what they still need.
+
+    Each cycle creates one for every single pending pod: a struct is created in half the time of a
+    dataclass.
+    """
+
+    name: str
+    """``namespace/name`` of the group, or of the pod."""
+    pending: tuple[PodInfo, ...]
+    """Pods to place; those that the gang cannot start without come first."""
+    priority: int
+    created: datetime
+    pending_since: datetime = EPOCH
+    """Creation time of the oldest pod in ``waiting``."""
+    group: GroupKey | None = None
+    queue: str = DEFAULT_QUEUE
+    missing_members: int = 1
+    """How many pods of ``waiting`` must be placed for any of them to be placed."""
+    missing_roles: tuple[tuple[str, int], ...] = ()
+    """The same for each role that has a minimum."""
+    running: tuple[PodInfo, ...] = ()
+    """Members that hold resources already."""
+    previous_nodes: tuple[tuple[PodKey, NodeName], ...] = ()
+    """Nodes of its pods before the gang was restarted: the pods are placed there again."""
+    requested: tuple[tuple[str, int], ...] = ()
+    """Total request of the pods that the gang cannot start without."""
+    max_run_time_s: float = 0.0
+    """Maximum run time in seconds; 0: unknown."""
+    subgroup_rules: tuple[SubgroupRule, ...] = ()
+    """Rules that divide the gang into subgroups."""
+    subgroups: tuple[Subgroup, ...] = ()
+    subgroup_prefix: int = 0
+    """Length of the prefix of ``waiting`` that completes enough subgroups."""
+    role_affinity: RoleAffinity | None = None
+    network: NetworkTopologyRule | None = None
+    has_inter_pod_rules: bool = False
+    """True if inter-pod rules apply to some of its pods."""
+    equivalence_key: object = None
+    """Equivalence key: gangs with equal keys fit equally."""
+    needed: int = 0
+    """Length of the prefix of ``waiting`` that the gang cannot start without."""
+    order: GangOrder = (0, False, 0.0, EPOCH, "", False)
+    """Sort key of the scheduling order within a queue."""
+    pod_keys: tuple[PodKey, ...] = ()
+    """Keys of ``waiting``. Derived from the other fields, like ``needed`` and ``order``."""
+
+    def __post_init__(self) -> None:
+        # Computed once: every cycle reads them, and most gangs stay pending for many cycles.
+        of_roles = sum([count for _, count in self.missing_roles]) if self.missing_roles else 0
+        order = (-self.priority, False, 0.0, self.created, self.name, self.group is None)
+        structs.force_setattr(
+            self, "needed", max(self.missing_members, of_roles, self.subgroup_prefix)
+        )
+        structs.force_setattr(self, "order", order)
+        structs.force_setattr(self, "keys", tuple([pod.key for pod in self.pending]))
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the gang runs with fewer members than its minimum."""
+        return bool(self.running) and self.needed > 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """True if the gang lost a member or restarts: it is served before all queues."""
+        return self.is_broken or bool(self.previous_nodes)
+
+    def satisfied_by(self, placed: Iterable[PodInfo]) -> bool:
+        """Return whether the gang may start once ``placed`` have their nodes."""
+        if self.subgroup_rules:
+            placed = list(placed)
+            if not has_enough_complete(self.subgroup_rules, self.subgroups, placed):
+                return False
+        if not self.missing_roles:
+            return sum(1 for _ in placed) >= self.missing_members
+        roles = Counter(pod.role for pod in placed)
+        return roles.total() >= self.missing_members and all(
+            roles[role] >= count for role, count in self.missing_roles
+        )
+
+
+def pending_gangs(
+    state: SchedulerCache, now: float
+) -> tuple[list[PendingGang], list[PendingReason]]:
+    """Return the gangs that can be tried, and the reasons of those that cannot be tried."""
+    pool = node_group_terms_of(state.queues, DEFAULT_QUEUE)
+    refresh_counted_resources(state)
+    units = [
+        _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
+        for pod in state.pending_single_pods.values()
+    ]
+    refused: list[PendingReason] = []
+    inner = {queue.parent for queue in state.queues.values()}
+    for key, waiting in state.pending_members.items():
+        match _multi_pod_gang(state, key, waiting, inner):
+            case PendingGang() as unit:
+                units.append(_with_previous_nodes(unit, state, now))
+            case PendingReason() as verdict:
+                refused.append(verdict)
+    refused.sort(key=lambda verdict: verdict.group or "")
+    return units, refused
+
+
+def _single_pod_gang(pod: PodInfo) -> PendingGang:
+    return PendingGang(
+        str(pod.key),
+        (pod,),
+        pod.priority,
+        pod.created,
+        pod.created,
+        requested=pod.shape.request,
+        max_run_time_s=pod.max_run_time_s,
+        has_inter_pod_rules=pod.shape.constraints.inter_pod is not None,
+        equivalence_key=_equivalence_key(pod.shape, pod.role),
+    )
+
+
+def _with_previous_nodes(unit: PendingGang, state: SchedulerCache, now: float) -> PendingGang:
+    group = unit.group
+    if group not in state.restarting_groups:
+        return unit
+    places = active_previous_nodes(state.groups[group], now)
+    if not places:
+        return unit
+    return structs.replace(
+        unit, previous_nodes=places, equivalence_key=(unit.equivalence_key, unit.name)
+    )
+
+
+def _multi_pod_gang(
+    state: SchedulerCache, key: GroupKey, waiting: Mapping[PodKey, PodInfo], inner: Set[str]
+) -> PendingGang | PendingReason:
+    group = state.groups.get(key)
+    if group is None:
+        return admission.group_not_found(key, waiting.values())
+    if (refused := check_admission(state, group, waiting.values(), inner)) is not None:
+        return refused
+    known = state.gang_cache.get(key)
+    if not isinstance(known, PendingGang | PendingReason):
+        ordered = sorted(waiting.values(), key=_task_order)
+        pool = node_group_terms_of(state.queues, group.queue)
+        fenced = [_with_queue_and_volume_terms(state, pod, pool) for pod in ordered]
+        known = make_pending_gang(group, state.members[key].values(), fenced)
+        state.gang_cache[key] = known
+    return known
+
+
+def make_pending_gang(
+    group: PodGroupInfo, members: Iterable[PodInfo], waiting: list[PodInfo]
+) -> PendingGang | PendingReason:
+    """Return what a gang still needs, or the reason if some of its pods do not exist."""
+    settled = [pod for pod in members if counts_towards_min_member(pod)]
+    missing = max(0, group.min_member - len(settled))
+    roles = missing_roles(group, settled)
+    if missing > len(waiting):
+        return admission.too_few_pods(group, len(settled) + len(waiting), waiting)
+    there = Counter(pod.role for pod in waiting) if roles else Counter()
+    for role, count in roles:
+        if there[role] < count:
+            return admission.too_few_pods_of_role(group, role, count - there[role], waiting)
+    ordered = _required_first(waiting, missing, dict(roles))
+    parts = split_into_subgroups(group.subgroups, settled, waiting) if group.subgroups else ()
+    if (few := missing_subgroups(group.subgroups, parts)) is not None:
+        return admission.too_few_subgroups(group, *few, waiting)
+    shapes = Counter((pod.shape, pod.role) for pod in waiting)
+    near = tuple(sorted({pod.node or "" for pod in settled})) if group.network else ()
+    unit = PendingGang(
+        name=str(group.key),
+        pending=ordered,
+        priority=group.priority,
+        created=group.created,
+        pending_since=min((pod.created for pod in waiting), default=group.created),
+        group=group.key,
+        queue=group.queue,
+        missing_members=missing,
+        missing_roles=roles,
+        running=tuple(pod for pod in settled if pod.holds_resources),
+        max_run_time_s=_max_run_time_s(waiting, group),
+        has_inter_pod_rules=any(shape.constraints.inter_pod is not None for shape, _ in shapes),
+        role_affinity=group.role_affinity
+        or default_role_affinity(frozenset(role for _, role in shapes)),
+        network=group.network,
+        requested=_total(ordered[: max(missing, sum(count for _, count in roles))]),
+        equivalence_key=_equivalence_key(
+            frozenset(shapes.items()), missing, roles, group.role_affinity, group.network, near
+        ),
+    )
+    if group.subgroups:
+        unit = _with_subgroups(unit, group.subgroups, parts)
+        unit = structs.replace(unit, requested=_total(unit.pending[: unit.needed]))
+    return unit
+
+
+def _with_subgroups(
+    unit: PendingGang, rules: tuple[SubgroupRule, ...], parts: tuple[Subgroup, ...]
+) -> PendingGang:
+    waiting = order_by_subgroup(parts, unit.pending)
+    divided = structs.replace(
+        unit,
+        pending=waiting,
+        subgroup_rules=rules,
+        subgroups=parts,
+        equivalence_key=(unit.equivalence_key, unit.name),
+    )
+    ends = [0]
+    for part in sorted(parts, key=lambda part: len(part.pending) < part.missing):
+        ends.append(ends[-1] + len(part.pending))
+    ends += range(ends[-1] + 1, len(waiting) + 1)
+    prefix = next((end for end in ends if divided.satisfied_by(waiting[:end])), len(waiting))
+    return structs.replace(divided, subgroup_prefix=prefix)
+
+
+def _with_queue_and_volume_terms(
+    state: SchedulerCache, pod: PodInfo, pool: NodeGroupTerms
+) -> PodInfo:
+    pod = with_required_nodes(pod, *pool)
+    if not (pod.claims and state.storage.synced):
+        return pod
+    needs = count_requirements(state, pod)
+    if needs.request:
+        request = tuple(sorted((*pod.shape.request, *needs.request)))
+        pod = structs.replace(
+            pod, shape=shape_of(request, pod.shape.constraints, *pod.shape.images)
+        )
+    return with_required_nodes(pod, needs.required_node_terms)
+
+
+def with_required_nodes(
+    pod: PodInfo,
+    fences: tuple[RequiredNodeTerms, ...],
+    preferred: tuple[tuple[int, NodeTerm], ...] = (),
+) -> PodInfo:
+    """Return the pod with additional required and preferred node terms."""
+    if not (fences or preferred):
+        return pod
+    own = pod.shape.constraints
+    constraints = replace(
+        own,
+        required_node_terms=(*own.required_node_terms, *fences),
+        preferred=(*own.preferred, *preferred),
+    )
+    return structs.replace(pod, shape=shape_of(pod.shape.request, constraints, *pod.shape.images))
+
+
+@lru_cache(maxsize=16_384)
+def _equivalence_key(*decisive: object) -> object:
+    """Return one object for equal arguments: every cycle looks it up in tables, by identity."""
+    return object()
+
+
+def _max_run_time_s(pods: Iterable[PodInfo], group: PodGroupInfo) -> float:
+    limits = [pod.max_run_time_s for pod in pods]
+    own = max(limits, default=0.0) if all(limits) else 0.0
+    return min((limit for limit in (own, group.max_run_time_s) if limit), default=0.0)
+
+
+def _total(pods: Iterable[PodInfo]) -> Request:
+    """Return the total request of pods; pods of one shape are added in one step."""
+    total: dict[str, int] = {}
+    for shape, count in Counter(pod.shape for pod in pods).items():
+        for name, amount in shape.request:
+            total[name] = total.get(name, 0) + amount * count
+    return tuple(sorted(total.items()))
+
+
+def active_previous_nodes(group: PodGroupInfo, now: float) -> tuple[tuple[PodKey, NodeName], ...]:
+    """Return the previous nodes of a gang whose reservation has not expired."""
+    places = group.previous_nodes
+    if places is None or not now < places.expires_at <= now + MAX_RESTART_RESERVATION_S:
+        return ()
+    return places.nodes
+
+
+def check_admission(
+    state: SchedulerCache,
+    group: PodGroupInfo,
+    waiting: Iterable[PodInfo] = (),
+    inner: Set[str] | None = None,
+) -> PendingReason | None:
+    """Return the reason why the gang's queue or a quota does not admit it; None: it is admitted.
+
+    Args:
+        state: the cache.
+        group: the group.
+        waiting: its pending pods, for the reason.
+        inner: names of the queues that have children, if the caller knows them.
+    """
+    queue = state.queues.get(group.queue)
+    if queue is None:
+        return admission.queue_not_found(group, waiting)
+    if inner is None:
+        inner = {each.parent for each in state.queues.values()}
+    if group.queue in inner or group.queue == ROOT_QUEUE:
+        return admission.queue_not_leaf(group, waiting)
+    for name in (group.queue, *ancestors(state.queues, group.queue)):
+        if not state.queues[name].open:
+            return admission.queue_closed(group, name, waiting)
+    if quotas := state.quotas.get(group.key.partition("/")[0]):
+        members = state.members.get(group.key, {}).values()
+        asked = missing_pods_request(group, members)
+        if figures := exceeded_quota_message(
+            quotas.values(), asked, missing_pods_attributes(group, members)
+        ):
+            return admission.over_quota(group, figures, waiting)
+    return None
+
+
+def counts_towards_min_member(pod: PodInfo) -> bool:
+    """Return whether a member counts towards minMember: it runs and stays, or has succeeded."""
+    return pod.phase == "Succeeded" or (pod.holds_resources and not pod.is_terminating)
+
+
+def missing_roles(group: PodGroupInfo, settled: Iterable[PodInfo]) -> tuple[tuple[str, int], ...]:
+    """Return the roles below their minimum, with the number of missing members."""
+    there = Counter(pod.role for pod in settled)
+    return tuple(
+        (role, minimum - there[role])
+        for role, minimum in group.min_task_member
+        if there[role] < minimum
+    )
+
+
+def _required_first(
+    waiting: list[PodInfo], missing: int, roles: Mapping[str, int]
+) -> tuple[PodInfo, ...]:
+    """Return the pods that the roles need, then those that the gang needs, then the rest."""
+    if not roles:
+        return tuple(waiting)
+    required = Counter(roles)
+    needed: list[PodInfo] = []
+    spare: list[PodInfo] = []
+    for pod in waiting:
+        if required[pod.role] > 0:
+            required[pod.role] -= 1
+            needed.append(pod)
+        else:
+            spare.append(pod)
+    rest = max(0, missing - len(needed))
+    return (*needed, *spare[:rest], *spare[rest:])
+
+
+def _task_order(pod: PodInfo) -> tuple[int, list[str | int], str]:
+    """Sort key of members: priority, then index (``worker-10`` comes after ``worker-9``)."""
+    # Text and digits alternate, so numbers are compared only with numbers.
+    parts: list[str | int] = list(_DIGITS.split(pod.key))
+    parts[1::2] = map(int, parts[1::2])
+    return (-pod.priority, parts, pod.key)

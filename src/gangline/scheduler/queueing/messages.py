@@ -1,0 +1,336 @@
+"""Messages of pending gangs and pods: sentences for people, Kubernetes' wording for programs.
+
+A pod's message starts like kube-scheduler's (``0/3 nodes are available: 3 Insufficient cpu.``),
+since autoscalers and people parse that. A gang's message states the request, the free amounts, the
+shortage and what would help.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from gangline.api.resource_list import PODS
+from gangline.scheduler.plugins.volumes import NO_VOLUMES
+from gangline.scheduler.types.types import (
+    ATTACHMENT_PREFIX,
+    HOST_PORT_PREFIX,
+    INTERNAL_RESOURCE_PREFIXES,
+    VOLUME_PREFIX,
+    PodInfo,
+)
+
+NOT_ENOUGH_RESOURCES = "NotEnoughResources"
+NOT_ENOUGH_PODS = "NotEnoughTasks"
+NOT_ENOUGH_PODS_OF_ROLE = "NotEnoughPodsOfTask"
+NO_SUCH_GROUP = "PodGroupNotFound"
+NO_SUCH_QUEUE = "QueueNotFound"
+QUEUE_CLOSED = "QueueClosed"
+QUEUE_NOT_LEAF = "QueueNotLeaf"
+QUEUE_LIMIT = "QueueLimit"
+QUOTA_EXCEEDED = "QuotaExceeded"
+
+GANG_CREATION_REASONS = frozenset(
+    {NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED}
+)
+"""Reasons that apply to every gang while its objects are being created."""
+
+PREEMPTING = "Pods are being evicted for it: it starts when they have ended."
+
+NETWORK_DOMAIN_REQUIRED = (
+    "All of its pods must be within one network domain of its highest tier or below. "
+)
+
+MAX_MESSAGE = 1024
+"""Maximal characters of a message: the limit of events."""
+_EXACT = 10
+"""Positions below this number are exact, others are rounded."""
+_SHOWN_NAMES = 3
+_NO_NODES = "no nodes available to schedule pods"
+_SHOWN_FIRST = ("cpu", "memory")
+_BINARY_UNITS = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+_BYTES = frozenset({"memory", "ephemeral-storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class GangCapacity:
+    """Resources for a gang, summed over the nodes that accept its pods."""
+
+    requested: Mapping[str, int]
+    """Total request of its pending pods."""
+    free: Mapping[str, int]
+    max_node_free: Mapping[str, int]
+    """The most that a single node has free."""
+    total: Mapping[str, int]
+    eligible_nodes: int
+    """Number of nodes that accept its pods, apart from free resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceHolders:
+    """The users of a scarce resource."""
+
+    resource: str
+    gangs: tuple[tuple[str, int], ...] = ()
+    """The largest users."""
+    single_pods: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSummary:
+    """The reserved nodes of the first pending gang, and the gangs that run there."""
+
+    nodes: tuple[str, ...]
+    gangs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementAttempt:
+    """A failed placement: the input of a gang's messages."""
+
+    pending: int
+    fitted: int
+    missing: int
+    running: int
+    unplaced_pod: PodInfo
+    """A pod that found no node."""
+    kubernetes_message: str
+    """The cause in Kubernetes' wording."""
+    shortages: Mapping[str, int]
+    """Number of nodes that lack each resource."""
+    capacity: GangCapacity
+    is_feasible: bool
+    """True if the gang would fit once all running gangs have ended."""
+    reserved_for: str = ""
+    """Gangs with reservations, if these alone keep it pending."""
+    holders: ResourceHolders | None = None
+    """The users of the scarce resource."""
+
+
+def availability_message(
+    nodes: int, refusals: Mapping[str, int], shortages: Mapping[str, int]
+) -> str:
+    """Return, in Kubernetes' wording, why no node accepts a pod."""
+    if not nodes:
+        return _NO_NODES
+    reasons = Counter(refusals)
+    for resource, count in shortages.items():
+        why = shortage_message(resource)
+        # A node without two of the ports counts once.
+        reasons[why] = max(reasons[why], count)
+    listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
+    return f"0/{nodes} nodes are available: {listed}."
+
+
+def shortage_message(resource: str) -> str:
+    """Return, in Kubernetes' wording, that a node has too little of a resource."""
+    if resource.startswith(VOLUME_PREFIX):
+        return NO_VOLUMES
+    if resource.startswith(ATTACHMENT_PREFIX):
+        return "node(s) exceed max volume count"
+    if resource.startswith(HOST_PORT_PREFIX):
+        return "node(s) didn't have free ports for the requested pod ports"
+    return "Too many pods" if resource == PODS else f"Insufficient {resource}"
+
+
+def gang_message(attempt: PlacementAttempt) -> str:
+    """Return the message of a pending gang: causes with numbers, and what would help."""
+    return clip_message(
+        " ".join([_gang_text(attempt), attempt.kubernetes_message, *_cause_texts(attempt)])
+    )
+
+
+def pod_message(attempt: PlacementAttempt) -> str:
+    """Return the message of one of its pods: Kubernetes' wording first."""
+    gang = [_gang_text(attempt)] if attempt.pending > 1 or attempt.running else []
+    return clip_message(" ".join([attempt.kubernetes_message, *gang, *_cause_texts(attempt)]))
+
+
+def extra_pod_message(message: str) -> str:
+    return clip_message(f"{message} The gang has its minimum and runs without this pod.")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimit:
+    """The limit of a queue, for the resources that are short."""
+
+    queue: str
+    used: Mapping[str, int]
+    reserved: Mapping[str, int]
+    """The part of it that is reserved for an earlier gang."""
+    limit: Mapping[str, int]
+    requested: Mapping[str, int]
+
+
+def queue_limit_message(limit: QueueLimit, users: ResourceHolders | None = None) -> str:
+    figures = "; ".join(
+        f"{_amount(name, limit.used[name])} of {_amount(name, most)} {name} in use, "
+        f"{_amount(name, limit.requested[name])} requested"
+        for name, most in limit.limit.items()
+    )
+    if any(limit.requested[name] > most for name, most in limit.limit.items()):
+        return clip_message(f"Queue {limit.queue!r} can never run it ({figures}): raise its limit.")
+    kept = " An earlier gang waits for the same limit." if any(limit.reserved.values()) else ""
+    return clip_message(
+        f"Queue {limit.queue!r} is at its limit ({figures}).{kept} It starts when jobs of the "
+        f"queue end, or its limit is raised. {in_use_message(users) if users is not None else ''}".rstrip()
+    )
+
+
+def fifo_message(queue: str, first: str) -> str:
+    return f"Queue {queue!r} is first in, first out: {first} comes first."
+
+
+def _gang_text(attempt: PlacementAttempt) -> str:
+    if attempt.pending == 1 and not attempt.running:
+        return "The pod finds no node."
+    running = f" ({attempt.running} run already)" if attempt.running else ""
+    return (
+        f"{attempt.fitted} of the gang's {attempt.pending} waiting pods would find a node, "
+        f"{attempt.missing} must start together{running}."
+    )
+
+
+def _cause_texts(attempt: PlacementAttempt) -> list[str]:
+    capacity = attempt.capacity
+    if not capacity.eligible_nodes:
+        return ["No node accepts it: check its node selector, affinity and tolerations."]
+    nodes = _nodes(capacity.eligible_nodes)
+    amounts = f"Requested: {amounts_text(capacity.requested)}; free on {nodes} that accept it: "
+    amounts += f"{amounts_text(capacity.free)}."
+    if not attempt.is_feasible:
+        return [amounts, _infeasible_message(attempt)]
+    if attempt.reserved_for:
+        return [
+            amounts,
+            f"The resources are reserved for {attempt.reserved_for}, which comes first.",
+        ]
+    used = [in_use_message(attempt.holders)] if attempt.holders is not None else []
+    return [amounts, _what_helps(attempt), *(text for text in used if text)]
+
+
+def in_use_message(holders: ResourceHolders) -> str:
+    """Return the users of a resource; empty: none."""
+    resource = holders.resource
+    parts = [f"{name} {_amount(resource, amount)}" for name, amount in holders.gangs]
+    if holders.single_pods:
+        parts.append(f"pods without a gang {_amount(resource, holders.single_pods)}")
+    if holders.others:
+        parts.append(f"others {_amount(resource, holders.others)}")
+    return f"Usage of {resource}: {', '.join(parts)}." if parts else ""
+
+
+def reservation_message(plan: ReservationSummary) -> str:
+    """Return the nodes that are reserved for a gang, and which gangs run there now."""
+    held = f"; running there now: {_listed(plan.gangs)}" if plan.gangs else ""
+    return f"Nodes are reserved for it: {_listed(plan.nodes)}{held}."
+
+
+@lru_cache(maxsize=16_384)
+def position_message(queue: str, before: int, since: datetime) -> str:
+    """Return a gang's position in its queue, and since when it is pending.
+
+    Large numbers are rounded: they change all the time, and each change would be written.
+    """
+    place = f"{_rounded(before)} before it in" if before else "First in"
+    return f"{place} queue {queue!r}, waiting since {_time(since)}."
+
+
+@lru_cache(maxsize=16_384)
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _rounded(count: int) -> str:
+    step: int = 10 ** (len(str(count)) - 1)
+    return str(count) if count < _EXACT else f"about {round(count / step) * step}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown, more = ", ".join(names[:_SHOWN_NAMES]), len(names) - _SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _nodes(count: int) -> str:
+    return "the 1 node" if count == 1 else f"the {count} nodes"
+
+
+def _what_helps(attempt: PlacementAttempt) -> str:
+    capacity = attempt.capacity
+    lacking = {
+        name: asked - capacity.free[name]
+        for name, asked in capacity.requested.items()
+        if asked > capacity.free[name]
+    }
+    if lacking:
+        return f"It starts when {amounts_text(lacking)} more is freed or added."
+    if ports := _taken_ports(attempt):
+        return f"It starts when a node has these ports free: {ports}."
+    requested = dict(attempt.unplaced_pod.shape.request)
+    largest = {
+        name: capacity.max_node_free[name] for name in requested if name in capacity.max_node_free
+    }
+    pods = max(1, attempt.missing - attempt.fitted)
+    return (
+        "There is enough in total, but not on single nodes: "
+        f"a pod requests {amounts_text(requested)}, "
+        f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
+        f"of its pods {'finds' if pods == 1 else 'find'} a node with that much free."
+    )
+
+
+def _taken_ports(attempt: PlacementAttempt) -> str:
+    """Return the host ports that are in use on some eligible node."""
+    taken = sorted(name for name in attempt.shortages if name.startswith(HOST_PORT_PREFIX))
+    return ", ".join(name.removeprefix(HOST_PORT_PREFIX) for name in taken)
+
+
+def _infeasible_message(attempt: PlacementAttempt) -> str:
+    capacity = attempt.capacity
+    lacking = [
+        f"{_amount(name, asked)} {name} requested, {_amount(name, capacity.total[name])} in total"
+        for name, asked in capacity.requested.items()
+        if asked > capacity.total[name]
+    ]
+    ports = _taken_ports(attempt)
+    otherwise = f"ports {ports}" if ports else "there is enough in total, but not on single nodes"
+    why = f" ({'; '.join(lacking) or otherwise})"
+    return f"It would not fit even if all running gangs had ended{why}: add nodes, or request less."
+
+
+def is_amount(resource: str) -> bool:
+    """Return whether messages show amounts of a resource: not for pod slots, ports and volumes."""
+    return resource != PODS and not resource.startswith(INTERNAL_RESOURCE_PREFIXES)
+
+
+def amounts_text(amounts: Mapping[str, int]) -> str:
+    """Format amounts: ``cpu 2, memory 4Gi, nvidia.com/gpu 8``."""
+    names = [name for name in amounts if is_amount(name) and amounts[name]]
+    names.sort(key=lambda name: (name not in _SHOWN_FIRST, name))
+    return ", ".join(f"{name} {_amount(name, amounts[name])}" for name in names) or "nothing"
+
+
+def _amount(resource: str, amount: int) -> str:
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if resource in _BYTES or resource.startswith("hugepages-"):
+        for suffix, size in _BINARY_UNITS:
+            if abs(amount) >= size:
+                return f"{round(amount / size, 1):g}{suffix}"
+    return str(amount)
+
+
+def clip_message(message: str, last: str = "") -> str:
+    """Cut a message to the limit of conditions and events; ``last`` is appended uncut."""
+    most = MAX_MESSAGE - (len(last) + 1 if last else 0)
+    cut = message if len(message) <= most else message[: most - 1] + "…"
+    return f"{cut} {last}" if last else cut
+
+
+def total_request(pods: Sequence[PodInfo]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for pod in pods:
+        total.update(dict(pod.shape.request))
+    return total

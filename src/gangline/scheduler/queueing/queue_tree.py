@@ -1,0 +1,399 @@
+"""Fair shares: divides amounts by weight among queues (water filling), and dominant shares.
+
+The queue tree: limits, fair shares and usage of queues.
+
+Jobs run in the leaves of the tree. A queue's *limit* is its capability, reduced by what the
+guarantees of other queues leave. Its *fair share* is its ``deserved`` amount, or its weighted part
+of what the other queues leave. A queue may borrow what no other queue requests, up to its limit.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
+from gangline.scheduler.cache.node_table import NodeTable
+from gangline.scheduler.cache.usage import UsageLedger
+from gangline.scheduler.types.types import (
+    INTERNAL_RESOURCE_PREFIXES,
+    NodeTerm,
+    PlacementConstraints,
+    QueueInfo,
+    Request,
+    RequiredNodeTerms,
+    TolerationInfo,
+)
+
+Vector = NDArray[np.float64]
+"""An amount of each resource."""
+Matrix = NDArray[np.float64]
+"""One row for each queue."""
+
+
+def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Matrix:
+    """Divide ``total`` by weight: no queue gets more than it wants, or less than its floor.
+
+    Each resource is divided by itself, and what one queue does not want goes to the others. Floors
+    come first, even if their sum exceeds the total. A floor above what the queue wants counts as
+    that.
+    """
+    if not len(weights):
+        return np.zeros_like(wants)
+    floors = np.minimum(floors, wants)
+    everybody = wants.sum(axis=0) <= total
+    if everybody.all():
+        return wants
+    level = _water_level(total, weights, floors, wants)
+    return np.where(everybody, wants, np.clip(level * weights[:, None], floors, wants))
+
+
+def _water_level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vector:
+    """Return, for each resource, the water level after ``total`` has been poured in.
+
+    The allocated amount is a piecewise linear function of the level. Its slope increases where a
+    queue's floor is reached, and decreases where a queue has what it wants.
+    """
+    scale = weights[:, None]
+    bends = np.concatenate([floors / scale, wants / scale])
+    steeper = np.concatenate([np.broadcast_to(scale, floors.shape)] * 2)
+    steeper[len(weights) :] *= -1
+    order = np.argsort(bends, axis=0, kind="stable")
+    bends = np.take_along_axis(bends, order, axis=0)
+    slopes = np.cumsum(np.take_along_axis(steeper, order, axis=0), axis=0)
+    given = floors.sum(axis=0) + np.concatenate(
+        [np.zeros((1, len(total))), np.cumsum(slopes[:-1] * np.diff(bends, axis=0), axis=0)]
+    )
+    # The last bend that the total suffices for; before the first one only floors are paid.
+    last = np.maximum(np.count_nonzero(given <= total, axis=0) - 1, 0)
+    here = np.arange(len(total))
+    slope = np.maximum(slopes[last, here], 1e-12)
+    level: Vector = bends[last, here] + np.maximum(total - given[last, here], 0.0) / slope
+    return level
+
+
+def dominant_share(used: Vector, entitled: Vector) -> float:
+    """Return the largest used fraction of any resource; infinite if the fair share of it is 0."""
+    relevant = used > 0
+    if not relevant.any():
+        return 0.0
+    with np.errstate(divide="ignore"):
+        return float((used[relevant] / entitled[relevant]).max())
+
+
+NodeGroupTerms: TypeAlias = tuple[tuple[RequiredNodeTerms, ...], tuple[tuple[int, NodeTerm], ...]]
+"""Node terms that jobs must match, and terms that they prefer, with weights."""
+UNCOUNTED_RESOURCE = "pods"
+"""Pod slots are not divided between queues."""
+
+
+def queue_problems(queues: Mapping[str, QueueInfo]) -> dict[str, str]:
+    """Return what is wrong with the configuration of queues, by name."""
+    found = {}
+    for name, queue in queues.items():
+        if ROOT_QUEUE in (name, queue.parent or ROOT_QUEUE):
+            continue
+        if queue.parent not in queues:
+            found[name] = (
+                f"its parent {queue.parent!r} does not exist: it is treated as a top-level queue"
+            )
+        elif name in ancestors(queues, name):
+            found[name] = "it is its own ancestor: it is treated as a top-level queue"
+    for name, queue in queues.items():
+        if over := _exceeding_resources(queue.guarantee, queue.capability):
+            found.setdefault(
+                name, f"its guarantee of {over} exceeds its capability, which takes precedence"
+            )
+        if over := _exceeding_resources(queue.deserved, queue.capability):
+            found.setdefault(
+                name, f"its deserved {over} exceeds its capability, which takes precedence"
+            )
+        parent = queues.get(queue.parent)
+        if parent is not None and (
+            over := _exceeding_resources(queue.capability, parent.capability)
+        ):
+            why = (
+                f"its capability of {over} exceeds that of {parent.name!r}, which takes precedence"
+            )
+            found.setdefault(name, why)
+        for why in _overcommitted_children(queue, [q for q in queues.values() if q.parent == name]):
+            found.setdefault(name, why)
+    return found
+
+
+def _overcommitted_children(queue: QueueInfo, below: Iterable[QueueInfo]) -> Iterator[str]:
+    """Yield what the children of a queue are granted beyond the queue's own amounts."""
+    guaranteed: Counter[str] = Counter()
+    deserved: Counter[str] = Counter()
+    for each in below:
+        guaranteed.update(dict(each.guarantee))
+        deserved.update(dict(each.deserved))
+    if over := _exceeding_resources(tuple(sorted(guaranteed.items())), queue.capability):
+        yield f"the guarantees of its child queues exceed its capability of {over}"
+    if over := _exceeding_resources(tuple(sorted(deserved.items())), queue.deserved):
+        yield f"its child queues deserve more {over} than it does"
+
+
+def ancestors(queues: Mapping[str, QueueInfo], name: str) -> list[str]:
+    """Return the existing ancestors of a queue, the nearest first; in a cycle each one once."""
+    above: list[str] = []
+    parent = queues[name].parent
+    while parent in queues and parent not in above:
+        above.append(parent)
+        parent = queues[parent].parent
+    return above
+
+
+def node_group_terms_of(queues: Mapping[str, QueueInfo], name: str) -> NodeGroupTerms:
+    """Return the node terms of a queue: its own, or those of the nearest ancestor that has any."""
+    if name in queues:
+        for each in (name, *ancestors(queues, name)):
+            queue = queues[each]
+            if queue.required_node_terms or queue.preferred_node_terms:
+                return queue.required_node_terms, queue.preferred_node_terms
+    return (), ()
+
+
+def _exceeding_resources(request: Request, limit: Request) -> str:
+    limits = dict(limit)
+    return ", ".join(name for name, amount in request if amount > limits.get(name, amount))
+
+
+_ANY = (TolerationInfo(operator="Exists"),)
+
+
+@dataclass(slots=True)
+class QueueAttributes:
+    """One queue in the tree, with its amounts."""
+
+    info: QueueInfo
+    parent: "QueueAttributes | None" = None
+    children: list["QueueAttributes"] = field(default_factory=list)
+    used: Vector = field(default_factory=lambda: np.zeros(0))
+    requested: Vector = field(default_factory=lambda: np.zeros(0))
+    """Usage plus pending requests."""
+    reserved: Vector = field(default_factory=lambda: np.zeros(0))
+    """Reserved within the limit for the first gang that the limit blocks."""
+    limit: Vector = field(default_factory=lambda: np.zeros(0))
+    fair_share: Vector = field(default_factory=lambda: np.zeros(0))
+
+    has_limit: bool = False
+    """True if its limit is finite for some resource."""
+
+    _share: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Dominant share of its fair share that the queue uses."""
+        if self._share is None:
+            self._share = dominant_share(self.used, self.fair_share)
+        return self._share
+
+    def add_usage(self, amount: Vector) -> None:
+        """Add to the usage; a negative amount reduces it."""
+        self.used = self.used + amount
+        self._share = None
+
+    def would_exceed_fair_share(self, amount: Vector) -> bool:
+        """Return whether the usage would exceed the fair share with this additional amount."""
+        asked = amount > 0
+        over = self.used + amount > self.fair_share * (1 + 1e-9)
+        return bool(over[asked].any())
+
+    def path(self) -> Iterator["QueueAttributes"]:
+        """Return the queue and its ancestors, without the root."""
+        account: QueueAttributes | None = self
+        while account is not None and account.parent is not None:
+            yield account
+            account = account.parent
+
+
+class QueueTree:
+    """All queues at one moment, and what a cycle adds to their usage."""
+
+    def __init__(
+        self,
+        queues: Mapping[str, QueueInfo],
+        nodes: NodeTable,
+        running: UsageLedger,
+        waiting: UsageLedger,
+        obtainable: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._nodes = nodes
+        self._usable = nodes.usable() if obtainable is None else obtainable
+        """Rows of the nodes that count as capacity."""
+        self._queues = queues
+        self.columns = {
+            name: column
+            for column, name in enumerate(
+                sorted(
+                    n
+                    for n in nodes.columns
+                    if n != UNCOUNTED_RESOURCE and not n.startswith(INTERNAL_RESOURCE_PREFIXES)
+                )
+            )
+        }
+        if DEFAULT_QUEUE not in queues:
+            # Single pods belong to it, even if the object does not exist.
+            queues = {**queues, DEFAULT_QUEUE: QueueInfo(DEFAULT_QUEUE)}
+        self.root = QueueAttributes(QueueInfo(ROOT_QUEUE))
+        self.queues = {ROOT_QUEUE: self.root}
+        self._amounts_of: dict[Request, Vector] = {}
+        self._build_tree(queues)
+        self._sum_usage(self.root, running, waiting)
+        self.total = self._schedulable_capacity(nodes, running)
+        self.root.limit = np.full(len(self.columns), np.inf)
+        self.root.fair_share = self.total
+        self._divide(self.root, self.total)
+
+    def vector(self, amounts: Mapping[str, int]) -> Vector:
+        """Return amounts in this tree's columns; resources that no node has are left out."""
+        result = np.zeros(len(self.columns))
+        for name, amount in amounts.items():
+            column = self.columns.get(name)
+            if column is not None:
+                result[column] = amount
+        return result
+
+    def request_vector(self, request: Request) -> Vector:
+        """Return a request in this tree's columns. Equal requests give the same array."""
+        known = self._amounts_of.get(request)
+        if known is None:
+            known = self._amounts_of[request] = self.vector(dict(request))
+        return known
+
+    def add_usage(self, name: str, amount: Vector, sign: int = 1) -> None:
+        """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
+        change = amount if sign == 1 else sign * amount
+        for account in self.queues[name].path():
+            account.add_usage(change)
+
+    def reserve(self, name: str, amount: Vector) -> None:
+        """Reserve an amount within the limits of a queue and its ancestors, for a blocked gang."""
+        for account in self.queues[name].path():
+            account.reserved = account.reserved + amount
+
+    def blocking_queue(self, name: str, amount: Vector) -> QueueAttributes | None:
+        """Return the queue whose limit does not allow an additional amount; None: all allow it."""
+        for account in self.queues[name].path():
+            if not account.has_limit:
+                continue
+            over = account.used + account.reserved + amount > account.limit
+            if over[amount > 0].any():
+                return account
+        return None
+
+    def never_blocks(self, name: str) -> bool:
+        """Return whether a queue blocks no gang: it has no limit and is not FIFO."""
+        path = list(self.queues[name].path())
+        return not path[0].info.fifo and not any(account.has_limit for account in path)
+
+    def allowed_count(self, name: str, one: Vector, count: int) -> int:
+        """Return how many of these amounts the limits of a queue allow, at least one."""
+        while count > 1 and self.blocking_queue(name, one * count) is not None:
+            count //= 2
+        return count
+
+    def would_exceed_fair_share(self, name: str, amount: Vector) -> bool:
+        """Return whether a queue, or an ancestor, would exceed its fair share."""
+        return any(account.would_exceed_fair_share(amount) for account in self.queues[name].path())
+
+    def _build_tree(self, queues: Mapping[str, QueueInfo]) -> None:
+        for name in sorted(queues.keys() - {ROOT_QUEUE}):
+            self.queues[name] = QueueAttributes(queues[name])
+        for name in sorted(queues.keys() - {ROOT_QUEUE}):
+            above = ancestors(queues, name)
+            parent = queues[name].parent if name not in above else ""
+            account = self.queues[name]
+            account.parent = self.queues.get(parent, self.root)
+            account.parent.children.append(account)
+
+    def _sum_usage(
+        self, account: QueueAttributes, running: UsageLedger, waiting: UsageLedger
+    ) -> None:
+        """Sum up usage and requests of a queue and its descendants."""
+        name = account.info.name
+        account.used = self.vector(running.by_queue.get(name, {}))
+        account.requested = account.used + self.vector(waiting.by_queue.get(name, {}))
+        account.reserved = np.zeros(len(self.columns))
+        for child in account.children:
+            self._sum_usage(child, running, waiting)
+            account.used = account.used + child.used
+            account.requested = account.requested + child.requested
+
+    def _schedulable_capacity(self, nodes: NodeTable, running: UsageLedger) -> Vector:
+        """Return what queues can use: the capacity of usable nodes, less usage outside of all
+        queues.
+        """
+        charged = Counter[str]()
+        for queue, amounts in running.by_queue.items():
+            if queue in self.queues and queue != ROOT_QUEUE:
+                charged.update(amounts)
+        taken = nodes.used.sum(axis=1)
+        there = np.where(self._usable, nodes.allocatable, nodes.used).sum(axis=1)
+        result = np.zeros(len(self.columns))
+        for name, column in self.columns.items():
+            row = nodes.columns[name]
+            outside = max(0, int(taken[row]) - charged[name])
+            result[column] = max(0, int(there[row]) - outside)
+        return result
+
+    def _divide(self, parent: QueueAttributes, total: Vector) -> None:
+        """Compute limits and fair shares of the children of ``parent``."""
+        children = parent.children
+        if not children:
+            return
+        facts = [child.info for child in children]
+        capability = np.array([self._limit(each) for each in facts])
+        guarantee = np.minimum(np.array([self._amounts(f.guarantee) for f in facts]), capability)
+        others = guarantee.sum(axis=0) - guarantee
+        left = np.minimum(parent.limit, self.total) - others
+        bound = np.where(others > 0, left, parent.limit)
+        ceilings = np.maximum(np.minimum(capability, bound), 0.0)
+        requested = np.minimum(np.array([child.requested for child in children]), ceilings)
+        requested = np.minimum(
+            requested, np.array([self._node_group_capacity(child) for child in children])
+        )
+        deserved = np.array([self._deserved(each, total) for each in facts])
+        floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
+        # A stated deserved amount is the fair share; the other queues divide the rest.
+        stated = np.array([bool(each.deserved) for each in facts])
+        wants: Matrix = np.where(stated[:, None], floors, np.maximum(requested, floors))
+        weights = np.array([float(max(1, each.weight)) for each in facts])
+        entitled = water_fill(total, weights, floors, wants)
+        for index, child in enumerate(children):
+            child.limit, child.fair_share = ceilings[index], entitled[index]
+            child.has_limit = bool(np.isfinite(child.limit).any())
+            self._divide(child, np.minimum(entitled[index], total))
+
+    def _node_group_capacity(self, account: QueueAttributes) -> Vector:
+        """Return the capacity of the nodes that match a queue's node terms."""
+        fences, _ = node_group_terms_of(self._queues, account.info.name)
+        if not fences:
+            return np.full(len(self.columns), np.inf)
+        accepts = self._nodes.eligible(
+            PlacementConstraints(tolerations=_ANY, required_node_terms=fences)
+        ).accepted
+        rows = accepts & self._usable
+        there = [self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns]
+        return np.array(there, dtype=np.float64)
+
+    def _amounts(self, request: Request) -> Vector:
+        return self.vector(dict(request))
+
+    def _limit(self, queue: QueueInfo) -> Vector:
+        """Return a capability. Resources that it does not name are unlimited, and so are 0 cpu and
+        memory.
+        """
+        limit = np.full(len(self.columns), np.inf)
+        for name, amount in queue.capability:
+            column = self.columns.get(name)
+            if column is not None and (amount > 0 or name not in {"cpu", "memory"}):
+                limit[column] = amount
+        return limit
+
+    def _deserved(self, queue: QueueInfo, total: Vector) -> Vector:
+        return np.minimum(self._amounts(queue.deserved), total)

@@ -1,0 +1,181 @@
+"""Reads a live cluster once into a scheduler cache, to repeat a cycle for ``gangline explain``."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from gangline.api.core.core import PriorityClass
+from gangline.api.meta.resource import Resource
+from gangline.api.quantity import QuantityError
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    HYPERNODES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    STORAGE_CLASSES,
+)
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE, PodGroup
+from gangline.kube.client.client import ApiClient
+from gangline.kube.errors import Forbidden, NotFound
+from gangline.scheduler.apply.reservation_store import read_reservation
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.convert import (
+    budget_info,
+    group_info,
+    hypernode_info,
+    node_info,
+    pod_info,
+    queue_info,
+)
+from gangline.scheduler.cache.convert_placement import quota_info
+from gangline.scheduler.cache.convert_storage import (
+    attach_limits,
+    claim_info,
+    read_capacities,
+    storage_class_info,
+    volume_info,
+)
+from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS
+from gangline.scheduler.config.volcano import read_configuration
+from gangline.scheduler.plugins.scores import ScoreWeights
+from gangline.scheduler.plugins.volumes import StorageState
+from gangline.scheduler.queueing.hierarchy import QueueHierarchy
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types.types import NodeName, QueueInfo
+from gangline.scheduler.types.wire import (
+    BETA_STORAGE_CAPACITIES,
+    CSI_DRIVERS,
+    CSI_NODES,
+    IMAGED_PODS,
+    LEAN_PODS,
+    RESOURCE_QUOTAS,
+    STORAGE_CAPACITIES,
+    slim_pod,
+)
+
+T = TypeVar("T")
+
+CONFIG_NAMESPACE = "gangline-system"
+CONFIG_MAP = "gangline-scheduler"
+CONFIG_KEY = "configuration.yaml"
+
+
+async def read_cluster_state(
+    client: ApiClient,
+    answers_to: frozenset[str],
+    weights: ScoreWeights = DEFAULT_WEIGHTS,
+    hierarchical: bool = False,
+) -> SchedulerCache:
+    """Read all objects that a cycle depends on.
+
+    Kinds that the cluster does not serve, or that must not be read, count as empty; nodes and pods
+    must be readable.
+
+    Args:
+        client: the API client.
+        answers_to: the scheduler names whose pods are scheduled.
+        weights: weights of the scores.
+        hierarchical: True if queues take their parents from annotations.
+
+    Raises:
+        ApiError: nodes or pods cannot be read.
+    """
+    images = bool(weights.images)
+    state = SchedulerCache(weights)
+    state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
+    hierarchy = QueueHierarchy()
+    for queue in await _optional(client, QUEUES):
+        state.queues[queue.metadata.name] = queue_info(queue)
+        hierarchy.update(queue)
+    if hierarchical:
+        hierarchy.apply_to(state.queues)
+    for node in (await client.list(NODES)).items:
+        state.set_node(node_info(node, images=images))
+    for hypernode in await _optional(client, HYPERNODES):
+        state.nodes.set_hypernode(hypernode_info(hypernode))
+    for budget in await _optional(client, POD_DISRUPTION_BUDGETS):
+        facts = budget_info(budget)
+        state.budgets[facts.key] = facts
+    priorities = _priorities(await _optional(client, PRIORITY_CLASSES))
+    _add_groups(state, await _optional(client, POD_GROUPS), priorities)
+    await _read_storage(client, state.storage)
+    for quota in await _optional(client, RESOURCE_QUOTAS):
+        in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
+        in_namespace[quota.metadata.name] = quota_info(quota)
+    namespaces = {
+        each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
+    }
+    for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
+        # As in the running scheduler, a pod with an invalid quantity is left out.
+        with suppress(QuantityError):
+            state.set_pod(pod_info(slim_pod(pod), priorities, answers_to, namespaces))
+    return state
+
+
+async def read_deployed_settings(client: ApiClient) -> SchedulerSettings:
+    """Return the settings of the scheduler that was deployed by ``deploy/scheduler``.
+
+    Without its ConfigMap, or without the permission to read it, these are the defaults.
+
+    Raises:
+        ConfigurationError: the configuration cannot be read.
+    """
+    try:
+        found = await client.get(CONFIG_MAPS, CONFIG_MAP, CONFIG_NAMESPACE)
+    except (NotFound, Forbidden):
+        return SchedulerSettings()
+    return read_configuration(found.data.get(CONFIG_KEY, "")).apply_to(SchedulerSettings())
+
+
+async def _read_storage(client: ApiClient, storage: StorageState) -> None:
+    """Read claims, volumes and classes; if one kind must not be read, the cycle ignores claims."""
+    try:
+        claims = (await client.list(PERSISTENT_VOLUME_CLAIMS)).items
+        volumes = (await client.list(PERSISTENT_VOLUMES)).items
+        classes = (await client.list(STORAGE_CLASSES)).items
+    except (NotFound, Forbidden):
+        return
+    storage.claims = {facts.key: facts for facts in map(claim_info, claims)}
+    storage.volumes = {facts.name: facts for facts in map(volume_info, volumes)}
+    storage.classes = {facts.name: facts for facts in map(storage_class_info, classes)}
+    for node in await _optional(client, CSI_NODES):
+        if limits := attach_limits(node):
+            storage.limits[NodeName(node.metadata.name)] = limits
+    storage.synced = True
+    for version in (STORAGE_CAPACITIES, BETA_STORAGE_CAPACITIES):
+        with suppress(NotFound, Forbidden):
+            capacities = (await client.list(version)).items
+            drivers = (await client.list(CSI_DRIVERS)).items
+            storage.capacities = read_capacities(drivers, capacities)
+            return
+
+
+async def _optional(client: ApiClient, resource: Resource[T]) -> list[T]:
+    try:
+        return (await client.list(resource)).items
+    except (NotFound, Forbidden):
+        return []
+
+
+def _priorities(classes: list[PriorityClass]) -> dict[str, int]:
+    values = {each.metadata.name: each.value for each in classes}
+    for each in classes:
+        if each.global_default:
+            values[""] = each.value
+    return values
+
+
+def _add_groups(
+    state: SchedulerCache, groups: list[PodGroup], priorities: Mapping[str, int]
+) -> None:
+    for group in groups:
+        facts = group_info(group, priorities)
+        state.set_group(facts)
+        if (promise := read_reservation(group)) is not None:
+            state.reservations[facts.key] = promise

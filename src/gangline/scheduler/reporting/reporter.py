@@ -1,0 +1,336 @@
+"""Reports results: conditions of pod groups and pods, and events, written only when they change.
+
+An event costs the API server and this process as much as the binding that it reports. Therefore
+events wait until no binding is in flight, for at most some seconds. They are sent one by one, so
+that the client never drops one for lack of a free slot.
+
+Reports pending reasons: conditions of pod groups and pods, and events, written only on change.
+
+Each cycle replaces the table of reasons. A work queue holds the objects whose status may differ,
+and workers write them in the background. A new reason is written immediately. If only its numbers
+have changed, it is written after an interval (``SchedulerSettings.message_update_interval_s``).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from gangline.api.core.reference import ObjectReference
+from gangline.api.meta.objects import Condition
+from gangline.api.resources import POD_GROUPS
+from gangline.api.volcano.scheduling import PodGroup, PodGroupStatus
+from gangline.kube.client.client import ApiClient
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
+from gangline.kube.controller.event_recorder import EventRecorder
+from gangline.kube.errors import NotFound
+from gangline.kube.http.request import PatchKind
+from gangline.scheduler.apply.throttle import BindingsInFlight
+from gangline.scheduler.informers import SchedulerInformers
+from gangline.scheduler.queueing import messages as reasons
+from gangline.scheduler.queueing.gangs import check_admission
+from gangline.scheduler.reporting.pod_group_status import UNSCHEDULABLE, pod_group_status
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.types.types import (
+    CycleResult,
+    GroupKey,
+    PendingReason,
+    PodBinding,
+    PodEviction,
+    PodKey,
+)
+from gangline.scheduler.types.wire import LEAN_PODS
+
+log = logging.getLogger(__name__)
+
+MAX_EVENT_DELAY_S = 5.0
+MAX_QUEUED_EVENTS = 20_000
+"""Further events are dropped: the API server accepts none, or hardly any."""
+
+
+class ScheduledEventSender:
+    """Sends the Scheduled event of each bound pod.
+
+    Args:
+        events: sends the events.
+        resting: set while no binding is in flight.
+        clock: a monotonic clock in seconds.
+    """
+
+    def __init__(
+        self, events: EventRecorder, resting: asyncio.Event, clock: Callable[[], float]
+    ) -> None:
+        self._events, self._idle, self._clock = events, resting, clock
+        self._bound: asyncio.Queue[tuple[float, PodBinding]] = asyncio.Queue(MAX_QUEUED_EVENTS)
+
+    def add_binding(self, binding: PodBinding) -> None:
+        """Queue the event of a bound pod; never waits."""
+        try:
+            self._bound.put_nowait((self._clock(), binding))
+        except asyncio.QueueFull:
+            log.debug("event dropped: the queue is full", extra={"pod": binding.pod})
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            since, binding = await self._bound.get()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, since + MAX_EVENT_DELAY_S - self._clock())):
+                    await self._idle.wait()
+            message = f"Successfully assigned {binding.pod} to {binding.node}"
+            self._events.event(_binding_reference(binding), "Normal", "Scheduled", message)
+            await self._events.flush()
+
+
+def _binding_reference(binding: PodBinding) -> ObjectReference:
+    namespace, _, name = binding.pod.partition("/")
+    return ObjectReference(
+        kind="Pod", api_version="v1", namespace=namespace, name=name, uid=binding.uid
+    )
+
+
+K = TypeVar("K", bound=str)
+
+POD_SCHEDULED = "PodScheduled"
+FAILED_SCHEDULING = "FailedScheduling"
+
+MAX_STATUS_DELAY_S = 5.0
+"""Maximal delay of status writes behind bindings. A status write costs the API server more than a
+binding, and pods bound meanwhile save further ones.
+"""
+
+
+class ReportSubject(NamedTuple):
+    """The object that a report is about."""
+
+    kind: str
+    """``PodGroup`` or ``Pod``."""
+    key: str
+
+
+class PodMessage(NamedTuple):
+    """The report about a pending pod."""
+
+    reason: str
+    text: str
+    group: GroupKey | None
+
+
+class PendingReporter:
+    """Writes the reasons of the last cycle to conditions and events."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        feed: SchedulerInformers,
+        events: EventRecorder,
+        settings: SchedulerSettings,
+        rush: BindingsInFlight,
+    ) -> None:
+        self._client = client
+        self._bindings_in_flight = rush
+        self._informers = feed
+        self._events = events
+        self._settings = settings
+        self._pending_reasons: dict[GroupKey, PendingReason] = {}
+        self._messages: dict[PodKey, PodMessage] = {}
+        self._forming_since: dict[GroupKey, float] = {}
+        self._written: dict[ReportSubject, tuple[float, str]] = {}
+        """Time and reason of the last report about an object."""
+        self._last_written: dict[GroupKey, tuple[str, PodGroupStatus]] = {}
+        self._status_subresource = "status"
+        self.controller: Controller[ReportSubject] = Controller(
+            "scheduler-status", self._write, workers=settings.status_writers
+        )
+
+    def set_result(self, decision: CycleResult) -> None:
+        """Replace the reasons by those of a cycle, and queue the objects whose report differs."""
+        verdicts = {v.group: v for v in decision.pending_reasons if v.group is not None}
+        messages = {
+            key: PodMessage(verdict.reason, text, verdict.group)
+            for verdict in decision.pending_reasons
+            for key, text in verdict.pods
+        }
+        now = time.monotonic()
+        self._forming_since = {
+            key: self._forming_since.get(key, now)
+            for key, verdict in verdicts.items()
+            if verdict.reason in reasons.GANG_CREATION_REASONS
+        }
+        changed_groups = _changed_keys(self._pending_reasons, verdicts)
+        changed_pods = _changed_keys(self._messages, messages)
+        self._add("PodGroup", changed_groups)
+        self._add("Pod", changed_pods & messages.keys())
+        self._pending_reasons, self._messages = verdicts, messages
+
+    def group_changed(self, group: GroupKey) -> None:
+        """Check a group's status: the group or a member has changed."""
+        self._add("PodGroup", [group])
+
+    def pod_bound(self, binding: PodBinding) -> None:
+        """Forget the report about a pod that is bound now."""
+        self._written.pop(ReportSubject("Pod", binding.pod), None)
+
+    def pod_evicted(self, eviction: PodEviction) -> None:
+        pod = _pod_reference(eviction.pod, eviction.uid)
+        self._events.event(pod, "Normal", "Preempted", f"Evicted: {eviction.reason}")
+
+    def _add(self, kind: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.controller.queue.add(ReportSubject(kind, key))
+
+    async def _write(self, subject: ReportSubject) -> ReconcileResult:
+        # Before the desired status is computed: what is bound meanwhile saves this write.
+        await self._bindings_in_flight.wait_until_idle(MAX_STATUS_DELAY_S)
+        try:
+            if subject.kind == "Pod":
+                return await self._write_pod(subject)
+            return await self._write_group(subject)
+        except NotFound:
+            # The object was deleted meanwhile: there is nothing to report.
+            self._written.pop(subject, None)
+            return ReconcileDone()
+
+    async def _write_group(self, subject: ReportSubject) -> ReconcileResult:
+        key = GroupKey(subject.key)
+        namespace, _, name = key.partition("/")
+        group = self._informers.groups.get(namespace, name)
+        facts = self._informers.state.groups.get(key)
+        if group is None or facts is None:
+            self._written.pop(subject, None)
+            self._last_written.pop(key, None)
+            return ReconcileDone()
+        if wait_s := self._creation_delay(key):
+            return RequeueAfter(wait_s)
+        verdict = self._pending_reasons.get(key) or check_admission(self._informers.state, facts)
+        members = self._informers.state.members.get(key, {}).values()
+        current = self._current(key, group)
+        desired = pod_group_status(current, facts, list(members), verdict, _now())
+        if desired == current:
+            return ReconcileDone()
+        reason = verdict.reason if verdict else ""
+        if _stable_part(desired) == _stable_part(current) and (
+            wait_s := self._update_delay(subject, reason)
+        ):
+            return RequeueAfter(wait_s)
+        await self._patch_group(group, desired)
+        self._last_written[key] = (group.metadata.resource_version, desired)
+        self._written[subject] = time.monotonic(), reason
+        if verdict is not None:
+            self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
+        return ReconcileDone()
+
+    def _current(self, key: GroupKey, group: PodGroup) -> PodGroupStatus:
+        """Return the known status: the written one, until the watch shows a newer one."""
+        version, written = self._last_written.get(key, ("", group.status))
+        return written if version == group.metadata.resource_version else group.status
+
+    async def _patch_group(self, group: PodGroup, status: PodGroupStatus) -> None:
+        # Other encodings omit zeros; a merge patch must contain them to reset a count.
+        body = {
+            "metadata": {"uid": group.metadata.uid},
+            "status": {
+                "phase": status.phase,
+                "conditions": msgspec.to_builtins(status.conditions, builtin_types=(datetime,)),
+                "running": status.running,
+                "succeeded": status.succeeded,
+                "failed": status.failed,
+            },
+        }
+        name, namespace = group.metadata.name, group.metadata.namespace
+        try:
+            await self._client.patch(
+                POD_GROUPS, name, body, namespace, subresource=self._status_subresource
+            )
+        except NotFound:
+            if not self._status_subresource:
+                raise
+            # Volcano's own CRD has no status subresource: then the object itself is patched.
+            await self._client.patch(POD_GROUPS, name, body, namespace)
+            self._status_subresource = ""
+
+    async def _write_pod(self, subject: ReportSubject) -> ReconcileResult:
+        key = PodKey(subject.key)
+        namespace, _, name = key.partition("/")
+        message = self._messages.get(key)
+        pod = self._informers.pods.get(namespace, name)
+        if message is None or pod is None or pod.spec.node_name:
+            self._written.pop(subject, None)
+            return ReconcileDone()
+        conditions = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
+        if conditions and (conditions[0].reason, conditions[0].message) == (
+            UNSCHEDULABLE,
+            message.text,
+        ):
+            return ReconcileDone()
+        if wait_s := self._creation_delay(message.group) or self._update_delay(
+            subject, message.reason
+        ):
+            return RequeueAfter(wait_s)
+        since = (
+            conditions[0].last_transition_time
+            if conditions and conditions[0].status == "False"
+            else None
+        )
+        condition = Condition(
+            type=POD_SCHEDULED,
+            status="False",
+            reason=UNSCHEDULABLE,
+            message=message.text,
+            last_transition_time=since or _now(),
+        )
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+        await self._client.patch(
+            LEAN_PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"
+        )
+        self._written[subject] = time.monotonic(), message.reason
+        reference = _pod_reference(key, pod.metadata.uid)
+        self._events.event(reference, "Warning", FAILED_SCHEDULING, message.text)
+        return ReconcileDone()
+
+    def _creation_delay(self, group: GroupKey | None) -> float:
+        """Return the seconds to wait before missing members are reported."""
+        since = self._forming_since.get(group) if group is not None else None
+        return self._remaining(since, self._settings.gang_creation_grace_s)
+
+    def _update_delay(self, subject: ReportSubject, reason: str) -> float:
+        """Return the seconds to wait before a report with the same reason is written again."""
+        written_at, last_reason = self._written.get(subject, (None, ""))
+        return (
+            self._remaining(written_at, self._settings.message_update_interval_s)
+            if last_reason == reason
+            else 0.0
+        )
+
+    @staticmethod
+    def _remaining(since: float | None, span_s: float) -> float:
+        return 0.0 if since is None else max(0.0, since + span_s - time.monotonic())
+
+
+def _changed_keys(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
+    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+
+
+def _stable_part(status: PodGroupStatus) -> tuple[object, ...]:
+    """Return a status without the numbers in messages, which change all the time."""
+    reasons = [(c.type, c.status, c.reason) for c in status.conditions]
+    return (status.phase, status.running, status.succeeded, status.failed, *reasons)
+
+
+def _pod_reference(key: PodKey, uid: str) -> ObjectReference:
+    namespace, _, name = key.partition("/")
+    return ObjectReference(kind="Pod", api_version="v1", namespace=namespace, name=name, uid=uid)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

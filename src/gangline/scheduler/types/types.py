@@ -1,0 +1,413 @@
+"""Values of the scheduler: nodes, pods, pod groups and queues, and the result of a cycle.
+
+Values are immutable and hold only what a scheduling decision depends on. So memory stays small with
+many pods, and two equal values mean that nothing has to be decided again. Amounts are integers: CPU
+in thousandths, everything else in its own unit (bytes, devices, pods).
+
+Pod disruption budgets: how many pods may be evicted now.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NewType
+
+import msgspec
+
+from gangline.api.meta.selectors import Selector
+from gangline.api.volcano.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.types.quota_scopes import DEFAULT_QUOTA_ATTRIBUTES, QuotaAttributes
+
+NodeName = NewType("NodeName", str)
+PodKey = NewType("PodKey", str)
+"""``namespace/name`` of a pod."""
+GroupKey = NewType("GroupKey", str)
+"""``namespace/name`` of a pod group."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+HOST_PORT_PREFIX = "hostport:"
+"""Prefix of a host port (``hostport:tcp:8080``), a resource of which every node has one."""
+
+VOLUME_PREFIX = "volume:"
+"""Prefix of free volumes that match a claim, a resource of the nodes that reach them."""
+
+ATTACHMENT_PREFIX = "attach:"
+"""Prefix of attachable volumes of a storage driver, a resource of nodes."""
+
+INTERNAL_RESOURCE_PREFIXES = (HOST_PORT_PREFIX, VOLUME_PREFIX, ATTACHMENT_PREFIX)
+"""Prefixes of internal resources: messages do not show them, and queues do not divide them."""
+
+Request = tuple[tuple[str, int], ...]
+"""Requested amounts, sorted by resource: hashable, so that equal pods are recognised."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaintInfo:
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class TolerationInfo:
+    """A toleration. An empty key with the operator Exists tolerates every taint."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelExpression:
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """Node conditions that must all hold. A term without conditions matches no node, as in
+    Kubernetes.
+    """
+
+    labels: tuple[LabelExpression, ...] = ()
+    fields: tuple[LabelExpression, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodTerm:
+    """Selects other pods within one topology domain: nodes with the same value of a label."""
+
+    selector: Selector
+    topology_key: str
+    namespaces: tuple[str, ...] | None = ()
+    """Namespaces of the selected pods. Empty: the namespace of the pod itself. None: all
+    namespaces.
+    """
+    weight: int = 0
+    """Weight of a preferred term; 0 if the term is required."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadTerm:
+    pods: PodTerm
+    max_skew: int = 1
+    min_domains: int = 1
+    hard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class InterPodRules:
+    """Inter-pod affinity, anti-affinity and topology spread of a pod."""
+
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    spread: tuple[SpreadTerm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredNodeTerms:
+    """Node terms that a pod must match besides its own, from the node groups of its queue or its
+    volumes.
+    """
+
+    terms: tuple[NodeTerm, ...]
+    """A node must match at least one of these terms."""
+    message: str
+    """The message for other nodes, in Kubernetes' wording where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementConstraints:
+    """Where a pod may run, apart from free resources. Equal constraints share one evaluation."""
+
+    selector: tuple[tuple[str, str], ...] = ()
+    required: tuple[NodeTerm, ...] | None = None
+    """A node must match at least one term. None: no requirement. Empty: no node matches."""
+    preferred: tuple[tuple[int, NodeTerm], ...] = ()
+    tolerations: tuple[TolerationInfo, ...] = ()
+    inter_pod: InterPodRules | None = None
+    """None: the pod has no rules about other pods."""
+    required_node_terms: tuple[RequiredNodeTerms, ...] = ()
+    """A node must match all of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    name: NodeName
+    allocatable: Request
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[TaintInfo, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    overreported_resources: tuple[str, ...] = ()
+    """Resources whose allocatable amount exceeds the capacity."""
+    images: tuple[tuple[str, int], ...] = ()
+    """Image names, sorted, with their bytes. Empty if image locality has no weight."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodShape:
+    """The request and the constraints of a pod: pods of one shape are interchangeable.
+
+    Created by ``shape_of`` only, which returns one object for equal shapes: tables find it by
+    identity.
+    """
+
+    request: Request
+    constraints: PlacementConstraints
+    images: tuple[str, ...] = ()
+    """The image of each container, sorted. Empty if image locality has no weight."""
+
+
+@lru_cache(maxsize=16_384)
+def shape_of(request: Request, constraints: PlacementConstraints, *images: str) -> PodShape:
+    return PodShape(request, constraints, images)
+
+
+class PodInfo(msgspec.Struct, frozen=True, gc=False):
+    """A pod: its shape, its gang, and its node.
+
+    Each step of a pod's life creates a new one. A msgspec struct is created several times as fast
+    as a dataclass, and the garbage collector does not track it (``gc=False``: it is never part of a
+    cycle).
+    """
+
+    key: PodKey
+    uid: str
+    shape: PodShape
+    created: datetime = EPOCH
+    priority: int = 0
+    group: GroupKey | None = None
+    role: str = ""
+    node: NodeName | None = None
+    phase: str = "Pending"
+    is_terminating: bool = False
+    is_gated: bool = False
+    is_ours: bool = True
+    """True if its schedulerName is one that this scheduler serves."""
+    labels: tuple[tuple[str, str], ...] = ()
+    preemptable: bool = True
+    """True if the pod may be evicted for other pods."""
+    may_preempt: bool = True
+    """True if other pods may be evicted for this pod."""
+    claims: tuple[str, ...] = ()
+    """Keys (``namespace/name``) of its PersistentVolumeClaims."""
+    max_run_time_s: float = 0.0
+    """Maximum run time in seconds; 0: unlimited."""
+    started_at: float = 0.0
+    """Start time on its node, in seconds since the epoch; 0: not started."""
+    ended_at: float = 0.0
+    """End of its last container, in seconds since the epoch; 0: unknown."""
+    quota_attributes: QuotaAttributes = DEFAULT_QUOTA_ATTRIBUTES
+
+    @property
+    def is_finished(self) -> bool:
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def holds_resources(self) -> bool:
+        """True if the pod uses resources of its node, as the kubelet counts: until it has really
+        ended.
+        """
+        return self.node is not None and not self.is_finished
+
+    @property
+    def is_pending(self) -> bool:
+        """True if this scheduler has to place the pod."""
+        return (
+            self.is_ours
+            and self.node is None
+            and not (self.is_finished or self.is_terminating or self.is_gated)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousNodes:
+    """Nodes on which the pods of a restarting gang ran before. They are reserved for the gang."""
+
+    expires_at: float
+    """Expiry, in seconds since the epoch: afterwards any pod may use the nodes."""
+    nodes: tuple[tuple[PodKey, NodeName], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleAffinity:
+    """Which roles of a gang prefer to share nodes, and which prefer not to."""
+
+    affinity: tuple[tuple[str, ...], ...] = ()
+    anti_affinity: tuple[tuple[str, ...], ...] = ()
+    """A single role: its pods are spread. Several roles: they avoid each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTopologyRule:
+    """How close in the network the pods of a gang must be, or prefer to be."""
+
+    hard: bool = True
+    tier: int | None = None
+    """Highest tier of a domain that holds the gang; None: any existing tier."""
+    tier_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubgroupRule:
+    """A subGroupPolicy: which pods form subgroups, their size, and the minimal count."""
+
+    name: str
+    selector: Selector
+    size: int = 1
+    min_subgroups: int = 0
+    keys: tuple[str, ...] = ()
+    """Pods with equal values of these labels form one subgroup."""
+    network: NetworkTopologyRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HyperNodeMemberInfo:
+    """Members of a network domain: domains or nodes, by name, pattern or labels."""
+
+    hypernode: bool
+    exact: str = ""
+    pattern: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HyperNodeInfo:
+    name: str
+    tier: int
+    tier_name: str = ""
+    members: tuple[HyperNodeMemberInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupInfo:
+    """A pod group: how many members must start together, and what orders it."""
+
+    key: GroupKey
+    uid: str = ""
+    min_member: int = 0
+    min_task_member: tuple[tuple[str, int], ...] = ()
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    priority_class: str = ""
+    created: datetime = EPOCH
+    min_resources: Request = ()
+    """Total request of its minimal members, if the creator of the group states it."""
+    previous_nodes: PreviousNodes | None = None
+    preemptable: bool = True
+    """True if its pods may be evicted for other pods."""
+    role_affinity: RoleAffinity | None = None
+    network: NetworkTopologyRule | None = None
+    subgroups: tuple[SubgroupRule, ...] = ()
+    max_run_time_s: float = 0.0
+    """Maximum run time in seconds that the group states; 0: not stated."""
+    checkpointed_at: float = 0.0
+    """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
+    family: str = ""
+    """Gangs that run about equally long (see ``run_times``)."""
+    backfills_for: str = ""
+    """In whose planned room it runs; empty: in nobody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue: its place in the tree, its limits and shares, and whether it is open."""
+
+    name: str
+    open: bool = True
+    weight: float = 1
+    capability: Request = ()
+    """Maximal usage of the named resources."""
+    deserved: Request = ()
+    """Fair share that the queue may reclaim; if empty, the share follows from the weight."""
+    guarantee: Request = ()
+    """Amounts that other queues never use."""
+    reclaimable: bool = True
+    """True if other queues may reclaim what it uses above its fair share."""
+    priority: int = 0
+    parent: str = ""
+    fifo: bool = False
+    """True if a pending gang blocks later gangs of the queue."""
+    required_node_terms: tuple[RequiredNodeTerms, ...] = ()
+    """Node terms that its pods must match."""
+    preferred_node_terms: tuple[tuple[int, NodeTerm], ...] = ()
+    """Node terms that its pods prefer, with weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEviction:
+    """Part of a cycle's result: this pod is evicted for a gang."""
+
+    pod: PodKey
+    uid: str
+    node: NodeName
+    group: GroupKey | None
+    beneficiary: str
+    """Name of the gang that gets the resources."""
+    reason: str
+    """The rule that allows the eviction, as a text for people."""
+
+
+class PodBinding(msgspec.Struct, frozen=True, gc=False):
+    """Part of a cycle's result: this pod runs on this node."""
+
+    pod: PodKey
+    uid: str
+    node: NodeName
+    group: GroupKey | None = None
+
+
+class PendingReason(msgspec.Struct, frozen=True):
+    """Why a gang, or a single pod, is pending: the text of conditions of the group and its pods."""
+
+    reason: str
+    """One of the CamelCase reasons in ``reasons``."""
+    message: str
+    pods: tuple[tuple[PodKey, str], ...] = ()
+    """Each pending pod with its own message in Kubernetes' wording."""
+    group: GroupKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes reserved for a pending gang. A reservation stays the same until it can be used."""
+
+    nodes: tuple[tuple[PodKey, NodeName], ...]
+    preempting: bool = False
+    """True if pods were evicted for it: then no other gang may use the nodes, whatever its order.
+    """
+    created_at: float = 0.0
+    """Creation time in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleResult:
+    """The result of a cycle: bindings of complete gangs, evictions, reasons."""
+
+    bindings: tuple[PodBinding, ...] = ()
+    pending_reasons: tuple[PendingReason, ...] = ()
+    placed: frozenset[GroupKey] = field(default_factory=frozenset)
+    """Groups whose minimum is complete with these bindings."""
+    evictions: tuple[PodEviction, ...] = ()
+    """Pods to evict; victim sets are complete."""
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    """Reservations by the name of their gang."""
+    backfilled: Mapping[GroupKey, str] = field(default_factory=dict)
+    """Gangs that are let into planned room for as long as their like take, and whose room it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DisruptionBudgetInfo:
+    key: str
+    namespace: str
+    selector: Selector
+    allowed: int = 0
+
+    def covers(self, pod: PodInfo) -> bool:
+        """Return whether the budget selects the pod."""
+        return pod.key.startswith(f"{self.namespace}/") and self.selector.matches(dict(pod.labels))

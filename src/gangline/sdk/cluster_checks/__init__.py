@@ -1,0 +1,1 @@
+"""Checks of a cluster for ``gangline doctor``: ``run`` asks the cluster, ``checks`` judges."""

@@ -1,0 +1,195 @@
+"""Changes of existing jobs: suspend, resume, scale, restart, copy."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PERSISTENT_VOLUME_CLAIMS,
+    SECRETS,
+    SERVICES,
+)
+from gangline.kube.client.client import PatchKind
+from gangline.kube.errors import Forbidden, NotFound
+from gangline.sdk.client import JobClient, JobError, NoSuchJob
+from gangline.sdk.jobs import Job, JobState
+from gangline.sdk.manifests import (
+    Manifest,
+    rename_objects,
+    replica_count,
+    scale_patch,
+    to_submittable,
+)
+
+OWNER_ANNOTATION = "gangline.dev/belongs-to"
+_OWNED_RESOURCES = (CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS)
+_POLL_INTERVAL_S = 0.2
+
+
+class JobEditor:
+    """Changes jobs of one cluster."""
+
+    def __init__(self, jobs: JobClient) -> None:
+        self.jobs = jobs
+
+    async def suspend(self, name: str, namespace: str, *, suspended: bool = True) -> bool:
+        """Suspend a job, which deletes its pods, or resume it.
+
+        Returns:
+            False if the job was in this state already.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: no job, or several jobs have this name.
+            JobError: the job has ended.
+        """
+        job = await self.jobs.get(name, namespace)
+        if job.state.finished:
+            raise JobError(f"job {name!r} has ended ({job.state}): only 'restart' runs it again")
+        stored = await self.jobs.manifest(name, namespace)
+        policy = stored["spec"].get("runPolicy") or {}
+        if bool(policy.get("suspend")) is suspended:
+            return False
+        await self._patch(stored, {"spec": {"runPolicy": {"suspend": suspended}}})
+        return True
+
+    async def scale(
+        self, name: str, namespace: str, replicas: Callable[[int], int], role: str = "worker"
+    ) -> tuple[int, int]:
+        """Change the number of replicas of a role.
+
+        Args:
+            name: the job.
+            namespace: its namespace.
+            replicas: returns the new number for the current number.
+            role: the role.
+
+        Returns:
+            The number before and after.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+            JobError: the job has ended or has no such role, or the new number is negative.
+        """
+        stored = await self.jobs.manifest(name, namespace)
+        if (job := await self.jobs.get(name, namespace)).state.finished:
+            raise JobError(f"job {name!r} has ended ({job.state})")
+        before = replica_count(stored, role)
+        after = replicas(before)
+        if after < 0:
+            raise JobError(f"job {name!r} has {before} replicas of {role!r}: not {after}")
+        try:
+            patch = scale_patch(stored, role, after)
+        except KeyError as error:
+            raise JobError(f"job {name!r} has no role {role!r}; it has {error.args[0]}") from error
+        await self._patch(stored, patch)
+        return before, after
+
+    async def collect_manifests(self, name: str, namespace: str) -> list[Manifest]:
+        """Return a job and the objects that it owns, without fields that the server has set.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+        """
+        stored = await self.jobs.manifest(name, namespace)
+        uid = stored["metadata"]["uid"]
+        found = [to_submittable(stored)]
+        for each in await self._owned_objects(stored["metadata"]["name"], namespace, uid):
+            found.append(to_submittable(each))
+        return found
+
+    async def restart(self, name: str, namespace: str) -> Job:
+        """Start a job from its beginning.
+
+        A running job gets new pods; a job that has ended is deleted and submitted again.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+        """
+        job = await self.jobs.get(name, namespace)
+        if job.state.finished:
+            objects = await self.collect_manifests(name, namespace)
+            await self.jobs.delete(name, namespace)
+            await self._wait_until_deleted(job)
+            await self.create(objects, namespace)
+        else:
+            await self.suspend(name, namespace)
+            await self._wait_until_suspended(name, namespace)
+            await self.suspend(name, namespace, suspended=False)
+        return await self.jobs.get(name, namespace)
+
+    async def copy_manifests(self, name: str, new: str, namespace: str) -> list[Manifest]:
+        """Return manifests for a copy of a job with another name.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+        """
+        return rename_objects(
+            await self.collect_manifests(name, namespace), name.rpartition("/")[2], new
+        )
+
+    async def create(self, objects: list[Manifest], namespace: str) -> dict[str, Any]:
+        """Create a job, then the objects that it owns with an owner reference to it."""
+        job, *belongings = objects
+        created = await self.jobs.submit(job, namespace)
+        owner = {
+            "apiVersion": created["apiVersion"],
+            "kind": created["kind"],
+            "name": created["metadata"]["name"],
+            "uid": created["metadata"]["uid"],
+        }
+        for each in belongings:
+            metadata = each["metadata"] | {"ownerReferences": [owner]}
+            await self.jobs.submit(each | {"metadata": metadata}, namespace)
+        return created
+
+    async def _patch(self, stored: Manifest, patch: Manifest) -> None:
+        """Patch an object; the UID makes the server refuse the patch if the object was replaced."""
+        metadata = stored["metadata"]
+        path = await self.jobs.object_path(stored)
+        body = {"metadata": {"uid": metadata["uid"]}, **patch}
+        await self.jobs.client.request_json(
+            "PATCH", path, body=body, content_type=PatchKind.MERGE.value
+        )
+
+    async def _wait_until_suspended(self, name: str, namespace: str) -> None:
+        while True:
+            job = await self.jobs.get(name, namespace)
+            if job.state is JobState.SUSPENDED and not job.replicas:
+                return
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def _wait_until_deleted(self, old: Job) -> None:
+        """Wait until the names of a deleted job and of its owned objects are free."""
+        while True:
+            try:
+                if (await self.jobs.get(old.name, old.namespace)).uid != old.uid:
+                    return
+            except NoSuchJob:
+                if not await self._owned_objects(old.name, old.namespace, old.uid):
+                    return
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def _owned_objects(self, name: str, namespace: str, uid: str) -> list[Manifest]:
+        """Return the objects that were submitted together with a job."""
+        found: list[Manifest] = []
+        for resource in _OWNED_RESOURCES:
+            params = {"labelSelector": f"release={name}"}
+            try:
+                listing = await self.jobs.client.request_json(
+                    "GET", resource.path(namespace), params=params
+                )
+            except (NotFound, Forbidden):
+                continue
+            head = {"apiVersion": resource.api_version, "kind": resource.kind}
+            found += [head | each for each in listing["items"] if _is_owned(each, uid)]
+        return found
+
+
+def _is_owned(stored: Manifest, uid: str) -> bool:
+    """True if an object was submitted with the job; objects of the operator are recreated by it."""
+    metadata = stored["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    marked = OWNER_ANNOTATION in (metadata.get("annotations") or {})
+    return marked and any(owner["uid"] == uid for owner in owners)

@@ -1,0 +1,120 @@
+"""Data shards over a real master process: many clients, and the master killed while they work."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline.elastic.data.client import IndexShardingClient, ShardRefusedError
+from gangline.elastic.data.shard_sampler import ShardBatchSampler, report_batches
+from gangline.elastic.data.shard_source import ShardSource, open_shard_source
+
+pytestmark = pytest.mark.timeout(300)
+
+SIZE = 6000
+CLIENTS = 4
+
+
+class Master:
+    """A master process on one port, with its journal."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        told = self._folder / "port"
+        told.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "gangline.elastic.master", "--host", "127.0.0.1"),
+                *("--port", str(self._port), "--port-file", str(told)),
+                *("--journal", str(self._folder / "journal"), "--log-level", "warning"),
+            ],
+        )
+        until = time.monotonic() + 60
+        while not told.exists():
+            assert self._process.poll() is None
+            assert time.monotonic() < until
+            threading.Event().wait(0.01)
+        self._port = int(told.read_text())
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def source(self) -> ShardSource:
+        return open_shard_source({"DLROVER_MASTER_ADDR": f"127.0.0.1:{self._port}"})
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[Master]:
+    master = Master(tmp_path)
+    yield master
+    master.kill()
+
+
+def a_client(master: Master, number: int, seed: int = 0) -> IndexShardingClient:
+    return IndexShardingClient(
+        "corpus",
+        batch_size=10,
+        dataset_size=SIZE,
+        shuffle=True,
+        num_minibatches_per_shard=2,
+        seed=seed,
+        source=master.source(),
+        worker=f"{number}/0",
+    )
+
+
+def test_no_record_is_lost_or_doubled_when_the_master_is_killed_again_and_again(
+    master: Master,
+) -> None:
+    seen: list[int] = []
+    errors: list[BaseException] = []
+
+    def train(number: int) -> None:
+        try:
+            with a_client(master, number) as client:
+                for batch in report_batches(ShardBatchSampler(client), client):
+                    seen.extend(batch)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train, args=(i,), daemon=True) for i in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for mark in (SIZE // 5, SIZE // 2):
+        while len(seen) < mark and not errors and any(thread.is_alive() for thread in threads):
+            threads[0].join(0.001)
+        master.kill()
+        master.start()
+    for thread in threads:
+        thread.join(200)
+    assert errors == []
+    assert Counter(seen) == Counter(range(SIZE))
+
+
+def test_a_position_outlives_the_master_and_definitions_are_compared(master: Master) -> None:
+    with a_client(master, 0) as client:
+        first = [client.fetch_sample_index() for _ in range(50)]
+        client.report_batch_done(50)
+        checkpoint = client.get_shard_checkpoint()
+        rest_once = set(client.indices())
+        client.report_batch_done(SIZE)
+        assert client.fetch_shard() is None
+        assert client.ended
+        master.kill()
+        master.start()
+        assert client.restore_shard_from_checkpoint(checkpoint)
+        rest_again = list(client.indices())
+        assert set(rest_again) == rest_once
+        assert Counter(rest_again) + Counter(first) == Counter(range(SIZE))
+        with pytest.raises(ShardRefusedError, match="seed=0, not 1"):
+            a_client(master, 1, seed=1)

@@ -1,0 +1,500 @@
+"""Validation: every error is reported, each with its path and a remedy."""
+
+import copy
+import datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.validation.validate import MAX_JOB_REPLICAS, validate_job, validate_manifest
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+POD = "spec.pytorchReplicaSpecs.Worker.template.spec"
+CONTAINER = f"{POD}.containers[0]"
+
+
+def sample(name):
+    return yaml.safe_load((SAMPLES / f"{name}.yaml").read_text())
+
+
+def changed(path, value):
+    """The minimal sample with one field set; None takes it away."""
+    manifest = sample("minimal")
+    *parents, last = path
+    node = manifest
+    for name in parents:
+        node = node[name] if isinstance(name, int) else node.setdefault(name, {})
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    return manifest
+
+
+def in_spec(*path, value):
+    return changed(("spec", *path), value)
+
+
+def in_worker(*path, value):
+    return in_spec("pytorchReplicaSpecs", "Worker", *path, value=value)
+
+
+def in_pod(*path, value):
+    return in_worker("template", "spec", *path, value=value)
+
+
+def in_container(*path, value):
+    return in_pod("containers", 0, *path, value=value)
+
+
+def a_replica():
+    return sample("minimal")["spec"]["pytorchReplicaSpecs"]["Worker"]
+
+
+@pytest.mark.parametrize("name", ["minimal", "full"])
+def test_a_job_without_mistakes_has_none(name):
+    manifest = sample(name)
+    assert validate_manifest(manifest) == []
+    assert validate_job(msgspec.convert(manifest, PyTorchJob)) == []
+
+
+def test_a_read_job_keeps_every_field_of_its_templates():
+    manifest = sample("full")
+    job = msgspec.convert(manifest, PyTorchJob)
+    written = msgspec.to_builtins(job)["spec"]["pytorchReplicaSpecs"]
+    assert written == manifest["spec"]["pytorchReplicaSpecs"]
+
+
+def test_all_of_forty_mistakes_are_named():
+    messages = [str(error) for error in validate_manifest(sample("mistakes"))]
+    assert len(messages) >= 40
+    assert len(set(messages)) == len(messages)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "path", "expected"),
+    [
+        pytest.param(changed(("metadata", "name"), "A b"), "metadata.name", "'a-b'", id="name"),
+        pytest.param(changed(("metadata", "name"), "1a"), "metadata.name", "letter", id="digit"),
+        pytest.param(
+            changed(("metadata", "name"), "j" * 60), "metadata.name", "most 54", id="long name"
+        ),
+        pytest.param(changed(("metadata",), {}), "metadata.name", "missing", id="no name"),
+        pytest.param(
+            changed(("metadata",), {"generateName": "j" * 60}),
+            "metadata.generateName",
+            "too long",
+            id="long generated name",
+        ),
+        pytest.param(changed(("spec",), None), "spec", "missing", id="no spec"),
+        pytest.param(
+            in_spec("pytorchReplicaSpecs", value={}),
+            "spec.pytorchReplicaSpecs",
+            "Master or Worker",
+            id="no roles",
+        ),
+        pytest.param(
+            in_spec("pytorchReplicaSpecs", "Wroker", value=a_replica()),
+            "spec.pytorchReplicaSpecs.Wroker",
+            "'Worker'",
+            id="misspelt role",
+        ),
+        pytest.param(
+            in_spec("pytorchReplicaSpecs", "worker", value=a_replica()),
+            "spec.pytorchReplicaSpecs.worker",
+            "another spelling of 'Worker'",
+            id="a role twice",
+        ),
+        pytest.param(
+            in_worker("replicas", value=0),
+            "spec.pytorchReplicaSpecs.Worker.replicas",
+            "suspend",
+            id="no replicas",
+        ),
+        pytest.param(
+            in_worker("replicas", value=-1),
+            "spec.pytorchReplicaSpecs.Worker.replicas",
+            "at least 0",
+            id="negative replicas",
+        ),
+        pytest.param(
+            in_worker("replicas", value=10_000),
+            "spec.pytorchReplicaSpecs.Worker.replicas",
+            f"at most {MAX_JOB_REPLICAS}",
+            id="absurd replicas",
+        ),
+        pytest.param(
+            in_worker("replicas", value=10**12),
+            "spec.pytorchReplicaSpecs.Worker.replicas",
+            "above 2147483647",
+            id="more than a number holds",
+        ),
+        pytest.param(
+            in_worker("restartPolicy", value="Onfailure"),
+            "spec.pytorchReplicaSpecs.Worker.restartPolicy",
+            "'OnFailure'",
+            id="restart policy",
+        ),
+        pytest.param(
+            in_worker("template", value={}), f"{POD}.containers", "missing", id="empty template"
+        ),
+        pytest.param(
+            in_worker("template", value="x"),
+            "spec.pytorchReplicaSpecs.Worker.template",
+            "not an object",
+            id="template of the wrong type",
+        ),
+        pytest.param(
+            in_pod("containers", value=[]), f"{POD}.containers", "missing", id="no containers"
+        ),
+        pytest.param(
+            in_container("name", value="torch"),
+            f"{POD}.containers",
+            "'pytorch'",
+            id="no container that trains",
+        ),
+        pytest.param(
+            in_pod("initContainers", value=[{"name": "pytorch", "image": "x"}]),
+            f"{POD}.initContainers[0].name",
+            "another container",
+            id="two containers of a name",
+        ),
+        pytest.param(in_container("image", value=""), f"{CONTAINER}.image", "image", id="no image"),
+        pytest.param(
+            in_container("image", value=" x"), f"{CONTAINER}.image", "spaces", id="image in spaces"
+        ),
+        pytest.param(
+            in_container("imagePulPolicy", value="Always"),
+            f"{CONTAINER}.imagePulPolicy",
+            "'imagePullPolicy'",
+            id="misspelt field",
+        ),
+        pytest.param(
+            in_spec("schedulerName", value="x"),
+            "spec.schedulerName",
+            "template.spec",
+            id="scheduler at the wrong level",
+        ),
+        pytest.param(
+            in_spec("backoffLimit", value=1),
+            "spec.backoffLimit",
+            "spec.runPolicy",
+            id="run policy at the wrong level",
+        ),
+        pytest.param(
+            in_container("command", value="python a.py"),
+            f"{CONTAINER}.command",
+            "[python a.py]",
+            id="text for a list",
+        ),
+        pytest.param(
+            in_container("env", value=[{"name": "A", "value": True}]),
+            f"{CONTAINER}.env[0].value",
+            '"true"',
+            id="truth for text",
+        ),
+        pytest.param(
+            in_container("env", value=[{"value": "a"}]),
+            f"{CONTAINER}.env[0].name",
+            "missing",
+            id="variable without a name",
+        ),
+        pytest.param(
+            in_container("env", value=[{"name": "A=B"}]),
+            f"{CONTAINER}.env[0].name",
+            "variable",
+            id="name of a variable",
+        ),
+        pytest.param(
+            in_container("env", value=[{"name": "A", "valueFrom": {}}]),
+            f"{CONTAINER}.env[0].valueFrom",
+            "no source",
+            id="variable from nowhere",
+        ),
+        pytest.param(
+            in_container("resources", value={"limits": {"cpu": "4cores"}}),
+            f"{CONTAINER}.resources.limits.cpu",
+            "suffix",
+            id="amount",
+        ),
+        pytest.param(
+            in_container("resources", value={"limits": {"memory": "-1Gi"}}),
+            f"{CONTAINER}.resources.limits.memory",
+            "0 or more",
+            id="negative amount",
+        ),
+        pytest.param(
+            in_container("resources", value={"limits": {"nvidia.com/gpu": "500m"}}),
+            f"{CONTAINER}.resources.limits[nvidia.com/gpu]",
+            "divided",
+            id="half a device",
+        ),
+        pytest.param(
+            in_container("resources", value={"limits": {"cpu": 1}, "requests": {"cpu": 2}}),
+            f"{CONTAINER}.resources.requests.cpu",
+            "at most 1",
+            id="request above limit",
+        ),
+        pytest.param(
+            in_container(
+                "resources",
+                value={"limits": {"nvidia.com/gpu": 2}, "requests": {"nvidia.com/gpu": 1}},
+            ),
+            f"{CONTAINER}.resources.requests[nvidia.com/gpu]",
+            "differs",
+            id="devices requested and limited differently",
+        ),
+        pytest.param(
+            in_container("resources", value={"requests": {"nvidia.com/gpu": 1}}),
+            f"{CONTAINER}.resources.limits[nvidia.com/gpu]",
+            "missing",
+            id="devices without a limit",
+        ),
+        pytest.param(
+            in_container("volumeMounts", value=[{"name": "data", "mountPath": "/data"}]),
+            f"{CONTAINER}.volumeMounts[0].name",
+            "not a volume",
+            id="mount without a volume",
+        ),
+        pytest.param(
+            in_container("livenessProbe", value={"periodSeconds": 1}),
+            f"{CONTAINER}.livenessProbe",
+            "httpGet",
+            id="probe without an action",
+        ),
+        pytest.param(
+            in_pod("volumes", value=[{"name": "a", "emptyDir": {}, "hostPath": {"path": "/"}}]),
+            f"{POD}.volumes[0]",
+            "2 sources",
+            id="volume with two sources",
+        ),
+        pytest.param(
+            in_pod("volumes", value=[{"name": "a"}, {"name": "a"}]),
+            f"{POD}.volumes[1].name",
+            "another volume",
+            id="two volumes of a name",
+        ),
+        pytest.param(
+            in_worker("template", "metadata", value={"labels": {"a": "b c"}}),
+            "spec.pytorchReplicaSpecs.Worker.template.metadata.labels.a",
+            "annotation",
+            id="label value",
+        ),
+        pytest.param(
+            in_worker("template", "metadata", value={"creationTimestamp": "yesterday"}),
+            "spec.pytorchReplicaSpecs.Worker.template.metadata.creationTimestamp",
+            "RFC3339",
+            id="a time that is none",
+        ),
+        pytest.param(
+            in_spec("runPolicy", value={"activeDeadlineSeconds": 0}),
+            "spec.runPolicy.activeDeadlineSeconds",
+            "at least 1",
+            id="deadline",
+        ),
+        pytest.param(
+            in_spec("runPolicy", value={"cleanPodPolicy": "none"}),
+            "spec.runPolicy.cleanPodPolicy",
+            "'None'",
+            id="clean-up in the wrong capitalisation",
+        ),
+        pytest.param(
+            in_spec("runPolicy", value={"managedBy": ""}),
+            "spec.runPolicy.managedBy",
+            "not allowed",
+            id="unknown manager",
+        ),
+        pytest.param(
+            in_spec("runPolicy", value={"schedulingPolicy": {"minAvailable": 2}}),
+            "spec.runPolicy.schedulingPolicy.minAvailable",
+            "at most 1",
+            id="gang larger than the job",
+        ),
+        pytest.param(
+            in_spec("nprocPerNode", value="many"), "spec.nprocPerNode", "auto", id="processes"
+        ),
+        pytest.param(
+            in_spec("nprocPerNode", value="0"), "spec.nprocPerNode", "number", id="no processes"
+        ),
+        pytest.param(
+            in_spec("elasticPolicy", value={"minReplicas": 3, "maxReplicas": 2}),
+            "spec.elasticPolicy.minReplicas",
+            "at most 2",
+            id="range the wrong way round",
+        ),
+        pytest.param(
+            in_spec("elasticPolicy", value={"minReplicas": 2}),
+            "spec.pytorchReplicaSpecs.Worker.replicas",
+            "at least 2",
+            id="fewer workers than the range",
+        ),
+        pytest.param(
+            in_spec("elasticPolicy", value={"rdzvConf": [{"key": "a,b", "value": "c"}]}),
+            "spec.elasticPolicy.rdzvConf[0].key",
+            "one setting",
+            id="rendezvous settings in one",
+        ),
+    ],
+)
+def test_one_mistake_is_named_with_its_place_and_advice(manifest, path, expected):
+    (error,) = validate_manifest(manifest)
+    assert error.path == path
+    assert expected in str(error)
+
+
+def test_a_master_is_one_pod():
+    manifest = sample("minimal")
+    roles = manifest["spec"]["pytorchReplicaSpecs"]
+    roles["Master"] = {**copy.deepcopy(roles["Worker"]), "replicas": 2}
+    (error,) = validate_manifest(manifest)
+    assert error.path == "spec.pytorchReplicaSpecs.Master.replicas"
+    roles["Master"]["replicas"] = 1
+    roles["Worker"]["replicas"] = 0
+    assert validate_manifest(manifest) == []
+
+
+def test_roles_may_be_written_in_any_capitalisation():
+    manifest = sample("minimal")
+    roles = manifest["spec"]["pytorchReplicaSpecs"]
+    roles["wOrKeR"] = roles.pop("Worker")
+    assert validate_manifest(manifest) == []
+
+
+def test_elastic_jobs_need_workers():
+    manifest = in_spec("elasticPolicy", value={"maxReplicas": 2})
+    roles = manifest["spec"]["pytorchReplicaSpecs"]
+    roles["Master"] = roles.pop("Worker")
+    (error,) = validate_manifest(manifest)
+    assert error.path == "spec.elasticPolicy"
+
+
+def test_both_ways_to_say_the_number_of_processes_clash():
+    manifest = in_spec("elasticPolicy", value={"nProcPerNode": 2})
+    manifest["spec"]["nprocPerNode"] = "2"
+    (error,) = validate_manifest(manifest)
+    assert error.path == "spec.elasticPolicy.nProcPerNode"
+
+
+def test_who_manages_a_job_and_its_queue_cannot_be_changed():
+    def job(queue, manager):
+        policy = {"managedBy": manager, "schedulingPolicy": {"queue": queue}}
+        return msgspec.convert(in_spec("runPolicy", value=policy), PyTorchJob)
+
+    old = job("a", "kubeflow.org/training-operator")
+    new = job("b", "kueue.x-k8s.io/multikueue")
+    paths = [error.path for error in validate_job(new, old)]
+    assert paths == ["spec.runPolicy.managedBy", "spec.runPolicy.schedulingPolicy.queue"]
+    assert validate_job(old, old) == []
+
+
+def test_a_field_that_the_api_server_let_pass_is_no_mistake_of_a_read_job():
+    manifest = in_container("fieldOfNextYear", value="x")
+    assert [error.path for error in validate_manifest(manifest)] == [f"{CONTAINER}.fieldOfNextYear"]
+    assert validate_manifest(manifest, strict=False) == []
+    assert validate_job(msgspec.convert(manifest, PyTorchJob)) == []
+
+
+def test_a_manifest_that_contains_itself_is_refused():
+    kind = "{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: a}"
+    manifest = yaml.safe_load(kind + ", spec: &again {a: *again}}")
+    (error,) = validate_manifest(manifest)
+    assert "contains itself" in str(error)
+
+
+@pytest.mark.parametrize("key", [None, True, (1, 2)])
+def test_names_of_fields_that_are_no_text_are_refused(key):
+    (error,) = validate_manifest(in_spec("runPolicy", value={key: 1}))
+    assert "use text" in str(error)
+
+
+@pytest.mark.parametrize("value", [10**30, float("nan"), datetime.date(2026, 1, 1), b"x", {1, 2}])
+def test_whatever_yaml_can_hold_is_answered(value):
+    errors = validate_manifest(in_worker("restartPolicy", value=value))
+    assert all(error.path == "spec.pytorchReplicaSpecs.Worker.restartPolicy" for error in errors)
+
+
+@pytest.mark.parametrize("where", ["job", "template"])
+def test_a_megabyte_of_annotation_is_refused_with_the_limit(where):
+    notes = {"annotations": {"large": "x" * 2**20}}
+    manifest = in_worker("template", "metadata", value=notes)
+    if where == "job":
+        manifest = changed(("metadata",), {"name": "a", **notes})
+    (error,) = validate_manifest(manifest)
+    assert error.path.endswith("metadata.annotations")
+    assert "262144" in str(error)
+
+
+def test_nothing_is_said_of_kinds_that_are_not_ours():
+    assert validate_manifest({"apiVersion": "v1", "kind": "Pod", "spec": 3}) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "path"),
+    [
+        ("Queue", {"capability": {"cpu": "x"}}, "spec.capability.cpu"),
+        ("Queue", {"weight": 0}, "spec.weight"),
+        ("Queue", {"parent": "a"}, "spec.parent"),
+        ("Queue", {"guarantee": {"resource": {"cpu": -1}}}, "spec.guarantee.resource.cpu"),
+        ("PodGroup", {"minMember": -1}, "spec.minMember"),
+        ("PodGroup", {"minResources": {"cpu": "x"}}, "spec.minResources.cpu"),
+        ("PodGroup", {"networkTopology": {"mode": "firm"}}, "spec.networkTopology.mode"),
+    ],
+)
+def test_a_mistake_in_a_queue_or_gang(kind, spec, path):
+    version = "scheduling.volcano.sh/v1beta1"
+    manifest = {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    (error,) = validate_manifest(manifest)
+    assert error.path == path
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.floats(0, 1),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+
+
+def places(value, path=()):
+    """The paths of all values inside a value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, child in children:
+        yield (*path, key)
+        if isinstance(child, dict | list):
+            yield from places(child, (*path, key))
+
+
+FULL = sample("full")
+PLACES = [path for path in places(FULL) if path[0] == "spec"]
+
+
+@given(st.sampled_from(PLACES), JSON)
+def test_no_value_anywhere_breaks_validation(path, value):
+    manifest = copy.deepcopy(FULL)
+    node = manifest
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    for error in validate_manifest(manifest):
+        assert error.path.startswith("spec")
+        assert error.problem
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")], ids=str)
+def test_a_number_that_json_lacks_is_named(number):
+    messages = [str(error) for error in validate_manifest(in_worker("replicas", value=number))]
+    assert any("Worker.replicas" in line and "not a JSON number" in line for line in messages)
+
+
+def test_an_object_nested_beyond_measure_is_told_so():
+    value = 1
+    for _ in range(600):
+        value = {"a": value}
+    messages = [str(error) for error in validate_manifest(in_pod("volumes", value=value))]
+    assert any("nested too deeply" in line or "contains itself" in line for line in messages)

@@ -1,0 +1,313 @@
+"""Errors and warnings for ElasticJobs and ScalePlans, each with its field."""
+
+from typing import Any
+
+import pytest
+
+from gangline.api.jobs.elastic_fields import (
+    parse_critical_ranks,
+    parse_node_range,
+    parse_priority_fraction,
+    priority_class,
+)
+from gangline.api.validation.validate import validate_manifest
+from gangline.api.validation.warnings import manifest_warnings
+
+API = "elastic.iml.github.io/v1alpha1"
+
+
+def replica(count: int | None = 2, command: str = "run", **fields: Any) -> dict[str, Any]:
+    containers = fields.pop("containers", None)
+    main = {"name": "main", "image": "x", "command": [command]}
+    template = {"spec": {"containers": containers or [main]}}
+    return {"template": template, **({} if count is None else {"replicas": count}), **fields}
+
+
+def job(roles: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    meta = {"name": "train", **spec.pop("meta", {})}
+    roles = {"worker": replica()} if roles is None else roles
+    strategy = {"distributionStrategy": "AllreduceStrategy"}
+    return {
+        "apiVersion": API,
+        "kind": "ElasticJob",
+        "metadata": meta,
+        "spec": {**strategy, "replicaSpecs": roles, **spec},
+    }
+
+
+def plan(**spec: Any) -> dict[str, Any]:
+    owned = {"ownerJob": "train", **spec}
+    return {"apiVersion": API, "kind": "ScalePlan", "metadata": {"name": "p"}, "spec": owned}
+
+
+USERS_OWN = {
+    "apiVersion": API,
+    "kind": "ElasticJob",
+    "metadata": {
+        "name": "torch-mnist-single-job-testing-1",
+        "namespace": "dlrover",
+        "labels": {"some-label": "some-value"},
+    },
+    "spec": {
+        "distributionStrategy": "AllreduceStrategy",
+        "optimizeMode": "cluster",
+        "replicaSpecs": {
+            "worker": {
+                "replicas": 5,
+                "template": {
+                    "spec": {
+                        "restartPolicy": "Always",
+                        "containers": [
+                            {
+                                "name": "main",
+                                "image": "example.com/dlrover:pytorch-example",
+                                "imagePullPolicy": "Always",
+                                "command": [
+                                    "/bin/bash",
+                                    "-c",
+                                    "dlrover-run --network-check --nnodes=1:10 "
+                                    "--nproc_per_node=1 --max_restarts=10 train.py",
+                                ],
+                                "resources": {
+                                    "limits": {
+                                        "cpu": 2,
+                                        "memory": "3Gi",
+                                        "tencent.com/vcuda-core": 100,
+                                    },
+                                    "requests": {
+                                        "cpu": 2,
+                                        "memory": "3Gi",
+                                        "tencent.com/vcuda-core": 100,
+                                    },
+                                },
+                            }
+                        ],
+                    }
+                },
+            }
+        },
+    },
+}
+
+
+def test_a_job_as_users_write_it_has_no_mistakes_and_needs_no_advice() -> None:
+    assert validate_manifest(USERS_OWN) == []
+    assert manifest_warnings(USERS_OWN) == []
+
+
+def test_whatever_is_optional_may_be_missing() -> None:
+    master = {"template": {"spec": {"containers": [{"name": "main", "command": ["run"]}]}}}
+    assert validate_manifest(job({"worker": replica(), "dlrover-master": master})) == []
+    assert validate_manifest(job({"worker": replica(None)})) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "text"),
+    [
+        (job({}), "spec.replicaSpecs", "is missing"),
+        (job({"wroker": replica()}), "spec.replicaSpecs.wroker", "did you mean 'worker'?"),
+        (job({"master": {}}), "spec.replicaSpecs", "no role that trains"),
+        (job({"worker": replica(0)}), "spec.replicaSpecs.worker.replicas", "without pods"),
+        (
+            job({"worker": replica(), "master": {"replicas": 2}}),
+            "spec.replicaSpecs.master.replicas",
+            "is not 1",
+        ),
+        (
+            job({"worker": replica(), "master": {}, "dlrover-master": {}}),
+            "spec.replicaSpecs.master",
+            "means the same",
+        ),
+        (
+            job({"worker": replica(), "ps": replica()}),
+            "spec.replicaSpecs.ps",
+            "not used by AllreduceStrategy",
+        ),
+        (
+            job({"worker": replica(2, "dlrover-run --nnodes=3:5 x")}),
+            "spec.replicaSpecs.worker.replicas",
+            "less than the minimum of --nnodes, 3",
+        ),
+        (
+            job({"worker": replica(2, "dlrover-run --nnodes=5:3 x")}),
+            "spec.replicaSpecs.worker.template",
+            "--nnodes 5:3",
+        ),
+        (
+            job(meta={"annotations": {"pending_timeout": "soon"}}),
+            "metadata.annotations.pending_timeout",
+            "is not a number of seconds",
+        ),
+        (
+            job(meta={"annotations": {"pending_fail_strategy": "3"}}),
+            "metadata.annotations.pending_fail_strategy",
+            "is not allowed",
+        ),
+        (
+            job(meta={"annotations": {"gangline.dev/shared-memory": "much"}}),
+            "metadata.annotations[gangline.dev/shared-memory]",
+            "such as '8Gi'",
+        ),
+        (
+            job(meta={"annotations": {"gangline.dev/nodes": "many"}}),
+            "metadata.annotations[gangline.dev/nodes]",
+            "not a node range",
+        ),
+        (
+            job({"worker": replica(priority="1.5")}),
+            "spec.replicaSpecs.worker.priority",
+            "is not a fraction",
+        ),
+        (
+            job({"worker": replica(priority="Very High")}),
+            "spec.replicaSpecs.worker.priority",
+            "is not a DNS name",
+        ),
+        (
+            job({"worker": replica(criticalNodes="first")}),
+            "spec.replicaSpecs.worker.criticalNodes",
+            "is not a list of ranks",
+        ),
+        (
+            job({"worker": replica(2, criticalNodes="2:1")}),
+            "spec.replicaSpecs.worker.criticalNodes",
+            "has rank 2",
+        ),
+        (
+            job({"worker": replica(restartCount=-1)}),
+            "spec.replicaSpecs.worker.restartCount",
+            "",
+        ),
+        (
+            job({"worker": replica(containers=[{"name": n, "image": "x"} for n in "ab"])}),
+            "spec.replicaSpecs.worker.template.spec.containers",
+            "none is named 'main'",
+        ),
+        (job(resourceLimits={"memory": "10 Gi"}), "spec.resourceLimits.memory", "has spaces"),
+        (job(envs={"1 bad": {"value": "x"}}), "spec.envs[1 bad]", "not the name of a variable"),
+        (job(distributionStrategy="Ring"), "spec.distributionStrategy", ""),
+        (job(optimizeMode="magic"), "spec.optimizeMode", ""),
+        (job(meta={"name": "a" * 50}), "metadata.name", "is too long"),
+        (job(meta={"name": "a" * 39}), "metadata.name", "at most 37 characters"),
+    ],
+)
+def test_a_mistake_is_named_with_its_field(written: dict, path: str, text: str) -> None:
+    found = validate_manifest(written)
+    assert [error.path for error in found] == [path], list(map(str, found))
+    assert text in str(found[0])
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    written = job(
+        {"worker": replica(1, "--nnodes=2:3", priority="7"), "cheif": replica()},
+        resourceLimits={"cpu": "-1"},
+    )
+    assert {error.path for error in validate_manifest(written)} == {
+        "spec.replicaSpecs.cheif",
+        "spec.replicaSpecs.worker.priority",
+        "spec.replicaSpecs.worker.replicas",
+        "spec.resourceLimits.cpu",
+    }
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        (job({"Worker": replica()}), "spec.replicaSpecs.Worker"),
+        (job(enableDynamicSharding=True), "spec.enableDynamicSharding"),
+        (
+            job(meta={"annotations": {"service_type": "grpc"}}),
+            "metadata.annotations.service_type",
+        ),
+        (job({"worker": replica(4, "--nnodes=1:2")}), "spec.replicaSpecs.worker.replicas"),
+        (job(distributionStrategy=""), "spec.distributionStrategy"),
+        (
+            job({"worker": replica(batchScheduler="volcano")}),
+            "spec.replicaSpecs.worker.batchScheduler",
+        ),
+        (
+            job(
+                {
+                    "worker": replica(
+                        containers=[
+                            {
+                                "name": "main",
+                                "image": "x",
+                                "env": [{"name": "NODE_RANK", "value": "0"}],
+                            }
+                        ]
+                    )
+                }
+            ),
+            "spec.replicaSpecs.worker.template.spec.containers[0].env[0]",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_a_warning_only(written: dict, path: str) -> None:
+    assert validate_manifest(written) == []
+    assert path in [each.path for each in manifest_warnings(written)]
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        (plan(), "spec"),
+        (plan(ownerJob="", psHosts=["a:1"]), "spec.ownerJob"),
+        (
+            plan(replicaResourceSpecs={"wroker": {"replicas": 1}}),
+            "spec.replicaResourceSpecs.wroker",
+        ),
+        (
+            plan(replicaResourceSpecs={"worker": {"resource": {"memory": "x"}}}),
+            "spec.replicaResourceSpecs.worker.resource.memory",
+        ),
+        (
+            plan(replicaResourceSpecs={"worker": {"replicas": -1}}),
+            "spec.replicaResourceSpecs.worker.replicas",
+        ),
+        (plan(removePods=[{"type": "worker"}]), "spec.removePods[0]"),
+        (plan(migratePods=[{"name": "x", "type": "master"}]), "spec.migratePods[0].type"),
+        (plan(psHosts=["nowhere"]), "spec.psHosts[0]"),
+    ],
+)
+def test_a_plans_mistakes_are_named_with_their_field(written: dict, path: str) -> None:
+    assert [error.path for error in validate_manifest(written)] == [path]
+
+
+@pytest.mark.parametrize(
+    ("phase", "paths"), [("", []), ("Pending", []), ("Scaling", ["spec"]), ("Failed", ["spec"])]
+)
+def test_a_plan_that_has_been_carried_out_cannot_be_changed(phase: str, paths: list) -> None:
+    old = {**plan(replicaResourceSpecs={"worker": {"replicas": 3}}), "status": {"phase": phase}}
+    new = {**old, **plan(replicaResourceSpecs={"worker": {"replicas": 4}})}
+    assert [error.path for error in validate_manifest(new, old=old)] == paths
+    labelled = {**old, "metadata": {"name": "p", "labels": {"team": "a"}}}
+    assert validate_manifest(labelled, old=old) == []
+
+
+def test_a_plan_without_mistakes_has_none() -> None:
+    written = plan(
+        replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "2"}}},
+        createPods=[{"type": "worker", "rankIndex": 4}],
+        removePods=[{"name": "train-edljob-worker-1"}],
+        psHosts=["train-edljob-ps-0:2222"],
+    )
+    assert validate_manifest(written) == []
+
+
+def test_the_small_languages_read_what_they_should() -> None:
+    assert parse_node_range("2:8") == (2, 8)
+    assert parse_node_range("4") == (4, 4)
+    assert [parse_node_range(text) for text in ("", "0:2", "3:1", "a", "1:2:3")] == [None] * 5
+    assert [parse_priority_fraction(text) for text in ("0.5", "1", "2", "high")] == [
+        0.5,
+        1.0,
+        None,
+        None,
+    ]
+    assert priority_class("0.25", 0, 4) == "high"
+    assert priority_class("0.25", 1, 4) == "low"
+    found = parse_critical_ranks("0:3, 2")
+    assert found is not None
+    assert (0 in found, 1 in found, 2 in found) == (True, False, True)
+    assert parse_critical_ranks("0-2") is None

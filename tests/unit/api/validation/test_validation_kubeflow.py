@@ -1,0 +1,405 @@
+"""Errors in jobs of Kubeflow's kinds: common ones, and those of one kind."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.jobs.jax import JAXJob
+from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.jobs.mpi import MPIJob
+from gangline.api.jobs.tensorflow import TFJob
+from gangline.api.jobs.xgboost import XGBoostJob
+from gangline.api.meta.objects import Object
+from gangline.api.schema.field_error import FieldError
+from gangline.api.validation.validate import validate_job, validate_manifest
+
+KINDS: dict[str, tuple[str, str, dict[str, int], type[Object]]] = {
+    "PyTorchJob": ("pytorchReplicaSpecs", "pytorch", {"Master": 1, "Worker": 2}, PyTorchJob),
+    "TFJob": ("tfReplicaSpecs", "tensorflow", {"PS": 1, "Worker": 2}, TFJob),
+    "JAXJob": ("jaxReplicaSpecs", "jax", {"Worker": 2}, JAXJob),
+    "XGBoostJob": ("xgbReplicaSpecs", "xgboost", {"Master": 1, "Worker": 2}, XGBoostJob),
+    "MPIJob": ("mpiReplicaSpecs", "mpi", {"Launcher": 1, "Worker": 2}, MPIJob),
+}
+NAMED = [kind for kind in KINDS if kind != "MPIJob"]
+"""The kinds whose container has to have a certain name."""
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def replica(container: str, replicas: int | None = 1, **fields: Any) -> dict[str, Any]:
+    given = {} if replicas is None else {"replicas": replicas}
+    template = {"spec": {"containers": [{"name": container, "image": "train:1"}]}}
+    return {**given, "template": template, **fields}
+
+
+def job(kind: str, roles: dict[str, int | None] | None = None, **spec: Any) -> dict[str, Any]:
+    field, container, usual, _ = KINDS[kind]
+    wanted = usual if roles is None else roles
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": kind,
+        "metadata": {"name": "train", "namespace": "team"},
+        "spec": {field: {role: replica(container, n) for role, n in wanted.items()}, **spec},
+    }
+
+
+def specs(written: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = written["spec"][KINDS[written["kind"]][0]]
+    return found
+
+
+def worker(written: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = specs(written)["Worker"]
+    return found
+
+
+def pod(written: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = worker(written)["template"]["spec"]
+    return found
+
+
+def path(kind: str, rest: str = "") -> str:
+    return f"spec.{KINDS[kind][0]}{rest}"
+
+
+def messages(written: dict[str, Any]) -> dict[str, str]:
+    """What is wrong, by the path of the field."""
+    return {error.path: str(error) for error in validate_manifest(written)}
+
+
+def told_on_change(written: dict[str, Any], before: dict[str, Any]) -> Iterator[FieldError]:
+    type_ = KINDS[written["kind"]][3]
+    yield from validate_job(msgspec.convert(written, type_), msgspec.convert(before, type_))
+
+
+@every_kind
+def test_a_usual_job_has_no_mistakes(kind):
+    assert messages(job(kind)) == {}
+    assert validate_job(msgspec.convert(job(kind), KINDS[kind][3])) == []
+
+
+@every_kind
+def test_a_role_that_says_nothing_of_replicas_is_fine(kind):
+    assert messages(job(kind, dict.fromkeys(KINDS[kind][2]))) == {}
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("train_digits", "'train-digits'"),
+        ("Train", "'train'"),
+        ("1st", "start with a lower-case letter"),
+        ("a.b", "'a-b'"),
+        ("t" * 56, "characters"),
+        ("t" * 200, "characters"),
+    ],
+)
+def test_a_name_from_which_no_service_can_be_named(kind, name, expected):
+    written = job(kind)
+    written["metadata"]["name"] = name
+    assert expected in messages(written)["metadata.name"]
+
+
+@every_kind
+def test_a_name_is_as_long_as_the_longest_replicas_allows(kind):
+    written = job(kind)
+    worker(written)["replicas"] = 101
+    longest = 63 - len("-worker-100")
+    written["metadata"]["name"] = "t" * longest
+    assert messages(written) == {}
+    written["metadata"]["name"] = "t" * (longest + 1)
+    assert f"use at most {longest} characters" in messages(written)["metadata.name"]
+
+
+@every_kind
+@pytest.mark.parametrize("none", [{}, None])
+def test_a_job_without_roles(kind, none):
+    written = job(kind)
+    written["spec"][KINDS[kind][0]] = none
+    assert "is missing" in messages(written)[path(kind)]
+
+
+@every_kind
+def test_a_job_without_a_specification(kind):
+    written = job(kind)
+    del written["spec"]
+    assert "is missing" in messages(written)["spec"]
+
+
+@every_kind
+def test_a_role_that_the_kind_does_not_have_and_which_may_be_meant(kind):
+    written = job(kind)
+    specs(written)["Wroker"] = specs(written).pop("Worker")
+    assert "did you mean 'Worker'?" in messages(written)[path(kind, ".Wroker")]
+
+
+@every_kind
+def test_a_role_that_resembles_none(kind):
+    written = job(kind)
+    specs(written)["Xyz"] = replica(KINDS[kind][1])
+    assert "use " in messages(written)[path(kind, ".Xyz")]
+
+
+@every_kind
+def test_a_role_in_two_spellings(kind):
+    written = job(kind)
+    specs(written)["wORKER"] = worker(written)
+    assert "another spelling of 'Worker'" in messages(written)[path(kind, ".wORKER")]
+
+
+@every_kind
+@pytest.mark.parametrize("spelling", ["worker", "WORKER"])
+def test_one_spelling_in_any_capitalisation_is_fine(kind, spelling):
+    written = job(kind)
+    specs(written)[spelling] = specs(written).pop("Worker")
+    assert messages(written) == {}
+
+
+@every_kind
+@pytest.mark.parametrize("containers", [[], None])
+def test_no_containers(kind, containers):
+    written = job(kind)
+    pod(written)["containers"] = containers
+    where = path(kind, ".Worker.template.spec.containers")
+    assert "is missing" in messages(written)[where]
+
+
+@every_kind
+@pytest.mark.parametrize("image", ["", None])
+def test_a_container_without_an_image(kind, image):
+    written = job(kind)
+    pod(written)["containers"][0]["image"] = image
+    where = path(kind, ".Worker.template.spec.containers[0].image")
+    assert "is missing" in messages(written)[where]
+
+
+@every_kind
+def test_a_container_without_a_name(kind):
+    written = job(kind)
+    del pod(written)["containers"][0]["name"]
+    where = path(kind, ".Worker.template.spec.containers[0].name")
+    assert "is missing" in messages(written)[where]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_no_container_of_the_name_that_trains(kind):
+    written = job(kind)
+    pod(written)["containers"][0]["name"] = "main"
+    where = path(kind, ".Worker.template.spec.containers")
+    assert f"name the main container {KINDS[kind][1]!r}" in messages(written)[where]
+
+
+def test_an_mpijobs_container_may_have_any_name():
+    written = job("MPIJob")
+    pod(written)["containers"][0]["name"] = "main"
+    assert messages(written) == {}
+
+
+@every_kind
+def test_two_containers_of_the_name_that_trains(kind):
+    written = job(kind)
+    pod(written)["containers"] *= 2
+    where = path(kind, ".Worker.template.spec.containers[1].name")
+    assert "name of another container" in messages(written)[where]
+
+
+@every_kind
+def test_no_pods_at_all(kind):
+    written = job(kind)
+    for spec in specs(written).values():
+        spec["replicas"] = 0
+    (text,) = messages(written).values()
+    assert "without pods" in text or "is not 1" in text
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("replicas", -1, "at least 0"),
+        ("replicas", "two", "write a whole number"),
+        ("restartPolicy", "Onfailure", "did you mean 'OnFailure'?"),
+        ("restartPolicy", "Sometimes", "use one of"),
+        ("schedulerName", "volcano", "template.spec"),
+        ("image", "x", "template.spec.containers"),
+    ],
+)
+def test_fields_of_a_replica(kind, field, value, expected):
+    written = job(kind)
+    worker(written)[field] = value
+    assert expected in messages(written)[path(kind, f".Worker.{field}")]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("schedulerName", "volcano", "it belongs to spec."),
+        ("restartPolicy", "Never", "it belongs to spec."),
+        ("backoffLimit", 3, "it belongs to spec.runPolicy"),
+        ("activeDeadlineSeconds", 3, "it belongs to spec.runPolicy"),
+        ("queue", "q", "it belongs to spec.runPolicy.schedulingPolicy"),
+    ],
+)
+def test_fields_at_the_wrong_level(kind, field, value, expected):
+    written = job(kind)
+    written["spec"][field] = value
+    assert expected in messages(written)[f"spec.{field}"]
+
+
+@every_kind
+def test_a_scheduler_under_the_specification_belongs_into_the_template(kind):
+    written = job(kind)
+    written["spec"]["schedulerName"] = "volcano"
+    home = f"it belongs to {path(kind)}[<name>].template.spec"
+    assert home in messages(written)["spec.schedulerName"]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("cleanPodPolicy", "none", "did you mean 'None'?"),
+        ("cleanPodPolicy", "", "is not allowed"),
+        ("cleanPodPolicy", "Sometimes", "use one of"),
+        ("ttlSecondsAfterFinished", -1, "at least 0"),
+        ("activeDeadlineSeconds", 0, "at least 1"),
+        ("activeDeadlineSeconds", -5, "at least 1"),
+        ("backoffLimit", -1, "at least 0"),
+        ("backoffLimit", "three", "write a whole number"),
+        ("suspend", "yes", "true or false"),
+        ("managedBy", "me", "use one of"),
+        ("managedBy", "", "is not allowed"),
+    ],
+)
+def test_the_run_policy(kind, field, value, expected):
+    written = job(kind, runPolicy={field: value})
+    assert expected in messages(written)[f"spec.runPolicy.{field}"]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("field", "value", "where", "expected"),
+    [
+        ("minAvailable", 9, "minAvailable", "at most"),
+        ("minAvailable", -1, "minAvailable", "at least 0"),
+        ("queue", "My Queue", "queue", "DNS name"),
+        ("priorityClass", "high_er", "priorityClass", "'high-er'"),
+        ("minResources", {"cpu": "-1"}, "minResources.cpu", "0 or more"),
+        ("minResources", {"cpu": "many"}, "minResources.cpu", "many"),
+        ("scheduleTimeoutSeconds", -1, "scheduleTimeoutSeconds", "at least 0"),
+    ],
+)
+def test_what_the_gang_scheduler_is_told(kind, field, value, where, expected):
+    written = job(kind, runPolicy={"schedulingPolicy": {field: value}})
+    assert expected in messages(written)[f"spec.runPolicy.schedulingPolicy.{where}"]
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("before", "after", "where"),
+    [
+        ({}, {"managedBy": "kueue.x-k8s.io/multikueue"}, "managedBy"),
+        (
+            {"managedBy": "kubeflow.org/training-operator"},
+            {"managedBy": "kueue.x-k8s.io/multikueue"},
+            "managedBy",
+        ),
+        (
+            {"schedulingPolicy": {"queue": "a"}},
+            {"schedulingPolicy": {"queue": "b"}},
+            "schedulingPolicy.queue",
+        ),
+    ],
+)
+def test_what_cannot_be_changed(kind, before, after, where):
+    """Upstream compares PyTorchJob's managedBy with itself, and lets every change pass."""
+    changed = list(told_on_change(job(kind, runPolicy=after), job(kind, runPolicy=before)))
+    assert [error.path for error in changed] == [f"spec.runPolicy.{where}"]
+
+
+@every_kind
+def test_a_change_of_the_number_of_workers_is_allowed(kind):
+    assert list(told_on_change(job(kind), job(kind, {**KINDS[kind][2], "Worker": 1}))) == []
+
+
+@every_kind
+def test_every_mistake_is_named_at_once(kind):
+    written = job(kind, runPolicy={"backoffLimit": -1, "cleanPodPolicy": "none"})
+    written["metadata"]["name"] = "train_digits"
+    worker(written)["restartPolicy"] = "Onfailure"
+    pod(written)["containers"][0]["image"] = ""
+    pod(written)["volumes"] = [{"name": "data"}, {"name": "data"}]
+    assert len(messages(written)) == 6
+
+
+@pytest.mark.parametrize(
+    ("roles", "where", "expected"),
+    [
+        ({"Chief": 1, "Master": 1}, ".Master", "remove one of the two"),
+        ({"chief": 1, "MASTER": 1}, ".Master", "remove one of the two"),
+        ({"Chief": 2}, ".Chief.replicas", "further pods as Worker"),
+        ({"Master": 2}, ".Master.replicas", "further pods as Worker"),
+        ({"PS": 2}, "", "add a Worker, a Chief or a Master"),
+        ({"PS": 1, "Evaluator": 1, "Worker": 0}, "", "Evaluator and PS only"),
+    ],
+)
+def test_tfjobs_that_nobody_could_end(roles, where, expected):
+    assert expected in messages(job("TFJob", roles))[path("TFJob", where)]
+
+
+@pytest.mark.parametrize("policy", ["allworkers", "ChiefWorker"])
+def test_a_tfjobs_success_policy(policy):
+    assert "successPolicy" in str(messages(job("TFJob", successPolicy=policy)))
+    assert messages(job("TFJob", successPolicy="")) == {}
+
+
+@pytest.mark.parametrize("masters", [0, 2])
+@pytest.mark.parametrize("kind", ["PyTorchJob", "XGBoostJob"])
+def test_one_master_no_more_no_less(kind, masters):
+    text = messages(job(kind, {"Master": masters, "Worker": 1}))
+    assert "is not 1" in text[path(kind, ".Master.replicas")]
+
+
+def test_an_xgboostjob_needs_its_master():
+    text = messages(job("XGBoostJob", {"Worker": 1}))
+    assert "is missing" in text[path("XGBoostJob", ".Master")]
+
+
+@pytest.mark.parametrize(
+    ("roles", "where", "expected"),
+    [
+        ({"Worker": 2}, ".Launcher", "is missing"),
+        ({"Launcher": 2, "Worker": 2}, ".Launcher.replicas", "is not 1"),
+        ({"Launcher": 0, "Worker": 2}, ".Launcher.replicas", "is not 1"),
+    ],
+)
+def test_one_launcher_no_more_no_less(roles, where, expected):
+    assert expected in messages(job("MPIJob", roles))[path("MPIJob", where)]
+
+
+@pytest.mark.parametrize("roles", [{"Launcher": 1}, {"Launcher": 1, "Worker": 0}])
+def test_a_launcher_may_be_alone(roles):
+    assert messages(job("MPIJob", roles)) == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("slotsPerWorker", 0, "at least 1"),
+        ("cleanPodPolicy", "running", "did you mean 'Running'?"),
+        ("mainContainer", "train", "name one of mpi"),
+    ],
+)
+def test_fields_of_an_mpijob(field, value, expected):
+    assert expected in messages(job("MPIJob", **{field: value}))[f"spec.{field}"]
+
+
+def test_an_mpijobs_gang_is_not_larger_than_workers_said_and_unsaid():
+    """The default number of workers is 0."""
+    policy = {"schedulingPolicy": {"minAvailable": 2}}
+    text = messages(job("MPIJob", {"Launcher": 1, "Worker": None}, runPolicy=policy))
+    assert "more than the 1 pods" in text["spec.runPolicy.schedulingPolicy.minAvailable"]

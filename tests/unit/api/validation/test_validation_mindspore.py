@@ -1,0 +1,275 @@
+"""Errors and warnings for MSJobs."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.jobs.mindspore import MSJob
+from gangline.api.validation.validate import validate_job, validate_manifest
+from gangline.api.validation.warnings import manifest_warnings
+
+SPECS = "spec.msReplicaSpecs"
+POD = f"{SPECS}.Worker.template.spec"
+
+
+def replica(count: int | None = 1, name: str = "mindspore", **fields: Any) -> dict[str, Any]:
+    given = {} if count is None else {"replicas": count}
+    containers = [{"name": name, "image": "train:1"}]
+    return {**given, "template": {"spec": {"containers": containers}}, **fields}
+
+
+def job(
+    roles: dict[str, Any] | None = None, *, meta: dict[str, Any] | None = None, **spec: Any
+) -> dict[str, Any]:
+    wanted = {"Scheduler": 1, "Worker": 2} if roles is None else roles
+    return {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": meta or {"name": "train", "namespace": "team"},
+        "spec": {
+            "msReplicaSpecs": {
+                role: replica(given) if isinstance(given, int) else given
+                for role, given in wanted.items()
+            },
+            **spec,
+        },
+    }
+
+
+def pod(**fields: Any) -> dict[str, Any]:
+    written = replica(2)
+    written["template"]["spec"] |= fields
+    return written
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return pod(containers=[{"name": "mindspore", "image": "x", **fields}])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(job({"Worker": 1}), id="standalone"),
+        pytest.param(
+            job({"Scheduler": 1, "Worker": 4}, successPolicy="AllWorkers"), id="data parallel"
+        ),
+        pytest.param(job({"Scheduler": 1, "PS": 2, "Worker": 1}), id="servers, one trainer"),
+        pytest.param(job({"scheduler": 1, "ps": 2, "WORKER": 4}), id="any capitalisation"),
+        pytest.param(job({"Scheduler": 0, "PS": 0, "Worker": 1}), id="roles without replicas"),
+        pytest.param(job(successPolicy=""), id="the default written out"),
+        pytest.param(job(runPolicy={"cleanPodPolicy": "None"}), id="upstream's sample"),
+        pytest.param(
+            job(runPolicy={"suspend": True, "managedBy": "kubeflow.org/training-operator"}),
+            id="our run policy",
+        ),
+        pytest.param(job(enableDynamicWorker=True), id="dynamic"),
+    ],
+)
+def test_a_job_without_mistakes_has_none(written):
+    assert validate_manifest(written) == []
+    assert validate_job(msgspec.convert(written, MSJob)) == []
+
+
+def in_worker(given: Any) -> dict[str, Any]:
+    return job({"Scheduler": 1, "Worker": given})
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "expected"),
+    [
+        pytest.param(
+            in_worker({"replicas": 2, "template": {}}),
+            f"{POD}.containers",
+            "missing",
+            id="empty template",
+        ),
+        pytest.param(in_worker({"replicas": 2}), f"{POD}.containers", "missing", id="no template"),
+        pytest.param(
+            in_worker(pod(containers=[])), f"{POD}.containers", "missing", id="no containers"
+        ),
+        pytest.param(job({}), SPECS, "Scheduler or PS or Worker", id="no roles"),
+        pytest.param({**job(), "spec": {}}, SPECS, "missing", id="no specs"),
+        pytest.param(
+            job({"Scheduler": replica(1, "main"), "Worker": 2}),
+            f"{SPECS}.Scheduler.template.spec.containers",
+            "no container 'mindspore'",
+            id="scheduler without the container",
+        ),
+        pytest.param(
+            in_worker(replica(2, "main")),
+            f"{POD}.containers",
+            "no container 'mindspore'",
+            id="worker without the container",
+        ),
+        pytest.param(
+            in_worker(pod(containers=[{"name": "mindspore", "image": "x"}] * 2)),
+            f"{POD}.containers[1].name",
+            "another container",
+            id="the container twice",
+        ),
+        pytest.param(
+            in_worker(pod(containers=[{"name": "mindspore"}])),
+            f"{POD}.containers[0].image",
+            "missing",
+            id="no image",
+        ),
+        pytest.param(
+            job({"Scheduler": 1, "Worker": 1, "Wroker": 1}),
+            f"{SPECS}.Wroker",
+            "did you mean 'Worker'",
+            id="misspelt role",
+        ),
+        pytest.param(
+            job({"Scheduler": 1, "Worker": 1, "Chief": 1}),
+            f"{SPECS}.Chief",
+            "is not a role",
+            id="unknown role",
+        ),
+        pytest.param(
+            job({"Scheduler": 1, "Worker": 1, "worker": 1}),
+            f"{SPECS}.worker",
+            "another spelling",
+            id="a role twice",
+        ),
+        pytest.param(
+            job({"Scheduler": 1, "Worker": 0}),
+            f"{SPECS}.Worker.replicas",
+            "without a worker",
+            id="no workers",
+        ),
+        pytest.param(job({"Worker": 0}), f"{SPECS}.Worker.replicas", "without pods", id="no pods"),
+        pytest.param(
+            job({"Scheduler": 1, "PS": 1}), f"{SPECS}.Worker", "never ends", id="no Worker"
+        ),
+        pytest.param(in_worker(-1), f"{SPECS}.Worker.replicas", "at least 0", id="negative"),
+        pytest.param(
+            job({"Scheduler": 2, "Worker": 2}),
+            f"{SPECS}.Scheduler.replicas",
+            "more than 1",
+            id="two schedulers",
+        ),
+        pytest.param(
+            job({"Worker": 2}), f"{SPECS}.Scheduler", "train alone", id="workers without scheduler"
+        ),
+        pytest.param(
+            job({"PS": 1, "Worker": 1}),
+            f"{SPECS}.Scheduler",
+            "train alone",
+            id="servers without scheduler",
+        ),
+        pytest.param(
+            job({"Scheduler": 0, "Worker": 2}),
+            f"{SPECS}.Scheduler",
+            "train alone",
+            id="a scheduler without replicas",
+        ),
+        pytest.param(
+            in_worker(replica(2, restartPolicy="Sometimes")),
+            f"{SPECS}.Worker.restartPolicy",
+            "not allowed",
+            id="restart policy",
+        ),
+        pytest.param(
+            job(successPolicy="allworkers"),
+            "spec.successPolicy",
+            "did you mean 'AllWorkers'",
+            id="success policy",
+        ),
+        pytest.param(
+            job(runPolicy={"cleanPodPolicy": "Sometimes"}),
+            "spec.runPolicy.cleanPodPolicy",
+            "not allowed",
+            id="clean pod policy",
+        ),
+        pytest.param(
+            job(runPolicy={"ttlSecondsAfterFinished": -1}),
+            "spec.runPolicy.ttlSecondsAfterFinished",
+            "at least 0",
+            id="ttl",
+        ),
+        pytest.param(
+            job(runPolicy={"activeDeadlineSeconds": 0}),
+            "spec.runPolicy.activeDeadlineSeconds",
+            "at least 1",
+            id="deadline",
+        ),
+        pytest.param(
+            job(runPolicy={"backoffLimit": -1}),
+            "spec.runPolicy.backoffLimit",
+            "at least 0",
+            id="backoff limit",
+        ),
+        pytest.param(job(meta={"name": "j" * 52}), "metadata.name", "at most 51", id="long name"),
+        pytest.param(job(meta={"name": "1st"}), "metadata.name", "start with", id="digit first"),
+        pytest.param(job(meta={"name": "a.b"}), "metadata.name", "'a-b'", id="dots"),
+        pytest.param(job(meta={"name": "wide_deep"}), "metadata.name", "'wide-deep'", id="_"),
+        pytest.param(
+            in_worker(container(ports=[{"name": "msjob-port", "containerPort": 80}])),
+            f"{POD}.containers[0].ports[0].containerPort",
+            "1024 to 65535",
+            id="low port",
+        ),
+    ],
+)
+def test_each_mistake_is_named_with_what_would_be_right(written, path, expected):
+    messages = {error.path: str(error) for error in validate_manifest(written)}
+    assert path in messages
+    assert expected in messages[path]
+
+
+def test_all_mistakes_are_named_at_once():
+    written = job({"Scheduler": 2, "Worker": -1, "Chief": {}}, successPolicy="Any")
+    paths = {error.path for error in validate_manifest(written)}
+    assert {
+        f"{SPECS}.Scheduler.replicas",
+        f"{SPECS}.Worker.replicas",
+        f"{SPECS}.Chief",
+        "spec.successPolicy",
+    } <= paths
+
+
+def test_who_runs_a_job_cannot_be_changed():
+    def managed(by: str) -> MSJob:
+        return msgspec.convert(job(runPolicy={"managedBy": by}), MSJob)
+
+    (error,) = validate_job(
+        managed("kueue.x-k8s.io/multikueue"), managed("kubeflow.org/training-operator")
+    )
+    assert error.path == "spec.runPolicy.managedBy"
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "expected"),
+    [
+        pytest.param(
+            in_worker(container(env=[{"name": "MS_ROLE", "value": "x"}])),
+            f"{POD}.containers[0].env[0]",
+            "MS_ROLE",
+            id="our variable",
+        ),
+        pytest.param(
+            in_worker(replica(2, restartPolicy="Always")),
+            f"{SPECS}.Worker.restartPolicy",
+            "OnFailure",
+            id="a worker that never ends",
+        ),
+        pytest.param(
+            in_worker(pod(restartPolicy="OnFailure")),
+            f"{POD}.restartPolicy",
+            "is ignored",
+            id="restart policy in the template",
+        ),
+        pytest.param(job({"worker": 1}), f"{SPECS}.worker", "write Worker", id="spelling"),
+    ],
+)
+def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
+    assert validate_manifest(written) == []
+    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    assert expected in messages[path]
+
+
+def test_a_job_without_scheduler_may_set_the_variables_itself():
+    written = job({"Worker": container(env=[{"name": "MS_ROLE", "value": "MS_WORKER"}])})
+    written["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 1
+    assert manifest_warnings(written) == []

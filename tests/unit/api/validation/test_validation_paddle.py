@@ -1,0 +1,326 @@
+"""Errors and warnings for PaddleJobs."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api import crd
+from gangline.api.jobs.paddle import PaddleJob
+from gangline.api.validation.validate import validate_job, validate_manifest
+from gangline.api.validation.warnings import manifest_warnings
+
+POD = "spec.worker.template.spec"
+
+
+def role(count: Any = 1, **pod: Any) -> dict[str, Any]:
+    containers = [{"name": "paddle", "image": "train:1"}]
+    return {"replicas": count, "template": {"spec": {"containers": containers, **pod}}}
+
+
+def job(*, meta: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    """``job(ps=1, worker=2)``; one worker if no role is given."""
+    roles = ("ps", "worker", "heter")
+    wanted = spec if any(name in spec for name in roles) else {"worker": 1, **spec}
+    return {
+        "apiVersion": "batch.paddlepaddle.org/v1",
+        "kind": "PaddleJob",
+        "metadata": meta or {"name": "train", "namespace": "team"},
+        "spec": {
+            name: role(given) if name in roles and isinstance(given, int) else given
+            for name, given in wanted.items()
+        },
+    }
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return job(worker=role(containers=[{"name": "paddle", "image": "x", **fields}]))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(job(worker=1), id="single"),
+        pytest.param(job(worker=2, cleanPodPolicy="Never"), id="collective"),
+        pytest.param(
+            job(ps=2, worker=2, withGloo=1, intranet="PodIP", cleanPodPolicy="OnCompletion"),
+            id="servers",
+        ),
+        pytest.param(job(ps=2, worker=2, withGloo=2, intranet="Service"), id="by name"),
+        pytest.param(job(ps=1, worker=1, heter=1, intranet="Host"), id="heterogeneous"),
+        pytest.param(job(ps=2), id="servers only"),
+        pytest.param(job(ps=0, worker=2), id="a role without replicas"),
+        pytest.param(job(worker=3, elastic=1), id="elastic"),
+        pytest.param(job(worker=3, elastic=0), id="elastic with zero"),
+        pytest.param(job(worker={**role(3), "requests": 2, "limits": 4}, elastic=1), id="range"),
+        pytest.param(job(ps={**role(2), "limits": 2}), id="a limit alone"),
+        pytest.param(
+            job(
+                worker=2,
+                schedulingPolicy={
+                    "minAvailable": 2,
+                    "queue": "q",
+                    "priorityClass": "high",
+                    "minResources": {"cpu": "4", "nvidia.com/gpu": 2},
+                },
+            ),
+            id="gang",
+        ),
+        pytest.param(
+            job(
+                runPolicy={
+                    "backoffLimit": 3,
+                    "ttlSecondsAfterFinished": 0,
+                    "activeDeadlineSeconds": 1,
+                    "suspend": True,
+                    "managedBy": "kubeflow.org/training-operator",
+                }
+            ),
+            id="our run policy",
+        ),
+        pytest.param(job(cleanPodPolicy="", intranet="", withGloo=0), id="nothing written out"),
+        pytest.param(job(worker=role(containers=[{"name": "m", "image": "x"}])), id="any name"),
+    ],
+)
+def test_a_job_without_mistakes_has_none(written):
+    assert validate_manifest(written) == []
+    assert validate_job(msgspec.convert(written, PaddleJob)) == []
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never", "OnFailure", "OnCompletion", "OnFailed"])
+def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
+    assert validate_manifest(job(cleanPodPolicy=policy)) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "expected"),
+    [
+        pytest.param(job(worker={"replicas": 1}), f"{POD}.containers", "missing", id="no template"),
+        pytest.param(
+            job(ps={"replicas": 1, "template": {}}, worker=1),
+            "spec.ps.template.spec.containers",
+            "missing",
+            id="empty template",
+        ),
+        pytest.param(
+            job(heter=role(containers=[]), worker=1),
+            "spec.heter.template.spec.containers",
+            "missing",
+            id="no containers",
+        ),
+        pytest.param(job(ps=1, elastic=1), "spec.elastic", "only workers", id="elastic servers"),
+        pytest.param(
+            job(ps=1, worker=0, elastic=1),
+            "spec.elastic",
+            "only workers",
+            id="elastic without workers",
+        ),
+        pytest.param(job(worker=0), "spec.worker.replicas", "without pods", id="no pods"),
+        pytest.param(job(worker=-2), "spec.worker.replicas", "at least 0", id="negative"),
+        pytest.param(
+            job(worker={"template": role()["template"]}),
+            "spec.worker.replicas",
+            "missing",
+            id="no replicas",
+        ),
+        pytest.param(job(worker=role("two")), "spec.worker.replicas", "'two'", id="text"),
+        pytest.param(
+            {**job(), "spec": {"withGloo": 1}}, "spec", "ps or worker or heter", id="no role"
+        ),
+        pytest.param(
+            job(cleanPodPolicy="Oncompletion"),
+            "spec.cleanPodPolicy",
+            "did you mean 'OnCompletion'",
+            id="clean pod policy",
+        ),
+        pytest.param(
+            job(cleanPodPolicy="All"), "spec.cleanPodPolicy", "Always", id="another kind's word"
+        ),
+        pytest.param(
+            job(intranet="service"), "spec.intranet", "did you mean 'Service'", id="intranet"
+        ),
+        pytest.param(job(ps=1, withGloo=3), "spec.withGloo", "at most 2", id="gloo"),
+        pytest.param(
+            job(cleanPolicy="Never"), "spec.cleanPolicy", "cleanPodPolicy", id="misspelt field"
+        ),
+        pytest.param(
+            job(tolerations=[]), "spec.tolerations", "template", id="a field at the wrong level"
+        ),
+        pytest.param(
+            job(schedulerName="volcano"),
+            "spec.schedulerName",
+            "worker.template",
+            id="scheduler name",
+        ),
+        pytest.param(
+            job(worker=role(containers=[{"name": "paddle", "image": "x"}] * 2)),
+            f"{POD}.containers[1].name",
+            "another container",
+            id="a container twice",
+        ),
+        pytest.param(
+            job(worker=role(restartPolicy="ExitCode")),
+            f"{POD}.restartPolicy",
+            "not allowed",
+            id="restart policy",
+        ),
+        pytest.param(
+            job(worker={**role(3), "requests": 4, "limits": 2}, elastic=1),
+            "spec.worker.requests",
+            "at most 2",
+            id="range",
+        ),
+        pytest.param(
+            job(worker=2, schedulingPolicy={"minAvailable": 3}),
+            "spec.schedulingPolicy.minAvailable",
+            "at most 2",
+            id="more members than pods",
+        ),
+        pytest.param(
+            job(schedulingPolicy={"minResources": {"cpu": "many"}}),
+            "spec.schedulingPolicy.minResources.cpu",
+            "is not a quantity",
+            id="resources",
+        ),
+        pytest.param(
+            job(runPolicy={"backoffLimit": -1}),
+            "spec.runPolicy.backoffLimit",
+            "at least 0",
+            id="backoff limit",
+        ),
+        pytest.param(
+            job(runPolicy={"schedulingPolicy": {}}),
+            "spec.runPolicy.schedulingPolicy",
+            "it belongs to spec",
+            id="gang at the wrong level",
+        ),
+        pytest.param(
+            job(worker=6000), "spec.worker.replicas", "at most 5000", id="absurd replicas"
+        ),
+        pytest.param(job(meta={"name": "1st"}), "metadata.name", "start with", id="digit first"),
+        pytest.param(job(meta={"name": "a.b"}), "metadata.name", "'a-b'", id="dots"),
+        pytest.param(job(meta={"name": "a_b"}), "metadata.name", "'a-b'", id="underscore"),
+        pytest.param(
+            job(meta={"name": "j" * 60}, worker=11), "metadata.name", "at most 53", id="long name"
+        ),
+        pytest.param(
+            job(meta={"name": "train", "annotations": {"gangline.dev/restart": "yes"}}),
+            "metadata.annotations[gangline.dev/restart]",
+            "'gang'",
+            id="annotation",
+        ),
+        pytest.param(
+            container(resources={"limits": {"memory": "lots"}}),
+            f"{POD}.containers[0].resources.limits.memory",
+            "is not a quantity",
+            id="amount",
+        ),
+    ],
+)
+def test_each_mistake_is_named_with_what_would_be_right(written, path, expected):
+    messages = {error.path: str(error) for error in validate_manifest(written)}
+    assert path in messages
+    assert expected in messages[path]
+
+
+def test_all_mistakes_are_named_at_once():
+    written = job(worker=-1, ps={"replicas": 1}, intranet="LAN", elastic=1, cleanPodPolicy="?")
+    paths = {error.path for error in validate_manifest(written)}
+    assert {
+        "spec.worker.replicas",
+        "spec.ps.template.spec.containers",
+        "spec.intranet",
+        "spec.cleanPodPolicy",
+        "spec.elastic",
+    } <= paths
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "after"),
+    [
+        (
+            ("runPolicy", "managedBy"),
+            "kubeflow.org/training-operator",
+            "kueue.x-k8s.io/multikueue",
+        ),
+        (("schedulingPolicy", "queue"), "a", "b"),
+    ],
+)
+def test_what_cannot_be_changed_is_named(field, before, after):
+    def written(value: str) -> PaddleJob:
+        return msgspec.convert(job(**{field[0]: {field[1]: value}}), PaddleJob)
+
+    (error,) = validate_job(written(after), written(before))
+    assert error.path == ".".join(("spec", *field))
+    assert before in error.remedy
+    assert validate_job(written(before), written(before)) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "path", "expected"),
+    [
+        pytest.param(
+            job(cleanPodPolicy="OnFailed"),
+            "spec.cleanPodPolicy",
+            "did you mean 'OnFailure'",
+            id="a word that means nothing",
+        ),
+        pytest.param(job(withGloo=1), "spec.withGloo", "add spec.ps", id="gloo without servers"),
+        pytest.param(
+            job(worker=role(restartPolicy="Always")),
+            f"{POD}.restartPolicy",
+            "OnFailure",
+            id="a worker that never ends",
+        ),
+        pytest.param(job(worker=role(hostname="me")), f"{POD}.hostname", "omit it", id="hostname"),
+        pytest.param(
+            container(env=[{"name": "POD_IP", "value": "x"}]),
+            f"{POD}.containers[0].env[0]",
+            "POD_IP",
+            id="our variable",
+        ),
+        pytest.param(
+            job(worker=role(containers=[{"name": "a", "image": "x"}, {"name": "b", "image": "x"}])),
+            f"{POD}.containers",
+            "the first one is used",
+            id="which container",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
+    assert validate_manifest(written) == []
+    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    assert expected in messages[path]
+
+
+def test_nothing_is_said_of_a_usual_job():
+    assert manifest_warnings(job(ps=1, worker=2, withGloo=1)) == []
+
+
+def test_variables_of_other_containers_are_their_own():
+    env = [{"name": "POD_IP", "value": "x"}]
+    containers = [
+        {"name": "paddle", "image": "x"},
+        {"name": "sidecar", "image": "x", "env": env},
+    ]
+    assert manifest_warnings(job(worker=role(containers=containers))) == []
+
+
+def test_paddlejobs_have_upstreams_names_columns_and_subresources():
+    spec = crd.crd_manifests()["batch.paddlepaddle.org_paddlejobs"]["spec"]
+    assert spec["names"]["shortNames"] == ["pdj"]
+    (version,) = spec["versions"]
+    columns = version["additionalPrinterColumns"]
+    assert [(each["name"], each["jsonPath"]) for each in columns if not each.get("priority")] == [
+        ("Status", ".status.phase"),
+        ("Mode", ".status.mode"),
+        ("Age", ".metadata.creationTimestamp"),
+    ]
+    assert version["subresources"] == {"status": {}}
+
+
+def test_a_template_of_any_role_is_checked_down_to_its_fields():
+    for name in ("ps", "worker", "heter"):
+        written = job(**{name: role(restartPolcy="Never")})
+        (error,) = validate_manifest(written)
+        assert error.path == f"spec.{name}.template.spec.restartPolcy"

@@ -1,0 +1,141 @@
+"""Protobuf bodies: recorded from kubectl, generated, and damaged."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.local.apiserver.machinery.protobuf import (
+    ProtobufError,
+    UnknownProtobufKind,
+    decode_protobuf,
+)
+
+DEPLOYMENT = base64.b64decode(
+    "azhzAAoVCgdhcHBzL3YxEgpEZXBsb3ltZW50EroBCh8KA3dlYhIAGgAiACoAMgA4AEIAWgoKA2FwcBIDd2ViEogBCAASDAoK"
+    "CgNhcHASA3dlYhpuChwKABIAGgAiACoAMgA4AEIAWgoKA2FwcBIDd2ViEk4SMAoFbmdpbngSB25naW54OjEqADIKCgAQABhQ"
+    "IgAqAEIAagByAIABAIgBAJABAKIBABoAMgBCAEoAUgBYAGAAaACCAQCKAQCaAQDCAQAiAgoAKAA4ABoMCAAQABgAIAAoADgA"
+    "GgAiAA=="
+)
+SERVICE = base64.b64decode(
+    "azhzAAoNCgJ2MRIHU2VydmljZRJmChsKAXMSABoAIgAqADIAOABCAFoICgNhcHASAXMSQwoeCgc4MC1odHRwEgNUQ1AYUCIK"
+    "CAEQABoEaHR0cCgAEggKA2FwcBIBcxoAIglDbHVzdGVySVA6AEIAUgBaAGAAaAAaAgoAGgAiAA=="
+)
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, value: Any) -> bytes:
+    """Encode a number, a text or a message; a list is a message of its members."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value & (1 << 64) - 1)
+    raw = value.encode() if isinstance(value, str) else b"".join(value)
+    return varint(number << 3 | 2) + varint(len(raw)) + raw
+
+
+def a_body(api_version: str, kind: str, *fields: bytes) -> bytes:
+    type_ = [field(1, api_version), field(2, kind)]
+    return b"k8s\x00" + field(1, type_) + field(2, fields)
+
+
+NAMED_X = field(1, [field(1, "x")])
+
+
+def test_a_deployment_of_kubectl_reads_as_its_json() -> None:
+    container = {"name": "nginx", "image": "nginx:1", "ports": [{"containerPort": 80}]}
+    assert decode_protobuf(DEPLOYMENT) == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "labels": {"app": "web"}},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [container]},
+            },
+        },
+    }
+
+
+def test_a_service_of_kubectl_keeps_the_name_of_its_target_port() -> None:
+    (port,) = decode_protobuf(SERVICE)["spec"]["ports"]
+    assert port == {"name": "80-http", "protocol": "TCP", "port": 80, "targetPort": "http"}
+
+
+def test_bytes_times_amounts_and_maps_are_written_as_in_json() -> None:
+    meta = field(1, [field(1, "x"), field(8, [field(1, 1_700_000_000), field(2, 5)])])
+    secret = decode_protobuf(a_body("v1", "Secret", meta, field(2, [field(1, "k"), field(2, "v")])))
+    assert secret["data"] == {"k": "dg=="}
+    assert secret["metadata"]["creationTimestamp"] == "2023-11-14T22:13:20Z"
+    hard = field(1, [field(1, "cpu"), field(2, [field(1, "500m")])])
+    quota = decode_protobuf(a_body("v1", "ResourceQuota", NAMED_X, field(2, [hard])))
+    assert quota["spec"] == {"hard": {"cpu": "500m"}}
+
+
+def test_parts_without_a_name_lie_flat_in_their_parent() -> None:
+    volume = field(1, [field(1, "v"), field(2, [field(2, [])])])
+    secret = field(1, [field(1, "s"), field(2, [field(6, [field(1, "name")])])])
+    pod = decode_protobuf(a_body("v1", "Pod", NAMED_X, field(2, [volume, secret])))
+    # emptyDir is an empty message, and still a volume source.
+    assert pod["spec"]["volumes"] == [
+        {"name": "v", "emptyDir": {}},
+        {"name": "s", "secret": {"secretName": "name"}},
+    ]
+
+
+def test_negative_numbers_are_negative() -> None:
+    classed = decode_protobuf(a_body("scheduling.k8s.io/v1", "PriorityClass", field(2, -5)))
+    assert classed["value"] == -5
+
+
+def test_unknown_fields_are_passed_over() -> None:
+    fixed = varint(99 << 3 | 1) + bytes(8) + varint(98 << 3 | 5) + bytes(4)
+    body = a_body("v1", "Namespace", NAMED_X, field(77, "odd"), field(78, 1), fixed)
+    assert decode_protobuf(body) == {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "x"},
+    }
+
+
+def test_unknown_kind_is_reported() -> None:
+    with pytest.raises(UnknownProtobufKind, match="Odd"):
+        decode_protobuf(a_body("v1", "Odd"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"{}", id="JSON"),
+        pytest.param(DEPLOYMENT[:40], id="cut short"),
+        pytest.param(a_body("v1", "Namespace", field(1, 5)), id="number for a message"),
+        pytest.param(a_body("v1", "Namespace", field(1, [field(7, "x")])), id="text for a number"),
+        pytest.param(a_body("v1", "Namespace", field(1, [field(1, [b"\xff"])])), id="no UTF-8"),
+        pytest.param(a_body("v1", "Namespace", b"\xff" * 12), id="endless number"),
+        pytest.param(a_body("v1", "Namespace", b"\x0b"), id="unknown wire type"),
+    ],
+)
+def test_what_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtobufError):
+        decode_protobuf(body)
+
+
+@given(st.integers(0, len(DEPLOYMENT) - 1), st.integers(0, 255))
+def test_a_damaged_body_is_read_or_refused(place: int, byte: int) -> None:
+    body = DEPLOYMENT[:place] + bytes([byte]) + DEPLOYMENT[place + 1 :]
+    try:
+        found = decode_protobuf(body)
+    except ProtobufError:
+        return
+    assert json.loads(json.dumps(found)) == found

@@ -1,0 +1,375 @@
+"""Validation of built-in kinds on creation and update: each error with path and message."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.local.apiserver.machinery.defaults.builtin import apply_builtin_defaults
+from gangline.local.apiserver.machinery.validation.builtin import (
+    VALIDATORS,
+    validate_create,
+    validate_update,
+)
+
+
+def an_object(group: str, kind: str, **fields: Any) -> dict[str, Any]:
+    obj: dict[str, Any] = {"metadata": {"name": "x", "namespace": "n"}, **copy.deepcopy(fields)}
+    apply_builtin_defaults(group, kind, obj)
+    return obj
+
+
+def mistakes(group: str, kind: str, **fields: Any) -> dict[str, str]:
+    causes = validate_create(group, kind, an_object(group, kind, **fields), namespaced=True)
+    return {cause.field: cause.message for cause in causes}
+
+
+def in_pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, str]:
+    containers = [{"name": "c", "image": "i"} | (container or {})]
+    return mistakes("", "Pod", spec={"containers": containers, **spec})
+
+
+def in_metadata(**metadata: Any) -> dict[str, str]:
+    return mistakes("", "ConfigMap", metadata={"name": "x", "namespace": "n"} | metadata)
+
+
+def changes(group: str, kind: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    causes = validate_update(group, kind, old, new, namespaced=True)
+    return [f"{cause.field}: {cause.message}" for cause in causes]
+
+
+CONTAINER = "spec.containers[0]"
+
+
+@pytest.mark.parametrize(
+    ("container", "field", "message"),
+    [
+        ({"name": ""}, "name", "Required value"),
+        ({"name": "A_B"}, "name", "Invalid value"),
+        ({"image": ""}, "image", "Required value"),
+        ({"image": " i"}, "image", "whitespace"),
+        ({"imagePullPolicy": "Maybe"}, "imagePullPolicy", "Unsupported value"),
+        ({"ports": [{"containerPort": 99999}]}, "ports[0].containerPort", "between 1 and 65535"),
+        ({"ports": [{}]}, "ports[0].containerPort", "Required value"),
+        ({"ports": [{"containerPort": 1, "protocol": "X"}]}, "ports[0].protocol", "Unsupported"),
+        ({"ports": [{"containerPort": 1, "name": "--"}]}, "ports[0].name", "Invalid value"),
+        ({"env": [{"value": "x"}]}, "env[0].name", "Required value"),
+        ({"env": [{"name": "1A"}]}, "env[0].name", "Invalid value"),
+        ({"env": [{"name": "A", "valueFrom": {}}]}, "env[0].valueFrom", "must specify one of"),
+        ({"envFrom": [{"prefix": "A"}]}, "envFrom[0]", "must specify one of"),
+        ({"volumeMounts": [{"name": "v", "mountPath": "/a"}]}, "volumeMounts[0].name", "Not found"),
+        ({"restartPolicy": "Always"}, "restartPolicy", "Forbidden"),
+        ({"livenessProbe": {}}, "livenessProbe", "must specify a handler type"),
+        (
+            {"livenessProbe": {"exec": {"command": ["a"]}, "successThreshold": 2}},
+            "livenessProbe.successThreshold",
+            "must be 1",
+        ),
+        (
+            {"readinessProbe": {"exec": {"command": ["a"]}, "tcpSocket": {"port": 1}}},
+            "readinessProbe.tcpSocket",
+            "more than 1 handler",
+        ),
+        (
+            {"resources": {"limits": {"cpu": "-1"}}},
+            "resources.limits[cpu]",
+            "greater than or equal",
+        ),
+        ({"resources": {"limits": {"cpu": "1GB"}}}, "resources.limits[cpu]", "Invalid value"),
+        ({"resources": {"limits": {"gpu": 1}}}, "resources.limits[gpu]", "standard resource"),
+        (
+            {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
+            "resources.requests[cpu]",
+            "less than or equal to cpu limit of 1",
+        ),
+        (
+            {"resources": {"requests": {"nvidia.com/gpu": 1}}},
+            "resources.limits[nvidia.com/gpu]",
+            "Limit must be set",
+        ),
+    ],
+)
+def test_a_mistake_in_a_container_is_found(
+    container: dict[str, Any], field: str, message: str
+) -> None:
+    found = in_pod(container)
+    assert message in found[f"{CONTAINER}.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "message"),
+    [
+        ({"containers": []}, "spec.containers", "Required value"),
+        ({"restartPolicy": "Sometimes"}, "spec.restartPolicy", 'Unsupported value: "Sometimes"'),
+        ({"dnsPolicy": "None"}, "spec.dnsConfig.nameservers", "at least one DNS nameserver"),
+        ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds", "greater"),
+        ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "greater than or equal to 1"),
+        ({"nodeSelector": {"a b": "c"}}, "spec.nodeSelector", "Invalid value"),
+        ({"hostname": "A.b"}, "spec.hostname", "Invalid value"),
+        ({"volumes": [{"name": "V"}]}, "spec.volumes[0].name", "Invalid value"),
+        ({"volumes": [{"name": "v"}, {"name": "v"}]}, "spec.volumes[1].name", "Duplicate value"),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]},
+            "spec.volumes[0].hostPath",
+            "more than 1 volume type",
+        ),
+        ({"volumes": [{"name": "v", "secret": {}}]}, "spec.volumes[0].secret.secretName", "Req"),
+        ({"tolerations": [{"effect": "X", "key": "a"}]}, "spec.tolerations[0].effect", "Unsupp"),
+        ({"tolerations": [{"value": "x"}]}, "spec.tolerations[0].operator", "must be Exists"),
+        ({"initContainers": [{"name": "c", "image": "i"}]}, CONTAINER + ".name", "Duplicate value"),
+    ],
+)
+def test_a_mistake_in_a_pod_is_found(spec: dict[str, Any], field: str, message: str) -> None:
+    assert message in in_pod(**spec)[field]
+
+
+def test_a_correct_pod_passes() -> None:
+    container = {
+        "ports": [{"containerPort": 80, "name": "http"}],
+        "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}],
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": 1}},
+        "readinessProbe": {"httpGet": {"port": "http"}},
+    }
+    assert in_pod(container, volumes=[{"name": "v"}], hostname="a", nodeSelector={"a": "b"}) == {}
+
+
+def test_forty_mistakes_are_all_named() -> None:
+    wrong = {"name": "A_B", "image": "", "imagePullPolicy": "?", "env": [{"name": ""}] * 6}
+    containers = [wrong] * 5
+    assert len(in_pod(containers=containers)) >= 40
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field", "message"),
+    [
+        ({"name": ""}, "metadata.name", "name or generateName is required"),
+        ({"name": "A"}, "metadata.name", "Invalid value"),
+        ({"name": "a" * 254}, "metadata.name", "at most 253 characters"),
+        ({"name": "", "generateName": "A-"}, "metadata.generateName", "Invalid value"),
+        ({"namespace": ""}, "metadata.namespace", "Required value"),
+        ({"labels": {"a b": "c"}}, "metadata.labels", "Invalid value"),
+        ({"labels": {"a": "b c"}}, "metadata.labels[a]", "Invalid value"),
+        ({"labels": {"a": "b" * 64}}, "metadata.labels[a]", "at most 63 characters"),
+        ({"annotations": {"a": "x" * 300_000}}, "metadata.annotations", "262144 bytes"),
+        ({"finalizers": ["a b"]}, "metadata.finalizers[0]", "Invalid value"),
+        ({"ownerReferences": [{"kind": "X"}]}, "metadata.ownerReferences[0].uid", "not be empty"),
+    ],
+)
+def test_a_mistake_in_metadata_is_found(metadata: dict[str, Any], field: str, message: str) -> None:
+    assert message in in_metadata(**metadata)[field]
+
+
+def test_only_one_owner_may_be_the_controller() -> None:
+    owner = {"apiVersion": "v1", "kind": "X", "name": "x", "uid": "u", "controller": True}
+    found = in_metadata(ownerReferences=[owner, {**owner, "uid": "v"}])
+    assert "Only one reference" in found["metadata.ownerReferences"]
+
+
+TEMPLATE = {
+    "metadata": {"labels": {"a": "b"}},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+WORKLOAD = {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "fields", "field", "message"),
+    [
+        ("", "Service", {"spec": {}}, "spec.ports", "Required value"),
+        (
+            "",
+            "Service",
+            {"spec": {"type": "X", "ports": [{"port": 1}]}},
+            "spec.type",
+            "Unsupported",
+        ),
+        (
+            "",
+            "Service",
+            {"spec": {"ports": [{"port": 1}, {"port": 2}]}},
+            "spec.ports[1].name",
+            "Req",
+        ),
+        ("", "Service", {"spec": {"ports": [{"port": 0}]}}, "spec.ports[0].port", "Required value"),
+        ("", "Service", {"spec": {"type": "ExternalName"}}, "spec.externalName", "Required value"),
+        ("apps", "Deployment", {"spec": {}}, "spec.selector", "Required value"),
+        ("apps", "Deployment", {"spec": WORKLOAD | {"selector": {}}}, "spec.selector", "empty"),
+        (
+            "apps",
+            "Deployment",
+            {"spec": WORKLOAD | {"selector": {"matchLabels": {"a": "c"}}}},
+            "spec.template.metadata.labels",
+            "does not match",
+        ),
+        ("apps", "Deployment", {"spec": WORKLOAD | {"replicas": -1}}, "spec.replicas", "greater"),
+        (
+            "apps",
+            "Deployment",
+            {
+                "spec": WORKLOAD
+                | {"strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}}
+            },
+            "spec.strategy.rollingUpdate.maxUnavailable",
+            "may not be 0",
+        ),
+        ("", "ConfigMap", {"data": {"a b": "c"}}, "data[a b]", "Invalid value"),
+        ("", "ConfigMap", {"data": {"a": "x" * 1_100_000}}, "", "Too long"),
+        ("", "Secret", {"data": {"a": "?"}}, "data[a]", "base64"),
+        ("", "PersistentVolumeClaim", {"spec": {}}, "spec.accessModes", "Required value"),
+        ("", "PersistentVolumeClaim", {"spec": {}}, "spec.resources[storage]", "Required value"),
+        ("", "PersistentVolume", {"spec": {}}, "spec.capacity", "Required value"),
+        (
+            "coordination.k8s.io",
+            "Lease",
+            {"spec": {"leaseDurationSeconds": 0}},
+            "spec.leaseDurationSeconds",
+            "greater",
+        ),
+        (
+            "scheduling.k8s.io",
+            "PriorityClass",
+            {"value": 2_000_000_000},
+            "value",
+            "maximum allowed",
+        ),
+    ],
+)
+def test_a_mistake_in_another_kind_is_found(
+    group: str, kind: str, fields: dict[str, Any], field: str, message: str
+) -> None:
+    assert message in mistakes(group, kind, **fields)[field]
+
+
+def a_stored_pod() -> dict[str, Any]:
+    return an_object("", "Pod", spec={"containers": [{"name": "c", "image": "i:1"}]})
+
+
+def test_a_pods_image_and_tolerations_may_change() -> None:
+    old = a_stored_pod()
+    new = copy.deepcopy(old)
+    new["spec"]["containers"][0]["image"] = "i:2"
+    new["spec"]["tolerations"].append({"key": "k", "operator": "Exists"})
+    new["spec"]["tolerations"][0]["tolerationSeconds"] = 5
+    assert changes("", "Pod", old, new) == []
+
+
+def test_other_parts_of_a_pod_may_not_change() -> None:
+    old = a_stored_pod()
+    new = copy.deepcopy(old)
+    new["spec"]["hostname"] = "h"
+    new["spec"]["tolerations"] = []
+    first, second = changes("", "Pod", old, new)
+    assert first.startswith("spec.tolerations: Forbidden")
+    assert second.startswith("spec: Forbidden: pod updates may not change fields other than")
+    assert second.endswith("changed: spec.hostname")
+
+
+@pytest.mark.parametrize(
+    ("group", "kind", "old", "new", "field"),
+    [
+        (
+            "",
+            "Service",
+            {"spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}},
+            {"spec": {"clusterIP": "10.0.0.2", "ports": [{"port": 1}]}},
+            "spec.clusterIP",
+        ),
+        (
+            "apps",
+            "Deployment",
+            {"spec": WORKLOAD},
+            {"spec": WORKLOAD | {"selector": {"matchLabels": {}}}},
+            "spec.selector",
+        ),
+        ("", "Secret", {"type": "a"}, {"type": "b"}, "type"),
+        (
+            "",
+            "ConfigMap",
+            {"immutable": True, "data": {"a": "1"}},
+            {"immutable": True, "data": {}},
+            "data",
+        ),
+        ("scheduling.k8s.io", "PriorityClass", {"value": 1}, {"value": 2}, "value"),
+        (
+            "",
+            "PersistentVolumeClaim",
+            {"spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "v"}},
+            {"spec": {"accessModes": ["ReadOnlyMany"], "volumeName": "v"}},
+            "spec",
+        ),
+    ],
+)
+def test_what_is_fixed_for_life_may_not_change(
+    group: str, kind: str, old: dict[str, Any], new: dict[str, Any], field: str
+) -> None:
+    found = changes(group, kind, an_object(group, kind, **old), an_object(group, kind, **new))
+    assert any(each.startswith(f"{field}: ") for each in found)
+
+
+def test_a_claim_is_bound_once() -> None:
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    old = an_object("", "PersistentVolumeClaim", spec=claim)
+    new = an_object("", "PersistentVolumeClaim", spec={**claim, "volumeName": "v"})
+    assert changes("", "PersistentVolumeClaim", old, new) == []
+    assert changes("", "PersistentVolumeClaim", new, old) != []
+
+
+def test_an_object_that_is_going_takes_no_new_finalizers() -> None:
+    old = {
+        "metadata": {"name": "x", "namespace": "n", "deletionTimestamp": "t", "finalizers": ["a/b"]}
+    }
+    new = copy.deepcopy(old)
+    new["metadata"]["finalizers"] = ["a/b", "c/d"]  # type: ignore[index]
+    (found,) = changes("", "ConfigMap", old, new)
+    assert "c/d" in found
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 70_000) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "spec",
+                    "containers",
+                    "resources",
+                    "limits",
+                    "ports",
+                    "template",
+                    "volumes",
+                    "name",
+                    "metadata",
+                    "strategy",
+                    "rollingUpdate",
+                    "data",
+                    "labels",
+                    "secret",
+                    "selector",
+                    "tolerations",
+                    "matchExpressions",
+                    "env",
+                    "valueFrom",
+                    "items",
+                    "taints",
+                    "port",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+OBJECTS = st.dictionaries(st.sampled_from(["spec", "metadata", "data", "type"]), ANYTHING)
+
+
+@given(st.sampled_from(sorted(VALIDATORS)), OBJECTS, OBJECTS)
+def test_odd_objects_are_judged_without_falling_over(
+    of: tuple[str, str], old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    assert isinstance(validate_create(*of, new, namespaced=True), list)
+    assert isinstance(validate_update(*of, old, new, namespaced=True), list)

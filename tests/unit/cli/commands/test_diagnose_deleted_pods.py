@@ -1,0 +1,109 @@
+"""``diagnose`` of a failed job whose pods are deleted reads their stored logs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.cli import main
+from gangline.cli.errors import ExitCode
+from unit.cli.fake_api import FakeApi, serving
+
+JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
+PODS = "/api/v1/namespaces/default/pods"
+MEMORY = "Loading the model\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+OTHERS = "torch.distributed.DistBackendError: Connection reset by peer\n"
+
+
+@pytest.fixture
+async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
+    async with serving(tmp_path) as (api, kubeconfig):
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield api
+
+
+def add_job(api: FakeApi, condition: str) -> None:
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    specs = {role: {"replicas": 1, "template": template} for role in ("Master", "Worker")}
+    status = {"conditions": [{"type": condition, "status": "True", "message": "a pod failed"}]}
+    api.add(
+        JOB,
+        apiVersion="kubeflow.org/v1",
+        kind="PyTorchJob",
+        spec={"pytorchReplicaSpecs": specs},
+        status=status,
+    )
+
+
+def pod(replica: str, uid: str, code: int, second: int) -> dict[str, Any]:
+    """A pod of the job that has ended."""
+    role, _, index = replica.rpartition("-")
+    labels = {
+        "training.kubeflow.org/job-name": "digits",
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": index,
+    }
+    owner = {"kind": "PyTorchJob", "name": "digits", "uid": JOB, "controller": True}
+    ended = {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{second:02}Z"}
+    return {
+        "metadata": {
+            "name": f"digits-{replica}",
+            "namespace": "default",
+            "uid": uid,
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {"containers": [{"name": "c"}], "nodeName": "node-1"},
+        "status": {"containerStatuses": [{"name": "c", "state": {"terminated": ended}}]},
+    }
+
+
+def keep(api: FakeApi, *pods: dict[str, Any]) -> None:
+    api.kept["-"] = "".join(f"{json.dumps(each)}\n" for each in pods)
+
+
+async def diagnosis(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    code = await asyncio.to_thread(main.run, ["diagnose", "digits", "-o", "json"])
+    captured = capsys.readouterr()
+    assert code == ExitCode.DONE, captured.err
+    found: dict[str, Any] = json.loads(captured.out)
+    return found
+
+
+async def test_stored_log_of_first_failed_replica_gives_cause(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_job(api, "Failed")
+    keep(api, pod("master-0", "a", 1, 2), pod("worker-0", "b", 1, 1))
+    api.kept |= {"digits-master-0": OTHERS, "digits-worker-0": MEMORY}
+    found = await diagnosis(capsys)
+    assert (found["root"]["replica"], found["root"]["cause"]) == ("worker-0", "GpuOutOfMemory")
+    assert found["root"]["node"] == "node-1"
+    assert found["lastLines"] == MEMORY.splitlines()
+    assert [each["replica"] for each in found["consequences"]] == ["master-0"]
+
+
+async def test_of_pods_of_one_name_the_last_counts_and_one_that_is_there_most(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_job(api, "Failed")
+    keep(api, pod("master-0", "a", 1, 1), pod("worker-0", "b", 3, 2), pod("worker-0", "c", 5, 3))
+    there = pod("master-0", "d", 7, 4)
+    api.add(f"{PODS}/digits-master-0", **there)
+    found = await diagnosis(capsys)
+    codes = [each["exitCode"] for each in (found["root"], *found["consequences"])]
+    assert codes == [5, 7]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_no_stored_logs_are_read_if_missing_or_job_is_active(
+    api: FakeApi, capsys: pytest.CaptureFixture[str], kept: bool
+) -> None:
+    add_job(api, "Running" if kept else "Failed")
+    if kept:
+        keep(api, pod("master-0", "a", 1, 1))
+    assert (await diagnosis(capsys))["root"] is None

@@ -1,0 +1,173 @@
+"""The operator's settings from flags and environment variables; errors name the flag."""
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gangline.cli.commands.operator import (
+    build_operator_settings,
+    build_rate_limit,
+    operator_flags,
+    resolve_gang_scheduling,
+)
+from gangline.kube.controller.leader_election import LeaderElectionTiming
+from gangline.kube.probes import Address
+from gangline.operator.settings import GangScheduling, OperatorSettings
+
+OUTSIDE = {"KUBERNETES_SERVICE_HOST": None, "KUBEFLOW_NAMESPACE": None, "MY_POD_NAMESPACE": None}
+
+
+def read(*arguments: str, **environment: str) -> tuple[OperatorSettings, Any]:
+    """The settings, and the flags for the client."""
+    found: list[Any] = []
+
+    @click.command()
+    @operator_flags
+    def command(kube_api_qps: float, kube_api_burst: int | None, **flags: Any) -> None:
+        found.append(
+            (build_operator_settings(flags), build_rate_limit(kube_api_qps, kube_api_burst))
+        )
+
+    result = CliRunner().invoke(command, arguments, env=OUTSIDE | environment)
+    if result.exit_code:
+        raise ValueError(result.output)
+    settings, limit = found[0]
+    return settings, limit
+
+
+def settings(*arguments: str, **environment: str) -> OperatorSettings:
+    return read(*arguments, **environment)[0]
+
+
+def test_without_flags_the_settings_are_the_usual_ones() -> None:
+    usual = OperatorSettings()
+    found, limit = read()
+    names = [name for name in OperatorSettings.__slots__ if name != "identity"]
+    assert {name: getattr(found, name) for name in names} == {
+        name: getattr(usual, name) for name in names
+    }
+    assert limit is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (["--namespace", "a", "-n", "b"], "namespaces", ("a", "b")),
+        (["--namespace=a,b"], "namespaces", ("a", "b")),
+        (["--namespace="], "namespaces", ()),
+        (["--enable-scheme=pytorchjob"], "kinds", {"PyTorchJob"}),
+        (["--enable-scheme", "TFJOB", "--kind", "MSJob"], "kinds", {"TFJob", "MSJob"}),
+        (["--controller-threads=4"], "workers", 4),
+        (["--workers=4"], "workers", 4),
+        (["--resync-period=12h30m"], "resync_s", 45_000.0),
+        (["--resync-period=0"], "resync_s", None),
+        (["--resync-period", "250ms"], "resync_s", 0.25),
+        (["--leader-elect"], "leader_election", True),
+        (["--leader-elect=true"], "leader_election", True),
+        (["--leader-elect=false"], "leader_election", False),
+        (["--leader-election-id=x.y"], "leader_election_name", "x.y"),
+        (["--leader-election-namespace=ops"], "leader_election_namespace", "ops"),
+        (
+            ["--leader-elect-lease-duration=60s", "--leader-elect-renew-deadline=40s"],
+            "leader_election_timing",
+            LeaderElectionTiming(60, 40.0, 2.0),
+        ),
+        (["--metrics-bind-address=:8080"], "metrics_address", Address("", 8080)),
+        (["--metrics-bind-address=0"], "metrics_address", None),
+        (["--metrics-bind-address=[::1]:9"], "metrics_address", Address("::1", 9)),
+        (["--health-probe-bind-address=10.0.0.1:0"], "health_address", Address("10.0.0.1", 0)),
+        (["--gang-scheduler-name=Volcano"], "scheduler_name", "volcano"),
+        (["--scheduling=volcano"], "scheduler_name", "volcano"),
+        (["--gang-scheduler-name=none"], "gang_scheduling", GangScheduling.OFF),
+        (["--gang-scheduler-name="], "gang_scheduling", GangScheduling.AUTO),
+        (["--enable-gang-scheduling=false"], "gang_scheduling", GangScheduling.OFF),
+        (["--enable-gang-scheduling"], "gang_scheduling", GangScheduling.AUTO),
+        (["--pytorch-init-container-image=busybox"], "init_image", "busybox"),
+        (["--initImage=busybox"], "paddle_init_image", "busybox"),
+        (["--etcd-server=etcd:2379"], "paddle_etcd_server", "etcd:2379"),
+        (["--mpi-kubectl-delivery-image=kubectl"], "mpi_kubectl_image", "kubectl"),
+        (["--zap-devel", "--zap-stacktrace-level=error"], "workers", 256),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_flag_becomes_a_setting(arguments: list[str], name: str, value: object) -> None:
+    assert getattr(settings(*arguments), name) == value
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "value"),
+    [
+        ({"GANGLINE_OPERATOR_NAMESPACE": "a,b"}, "namespaces", ("a", "b")),
+        ({"GANGLINE_OPERATOR_NAMESPACE": "a b"}, "namespaces", ("a", "b")),
+        ({"KUBEFLOW_NAMESPACE": "kubeflow"}, "namespaces", ("kubeflow",)),
+        (
+            {"KUBEFLOW_NAMESPACE": "kubeflow", "GANGLINE_OPERATOR_NAMESPACE": "ours"},
+            "namespaces",
+            ("ours",),
+        ),
+        ({"CUSTOM_CLUSTER_DOMAIN": "cluster.local"}, "cluster_domain", "cluster.local"),
+        ({"MY_POD_NAMESPACE": "ops"}, "leader_election_namespace", "ops"),
+        ({"GANGLINE_OPERATOR_LEADER_ELECT": "true"}, "leader_election", True),
+        ({"GANGLINE_OPERATOR_CONTROLLER_THREADS": "7"}, "workers", 7),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "metrics_address", Address("", 8080)),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "health_address", Address("", 8081)),
+    ],
+)
+def test_a_variable_becomes_a_setting(
+    environment: dict[str, str], name: str, value: object
+) -> None:
+    assert getattr(settings(**environment), name) == value
+
+
+def test_a_flag_comes_before_a_variable() -> None:
+    found = settings("--namespace=flag", GANGLINE_OPERATOR_NAMESPACE="variable")
+    assert found.namespaces == ("flag",)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--kube-api-qps=fast",
+        "--kube-api-burst=0",
+        "--enable-scheme=FooJob",
+        "--controller-threads=0",
+        "--resync-period=soon",
+        "--resync-period=-1s",
+        "--leader-elect=perhaps",
+        "--leader-elect-renew-deadline=20s",
+        "--metrics-bind-address=8080",
+        "--metrics-bind-address=:99999",
+        "--metrics-bind-address=::1:80",
+        "--health-probe-bind-address=here",
+        "--gang-scheduler-name=scheduler-plugins-scheduler",
+        "--gang-scheduling=perhaps",
+    ],
+)
+def test_invalid_value_names_its_flag(argument: str) -> None:
+    flag = argument.partition("=")[0]
+    with pytest.raises(ValueError, match=rf"Invalid value for .*{flag}"):
+        settings(argument)
+
+
+def test_invalid_value_from_environment_names_flag_and_variable() -> None:
+    with pytest.raises(ValueError, match=r"--kube-api-qps.*GANGLINE_OPERATOR_KUBE_API_QPS"):
+        settings(GANGLINE_OPERATOR_KUBE_API_QPS="fast")
+
+
+async def test_default_burst_is_one_and_a_half_times_rate() -> None:
+    def room(bucket: Any) -> int:
+        taken = 0
+        while bucket.try_take():
+            taken += 1
+        return taken
+
+    assert build_rate_limit(0, None) is None
+    assert build_rate_limit(-1, 5) is None
+    assert room(build_rate_limit(0.001, None)) == 1
+    assert room(build_rate_limit(0.001, 30)) == 30
+
+
+def test_upstreams_scheduler_flag_keeps_gangs_off_when_they_are_off() -> None:
+    assert resolve_gang_scheduling("off", "gangline", "volcano") == ("off", "volcano")

@@ -1,0 +1,95 @@
+"""Failure diagnosis and restart policy."""
+
+import signal
+
+import pytest
+
+from gangline.api.failure import Failure
+from gangline.elastic.agent.restart_policy import Action, decide_restart
+from gangline.elastic.agent.settings import AgentSettings, WorkerCommand
+from gangline.elastic.agent.workers.failure_diagnosis import (
+    WorkerError,
+    WorkerFailure,
+    diagnose_exit,
+    root_cause,
+)
+
+KILLED = -signal.SIGKILL
+
+
+def settings(max_restarts: int | None = None, *, other_nodes: bool = False) -> AgentSettings:
+    command = WorkerCommand(("python", "train.py"), is_python=True, name="train.py")
+    return AgentSettings(command, 2, max_restarts=max_restarts, has_other_nodes=other_nodes)
+
+
+def failure(code: int, message: str = "", *, out_of_memory: bool = False) -> Failure:
+    words = WorkerError(message, "") if message else None
+    found = diagnose_exit(code, words, out_of_memory=out_of_memory)
+    assert found is not None
+    return found
+
+
+def test_success_is_no_failure():
+    assert diagnose_exit(0, None, out_of_memory=True) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "out_of_memory", "cause"),
+    [
+        pytest.param(KILLED, "", False, "Killed", id="killed"),
+        pytest.param(KILLED, "", True, "OutOfMemory", id="by the kernel for memory"),
+        pytest.param(-signal.SIGSEGV, "", True, "SegmentationFault", id="not by the kernel"),
+        pytest.param(1, "ValueError: x", False, "Error", id="an exception"),
+        pytest.param(1, "ImportError: no x", False, "CannotImport", id="an import"),
+        pytest.param(
+            1, "RuntimeError: CUDA error: uncorrectable ECC error", False, "DeviceBroken", id="ecc"
+        ),
+        pytest.param(
+            1, "RuntimeError: Connection closed by peer [::1]:2", False, "PeerLost", id="an echo"
+        ),
+        pytest.param(
+            1, "torch.OutOfMemoryError: CUDA out of memory.", False, "DeviceOutOfMemory", id="gpu"
+        ),
+        pytest.param(
+            1, "DistNetworkError: EADDRINUSE, address already in use", False, "PortInUse", id="port"
+        ),
+    ],
+)
+def test_diagnosis_finds_cause(code, message, out_of_memory, cause):
+    assert failure(code, message, out_of_memory=out_of_memory).cause == cause
+
+
+def test_the_cause_is_the_earliest_failure_that_follows_from_no_other():
+    echo = failure(1, "RuntimeError: Connection reset by peer")
+    first, second = (
+        WorkerFailure(0, 0, 10, 1, 1.0, echo),
+        WorkerFailure(1, 1, 11, KILLED, 1.1, failure(KILLED)),
+    )
+    assert root_cause([first, second]) is second
+    assert root_cause([first]) is first
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "max_restarts", "restarts", "action"),
+    [
+        pytest.param(KILLED, "", None, 0, Action.RESTART, id="killed, by default"),
+        pytest.param(KILLED, "", None, 2, Action.RESTART, id="the last by default"),
+        pytest.param(KILLED, "", None, 3, Action.STOP, id="the default is used up"),
+        pytest.param(KILLED, "", 0, 0, Action.STOP, id="none allowed"),
+        pytest.param(1, "ValueError", None, 0, Action.STOP, id="the program, by default"),
+        pytest.param(1, "ValueError", 1, 0, Action.RESTART, id="the program, when asked"),
+        pytest.param(1, "ImportError: x", 9, 0, Action.STOP, id="what cannot heal"),
+        pytest.param(2, "", 9, 0, Action.STOP, id="wrong arguments"),
+        pytest.param(-signal.SIGILL, "", 1, 0, Action.RESTART, id="no other node"),
+    ],
+)
+def test_action_follows_from_blame_and_restart_limit(code, message, max_restarts, restarts, action):
+    verdict = decide_restart(settings(max_restarts), failure(code, message), restarts)
+    assert verdict.action is action
+    assert verdict.reason
+
+
+def test_node_fault_moves_if_another_node_is_available():
+    broken = failure(1, "CUDA error: uncorrectable ECC error")
+    assert decide_restart(settings(3, other_nodes=True), broken, 0).action is Action.MOVE
+    assert decide_restart(settings(3), broken, 0).action is Action.RESTART

@@ -1,0 +1,146 @@
+"""What is saved is what is loaded, to the bit, from memory and storage, by us and by PyTorch."""
+
+import random
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import HealthCheck, given, settings
+
+from gangline.elastic.checkpoint.errors import MemoryShortError, UnsavableError
+from gangline.elastic.checkpoint.format.layout import (
+    decode_layout,
+    encode_layout,
+    find_layout_error,
+)
+from gangline.elastic.checkpoint.format.manifest import step_folder
+from gangline.elastic.checkpoint.restore.dcp_reader import load_state
+from gangline.elastic.checkpoint.restore.source import MemorySource
+from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from checkpoint_states import blank, equal, trees
+
+several = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def loaded_from(source: MemorySource | StorageSource, state: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return load_state(source, blank(state))
+    finally:
+        source.close()
+
+
+@several
+@given(state=trees())
+def test_any_state_is_restored_from_memory_and_storage(rig: Any, state: dict[str, Any]) -> None:
+    rig.clear()
+    rig.save(state, 7)
+    assert find_layout_error(rig.held(7).layout) is None
+    assert equal(loaded_from(MemorySource([rig.held(7)]), state), state)
+    rig.persist(7)
+    assert equal(loaded_from(StorageSource(rig.target, 7), state), state)
+    assert equal(load_state(StorageSource(rig.target, 7), None), plain_load(rig, state, None))
+
+
+def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> dict[str, Any]:
+    """Load the folder with PyTorch's own reader."""
+    found = into if into is not None else load_state(StorageSource(rig.target, 7), None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that there is no process group
+        dcp.load(found, checkpoint_id=rig.folder / step_folder(7))
+    return found
+
+
+def test_the_folder_opens_with_plain_pytorch(rig: Any) -> None:
+    state = {
+        "model": {"w": torch.randn(5, 3).t(), "scalar": torch.tensor(2.5)},
+        "numbers": [1, 2.5, "three"],
+        "random": (torch.get_rng_state(), random.getstate()),
+    }
+    rig.save(state, 7)
+    rig.persist(7)
+    found = plain_load(rig, state, blank(state))
+    assert equal(found["model"], state["model"])
+    assert equal(found["numbers"], state["numbers"])
+
+
+def test_random_states_of_numpy_are_restored(rig: Any) -> None:
+    state = {"numpy": np.random.get_state(), "loss": np.float64(0.5)}
+    rig.save(state, 1)
+    found = loaded_from(MemorySource([rig.held(1)]), state)
+    assert np.array_equal(found["numpy"][1], state["numpy"][1])
+    assert found["loss"] == 0.5
+
+
+def test_integer_keys_are_restored(rig: Any) -> None:
+    optimizer = {"state": {0: {"step": 3, "mean": torch.ones(2)}}}
+    rig.save({"optimizer": optimizer}, 1)
+    into = {"optimizer": {"state": {0: {"step": 0, "mean": torch.zeros(2)}}}}
+    load_state(MemorySource([rig.held(1)]), into)
+    assert equal(into["optimizer"], optimizer)
+
+
+class Opened:
+    """Pickles, but only loads by running code."""
+
+    def __reduce__(self) -> Any:
+        return print, ("code ran",)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        pytest.param(threading.Lock(), "cannot be pickled", id="a lock"),
+        pytest.param(Opened(), "running its code", id="an object with code"),
+        pytest.param(lambda: 0, "cannot be pickled", id="a function"),
+        pytest.param(torch.eye(2).to_sparse(), "sparse", id="a sparse tensor"),
+    ],
+)
+def test_what_could_not_be_loaded_is_refused_by_name(rig: Any, value: object, words: str) -> None:
+    with pytest.raises(UnsavableError, match=words) as caught:
+        rig.save({"good": 1, "bad": {"thing": value}}, 1)
+    assert "bad" in str(caught.value)
+
+
+def test_memory_shortage_names_remedies(rig: Any, monkeypatch: Any) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(MemoryShortError, match="emptyDir"):
+        rig.save({"w": torch.zeros(10)}, 1)
+
+
+def test_layouts_survive_their_own_encoding(rig: Any) -> None:
+    rig.save({"w": torch.zeros(3), "n": 1}, 1)
+    layout = rig.held(1).layout
+    assert decode_layout(encode_layout(layout)) == layout
+    assert layout.part_bytes == layout.file_bytes
+
+
+def test_a_layout_is_decoded_once(rig: Any) -> None:
+    for step in (1, 2):
+        rig.save({"w": torch.zeros(100), "b": torch.zeros(step)}, step)
+    first, second = rig.held(1).layout, rig.held(2).layout
+    assert rig.held(1).layout is first
+    assert rig.held(2).layout is second
+    assert first != second
+
+
+def test_parameters_are_saved_and_loaded_as_they_are(rig: Any) -> None:
+    weight = torch.nn.Parameter(torch.randn(70_000))
+    rig.save({"w": weight, "still": weight.detach()[:5]}, 1)
+    into = {"w": torch.nn.Parameter(torch.zeros(70_000)), "still": torch.zeros(5)}
+    load_state(MemorySource([rig.held(1)]), into)
+    assert torch.equal(into["w"], weight)
+    assert into["w"].requires_grad
+    assert torch.equal(into["still"], weight[:5])

@@ -1,0 +1,269 @@
+"""Any placements on any mesh are saved, and loaded to the bit into any others.
+
+The ranks of a world are threads that agree through a table, their meshes are made with PyTorch's
+fake process group, one after the other: what a rank holds and where follows from its mesh alone.
+"""
+
+import pickle
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from gangline.elastic.checkpoint.checkpointer import value_lookup
+from gangline.elastic.checkpoint.format.layout import find_layout_error
+from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.ranks import SaveGroup
+from gangline.elastic.checkpoint.restore.dcp_reader import load_state
+from gangline.elastic.checkpoint.restore.source import MemorySource, RestoreSource
+from gangline.elastic.checkpoint.restore.storage_source import StorageSource
+from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
+from gangline.elastic.checkpoint.snapshot.segment import Segment
+from gangline.elastic.checkpoint.storage import commit
+from gangline.elastic.checkpoint.storage.target import LocalTarget
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from checkpoint_states import DTYPES, bits, blank, equal, trees
+
+STEP = 3
+MESHES = [(1,), (2,), (3,), (4,), (2, 2)]
+PATIENCE_S = 60
+
+
+@dataclass
+class Table:
+    """Shared values of the ranks of a world."""
+
+    world: int
+    places: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.places = [b""] * self.world
+        self.barrier = threading.Barrier(self.world, timeout=PATIENCE_S)
+
+
+class Seat(SaveGroup):
+    """A rank that is a thread."""
+
+    def __init__(self, rank: int, table: Table) -> None:
+        self.rank, self.world, self.table, self.group = rank, table.world, table, None
+
+    def gather(self, value: Any) -> list[Any]:
+        self.table.places[self.rank] = pickle.dumps(value)
+        self.table.barrier.wait()
+        found = [pickle.loads(place) for place in self.table.places]
+        self.table.barrier.wait()
+        return found
+
+    def share(self, value: Any) -> Any:
+        return self.gather(value)[0]
+
+    def hand_out(self, values: Any) -> Any:
+        return self.gather(values)[0][self.rank]
+
+    def any(self, claim: bool) -> bool:
+        return any(self.gather(claim))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the tensors of a state are distributed over a world."""
+
+    mesh: tuple[int, ...]
+    placements: list[list[Placement]]
+    """For each tensor."""
+
+    @property
+    def world(self) -> int:
+        return torch.Size(self.mesh).numel()
+
+    def states(self, wholes: list[torch.Tensor]) -> list[dict[str, Any]]:
+        """What each rank holds."""
+        found = []
+        for rank in range(self.world):
+            with a_mesh(self.mesh, rank) as mesh:
+                found.append({
+                    f"w{n}": distribute_tensor(whole, mesh, places, src_data_rank=None)
+                    for n, (whole, places) in enumerate(zip(wholes, self.placements, strict=True))
+                })  # fmt: skip
+        return found
+
+
+@contextmanager
+def a_mesh(shape: tuple[int, ...], rank: int) -> Iterator[DeviceMesh]:
+    """A mesh as one rank sees it; it knows its coordinates also after the group is destroyed."""
+    dist.init_process_group(
+        "fake", store=FakeStore(), rank=rank, world_size=torch.Size(shape).numel()
+    )
+    try:
+        yield init_device_mesh("cpu", shape)
+    finally:
+        dist.destroy_process_group()
+
+
+@st.composite
+def spreads(draw: st.DrawFn, shapes: list[list[int]]) -> Spread:
+    mesh = draw(st.sampled_from(MESHES))
+    return Spread(mesh, [[draw(placement(len(shape))) for _ in mesh] for shape in shapes])
+
+
+def placement(dimensions: int) -> st.SearchStrategy[Placement]:
+    if not dimensions:
+        return st.just(Replicate())
+    return st.one_of(st.just(Replicate()), st.builds(Shard, st.integers(0, dimensions - 1)))
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[list[torch.Tensor], Spread, Spread, int]:
+    """Whole tensors, how they are spread when saved and when loaded, and the number of nodes."""
+    shapes = draw(st.lists(st.lists(st.integers(1, 6), max_size=3), min_size=1, max_size=3))
+    seed = draw(st.integers(0, 2**16))
+    generator = torch.Generator().manual_seed(seed)
+    wholes = [
+        torch.randint(-9, 9, shape, generator=generator).to(draw(st.sampled_from(DTYPES)))
+        for shape in shapes
+    ]
+    return wholes, draw(spreads(shapes)), draw(spreads(shapes)), draw(st.integers(1, 2))
+
+
+def nodes_of(world: int, nodes: int) -> list[int]:
+    return [rank * nodes // world for rank in range(world)]
+
+
+class World:
+    """The ranks of a world, the memories of their nodes, and storage."""
+
+    def __init__(self, homes: list[Path], folder: Path, world: int) -> None:
+        self.homes, self.world = homes, world
+        self.places = nodes_of(world, len(homes))
+        self.target = LocalTarget(str(folder))
+
+    def save(self, states: list[dict[str, Any]]) -> None:
+        table = Table(self.world)
+        with ThreadPoolExecutor(self.world) as pool:
+            saves = [
+                pool.submit(self._save_one, Seat(rank, table), state)
+                for rank, state in enumerate(states)
+            ]
+            for one in saves:
+                one.result(PATIENCE_S)
+
+    def _save_one(self, seat: Seat, state: dict[str, Any]) -> None:
+        planner = create_planner(state, seat.rank == 0)
+        node = self.places[seat.rank]
+        agreement = agree_on_layout(seat, f"node-{node}", planner)
+        buffers, lookup = (
+            SnapshotRing(self.homes[node], seat.rank, 1),
+            value_lookup(planner, agreement),
+        )
+        buffers.save(
+            agreement, lookup, buffers.pickle_values(agreement, lookup), STEP, for_storage=True
+        )
+        buffers.close()
+
+    def held(self, node: int | None = None) -> list[SnapshotInfo]:
+        homes = self.homes if node is None else [self.homes[node]]
+        return [one for home in homes for one in inventory.list_snapshots(home)]
+
+    def persist(self) -> None:
+        for held in self.held():
+            assert find_layout_error(held.layout) is None
+            segment = Segment(held.path)
+            commit.seal_segment(segment, held.header, held.layout)
+            pace = commit.BandwidthLimiter(0, threading.Event())
+            commit.write_part(self.target, segment, held.header, held.layout, pace)
+            segment.close()
+        assert commit.try_commit(self.target, STEP, held.layout.plan, self.world)
+
+
+@contextmanager
+def a_world(world: int, nodes: int = 1) -> Iterator[World]:
+    with ExitStack() as stack:
+        *homes, folder = (
+            Path(
+                stack.enter_context(tempfile.TemporaryDirectory(dir=base, prefix="gangline-test-"))
+            )
+            for base in ["/dev/shm"] * min(nodes, world) + [None]
+        )
+        yield World(homes, folder, world)
+
+
+def holds(source: RestoreSource, states: list[dict[str, Any]]) -> bool:
+    """Return whether each rank gets its own values from the source."""
+    try:
+        return all(gets(source, state) for state in states)
+    finally:
+        source.close()
+
+
+def gets(source: RestoreSource, state: dict[str, Any]) -> bool:
+    into = {
+        key: DTensor.from_local(
+            torch.zeros_like(value.to_local(), memory_format=torch.contiguous_format),
+            value.device_mesh,
+            value.placements,
+            run_check=False,
+            shape=value.shape,
+            stride=value.stride(),
+        )
+        for key, value in state.items()
+    }
+    load_state(source, into)
+    return all(bits(into[key].to_local()) == bits(state[key].to_local()) for key in state)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+several = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@several
+@given(scene=scenes())
+def test_any_placements_are_loaded_into_any_others_from_memory_and_storage(
+    scene: tuple[list[torch.Tensor], Spread, Spread, int],
+) -> None:
+    wholes, before, after, nodes = scene
+    saved, wanted = before.states(wholes), after.states(wholes)
+    with a_world(before.world, nodes) as world:
+        world.save(saved)
+        assert holds(MemorySource(world.held()), wanted)
+        world.persist()
+        assert holds(StorageSource(world.target, STEP), wanted)
+        for node in range(len(world.homes)):
+            mine = [state for rank, state in enumerate(saved) if world.places[rank] == node]
+            assert holds(MemorySource(world.held(node)), mine), "a node's own memory is enough"
+
+
+@settings(several, max_examples=10)
+@given(tree=trees(), world=st.integers(2, 3), nodes=st.integers(1, 2))
+def test_replicated_state_is_complete_in_the_memory_of_each_node(
+    tree: dict[str, Any], world: int, nodes: int
+) -> None:
+    with a_world(world, nodes) as several_ranks:
+        several_ranks.save([tree] * world)
+        for node in range(len(several_ranks.homes)):
+            source = MemorySource(several_ranks.held(node))
+            found = load_state(source, blank(tree))
+            source.close()
+            assert equal(found, tree)

@@ -1,0 +1,176 @@
+"""A segment from a peer is stored only if it is complete, verified and the requested one."""
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
+from gangline.elastic.checkpoint.saver import replication
+from gangline.elastic.checkpoint.saver import replication as peers
+from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import inventory, segment
+from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
+from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
+from gangline.elastic.checkpoint.snapshot.segment import Segment
+from gangline.elastic.checkpoint.storage import commit
+
+
+@pytest.fixture
+def sealed(rig: Any) -> SnapshotInfo:
+    """A save with its checksums."""
+    rig.save({"w": torch.arange(500.0), "n": 3}, 5)
+    held: SnapshotInfo = rig.held(5)
+    segment = Segment(held.path)
+    commit.seal_segment(segment, held.header, held.layout)
+    segment.close()
+    return held
+
+
+@pytest.fixture
+def server(rig: Any, sealed: SnapshotInfo) -> Iterator[peers.PeerServer]:
+    """The peer that has the save."""
+    homes.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
+    with peers.PeerServer(rig.home) as made:
+        made.start()
+        yield made
+        made.shutdown()
+
+
+class Dribbling(io.BytesIO):
+    """Returns fewer bytes than requested, as connections do."""
+
+    def readinto(self, place: Any, /) -> int:
+        view = memoryview(place)
+        return super().readinto(view[: max(1, len(view) * 2 // 3)])
+
+
+def request_of(held: SnapshotInfo) -> peers.SegmentRequest:
+    return peers.SegmentRequest("get", 0, 5, held.layout.plan, held.header.total_bytes)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :]
+
+
+def test_a_damaged_or_truncated_transfer_leaves_nothing(
+    sealed: SnapshotInfo, tmp_path: Path
+) -> None:
+    data, header = sealed.path.read_bytes(), sealed.header
+    middle = header.part_offset + header.part_bytes // 2
+    places = [
+        0,
+        20,
+        header.layout_bytes + 4000,
+        header.seal_offset + 20,
+        header.part_offset,
+        middle,
+    ]
+    damaged = [flipped(data, at) for at in places]
+    for sent in [*damaged, data[:middle], data[:-1], b""]:
+        with pytest.raises(CorruptError):
+            peers.receive_copy(io.BytesIO(sent), tmp_path, request_of(sealed))
+        assert list(tmp_path.iterdir()) == []
+    peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
+    assert [one.is_local for one in inventory.list_snapshots(tmp_path)] == [False]
+
+
+@pytest.mark.parametrize("length", [1, 7, 100, 4096, 1 << 20])
+def test_a_segment_is_received_in_pieces_of_any_size(
+    sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(replication, "BLOCK", length)
+    data = sealed.path.read_bytes()
+    peers.receive_copy(Dribbling(data), tmp_path, request_of(sealed))
+    (copy,) = tmp_path.iterdir()
+    assert copy.read_bytes() == data
+
+
+def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
+    sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, write = sealed.path.read_bytes(), os.pwrite
+
+    def full(descriptor: int, piece: memoryview, at: int) -> int:
+        if at + len(piece) > len(data) // 2:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, piece, at)
+
+    monkeypatch.setattr(replication, "BLOCK", 512)
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(MemoryShortError, match="emptyDir"):
+        peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(segment, "free_bytes", lambda folder: len(data) - 1)
+    unread = io.BytesIO(data)
+    with pytest.raises(MemoryShortError, match="emptyDir"):
+        peers.receive_copy(unread, tmp_path, request_of(sealed))
+    assert unread.tell() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_partial_copies_of_killed_receivers_are_removed(
+    sealed: SnapshotInfo, tmp_path: Path
+) -> None:
+    data, left = sealed.path.read_bytes(), tmp_path / "arriving-0-0.seg"
+
+    class Killed(io.BytesIO):
+        """Leaves what a kill would leave, when half has come; and others clear meanwhile."""
+
+        def readinto(self, place: Any, /) -> int:
+            if self.tell() < len(data) // 2:
+                return super().readinto(memoryview(place)[:100])
+            if not left.exists():
+                peers.remove_partial_copies(tmp_path)
+                (arriving,) = tmp_path.iterdir()
+                os.link(arriving, left)
+                left.with_suffix(".new").touch()
+            return 0
+
+    with pytest.raises(CorruptError, match="closed the connection"):
+        peers.receive_copy(Killed(data), tmp_path, request_of(sealed))
+    assert len(list(tmp_path.iterdir())) == 2
+    peers.remove_partial_copies(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_of_another_step_is_refused(sealed: SnapshotInfo, tmp_path: Path) -> None:
+    wish = msgspec.structs.replace(request_of(sealed), step=6)
+    with pytest.raises(CorruptError, match="not the requested"):
+        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_damaged_in_the_peers_memory_is_refused(
+    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{server.port}"
+    peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
+    (copy,) = tmp_path.iterdir()
+    copy.unlink()
+    data = sealed.path.read_bytes()
+    sealed.path.write_bytes(flipped(data, sealed.header.part_offset + 700))
+    with pytest.raises(CorruptError, match="damaged in transfer"):
+        peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
+    server: peers.PeerServer, sealed: SnapshotInfo, rig: Any
+) -> None:
+    address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
+    wish = msgspec.structs.replace(request_of(sealed), verb="put")
+    with peers._asking(address, "secret", wish) as connection:
+        connection.sendall(flipped(data, sealed.header.part_offset + 700))
+        with pytest.raises(
+            CorruptError, match="the peer refused: the segment of rank 0 was damaged"
+        ):
+            peers._answer_of(connection)
+    with pytest.raises(CorruptError, match="belongs to another job"):
+        peers.fetch_segment(rig.home, address, "guess", request_of(sealed))
+    assert all(one.is_local for one in inventory.list_snapshots(rig.home))

@@ -1,0 +1,294 @@
+"""Agent settings from flags and environment."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from gangline.elastic.agent.workers.environment import DevicesError, worker_environment
+from gangline.elastic.agent.world import WorldSpec
+from gangline.elastic.launcher.check_options import CheckLimits, NodeCheckOptions
+from gangline.elastic.launcher.flags import ALL_FLAGS, FlagError, parse_flags
+from gangline.elastic.launcher.machine import (
+    device_count,
+    device_shortage,
+    parse_cpu_list,
+    processors_near,
+)
+from gangline.elastic.launcher.node_identity import node_identity
+from gangline.elastic.launcher.rendezvous_config import build_rendezvous_config
+from gangline.elastic.launcher.settings import build_settings
+
+SCRIPT = __file__
+
+
+def settings(*arguments: str, **environment: str):
+    return build_settings(
+        parse_flags([*arguments, SCRIPT, "--lr", "1"], environment, "run"), environment, "node"
+    )[0]
+
+
+def meet(*arguments: str, **environment: str):
+    return build_rendezvous_config(
+        parse_flags([*arguments, SCRIPT], environment, "run"), environment
+    )
+
+
+@pytest.mark.parametrize("flag", ALL_FLAGS, ids=lambda flag: flag.name)
+def test_both_spellings_and_the_environment_are_read(flag):
+    name = flag.name.replace("-", "_")
+    text = str(flag.choices[0]) if flag.choices else "7"
+    expected = True if flag.is_switch else flag.type(text)
+    for spelling in {f"--{flag.name}", f"--{name}"}:
+        flags = parse_flags([spelling, *([] if flag.is_switch else [text]), "x"], {}, "run")
+        assert getattr(flags, name) == expected
+    value = "1" if flag.is_switch else text
+    flags = parse_flags(["x"], {f"PET_{name.upper()}": value}, "run")
+    assert getattr(flags, name) == expected
+    assert name in flags.given
+
+
+def test_the_command_line_comes_before_the_environment():
+    assert parse_flags(["--nnodes", "2", "x"], {"PET_NNODES": "3"}, "run").nnodes == "2"
+
+
+def test_what_follows_the_script_belongs_to_the_script():
+    found = settings("--nproc-per-node", "3", "--max-restarts=2")
+    assert found.command.arguments[1:] == ("-u", SCRIPT, "--lr", "1")
+    assert (found.local_world_size, found.max_restarts) == (3, 2)
+
+
+def checks(*arguments: str):
+    return NodeCheckOptions.from_flags(parse_flags([*arguments, SCRIPT], {}, "run"), 2)
+
+
+def test_node_check_limits_are_settable():
+    found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
+    assert found.enabled
+    assert found.limits == CheckLimits(matrix_size=64, collective_bytes=1 << 19)
+    assert checks("--check-timeout", "5", "--straggler-ratio", "3").limits == CheckLimits(
+        timeout_s=5, straggler_ratio=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--check-matrix-size", "-1"], "--check-matrix-size -1: must be at least 0"),
+        (["--check-timeout", "0"], "--check-timeout 0: must be at least 1"),
+        (["--check-memory-limit", "30"], "--check-memory-limit 30: must be at most 1"),
+        (["--straggler-ratio", "0.5"], "--straggler-ratio 0.5: must be at least 1"),
+    ],
+)
+def test_invalid_node_check_limits_are_refused(arguments, words):
+    with pytest.raises(FlagError) as refusal:
+        checks(*arguments)
+    assert words in str(refusal.value)
+
+
+def test_signals_and_times_are_settable():
+    found = settings("--signals-to-handle", "SIGUSR1,SIGTERM", "--shutdown-timeout", "5")
+    assert found.signals == (signal.SIGUSR1, signal.SIGTERM)
+    assert found.shutdown_s == 5
+    assert settings(TORCH_ELASTIC_SHUTDOWN_TIMEOUT="7").shutdown_s == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--standalone", "--nnodes", "2"], "--standalone is for one node"),
+        (["--standalone", "--node-rank", "1"], "--standalone is for one node"),
+        (["--nnodes", "x"], "--nnodes x"),
+        (["--nnodes", "0"], "at least one node"),
+        (["--nnodes", "2", "--rdzv-backend", "c10d"], "--rdzv-endpoint"),
+        (["--rdzv-backend", "etcd"], "no such server is needed"),
+        (["--rdzv-endpoint", "a:1", "--rdzv-conf", "x=1"], "known are"),
+        (["--rdzv-endpoint", "a:1", "--rdzv-conf", "timeout=x"], "must be seconds"),
+        (["--rdzv-endpoint", "a:1", "--rdzv-conf", "timeout=-5"], "timeout=-5: must be seconds"),
+        (["--rdzv-endpoint", "a:1", "--rdzv-conf", "last_call_timeout=nan"], "must be seconds"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:x"], "a:x: the port x: must be between"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:0"], "between 1 and 65535"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:99999"], "between 1 and 65535"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a..b:7"], "must name a host"),
+        (["--nnodes", "2", "--rdzv-endpoint", ":7"], "must name a host"),
+        (["--nnodes", "2", "--node-rank", "0", "--master-port", "99999"], "--master-port 99999"),
+        (["--nnodes", "2", "--node-rank", "0", "--master-addr", "a..b"], "must name a host"),
+        (["--master-port", "-1"], "--master-port -1: must be between"),
+        (["--hang-timeout", "-1"], "--hang-timeout -1: must be seconds"),
+        (["--hang-timeout", "nan"], "--hang-timeout nan: must be seconds"),
+        (["--rdzv-endpoint", "a:1", "--nnodes", "2", "--node-unit", "3"], "--node-unit 3"),
+        (["--nproc-per-node", "0"], "at least 1"),
+        (["--nproc-per-node", "many"], "--nproc-per-node many"),
+        (["--nproc-per-node", "9" * 12], "--nproc-per-node 9+: this machine cannot hold more than"),
+        (["--nproc-per-node", "9" * 5000], "cannot hold more than \\d+ workers: "),
+        (["--max-restarts", "-1"], "at least 0"),
+        (["-m", "--no-python"], "exclude each other"),
+        (["--start-method", "fork"], "--start-method fork"),
+        (["--logs-specs", "mine"], "--logs-specs"),
+        (["--event-log-handler", "mine"], "null or console"),
+        (["--redirects", "4"], "--redirects 4"),
+        (["--local-ranks-filter", "a"], "--local-ranks-filter a"),
+        (["--signals-to-handle", "SIGKILL"], "cannot be handled"),
+        (["--numa-binding", "socket"], "only node"),
+        (["--auto-tunning"], "no tuner"),
+        (["--ucp-device-type", "cpu"], "--ucp-device-type"),
+        (["--membind-policy", "bind"], "--numa-affinity"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_refused_with_a_reason(arguments, words):
+    with pytest.raises(FlagError, match=words):
+        settings(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"GANGLINE_MASTER_ADDR": "m:x"}, "the master's address m:x: the port"),
+        ({"DLROVER_MASTER_ADDR": "m" * 64 + ":7"}, "must name a host"),
+        ({"GANGLINE_MASTER_ADDR": "m:7", "NODE_ID": "first"}, "NODE_ID.* must be a number"),
+        ({"GANGLINE_MASTER_ADDR": "m:7", "NODE_RANK": "first"}, "must be a number, not first"),
+    ],
+)
+def test_variables_of_a_cluster_are_validated(environment, words):
+    with pytest.raises(FlagError, match=words):
+        meet(**environment)
+
+
+@pytest.mark.parametrize(
+    "address", ["node0", "node0:29400", "10.0.0.1:7", "[fd00::1]:7", "fd00::1"]
+)
+def test_endpoints_have_the_usual_forms(address):
+    assert meet(
+        "--nnodes", "2", "--rdzv-backend=c10d", "--rdzv-endpoint", address
+    ).master_address == (address)
+
+
+def test_single_node_with_port_zero_needs_no_master():
+    found = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    assert (found.master_address, found.store_host) == (None, "127.0.0.1")
+
+
+def test_single_node_needs_no_master():
+    found = meet("--nnodes", "1")
+    assert (found.master_address, found.store_host, found.store_port) == (None, "127.0.0.1", None)
+    assert meet("--master-port", "4711").store_port == 4711
+    assert meet("--master-port", "0").store_port is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "address", "hosts", "rank"),
+    [
+        pytest.param(
+            ["--node-rank", "1", "--master-addr", "a"], {}, "a:29500", False, 1, id="static"
+        ),
+        pytest.param(
+            ["--node-rank", "0", "--master-port", "7"], {}, "127.0.0.1:7", True, 0, id="static, 0"
+        ),
+        pytest.param(
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a:7"], {}, "a:7", None, -1, id="c10d"
+        ),
+        pytest.param(
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a:7", "--rdzv-conf", "is_host=1"],
+            {}, "a:7", True, -1, id="c10d, told to host",
+        ),
+        pytest.param(
+            [], {"GANGLINE_MASTER_ADDR": "m:1", "NODE_RANK": "3"}, "m:1", False, 3, id="cluster"
+        ),
+        pytest.param(
+            [], {"DLROVER_MASTER_ADDR": "m:1", "WORKER_RANK": "2"}, "m:1", False, 2, id="dlrover"
+        ),
+    ],
+)  # fmt: skip
+def test_several_nodes_meet_at_a_master(arguments, environment, address, hosts, rank):
+    found = meet("--nnodes", "2:4", *arguments, **environment)
+    assert (found.master_address, found.hosts_master, found.node_rank) == (address, hosts, rank)
+    assert (found.min_nodes, found.max_nodes) == (2, 4)
+
+
+def test_rendezvous_timeouts_have_two_names():
+    base = ["--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-conf"]
+    assert meet(*base, "last_call_timeout=7,timeout=9").last_call_s == 7
+    found = meet(*base, "lastcall_timeout=8,join_timeout=10,node_unit=2")
+    assert (found.last_call_s, found.join_timeout_s, found.node_unit) == (8, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "hosts", "seconds"),
+    [
+        pytest.param(["--rdzv-endpoint", "a:1"], {}, False, 60, id="no timeout given"),
+        pytest.param([], {"GANGLINE_MASTER_ADDR": "m:1"}, False, 600, id="a cluster starts it"),
+        pytest.param(
+            ["--rdzv-endpoint", "a:1", "--rdzv-conf", "join_timeout=3"], {}, False, 3, id="stated"
+        ),
+        pytest.param(
+            ["--rdzv-conf", "timeout=900"], {"GANGLINE_MASTER_ADDR": "m:1"}, False, 900,
+            id="stated in a cluster",
+        ),
+        pytest.param(
+            ["--rdzv-endpoint", "a:1", "--rdzv-conf", "join_timeout=3"], {}, True, 60,
+            id="its own master has to start first",
+        ),
+    ],
+)  # fmt: skip
+def test_a_master_is_tried_for_the_stated_time(arguments, environment, hosts, seconds):
+    found = node_identity(
+        settings(), meet("--nnodes", "2", *arguments, **environment), hosts_master=hosts
+    )
+    assert found.connect_timeout_s == seconds
+
+
+def test_auto_config_takes_the_number_of_nodes_from_the_environment():
+    found = meet("--auto-config", NODE_NUM="4", GANGLINE_MASTER_ADDR="m:1")
+    assert (found.min_nodes, found.max_nodes) == (4, 4)
+
+
+def test_virtual_local_ranks_see_one_device_each():
+    world = WorldSpec(0, 0, 1, 0, 2, "h", 1)
+    found = settings("--virtual-local-rank", "--nproc-per-node", "2")
+    environment = worker_environment(found, world, 1, {"CUDA_VISIBLE_DEVICES": "4,6"})
+    assert (environment["LOCAL_RANK"], environment["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
+    with pytest.raises(DevicesError, match="lower --nproc-per-node"):
+        worker_environment(found, world, 1, {"CUDA_VISIBLE_DEVICES": "4"})
+
+
+def test_ranks_count_on_from_those_of_the_nodes_before():
+    world = WorldSpec(3, 1, 2, 2, 4, "h", 9, round=5)
+    environment = worker_environment(settings("--role", "r"), world, 1, {"HOME": "/"})
+    expected = {
+        "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2", "ROLE_NAME": "r", "TORCHELASTIC_RESTART_COUNT": "3",
+        "MASTER_ADDR": "h", "MASTER_PORT": "9", "HOME": "/",
+    }  # fmt: skip
+    assert {name: environment[name] for name in expected} == expected
+
+
+def test_devices_are_counted_without_torch(tmp_path: Path):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "davinci0", "davinci_manager"):
+        (tmp_path / name).touch()
+    assert device_count("nvidia.com/gpu", {}, tmp_path) == 2
+    assert device_count("nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == 1
+    assert device_count("nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
+    assert device_count("ascend-npu", {}, tmp_path) == 1
+
+
+def test_more_workers_than_devices_give_a_warning(tmp_path: Path):
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    told = device_shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
+    assert "--nproc-per-node 4: this node has 2 nvidia.com/gpu devices" in told
+    assert "with CUDA_VISIBLE_DEVICES=0,1; workers of local rank 2 and above" in told
+    assert device_shortage(2, "nvidia.com/gpu", {}, tmp_path) == ""
+    assert device_shortage(4, "ascend-npu", {}, tmp_path) == "", (
+        "without devices there is none to share"
+    )
+
+
+def test_the_processors_near_a_device_are_those_of_its_numa_node(tmp_path: Path):
+    device = tmp_path / "bus/pci/devices/0000:3b:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("1\n")
+    (tmp_path / "devices/system/node/node1").mkdir(parents=True)
+    (tmp_path / "devices/system/node/node1/cpulist").write_text("2-3,8\n")
+    assert processors_near("00000000:3B:00.0", tmp_path) == {2, 3, 8}
+    assert parse_cpu_list("5") == {5}

@@ -1,0 +1,74 @@
+"""Problems of saves, reported by any rank, appear in the job's metrics and summary."""
+
+import msgspec
+import pytest
+
+from gangline.elastic.agent.progress_report import ProgressTracker
+from gangline.elastic.master.queries import metrics_page, state_summary, world_progress
+from gangline.elastic.master.state.core import MasterCore
+from gangline.elastic.master.state.records import JournalRecord
+from gangline.elastic.progress import SaveCounts, SaveReporter, read_progress
+from gangline.elastic.protocol import messages as msg
+from gangline.sdk.goodput import parse_goodput
+
+
+@pytest.fixture
+def core() -> MasterCore:
+    """Of a world of two nodes."""
+    core = MasterCore()
+    for node in (0, 1):
+        join = msg.Join(
+            node_id=node, incarnation=f"i{node}", number=1, node_rank=node,
+            min_nodes=2, max_nodes=2, host=f"h{node}", store_port=1,
+        )  # fmt: skip
+        core.apply(JournalRecord(1000.0 + node, join, "c", 0))
+    return core
+
+
+def test_each_number_is_the_maximum_over_ranks(core: MasterCore) -> None:
+    core.heartbeats[0] = msg.Heartbeat(node_id=0, saves=SaveCounts(skipped=3, failed=1))
+    core.heartbeats[1] = msg.Heartbeat(node_id=1, saves=SaveCounts(skipped=2, overtaken=5))
+    core.heartbeats[7] = msg.Heartbeat(
+        node_id=7, saves=SaveCounts(skipped=99)
+    )  # no member of this world
+    assert world_progress(core).saves == SaveCounts(3, 5, 1)
+    page = metrics_page(core, 1010.0).decode()
+    for line in ("skipped 3.0", "overtaken 5.0", "failed 1.0"):
+        assert f"\ngangline_master_checkpoint_saves_{line}\n" in page
+    account = parse_goodput(state_summary(core, 1010.0) | {"step": "12", "stepsPerSecond": "2"})
+    assert account is not None
+    assert account.progress == "12, 2/s, of saves 3 skipped, 5 overtaken, 1 failed"
+
+
+def test_summary_is_empty_without_problems(core: MasterCore) -> None:
+    core.heartbeats[0] = msg.Heartbeat(node_id=0)
+    assert world_progress(core).saves == SaveCounts()
+    account = parse_goodput(state_summary(core, 1010.0) | {"step": "12", "stepsPerSecond": "2"})
+    assert account is not None
+    assert account.progress == "12, 2/s"
+
+
+def test_checkpointer_counts_arrive_in_a_heartbeat(tmp_path) -> None:
+    path = tmp_path / "progress"
+    teller = SaveReporter({"GANGLINE_PROGRESS_FILE": str(path)})
+    teller.report_saved(123_456_789_012)
+    teller.report_blocked(9_999_999.25)
+    teller.report_counts(SaveCounts(123_456, 234_567, 345_678))
+    told = read_progress(path, tmp_path / "none")
+    assert (told.saved_step, told.blocked_s) == (123_456_789_012, 9_999_999.25)
+    teller.report_counts(SaveCounts(4, 0, 2))
+    told = read_progress(path, tmp_path / "none")
+    assert told.saves == SaveCounts(4, 0, 2)
+    book = ProgressTracker(1, 0, since=0.0, is_first=True, reports_steps=False)
+    saves = book.report(
+        [told, read_progress(tmp_path / "none", tmp_path / "none")], 9.0, None
+    ).saves
+    beat = msg.Heartbeat(node_id=0, saves=saves)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(beat), type=msg.Heartbeat) == beat
+    assert beat.saves == SaveCounts(4, 0, 2)
+
+
+def test_heartbeats_of_older_agents_have_no_saves() -> None:
+    beat = msgspec.to_builtins(msg.Heartbeat(node_id=0))
+    beat.pop("saves", None)
+    assert msgspec.convert(beat, msg.Heartbeat).saves == SaveCounts()

@@ -1,0 +1,231 @@
+"""Roll-outs stay within their bounds at every step, and always complete."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.api.core.workloads import (
+    DeploymentStrategy,
+    ReplicaSetStatus,
+    RollingUpdateDeployment,
+)
+from gangline.api.meta.objects import LabelSelector, ObjectMeta
+from gangline.local.controllers.deployments.plan import (
+    REVISION_ANNOTATION,
+    RawDeployment,
+    RawDeploymentSpec,
+    availability_bounds,
+    plan_deployment,
+    template_hash,
+)
+from gangline.local.controllers.replica_sets.plan import RawReplicaSet
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ROLLING = DeploymentStrategy()
+
+
+def a_template(image: str) -> dict[str, Any]:
+    spec = {"containers": [{"name": "c", "image": image}]}
+    return {"metadata": {"labels": {"app": "web"}}, "spec": spec}
+
+
+def a_deployment(
+    replicas: int = 3,
+    image: str = "one",
+    strategy: DeploymentStrategy = ROLLING,
+    **spec: Any,
+) -> RawDeployment:
+    return RawDeployment(
+        metadata=ObjectMeta(name="web", namespace="ns", uid="d", generation=1),
+        spec=RawDeploymentSpec(
+            replicas=replicas,
+            selector=LabelSelector(match_labels={"app": "web"}),
+            template=a_template(image),
+            strategy=strategy,
+            **spec,
+        ),
+    )
+
+
+@dataclass
+class World:
+    """A server and ReplicaSets whose pods become available on request."""
+
+    deployment: RawDeployment
+    sets: dict[str, RawReplicaSet] = field(default_factory=dict)
+
+    def reconcile(self) -> bool:
+        """One pass of the deployment controller; returns whether it wrote more than status."""
+        done = plan_deployment(self.deployment, list(self.sets.values()), NOW)
+        if done.create is not None:
+            made = msgspec.convert(done.create, RawReplicaSet)
+            self.sets.setdefault(made.metadata.name, made)
+        for name, size in done.scale.items():
+            self.resize(name, size)
+        for name, revision in done.revisions.items():
+            found = self.sets[name]
+            metadata = msgspec.structs.replace(
+                found.metadata, annotations={REVISION_ANNOTATION: revision}
+            )
+            self.sets[name] = msgspec.structs.replace(found, metadata=metadata)
+        for name in done.delete:
+            del self.sets[name]
+        self.deployment = msgspec.structs.replace(self.deployment, status=done.status)
+        return bool(done.create or done.scale or done.revisions or done.delete)
+
+    def resize(self, name: str, size: int) -> None:
+        found = self.sets[name]
+        spec = msgspec.structs.replace(found.spec, replicas=size)
+        available = min(size, found.status.available_replicas)
+        status = ReplicaSetStatus(
+            replicas=size, ready_replicas=available, available_replicas=available
+        )
+        self.sets[name] = msgspec.structs.replace(found, spec=spec, status=status)
+
+    def come_up(self, name: str, count: int) -> None:
+        """Make some pods of a ReplicaSet available."""
+        found = self.sets[name]
+        up = min(found.desired_replicas, found.status.available_replicas + count)
+        status = ReplicaSetStatus(
+            replicas=found.desired_replicas, ready_replicas=up, available_replicas=up
+        )
+        self.sets[name] = msgspec.structs.replace(found, status=status)
+
+    def update(self, image: str) -> None:
+        spec = msgspec.structs.replace(self.deployment.spec, template=a_template(image))
+        self.deployment = msgspec.structs.replace(self.deployment, spec=spec)
+
+    @property
+    def total(self) -> int:
+        return sum(one.desired_replicas for one in self.sets.values())
+
+    @property
+    def available(self) -> int:
+        return sum(one.status.available_replicas for one in self.sets.values())
+
+    def settle(self) -> None:
+        for _ in range(200):
+            changed = self.reconcile()
+            behind = [
+                one
+                for one in self.sets.values()
+                if one.status.available_replicas < one.desired_replicas
+            ]
+            for one in behind:
+                self.come_up(one.metadata.name, 1)
+            if not changed and not behind:
+                return
+        raise AssertionError("the roll-out does not complete")
+
+
+def images(world: World) -> dict[str, int]:
+    return {
+        one.spec.template["spec"]["containers"][0]["image"]: one.desired_replicas
+        for one in world.sets.values()
+    }
+
+
+def test_a_new_deployment_gets_one_set_named_by_its_template() -> None:
+    done = plan_deployment(a_deployment(), [], NOW)
+    assert done.create is not None
+    assert done.create["metadata"]["name"] == f"web-{template_hash(a_template('one'))}"
+    assert done.create["spec"]["replicas"] == 3
+    assert done.create["metadata"]["annotations"][REVISION_ANNOTATION] == "1"
+
+
+def test_a_changed_template_ends_with_all_pods_in_the_new_set() -> None:
+    world = World(a_deployment())
+    world.settle()
+    world.update("two")
+    world.settle()
+    assert images(world) == {"one": 0, "two": 3}
+    assert world.deployment.status.updated_replicas == 3
+
+
+def test_roll_back_gets_the_newest_revision() -> None:
+    world = World(a_deployment())
+    for image in ("one", "two", "one"):
+        world.update(image)
+        world.settle()
+    assert images(world) == {"one": 3, "two": 0}
+    done = plan_deployment(world.deployment, list(world.sets.values()), NOW)
+    assert done.revision == "3"
+
+
+def test_old_revisions_beyond_the_limit_are_forgotten() -> None:
+    world = World(a_deployment(revision_history_limit=2))
+    for image in "abcdef":
+        world.update(image)
+        world.settle()
+    assert set(images(world)) == {"d", "e", "f"}
+
+
+def test_recreate_never_has_pods_of_two_templates() -> None:
+    world = World(a_deployment(strategy=DeploymentStrategy(type="Recreate")))
+    world.settle()
+    world.update("two")
+    while world.reconcile():
+        alive = [size for size in images(world).values() if size]
+        assert len(alive) <= 1
+    world.settle()
+    assert images(world) == {"one": 0, "two": 3}
+
+
+def test_a_paused_deployment_scales_but_does_not_change_over() -> None:
+    world = World(a_deployment())
+    world.settle()
+    world.update("two")
+    spec = msgspec.structs.replace(world.deployment.spec, paused=True, replicas=5)
+    world.deployment = msgspec.structs.replace(world.deployment, spec=spec)
+    world.settle()
+    assert images(world) == {"one": 5}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "unavailable", "surge", "expected"),
+    [
+        pytest.param(4, None, None, (3, 5), id="a quarter each way when nothing is said"),
+        pytest.param(10, "25%", "25%", (8, 13), id="missing rounds down, extra rounds up"),
+        pytest.param(3, 0, 1, (3, 4), id="numbers are numbers"),
+        pytest.param(
+            1, "25%", 0, (0, 1), id="zero surge and zero unavailable allow one unavailable pod"
+        ),
+    ],
+)
+def test_the_bounds_of_a_change(
+    replicas: int, unavailable: int | str | None, surge: int | str | None, expected: tuple[int, int]
+) -> None:
+    rolling = RollingUpdateDeployment(max_unavailable=unavailable, max_surge=surge)
+    deployment = a_deployment(replicas, strategy=DeploymentStrategy(rolling_update=rolling))
+    assert availability_bounds(deployment) == expected
+
+
+@settings(deadline=None)
+@given(
+    replicas=st.integers(0, 12),
+    unavailable=st.integers(0, 4),
+    surge=st.integers(0, 4),
+    ups=st.lists(st.integers(0, 3), max_size=30),
+)
+def test_a_rolling_update_never_leaves_its_bounds(
+    replicas: int, unavailable: int, surge: int, ups: list[int]
+) -> None:
+    rolling = RollingUpdateDeployment(max_unavailable=unavailable, max_surge=surge)
+    world = World(a_deployment(replicas, strategy=DeploymentStrategy(rolling_update=rolling)))
+    world.settle()
+    world.update("two")
+    fewest, most = availability_bounds(world.deployment)
+    for up in ups:
+        world.reconcile()
+        assert world.total <= max(most, replicas)
+        assert world.available >= fewest
+        for name in list(world.sets):
+            world.come_up(name, up)
+    world.settle()
+    assert images(world).get("two", 0) == replicas
+    assert world.total == replicas

@@ -1,0 +1,64 @@
+"""Endpoints as slices."""
+
+from gangline.api.core.core import Endpoints
+from gangline.api.core.service import EndpointAddress, EndpointPort, EndpointSubset
+from gangline.api.meta.objects import ObjectMeta
+from gangline.local.controllers.endpoint_slices.plan import (
+    SERVICE_NAME_LABEL,
+    is_equivalent_slice,
+    mirror_endpoints,
+)
+
+
+def endpoints(*subsets: EndpointSubset, **labels: str) -> Endpoints:
+    meta = ObjectMeta(name="web", namespace="team", uid="u", labels=labels)
+    return Endpoints(metadata=meta, subsets=list(subsets))
+
+
+def subset(*ready: str, waiting: tuple[str, ...] = (), port: int = 80) -> EndpointSubset:
+    return EndpointSubset(
+        addresses=[EndpointAddress(ip=ip, node_name="n1") for ip in ready],
+        not_ready_addresses=[EndpointAddress(ip=ip) for ip in waiting],
+        ports=[EndpointPort(name="http", port=port, protocol="TCP")],
+    )
+
+
+def test_a_slice_names_its_service_and_keeps_its_labels() -> None:
+    (slice_,) = mirror_endpoints(endpoints(subset("10.0.0.1"), app="web")).values()
+    assert slice_.metadata.labels[SERVICE_NAME_LABEL] == "web"
+    assert slice_.metadata.labels["app"] == "web"
+    assert slice_.metadata.owner_references[0].uid == "u"
+    assert slice_.ports[0].port == 80
+    assert slice_.endpoints[0].node_name == "n1"
+
+
+def test_slice_has_the_readiness_of_each_endpoint() -> None:
+    (slice_,) = mirror_endpoints(endpoints(subset("10.0.0.1", waiting=("10.0.0.2",)))).values()
+    ready = [each.conditions.ready for each in slice_.endpoints if each.conditions]
+    assert ready == [True, False]
+
+
+def test_each_set_of_ports_has_its_slice() -> None:
+    slices = mirror_endpoints(endpoints(subset("10.0.0.1"), subset("10.0.0.2", port=81)))
+    assert sorted(slices) == ["web-0", "web-1"]
+
+
+def test_no_address_is_an_empty_slice() -> None:
+    (slice_,) = mirror_endpoints(endpoints()).values()
+    assert slice_.endpoints == []
+    assert slice_.address_type == "IPv4"
+
+
+def test_the_family_is_that_of_the_addresses() -> None:
+    (slice_,) = mirror_endpoints(endpoints(subset("fd00::1"))).values()
+    assert slice_.address_type == "IPv6"
+
+
+def test_slices_differ_only_in_service_fields() -> None:
+    one, other = (
+        mirror_endpoints(endpoints(subset("10.0.0.1"))),
+        mirror_endpoints(endpoints(subset("10.0.0.1"))),
+    )
+    assert is_equivalent_slice(one["web-0"], other["web-0"])
+    moved = mirror_endpoints(endpoints(subset("10.0.0.9")))
+    assert not is_equivalent_slice(one["web-0"], moved["web-0"])

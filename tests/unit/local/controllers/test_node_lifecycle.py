@@ -1,0 +1,127 @@
+"""Node health: lost nodes, and the eviction of their pods."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gangline.api.core.affinity import Toleration
+from gangline.api.core.core import Lease, LeaseSpec, Node, NodeSpec, NodeStatus, Taint
+from gangline.api.core.pod import Pod, PodSpec
+from gangline.api.meta.objects import Condition, ObjectMeta
+from gangline.local.controllers.node_lifecycle.plan import (
+    NOT_READY,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+    Heartbeats,
+    eviction_time,
+    plan_node_update,
+    unready_conditions,
+)
+from unit.local.controllers.builders import NOW, a_pod
+
+
+def a_node(ready: str = "True", *taints: Taint, unschedulable: bool = False) -> Node:
+    return Node(
+        metadata=ObjectMeta(name="n"),
+        spec=NodeSpec(taints=list(taints), unschedulable=unschedulable),
+        status=NodeStatus(conditions=[Condition(type="Ready", status=ready)]),
+    )
+
+
+def test_a_healthy_node_is_left_alone() -> None:
+    change = plan_node_update(a_node(), silent=False, now=NOW)
+    assert (change.conditions, change.taints) == (None, None)
+
+
+def test_a_silent_node_is_unknown_and_unreachable() -> None:
+    change = plan_node_update(a_node(), silent=True, now=NOW)
+    assert change.conditions is not None
+    assert {condition.status for condition in change.conditions} == {"Unknown"}
+    assert change.taints is not None
+    assert {(taint.key, taint.effect) for taint in change.taints} == {
+        (UNREACHABLE, "NoSchedule"),
+        (UNREACHABLE, "NoExecute"),
+    }
+
+
+def test_a_node_that_says_it_is_not_ready_is_tainted_so() -> None:
+    change = plan_node_update(a_node("False"), silent=False, now=NOW)
+    assert change.taints is not None
+    assert {taint.key for taint in change.taints} == {NOT_READY}
+
+
+def test_ready_node_loses_only_managed_taints() -> None:
+    theirs = Taint(key="mine", effect="NoSchedule")
+    change = plan_node_update(
+        a_node("True", theirs, Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW)),
+        silent=False,
+        now=NOW,
+    )
+    assert change.taints == [theirs]
+
+
+def test_a_cordoned_node_is_tainted_unschedulable() -> None:
+    change = plan_node_update(a_node(unschedulable=True), silent=False, now=NOW)
+    assert change.taints is not None
+    assert [taint.key for taint in change.taints] == [UNSCHEDULABLE]
+
+
+def test_a_taint_keeps_the_time_that_it_was_put_on() -> None:
+    before = NOW - timedelta(minutes=5)
+    old = Taint(key=UNREACHABLE, effect="NoExecute", time_added=before)
+    change = plan_node_update(a_node("Unknown", old), silent=True, now=NOW)
+    assert change.taints is not None
+    assert old in change.taints
+
+
+def tolerating(*tolerations: Toleration) -> Pod:
+    return a_pod(spec=PodSpec(tolerations=list(tolerations)))
+
+
+LOST = Taint(key=UNREACHABLE, effect="NoExecute", time_added=NOW - timedelta(seconds=100))
+
+
+@pytest.mark.parametrize(
+    ("pod", "taints", "leaves"),
+    [
+        pytest.param(tolerating(), [LOST], NOW, id="a taint without toleration evicts immediately"),
+        pytest.param(
+            tolerating(Toleration(key=UNREACHABLE, operator="Exists", toleration_seconds=300)),
+            [LOST],
+            NOW + timedelta(seconds=200),
+            id="tolerated for a time, counted from the taint",
+        ),
+        pytest.param(tolerating(Toleration(operator="Exists")), [LOST], None, id="for ever"),
+        pytest.param(
+            tolerating(Toleration(key=UNREACHABLE, operator="Exists", effect="NoSchedule")),
+            [LOST],
+            NOW,
+            id="another effect is not meant",
+        ),
+        pytest.param(
+            tolerating(), [Taint(key="x", effect="NoSchedule")], None, id="nobody has to leave"
+        ),
+    ],
+)
+def test_a_pod_leaves_a_tainted_node(
+    pod: Pod, taints: list[Taint], leaves: datetime | None
+) -> None:
+    assert eviction_time(pod, taints, NOW) == leaves
+
+
+def test_a_pod_on_a_silent_node_is_not_ready_any_more() -> None:
+    changed = unready_conditions(a_pod(), NOW)
+    assert changed is not None
+    assert [condition.status for condition in changed] == ["False"]
+    assert unready_conditions(a_pod(ready=False), NOW) is None
+
+
+def test_a_heartbeat_is_aged_by_when_it_was_seen_whatever_it_says() -> None:
+    beats = Heartbeats()
+    lease = Lease(spec=LeaseSpec(renew_time=datetime(1999, 1, 1, tzinfo=UTC)))
+    assert beats.age("n", 100) == 0
+    beats.observe("n", lease, 100)
+    beats.observe("n", lease, 130)
+    assert beats.age("n", 130) == 30
+    beats.observe("n", Lease(spec=LeaseSpec(renew_time=NOW)), 131)
+    assert beats.age("n", 132) == 1

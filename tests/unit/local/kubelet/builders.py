@@ -1,0 +1,55 @@
+"""Builders for pods and records."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from gangline.api.core.pod import Pod
+from gangline.local.kubelet.records import ContainerInstance, ContainerRecord, ExitRecord, PodRecord
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def later(seconds: float) -> datetime:
+    """`NOW` plus a number of seconds."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def a_pod(
+    *mains: str, inits: tuple[str, ...] = (), sidecars: tuple[str, ...] = (), **spec: Any
+) -> Pod:
+    """A pod with containers of these names; sidecars come before the other init containers."""
+    containers = [{"name": name, "command": ["run"]} for name in mains or ("c",)]
+    first = [{"name": name, "restartPolicy": "Always"} for name in sidecars]
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {
+            "containers": containers,
+            "initContainers": [*first, *({"name": name} for name in inits)],
+            **spec,
+        },
+    }
+    return msgspec.convert(body, Pod)
+
+
+def running(number: int = 0, **more: Any) -> ContainerRecord:
+    """A container that is running."""
+    known = ContainerRecord(instance=ContainerInstance(number, "id", NOW), started=True, ready=True)
+    return replace(known, **more)
+
+
+def ended(code: int = 0, number: int = 0, at: datetime = NOW, **more: Any) -> ContainerRecord:
+    """A container that has exited."""
+    end = ExitRecord(code, "Completed" if code == 0 else "Error", at)
+    return ContainerRecord(instance=ContainerInstance(number, "id", NOW, end), **more)
+
+
+def a_record(containers: Mapping[str, ContainerRecord] | None = None, **more: Any) -> PodRecord:
+    """The record of a prepared pod."""
+    values: dict[str, Any] = {"prepared": True, "ip": "10.0.0.1", **more}
+    return PodRecord(started_at=NOW, containers=containers or {}, **values)

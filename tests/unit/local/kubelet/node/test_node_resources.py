@@ -1,0 +1,139 @@
+"""The small tables of a node: admission, devices, images, its object."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.core.container import Container
+from gangline.api.core.node import NodeStatus
+from gangline.api.core.pod import Pod
+from gangline.local.kubelet.containers.devices import DeviceManager, gpu_variables
+from gangline.local.kubelet.containers.images import ImageMap, ImageMapError, load_image_map
+from gangline.local.kubelet.node.status import (
+    build_node_status,
+    node_allocatable,
+    node_status_patch,
+)
+from gangline.local.kubelet.pods.admission import admit_pod
+from gangline.local.kubelet.settings import VirtualNodeSpec
+from unit.local.kubelet.builders import NOW, a_pod, later
+
+ROOM = {"cpu": 2000, "memory": 1 << 30, "pods": 3, "nvidia.com/gpu": 1}
+
+
+def asking(host_port: int = 0, **resources: str) -> Pod:
+    named = {name.replace("gpu", "nvidia.com/gpu"): value for name, value in resources.items()}
+    body: dict[str, Any] = {"name": "c", "resources": {"requests": named}}
+    if host_port:
+        body["ports"] = [{"containerPort": 1, "hostPort": host_port}]
+    return msgspec.convert({"metadata": {"name": "p"}, "spec": {"containers": [body]}}, Pod)
+
+
+@pytest.mark.parametrize(
+    ("pod", "others", "reason"),
+    [
+        (asking(cpu="2"), [], None),
+        (asking(cpu="2001m"), [], "OutOfcpu"),
+        (asking(cpu="1"), [asking(cpu="1500m")], "OutOfcpu"),
+        (asking(memory="2Gi"), [], "OutOfmemory"),
+        (asking(gpu="1"), [asking(gpu="1")], "OutOfnvidia.com/gpu"),
+        (asking(), [asking()] * 3, "OutOfpods"),
+        (asking(host_port=80), [asking(host_port=80)], "NodePorts"),
+        (asking(host_port=80), [asking(host_port=81)], None),
+        (a_pod(nodeSelector={"a": "b"}), [], "NodeAffinity"),
+        (a_pod(nodeSelector={"zone": "z"}), [], None),
+    ],
+)
+def test_a_node_takes_what_fits(pod: Pod, others: list[Pod], reason: str | None) -> None:
+    refusal = admit_pod(pod, others, ROOM, {"zone": "z"})
+    assert (refusal.reason if refusal else None) == reason
+
+
+def gpu_container(count: int, name: str = "c") -> Container:
+    return msgspec.convert(
+        {"name": name, "resources": {"limits": {"nvidia.com/gpu": count}}}, Container
+    )
+
+
+def test_gpus_stay_assigned_until_the_pod_is_deleted() -> None:
+    table = DeviceManager((4, 5, 6))
+    assert table.assign("a", gpu_container(2)) == (4, 5)
+    assert table.assign("a", gpu_container(2)) == (4, 5)
+    assert table.assign("b", gpu_container(2)) is None
+    assert table.assign("b", gpu_container(1)) == (6,)
+    table.release("a")
+    assert table.assign("c", gpu_container(2)) == (4, 5)
+
+
+def test_a_process_sees_its_gpus_only() -> None:
+    assert gpu_variables((1, 3), True)["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert gpu_variables((), True)["CUDA_VISIBLE_DEVICES"] == ""
+    assert gpu_variables((), False) == {}
+
+
+def test_the_first_pattern_that_matches_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    entries = load_image_map(
+        {
+            "reg/train:*": {"env": str(tmp_path / "a"), "variables": {"X": "1"}},
+            "reg/*": {"root": str(tmp_path), "path": "/tools", "command": ["run"]},
+        }
+    )
+    images = ImageMap(Path("/current"), "/usr/bin:/bin", entries)
+    train = images.resolve("reg/train:1")
+    assert train.variables["PATH"] == f"{tmp_path}/a/bin:/usr/bin:/bin"
+    assert train.variables["X"] == "1"
+    other = images.resolve("reg/other")
+    assert (other.root, other.command) == (tmp_path, ("run",))
+    assert other.variables["PATH"] == "/tools:/usr/bin:/bin"
+    unknown = images.resolve("docker.io/any")
+    assert not unknown.matched
+    assert unknown.variables["PATH"].startswith("/current/bin:")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: {envv: /x}", "envv"),
+        ("a: {env: /no/such/folder}", "there is no folder /no/such/folder"),
+        ("a: [", "not valid YAML"),
+        ("- a", "must map image patterns"),
+        ("a: {variables: {X: 1}}", "Expected `str`"),
+    ],
+)
+def test_a_broken_image_map_says_what_is_wrong(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "images.yaml"
+    path.write_text(text)
+    with pytest.raises(ImageMapError, match=problem) as caught:
+        load_image_map(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_image_map_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ImageMapError, match="No such file"):
+        load_image_map(tmp_path / "none")
+    assert load_image_map(None) == []
+
+
+def test_a_nodes_status_keeps_transition_times_and_beats() -> None:
+    node = VirtualNodeSpec("n", 1500, 2 << 30, gpus=(0,))
+    first = build_node_status(node, 10250, NodeStatus(), "no network", NOW)
+    second = build_node_status(node, 10250, first, "no network", later(60))
+    ready = {each.type: each for each in second.conditions}["Ready"]
+    assert ready.last_transition_time == NOW
+    assert ready.last_heartbeat_time == later(60)
+    assert "no network" in ready.message
+    assert second.capacity == {
+        "cpu": "1500m",
+        "memory": "2Gi",
+        "ephemeral-storage": "100Gi",
+        "pods": "250",
+        "nvidia.com/gpu": "1",
+    }
+    assert node_allocatable(node)["cpu"] == 1500
+    wire = node_status_patch(second, first)["status"]
+    assert wire["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+    without = build_node_status(VirtualNodeSpec("n", 1500, 2 << 30), 10250, second, "", NOW)
+    assert node_status_patch(without, second)["status"]["capacity"]["nvidia.com/gpu"] is None

@@ -1,0 +1,162 @@
+"""Invariants of pods under random sequences of events."""
+
+from dataclasses import replace
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.api.core.pod import Pod
+from gangline.api.core.pod_status import PodStatus
+from gangline.local.kubelet.pods.actions import PodActions, compute_pod_actions, has_initialized
+from gangline.local.kubelet.pods.pod_status import StatusInputs, build_pod_status, pod_status_patch
+from gangline.local.kubelet.records import ContainerRecord, PodRecord
+from gangline.local.kubelet.restart_backoff import BackoffSettings, next_backoff
+from unit.local.kubelet.builders import NOW, a_pod, a_record, ended, later, running
+
+BACKOFF = BackoffSettings(10, 300)
+AROUND = StatusInputs("10.0.0.9", BACKOFF)
+FINAL = ("Succeeded", "Failed")
+
+
+class Life:
+    """Simulates a pod: executes the actions, and applies events."""
+
+    def __init__(self, pod: Pod, draw: st.DrawFn) -> None:
+        self.pod = pod
+        self.draw = draw
+        self.second = 0.0
+        self.record = a_record(prepared=False)
+        self.status = PodStatus()
+        self.gone = False
+
+    def turn(self) -> PodActions:
+        now = later(self.second)
+        decision = compute_pod_actions(self.pod, self.record, now, BACKOFF)
+        assert decision == compute_pod_actions(self.pod, self.record, now, BACKOFF)
+        self._check(decision)
+        self._carry_out(decision)
+        before = self.status
+        self.status = build_pod_status(self.pod, self.record, decision, before, AROUND, now)
+        self._check_status(before)
+        return decision
+
+    def happen(self) -> None:
+        """Something happens: time passes, a run begins, ends or turns ill, the pod is deleted."""
+        self.second += self.draw(st.sampled_from([0, 1, 11, 400]))
+        if self.record.preparing:
+            self.record = replace(self.record, preparing=False, prepared=True)
+        for name in sorted(self.record.containers):
+            known = self.record.container(name)
+            if known.starting:
+                self._put(name, self._begun(known))
+            elif known.running:
+                self._put(name, self._next(known))
+        if self.draw(st.integers(0, 15)) == 0 and self.record.terminating_since is None:
+            self.record = replace(self.record, terminating_since=later(self.second))
+
+    def _begun(self, known: ContainerRecord) -> ContainerRecord:
+        number = known.instance.number + 1 if known.instance else 0
+        backoff = next_backoff(known, later(self.second), BACKOFF)
+        return running(number, backoff=backoff, started=self.draw(st.booleans()))
+
+    def _next(self, known: ContainerRecord) -> ContainerRecord:
+        assert known.instance is not None
+        choice = self.draw(st.sampled_from(["go on", "go on", "start", "end", "fail", "ill"]))
+        number, now = known.instance.number, later(self.second)
+        if known.kill_at is not None or choice in ("end", "fail"):
+            code = 0 if choice == "end" else 1
+            return ended(code, number, now, backoff=known.backoff)
+        if choice == "start":
+            return replace(known, started=True)
+        return replace(known, unhealthy="ill") if choice == "ill" else known
+
+    def _carry_out(self, decision: PodActions) -> None:
+        if decision.prepare:
+            self.record = replace(self.record, preparing=True)
+        for name in decision.start:
+            self._put(name, replace(self.record.container(name), starting=True))
+        for stop in decision.stop:
+            self._put(
+                stop.container, replace(self.record.container(stop.container), kill_at=stop.kill_at)
+            )
+        if decision.release:
+            self.record = replace(self.record, released=True)
+        if decision.failure is not None:
+            self.record = replace(self.record, failure=decision.failure)
+        self.gone = decision.remove
+
+    def _check(self, decision: PodActions) -> None:
+        record = self.record
+        mains = {each.name for each in self.pod.spec.containers}
+        for name in decision.start:
+            assert record.container(name).idle
+            assert record.prepared
+            assert not record.released
+            assert record.terminating_since is None
+            if name in mains:
+                assert has_initialized(self.pod, record)
+        for stop in decision.stop:
+            assert record.container(stop.container).running
+        if decision.finished:
+            assert all(known.idle for known in record.containers.values())
+            assert not decision.start
+        if decision.remove:
+            assert decision.finished
+            assert record.released
+
+    def _check_status(self, before: PodStatus) -> None:
+        if before.phase in FINAL:
+            assert self.status.phase == before.phase
+        counts = {each.name: each.restart_count for each in before.container_statuses}
+        for each in self.status.container_statuses:
+            assert each.restart_count >= counts.get(each.name, 0)
+            states = (each.state.waiting, each.state.running, each.state.terminated)
+            assert sum(state is not None for state in states) == 1
+        patch = pod_status_patch(self.status, "u")
+        assert msgspec.json.decode(msgspec.json.encode(patch)) == patch
+
+    def _put(self, name: str, known: ContainerRecord) -> None:
+        self.record = replace(self.record, containers={**self.record.containers, name: known})
+
+
+PODS = st.builds(
+    lambda policy, mains, inits, sidecars, deadline: a_pod(
+        *("a", "b")[:mains],
+        inits=("i", "j")[:inits],
+        sidecars=("s",)[:sidecars],
+        restartPolicy=policy,
+        **({"activeDeadlineSeconds": deadline} if deadline else {}),
+    ),
+    st.sampled_from(["Always", "OnFailure", "Never"]),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(0, 1),
+    st.sampled_from([0, 0, 5, 1000]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pod=PODS, data=st.data())
+def test_a_pods_life_keeps_the_laws_and_can_always_be_ended(pod: Pod, data: st.DataObject) -> None:
+    life = Life(pod, data.draw)
+    for _ in range(12):
+        life.turn()
+        if life.gone:
+            return
+        life.happen()
+    life.record = replace(life.record, terminating_since=later(life.second))
+    for _ in range(20):
+        life.turn()
+        if life.gone:
+            return
+        life.happen()
+    raise AssertionError(f"the pod never went: {life.record}")
+
+
+def test_pod_without_events_ends_or_has_a_requeue_time() -> None:
+    for policy in ("Always", "OnFailure", "Never"):
+        pod = a_pod(restartPolicy=policy)
+        record: PodRecord = a_record({"c": ended(1, backoff=next_backoff(ended(1), NOW, BACKOFF))})
+        decision = compute_pod_actions(pod, record, NOW, BACKOFF)
+        assert decision.finished or decision.start or decision.requeue_at

@@ -1,0 +1,120 @@
+"""Volumes of API objects: their files, and atomic updates."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.api.core.pod import Pod
+from gangline.local.kubelet.config.environment import ContainerConfigError, ValueSources
+from gangline.local.kubelet.volumes.projection import ProjectedFile, build_payload, write_payload
+
+SOURCES = ValueSources(
+    config_maps={"cm": {"a": b"1", "b": b"2"}},
+    secrets={"s": {"k": b"hidden"}},
+    service_account_token="token",
+)
+NAMES = st.text("abc", min_size=1, max_size=3)
+FILES = st.dictionaries(
+    st.builds("/".join, st.lists(NAMES, min_size=1, max_size=2)), st.binary(max_size=5), max_size=4
+)
+
+
+def files_of(**volume: Any) -> dict[str, tuple[bytes, int]] | None:
+    spec = {
+        "containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}],
+        "volumes": [{"name": "v", **volume}],
+    }
+    meta = {"name": "p", "namespace": "ns", "labels": {"x": "y"}}
+    pod = msgspec.convert({"metadata": meta, "spec": spec}, Pod)
+    files = build_payload(pod, pod.spec.volumes[0], SOURCES)
+    return None if files is None else {name: (f.content, f.mode) for name, f in files.items()}
+
+
+def test_all_keys_or_those_that_are_listed() -> None:
+    assert files_of(configMap={"name": "cm"}) == {"a": (b"1", 0o644), "b": (b"2", 0o644)}
+    items = [{"key": "a", "path": "sub/x", "mode": 0o600}]
+    assert files_of(configMap={"name": "cm", "items": items, "defaultMode": 0o400}) == {
+        "sub/x": (b"1", 0o600)
+    }
+    assert files_of(secret={"secretName": "s", "defaultMode": 0o400}) == {"k": (b"hidden", 0o400)}
+    assert files_of(emptyDir={}) is None
+
+
+def test_several_sources_in_one_folder() -> None:
+    field = {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}
+    limit = {"path": "cpu", "resourceFieldRef": {"containerName": "c", "resource": "limits.cpu"}}
+    sources = [
+        {"configMap": {"name": "cm", "items": [{"key": "a", "path": "a"}]}},
+        {"secret": {"name": "s"}},
+        {"secret": {"name": "none", "optional": True}},
+        {"downwardAPI": {"items": [field, limit]}},
+        {"serviceAccountToken": {"path": "token"}},
+    ]
+    files = files_of(projected={"sources": sources})
+    assert files is not None
+    assert {name: content for name, (content, _) in files.items()} == {
+        "a": b"1",
+        "k": b"hidden",
+        "labels": b'x="y"',
+        "cpu": b"2",
+        "token": b"token",
+    }
+
+
+@pytest.mark.parametrize(
+    ("volume", "problem"),
+    [
+        ({"configMap": {"name": "none"}}, 'configmap "none" not found'),
+        ({"secret": {"secretName": "none"}}, 'secret "none" not found'),
+        ({"configMap": {"name": "cm", "items": [{"key": "z", "path": "z"}]}}, "config key: z"),
+        ({"configMap": {"name": "cm", "items": [{"key": "a", "path": "../z"}]}}, "leads out"),
+        ({"configMap": {"name": "cm", "items": [{"key": "a", "path": "/z"}]}}, "leads out"),
+    ],
+)
+def test_unavailable_value_is_named_in_the_error(volume: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ContainerConfigError, match=problem):
+        files_of(**volume)
+
+
+@given(before=FILES, after=FILES)
+def test_a_folder_holds_exactly_the_newest_files(
+    tmp_path_factory: pytest.TempPathFactory, before: dict[str, bytes], after: dict[str, bytes]
+) -> None:
+    folder = tmp_path_factory.mktemp("volume")
+    for files in (before, after):
+        wanted = {path: ProjectedFile(content, 0o644) for path, content in _apart(files).items()}
+        write_payload(folder, wanted)
+        assert not write_payload(folder, wanted)
+    assert _visible(folder) == _apart(after)
+    assert len([entry for entry in folder.iterdir() if entry.name.startswith("..")]) == 2
+
+
+def test_an_open_folder_sees_old_or_new_files_never_both(tmp_path: Path) -> None:
+    write_payload(tmp_path, {"a": ProjectedFile(b"1", 0o644), "b": ProjectedFile(b"1", 0o644)})
+    before = os.readlink(tmp_path / "..data")
+    write_payload(tmp_path, {"a": ProjectedFile(b"2", 0o644)})
+    assert os.readlink(tmp_path / "..data") != before
+    assert _visible(tmp_path) == {"a": b"2"}
+
+
+def _apart(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Without files that are folders of others."""
+    return {
+        path: content
+        for path, content in files.items()
+        if not any(other.startswith(path + "/") for other in files)
+    }
+
+
+def _visible(folder: Path) -> dict[str, bytes]:
+    return {
+        os.path.relpath(Path(top, name), folder): Path(top, name).read_bytes()
+        for top, folders, names in os.walk(folder, followlinks=True)
+        for name in names
+        if ".." not in os.path.relpath(top, folder)
+    }

@@ -1,0 +1,177 @@
+"""DNS: answers for the names of services and pods."""
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.api.core.service import (
+    EndpointAddress,
+    EndpointPort,
+    Endpoints,
+    EndpointSubset,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
+from gangline.api.meta.objects import ObjectMeta
+from gangline.local.network.dns_messages import (
+    HEADER,
+    DnsAnswer,
+    DnsMessageError,
+    DnsRecord,
+    RecordType,
+    ResponseCode,
+    build_response,
+    encode_name,
+    parse_query,
+)
+from gangline.local.network.dns_zone import DnsZone, service_records
+
+DOMAIN = "svc.cluster.local"
+
+
+def service(name: str, address: str) -> Service:
+    ports = [ServicePort(name="http", port=80)]
+    return Service(
+        metadata=ObjectMeta(name=name, namespace="ns"),
+        spec=ServiceSpec(cluster_ip=address, ports=ports),
+    )
+
+
+def endpoints(name: str, *addresses: EndpointAddress) -> Endpoints:
+    subset = EndpointSubset(addresses=list(addresses), ports=[EndpointPort(name="http", port=8080)])
+    return Endpoints(metadata=ObjectMeta(name=name, namespace="ns"), subsets=[subset])
+
+
+@pytest.fixture
+def zone() -> DnsZone:
+    zone = DnsZone()
+    zone.set_service(("ns", "web"), service_records(service("web", "10.9.0.1"), None))
+    members = endpoints(
+        "gang",
+        EndpointAddress(ip="10.1.0.2", hostname="worker-0"),
+        EndpointAddress(ip="10.1.0.3"),
+    )
+    zone.set_service(("ns", "gang"), service_records(service("gang", "None"), members))
+    zone.set_pod("10.1.0.2", "ns")
+    zone.set_pod("10.1.0.9", "other")
+    return zone
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values"),
+    [
+        pytest.param(f"web.ns.{DOMAIN}", RecordType.A, ["10.9.0.1"], id="a cluster address"),
+        pytest.param(
+            f"gang.ns.{DOMAIN}", RecordType.A, ["10.1.0.2", "10.1.0.3"], id="headless: all"
+        ),
+        pytest.param(
+            f"worker-0.gang.ns.{DOMAIN}", RecordType.A, ["10.1.0.2"], id="a host of a service"
+        ),
+        pytest.param(
+            f"10-1-0-3.gang.ns.{DOMAIN}", RecordType.A, ["10.1.0.3"], id="a host without name"
+        ),
+        pytest.param(f"web.ns.{DOMAIN}", RecordType.AAAA, [], id="no IPv6, but the name exists"),
+        pytest.param(
+            "1-2-3-4.ns.pod.cluster.local", RecordType.A, ["1.2.3.4"], id="a pod by address"
+        ),
+        pytest.param(f"_http._tcp.web.ns.{DOMAIN}", RecordType.SRV, [f"web.ns.{DOMAIN}"], id="SRV"),
+        pytest.param(
+            "2.0.1.10.in-addr.arpa",
+            RecordType.PTR,
+            [f"worker-0.gang.ns.{DOMAIN}"],
+            id="reverse: service",
+        ),
+        pytest.param(
+            "9.0.1.10.in-addr.arpa",
+            RecordType.PTR,
+            ["10-1-0-9.other.pod.cluster.local"],
+            id="reverse: pod",
+        ),
+        pytest.param(
+            "1.0.9.10.in-addr.arpa", RecordType.PTR, [f"web.ns.{DOMAIN}"], id="reverse: address"
+        ),
+    ],
+)
+def test_a_known_name_has_these_records(
+    zone: DnsZone, name: str, kind: RecordType, values: list[str]
+) -> None:
+    answer = zone.lookup(name, kind)
+    assert answer is not None
+    assert answer.code is ResponseCode.NO_ERROR
+    assert sorted(record.value for record in answer.records) == values
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"nobody.ns.{DOMAIN}",
+        "not-an-address.ns.pod.cluster.local",
+        "nobody",
+        "77.0.1.10.in-addr.arpa",
+        "1.0.0.127.in-addr.arpa",
+    ],
+)
+def test_unknown_name_of_the_cluster_does_not_exist(zone: DnsZone, name: str) -> None:
+    assert zone.lookup(name, RecordType.A) == DnsAnswer(ResponseCode.NAME_ERROR)
+
+
+@pytest.mark.parametrize("name", ["example.com", "8.8.8.8.in-addr.arpa"])
+def test_names_outside_the_cluster_are_not_answered(zone: DnsZone, name: str) -> None:
+    assert zone.lookup(name, RecordType.A) is None
+
+
+def test_names_of_a_deleted_service_are_removed(zone: DnsZone) -> None:
+    assert zone.set_service(("ns", "gang"), None)
+    assert zone.lookup(f"worker-0.gang.ns.{DOMAIN}", RecordType.A) == DnsAnswer(
+        ResponseCode.NAME_ERROR
+    )
+    reverse = zone.lookup("2.0.1.10.in-addr.arpa", RecordType.PTR)
+    assert reverse is not None
+    assert [record.value for record in reverse.records] == ["10-1-0-2.ns.pod.cluster.local"]
+
+
+def test_setting_a_service_to_what_it_is_changes_nothing(zone: DnsZone) -> None:
+    assert not zone.set_service(("ns", "web"), service_records(service("web", "10.9.0.1"), None))
+
+
+def query(name: str, kind: int = RecordType.A, *, udp_size: int = 0) -> bytes:
+    extra = b"\0" + struct.pack(">HHIH", RecordType.OPT, udp_size, 0, 0) if udp_size else b""
+    head = HEADER.pack(7, 0x0100, 1, 0, 0, int(bool(extra)))
+    return head + encode_name(name) + struct.pack(">HH", kind, 1) + extra
+
+
+def test_a_question_is_read_and_its_answer_can_be_found_again() -> None:
+    question = parse_query(query("Web.NS.svc.cluster.local"))
+    assert (question.identifier, question.name, question.type) == (7, "web.ns.svc.cluster.local", 1)
+    reply = build_response(question, DnsAnswer(records=(DnsRecord(RecordType.A, "10.9.0.1"),)))
+    assert reply[:2] == b"\0\x07"
+    assert b"Web" in reply, "the response repeats the question in its original case"
+    assert reply.endswith(bytes([10, 9, 0, 1]))
+
+
+def test_an_answer_too_long_for_udp_is_cut_and_marked() -> None:
+    records = tuple(DnsRecord(RecordType.A, f"10.0.{i // 250}.{i % 250}") for i in range(100))
+    small, large = parse_query(query("gang")), parse_query(query("gang", udp_size=4096))
+    cut = build_response(small, DnsAnswer(records=records), limit=small.udp_size)
+    assert len(cut) <= 512
+    assert HEADER.unpack_from(cut)[1] & 0x0200
+    assert HEADER.unpack_from(cut)[3] == 0
+    whole = build_response(large, DnsAnswer(records=records), limit=large.udp_size)
+    assert HEADER.unpack_from(whole)[3] == 100
+
+
+@given(st.binary(max_size=80))
+def test_no_packet_breaks_the_reader(packet: bytes) -> None:
+    with contextlib.suppress(DnsMessageError):
+        parse_query(packet)
+
+
+@given(st.integers(min_value=0, max_value=40))
+def test_a_truncated_question_is_refused(length: int) -> None:
+    whole = query("a.name.that.is.long.enough.to.cut")
+    with pytest.raises(DnsMessageError):
+        parse_query(whole[:length])

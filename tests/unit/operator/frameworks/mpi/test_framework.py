@@ -1,0 +1,366 @@
+"""MPIJob: the objects of launcher and workers, and how a job runs and ends."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gangline.operator.frameworks.mpi.framework import MPIFramework, MPIRules
+from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RestartPolicy
+from gangline.operator.model.plan import TargetKind
+from gangline.operator.model.replicas import ObservedPod
+from gangline.operator.policies import pod_group as gang_policy
+from unit.operator.builders import a_pod, created, deleted, look, stored
+from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
+
+AGENT, HOSTS = "/etc/mpi/kubexec.sh", "/etc/mpi/hostfile"
+REACH = [
+    ("OMPI_MCA_plm_rsh_agent", AGENT),
+    ("OMPI_MCA_orte_default_hostfile", HOSTS),
+    ("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
+    ("I_MPI_HYDRA_BOOTSTRAP_EXEC", AGENT),
+    ("OMPI_MCA_plm_rsh_no_tree_spawn", "1"),
+    ("PRTE_MCA_plm_ssh_agent", AGENT),
+    ("PRTE_MCA_plm_ssh_no_tree_spawn", "1"),
+    ("PRTE_MCA_prte_default_hostfile", HOSTS),
+    ("HYDRA_LAUNCHER", "rsh"),
+    ("HYDRA_LAUNCHER_EXEC", AGENT),
+]
+NO_GPUS = [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
+
+
+def written(workers: int | None = 2, **spec: Any) -> Manifest:
+    return job_manifest("MPIJob", {"Launcher": 1, "Worker": workers}, **spec)
+
+
+def container(manifest: Manifest, role: str = "Launcher") -> Manifest:
+    found: Manifest = manifest["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]["containers"][0]
+    return found
+
+
+def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> NormalizedJob:
+    return read_job(MPIFramework(kubectl), written(workers, **spec))
+
+
+def objects(job: NormalizedJob, *pods: ObservedPod) -> dict[str, Manifest]:
+    """The owned objects by kind."""
+    assert isinstance(job.rules, MPIRules)
+    found = job.rules.owned_objects(job, gang_of(job, *pods))
+    kinds = {each["kind"]: each for each in found}
+    assert len(kinds) == len(found)
+    return kinds
+
+
+def files(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str]:
+    content: dict[str, str] = objects(job, *pods)["ConfigMap"]["data"]
+    return content
+
+
+def test_a_launcher_learns_how_to_reach_its_workers_in_upstreams_order():
+    assert variables(pod_of(a_job(), "launcher-0")) == REACH + NO_GPUS
+
+
+def test_workers_get_no_variables():
+    assert variables(pod_of(a_job(), "worker-0")) == []
+
+
+@pytest.mark.parametrize("name", [name for name, _ in REACH])
+def test_what_the_user_says_of_reaching_workers_wins(name):
+    manifest = written()
+    container(manifest)["env"] = [{"name": name, "value": "mine"}]
+    told = variables(pod_of(read_job(MPIFramework(), manifest), "launcher-0"))
+    assert [value for key, value in told if key == name] == ["mine"]
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu"])
+def test_a_launcher_with_gpus_keeps_them_and_is_a_host(resource):
+    manifest = written(slotsPerWorker=4)
+    container(manifest)["resources"] = {"limits": {resource: 1}}
+    job = read_job(MPIFramework(), manifest)
+    assert variables(pod_of(job, "launcher-0")) == REACH
+    assert files(job)["hostfile"] == (
+        "train-launcher-0 slots=4\ntrain-worker-0 slots=4\ntrain-worker-1 slots=4\n"
+    )
+    assert files(job)["discover_hosts.sh"] == "#!/bin/sh\necho train-launcher-0:4\n"
+
+
+def test_hosts_are_the_workers_with_a_slot_each_unless_more_are_given():
+    assert files(a_job())["hostfile"] == "train-worker-0 slots=1\ntrain-worker-1 slots=1\n"
+    assert files(a_job(slotsPerWorker=8))["hostfile"].splitlines()[1] == "train-worker-1 slots=8"
+
+
+def test_only_running_workers_are_discovered():
+    job = a_job(3)
+    pods = [a_pod("worker-0"), a_pod("worker-1", "Pending"), a_pod("worker-2")]
+    assert files(job, *pods)["discover_hosts.sh"] == (
+        "#!/bin/sh\necho train-worker-0:1\necho train-worker-2:1\n"
+    )
+    assert files(job)["discover_hosts.sh"] == "#!/bin/sh\n"
+
+
+def test_the_discovery_script_runs(tmp_path: Path):
+    script = tmp_path / "discover_hosts.sh"
+    script.write_text(files(a_job(2), a_pod("worker-1"))["discover_hosts.sh"])
+    said = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
+    assert said.stdout == "train-worker-1:1\n"
+
+
+def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
+    """Upstream's list of names is then empty, which gives access to every pod of the namespace."""
+    for workers in (0, None):
+        job = a_job(workers)
+        assert files(job)["hostfile"] == "train-launcher-0 slots=1\n"
+        assert set(objects(job)) == {"ConfigMap", "ServiceAccount"}
+
+
+def test_everything_that_is_made_is_followed():
+    assert set(objects(a_job())) == set(a_job().kind.owned_kinds)
+
+
+def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
+    found = objects(a_job())
+    workers = ["train-worker-0", "train-worker-1"]
+    assert found["Role"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "resourceNames": workers, "verbs": ["get"]},
+        {
+            "apiGroups": [""],
+            "resources": ["pods/exec"],
+            "resourceNames": workers,
+            "verbs": ["create", "get"],
+        },
+    ]
+    assert found["RoleBinding"]["subjects"] == [
+        {"kind": "ServiceAccount", "name": "train-launcher", "namespace": "team"}
+    ]
+    assert found["RoleBinding"]["roleRef"]["name"] == "train-launcher"
+    assert {found[kind]["metadata"]["name"] for kind in ("Role", "RoleBinding")} == {
+        found["ServiceAccount"]["metadata"]["name"]
+    }
+    assert pod_of(a_job(), "launcher-0")["spec"]["serviceAccountName"] == "train-launcher"
+
+
+def test_an_account_that_the_user_names_gets_the_right():
+    manifest = written()
+    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["serviceAccountName"] = "me"
+    job = read_job(MPIFramework(), manifest)
+    assert "ServiceAccount" not in objects(job)
+    assert objects(job)["RoleBinding"]["subjects"][0]["name"] == "me"
+    assert pod_of(job, "launcher-0")["spec"]["serviceAccountName"] == "me"
+
+
+def test_workers_keep_the_namespaces_own_account():
+    assert "serviceAccountName" not in pod_of(a_job(), "worker-0")["spec"]
+
+
+def test_files_are_where_upstreams_are():
+    pod = pod_of(a_job(), "launcher-0")["spec"]
+    assert pod["volumes"] == [
+        {
+            "name": "mpi-job-config",
+            "configMap": {
+                "name": "train-config",
+                "items": [
+                    {"key": "kubexec.sh", "path": "kubexec.sh", "mode": 0o555},
+                    {"key": "kubexec.py", "path": "kubexec.py", "mode": 0o444},
+                    {"key": "hostfile", "path": "hostfile", "mode": 0o444},
+                    {"key": "discover_hosts.sh", "path": "discover_hosts.sh", "mode": 0o555},
+                ],
+            },
+        }
+    ]
+    assert pod["containers"][0]["volumeMounts"] == [
+        {"name": "mpi-job-config", "mountPath": "/etc/mpi"}
+    ]
+    worker = pod_of(a_job(), "worker-0")["spec"]
+    assert [item["key"] for item in worker["volumes"][0]["configMap"]["items"]] == ["kubexec.sh"]
+    assert worker["containers"][0]["volumeMounts"] == pod["containers"][0]["volumeMounts"]
+    assert objects(a_job())["ConfigMap"]["metadata"]["name"] == "train-config"
+    assert set(files(a_job())) == {item["key"] for item in pod["volumes"][0]["configMap"]["items"]}
+
+
+def test_the_users_volumes_stay():
+    manifest = written()
+    spec = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    spec["volumes"] = [{"name": "data", "emptyDir": {}}]
+    container(manifest)["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    pod = pod_of(read_job(MPIFramework(), manifest), "launcher-0")["spec"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["data", "mpi-job-config"]
+    assert [m["name"] for m in pod["containers"][0]["volumeMounts"]] == ["data", "mpi-job-config"]
+
+
+def test_a_worker_without_a_command_waits_and_one_with_a_command_does_what_it_says():
+    waiting = pod_of(a_job(), "worker-0")["spec"]["containers"][0]
+    assert "sleep 365d" in waiting["command"][-1]
+    assert waiting["args"] == []
+    manifest = written()
+    container(manifest, "Worker")["command"] = ["/usr/sbin/sshd", "-De"]
+    own = pod_of(read_job(MPIFramework(), manifest), "worker-0")["spec"]["containers"][0]
+    assert own["command"] == ["/usr/sbin/sshd", "-De"]
+
+
+def test_waiting_worker_exits_on_sigterm():
+    """As process 1 a plain ``sleep`` ignores SIGTERM, and would occupy its node for 30 s more."""
+    command = pod_of(a_job(), "worker-0")["spec"]["containers"][0]["command"]
+    with subprocess.Popen(command) as waiting:
+        waiting.terminate()
+        assert waiting.wait(10) in (143, -15)
+
+
+def test_processes_are_started_in_the_container_that_is_named_or_else_the_first():
+    assert "--container mpi --" in files(a_job())["kubexec.sh"]
+    manifest = written(mainContainer="train-it")
+    manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"].append(
+        {"name": "train-it", "image": "x"}
+    )
+    assert "--container train-it --" in files(read_job(MPIFramework(), manifest))["kubexec.sh"]
+
+
+def test_nothing_is_pulled_to_reach_workers_unless_an_image_is_named():
+    assert "initContainers" not in pod_of(a_job(), "launcher-0")["spec"]
+    job = a_job(kubectl="tools/kubectl:1")
+    pod = pod_of(job, "launcher-0")["spec"]
+    (delivery,) = pod["initContainers"]
+    amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
+    assert delivery == {
+        "name": "kubectl-delivery",
+        "image": "tools/kubectl:1",
+        "imagePullPolicy": "IfNotPresent",
+        "env": [
+            {"name": "TARGET_DIR", "value": "/opt/kube"},
+            {"name": "NAMESPACE", "value": "team"},
+        ],
+        "resources": {"requests": amounts, "limits": amounts},
+        "volumeMounts": [
+            {"name": "mpi-job-kubectl", "mountPath": "/opt/kube"},
+            {"name": "mpi-job-config", "mountPath": "/etc/mpi"},
+        ],
+    }
+    assert [volume["name"] for volume in pod["volumes"]] == ["mpi-job-config", "mpi-job-kubectl"]
+    assert {"name": "mpi-job-kubectl", "mountPath": "/opt/kube"} in pod["containers"][0][
+        "volumeMounts"
+    ]
+    assert objects(job)["Role"]["rules"][-1]["verbs"] == ["get", "list", "watch"]
+
+
+def test_no_port_is_added_and_the_first_container_is_the_one_that_counts():
+    manifest = written()
+    container(manifest)["name"] = "run"
+    pod = pod_of(read_job(MPIFramework(), manifest), "launcher-0")["spec"]
+    assert "ports" not in pod["containers"][0]
+    assert pod["containers"][0]["volumeMounts"]
+
+
+def test_defaults_equal_upstreams():
+    job = read_job(MPIFramework(), job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
+    assert [(role.name, role.replicas, role.restart) for role in job.roles] == [
+        ("Worker", 0, RestartPolicy.NEVER),
+        ("Launcher", 1, RestartPolicy.NEVER),
+    ]
+    assert job.policy.clean_pods is CleanPodPolicy.NONE
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "counts"),
+    [
+        ("Running", None, CleanPodPolicy.RUNNING),
+        ("Running", "All", CleanPodPolicy.ALL),
+        (None, "All", CleanPodPolicy.ALL),
+        ("All", "None", CleanPodPolicy.NONE),
+    ],
+)
+def test_of_two_places_for_the_clean_up_the_run_policy_wins(older, newer, counts):
+    spec: dict[str, Any] = {"runPolicy": {"cleanPodPolicy": newer}} if newer else {}
+    spec |= {"cleanPodPolicy": older} if older else {}
+    assert a_job(**spec).policy.clean_pods is counts
+
+
+def test_the_launcher_is_made_when_all_workers_run():
+    job = a_job()
+    assert created(look(job).decide()) == ["worker-0", "worker-1"]
+    assert created(look(job, a_pod("worker-0"), a_pod("worker-1", "Pending")).decide()) == []
+    assert created(look(job, a_pod("worker-0"), a_pod("worker-1")).decide()) == ["launcher-0"]
+    assert created(look(a_job(0)).decide()) == ["launcher-0"]
+
+
+def test_files_account_and_rights_are_there_from_the_start():
+    decision = look(a_job()).decide()
+    assert created(decision, TargetKind.CONFIG_MAP) == ["config"]
+    assert created(decision, TargetKind.SERVICE_ACCOUNT) == ["launcher"]
+    assert (
+        created(decision, TargetKind.ROLE)
+        == created(decision, TargetKind.ROLE_BINDING)
+        == ["launcher"]
+    )
+
+
+def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
+    wanted = gang_policy.desired_spec(a_job(3))
+    assert (wanted.min_member, wanted.min_task_member) == (3, {"worker": 3})
+    policy = {"schedulingPolicy": {"minAvailable": 4}}
+    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
+    policy = {"schedulingPolicy": {"minAvailable": 2}}
+    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 2
+
+
+def test_a_launcher_alone_is_its_gang():
+    wanted = gang_policy.desired_spec(a_job(0))
+    assert (wanted.min_member, wanted.min_task_member) == (1, {"launcher": 1})
+
+
+def test_a_launcher_that_was_killed_is_made_again():
+    """Upstream reports a restart, and leaves the failed pod unchanged."""
+    manifest = written()
+    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = "ExitCode"
+    job = read_job(MPIFramework(), manifest)
+    workers = a_pod("worker-0"), a_pod("worker-1")
+    failed = look(job, a_pod("launcher-0", "Failed", code=137), *workers)
+    assert deleted(failed.later(1, *failed.pods).decide()) == ["launcher-0"]
+    assert created(failed.later(60, *workers).decide()) == ["launcher-0"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "running", "succeeded"),
+    [
+        ({"worker-0": "Running", "worker-1": "Running"}, False, False),
+        ({"launcher-0": "Pending", "worker-0": "Running"}, False, False),
+        ({"launcher-0": "Running", "worker-0": "Running"}, True, False),
+        ({"launcher-0": "Succeeded", "worker-0": "Running"}, False, True),
+        ({"worker-0": "Succeeded", "worker-1": "Succeeded"}, False, False),
+    ],
+)
+def test_the_launcher_decides(pods, running, succeeded):
+    job = a_job()
+    gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
+    assert job.rules.is_running(job, gang) is running
+    assert job.rules.has_succeeded(job, gang) is succeeded
+
+
+def test_a_launcher_that_upstreams_operator_made_is_taken_over():
+    """Its name and labels have no index."""
+    ours = a_pod("launcher-0")
+    labels = {k: v for k, v in ours.metadata.labels.items() if not k.endswith("replica-index")}
+    made = replace(ours, metadata=replace(ours.metadata, name="train-launcher", labels=labels))
+    decision = look(a_job(), made, a_pod("worker-0"), a_pod("worker-1"), services=[]).decide()
+    assert (created(decision), deleted(decision)) == ([], [])
+
+
+def test_the_launcher_leads():
+    label = "training.kubeflow.org/job-role"
+    assert pod_of(a_job(), "launcher-0")["metadata"]["labels"][label] == "master"
+    assert label not in pod_of(a_job(), "worker-0")["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "told"),
+    [
+        ({"Worker": 2}, "Launcher: is missing"),
+        ({"Launcher": 2, "Worker": 2}, "Launcher.replicas: 2 is not 1"),
+        ({"Launcher": 1, "Master": 1}, "is not a role"),
+        ({}, "Pods by role"),
+    ],
+)
+def test_invalid_job_reports_its_errors(roles, told):
+    """Upstream accepts such a job and retries for ever, without a message in its status."""
+    assert told in MPIFramework().read(stored(job_manifest("MPIJob", roles))).spec_errors

@@ -1,0 +1,365 @@
+"""MSJob: the environment and creation order of its replicas, and how a job ends."""
+
+from typing import Any
+
+import pytest
+
+from gangline.operator.frameworks.mindspore import MindSporeFramework
+from gangline.operator.model.conditions import FAILED
+from gangline.operator.model.job import CleanPodPolicy, NormalizedJob, RestartPolicy
+from gangline.operator.model.plan import TargetKind
+from gangline.operator.model.replicas import ObservedService, ObservedServiceSpec
+from unit.operator.builders import (
+    UID,
+    a_pod,
+    a_service,
+    conditions,
+    created,
+    deleted,
+    look,
+    message,
+    stored,
+)
+from unit.operator.kubeflow_jobs import gang_of, pod_of, read_job, replica
+
+ADDRESS = "10.96.3.7"
+
+
+def manifest(roles: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "train", "namespace": "team", "uid": UID},
+        "spec": {
+            "msReplicaSpecs": {
+                role: replica("mindspore", given) if isinstance(given, int) else given
+                for role, given in roles.items()
+            },
+            **spec,
+        },
+    }
+
+
+def a_job(spec: dict[str, Any] | None = None, **roles: Any) -> NormalizedJob:
+    return read_job(MindSporeFramework(), manifest(roles, **(spec or {})))
+
+
+def scheduler_service(address: str = ADDRESS) -> ObservedService:
+    found = a_service("scheduler-0")
+    return ObservedService(metadata=found.metadata, spec=ObservedServiceSpec(address))
+
+
+def environment(job: NormalizedJob, name: str, *, address: str = ADDRESS) -> list[tuple[str, str]]:
+    """The variables of a replica in order; a pod field is written ``=status.podIP``."""
+    services = {"train-scheduler-0": scheduler_service(address)}
+    pod = pod_of(job, name, gang_of(job, services=services))
+    return [
+        (each["name"], each.get("value") or f"={each['valueFrom']['fieldRef']['fieldPath']}")
+        for each in pod["spec"]["containers"][0].get("env", [])
+    ]
+
+
+def services(job: NormalizedJob) -> dict[str, dict[str, Any]]:
+    made = look(job).decide().creations
+    return {c.name: c.manifest for c in made if c.target is TargetKind.SERVICE}
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "role"),
+    [
+        ("scheduler-0", "=status.podIP", "MS_SCHED"),
+        ("ps-1", ADDRESS, "MS_PSERVER"),
+        ("worker-2", ADDRESS, "MS_WORKER"),
+    ],
+)
+def test_each_role_gets_upstreams_six_variables_in_order(name, host, role):
+    assert environment(a_job(Scheduler=1, PS=2, Worker=4), name) == [
+        ("MS_SCHED_HOST", host),
+        ("MS_NODE_ID", "=metadata.name"),
+        ("MS_SCHED_PORT", "2222"),
+        ("MS_SERVER_NUM", "2"),
+        ("MS_WORKER_NUM", "4"),
+        ("MS_ROLE", role),
+    ]
+
+
+def test_a_job_without_servers_counts_none():
+    told = dict(environment(a_job(Scheduler=1, Worker=2), "worker-1"))
+    assert (told["MS_SERVER_NUM"], told["MS_WORKER_NUM"]) == ("0", "2")
+
+
+def test_port_of_the_scheduler_is_passed_on_and_served():
+    scheduler = replica("mindspore", 1)
+    container = scheduler["template"]["spec"]["containers"][0]
+    container["ports"] = [
+        {"name": "msjob-port", "containerPort": 8118},
+        {"containerPort": 9000},
+        {"containerPort": 9001, "protocol": "UDP"},
+    ]
+    job = a_job(Scheduler=scheduler, Worker=2)
+    assert dict(environment(job, "worker-0"))["MS_SCHED_PORT"] == "8118"
+    served = services(job)["train-scheduler-0"]["spec"]["ports"]
+    assert [(port["name"], port["port"], port["protocol"]) for port in served] == [
+        ("msjob-port", 8118, "TCP"),
+        ("port-9000", 9000, "TCP"),
+        ("port-9001", 9001, "UDP"),
+    ]
+
+
+def test_only_the_main_container_gets_the_environment():
+    worker = replica("mindspore", 2)
+    worker["template"]["spec"]["containers"].insert(0, {"name": "sidecar", "image": "x"})
+    pod = pod_of(
+        a_job(Scheduler=1, Worker=worker),
+        "worker-0",
+        gang_of(a_job(Scheduler=1, Worker=2), services={"train-scheduler-0": scheduler_service()}),
+    )
+    assert pod["spec"]["containers"][0] == {"name": "sidecar", "image": "x"}
+    assert pod["spec"]["containers"][1]["env"][-1] == {"name": "MS_ROLE", "value": "MS_WORKER"}
+
+
+def test_every_pod_has_the_default_port():
+    job = a_job(Scheduler=1, PS=1, Worker=1)
+    gang = gang_of(job, services={"train-scheduler-0": scheduler_service()})
+    for name in ("scheduler-0", "ps-0", "worker-0"):
+        (container,) = pod_of(job, name, gang)["spec"]["containers"]
+        assert container["ports"] == [{"name": "msjob-port", "containerPort": 2222}]
+
+
+@pytest.mark.parametrize("roles", [{"Worker": 1}, {"Scheduler": 0, "Worker": 1, "PS": 0}])
+def test_a_single_worker_without_a_scheduler_trains_alone(roles):
+    job = a_job(**roles)
+    assert environment(job, "worker-0") == []
+    decision = look(job).decide()
+    assert created(decision) == ["worker-0"]
+    assert created(decision, TargetKind.SERVICE) == []
+
+
+def test_only_the_scheduler_has_a_service_and_it_has_an_address_of_its_own():
+    found = services(a_job(Scheduler=1, PS=1, Worker=2))
+    assert list(found) == ["train-scheduler-0"]
+    spec = found["train-scheduler-0"]["spec"]
+    assert "clusterIP" not in spec
+    assert spec["selector"] == {
+        "training.kubeflow.org/job-name": "train",
+        "training.kubeflow.org/operator-name": "msjob-controller",
+        "training.kubeflow.org/replica-type": "scheduler",
+        "training.kubeflow.org/replica-index": "0",
+    }
+
+
+def test_the_others_are_not_made_before_the_schedulers_address_is_known():
+    job = a_job(Scheduler=1, PS=1, Worker=2)
+    assert created(look(job).decide()) == ["scheduler-0"]
+    for address in ("", "None"):
+        unknown = look(job, a_pod("scheduler-0"), services=[scheduler_service(address)])
+        assert created(unknown.decide()) == []
+    known = look(job, a_pod("scheduler-0"), services=[scheduler_service()])
+    assert created(known.decide()) == ["ps-0", "worker-0", "worker-1"]
+
+
+def test_service_stays_while_the_schedulers_pod_is_replaced():
+    job = a_job(Scheduler={**replica("mindspore", 1), "restartPolicy": "OnFailure"}, Worker=1)
+    case = look(job, a_pod("worker-0"), services=[scheduler_service()])
+    decision = case.decide()
+    assert created(decision) == ["scheduler-0"]
+    assert deleted(decision, TargetKind.SERVICE) == []
+
+
+def test_pods_carry_the_labels_by_which_upstreams_services_choose_them():
+    job = a_job(Scheduler=1, Worker=1)
+    labels = pod_of(job, "scheduler-0")["metadata"]["labels"]
+    for key, value in {
+        "group-name": "mindspore.gitee.com",
+        "job-name": "train",
+        "training.kubeflow.org/job-name": "train",
+        "training.kubeflow.org/operator-name": "msjob-controller",
+        "replica-type": "scheduler",
+        "training.kubeflow.org/replica-type": "scheduler",
+        "replica-index": "0",
+        "training.kubeflow.org/replica-index": "0",
+    }.items():
+        assert labels[key] == value
+
+
+def test_labels_and_annotations_of_the_template_are_kept():
+    worker = replica("mindspore", 1)
+    worker["template"]["metadata"] = {
+        "labels": {"team": "vision"},
+        "annotations": {"sidecar.istio.io/inject": "false"},
+    }
+    meta = pod_of(a_job(Worker=worker), "worker-0")["metadata"]
+    assert meta["labels"]["team"] == "vision"
+    assert meta["annotations"]["sidecar.istio.io/inject"] == "false"
+
+
+@pytest.mark.parametrize("spelling", ["ps", "Ps", "PS"])
+def test_roles_are_known_in_any_capitalisation(spelling):
+    job = a_job(**{"scheduler": 1, spelling: 2, "WORKER": 3})
+    assert [(role.name, role.replicas) for role in job.roles] == [
+        ("Scheduler", 1),
+        ("PS", 2),
+        ("Worker", 3),
+    ]
+
+
+def test_what_the_user_leaves_out_is_upstreams_default():
+    job = a_job(Worker={"template": replica("mindspore")["template"]})
+    (worker,) = job.roles
+    assert (worker.replicas, worker.restart) == (1, RestartPolicy.NEVER)
+    assert job.policy.clean_pods is CleanPodPolicy.RUNNING
+
+
+def test_a_job_can_be_suspended_and_left_to_another_controller():
+    spec = {"runPolicy": {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}}
+    policy = a_job(spec, Worker=1).policy
+    assert policy.suspended
+    assert policy.managed_by == "kueue.x-k8s.io/multikueue"
+
+
+def test_worker_0_decides_over_success_by_default():
+    job = a_job(Scheduler=1, PS=1, Worker=2)
+    others = [a_pod("scheduler-0"), a_pod("ps-0")]
+    done = look(job, *others, a_pod("worker-0", "Succeeded", code=0), a_pod("worker-1"))
+    assert conditions(done.decide().status)[-1] == "Succeeded"
+    wrong = look(job, *others, a_pod("worker-0"), a_pod("worker-1", "Succeeded", code=0))
+    assert conditions(wrong.decide().status)[-1] == "Running"
+
+
+def test_all_workers_decide_if_the_policy_says_so():
+    job = a_job({"successPolicy": "AllWorkers"}, Scheduler=1, Worker=2)
+    first = a_pod("worker-0", "Succeeded", code=0)
+    one = look(job, a_pod("scheduler-0"), first, a_pod("worker-1"))
+    assert conditions(one.decide().status)[-1] == "Running"
+    both = look(job, a_pod("scheduler-0"), first, a_pod("worker-1", "Succeeded", code=0))
+    assert conditions(both.decide().status)[-1] == "Succeeded"
+
+
+def test_success_and_failure_are_never_both_true():
+    job = a_job(Scheduler=1, Worker=2)
+    both = look(
+        job,
+        a_pod("scheduler-0"),
+        a_pod("worker-0", "Succeeded", code=0),
+        a_pod("worker-1", "Failed", code=1),
+    )
+    told = conditions(both.decide().status)
+    assert "Succeeded" in told
+    assert "Failed" not in told
+
+
+def test_servers_still_at_work_when_the_job_ends_are_cleaned_up():
+    job = a_job(Scheduler=1, PS=1, Worker=1)
+    pods = [a_pod("scheduler-0"), a_pod("ps-0"), a_pod("worker-0", "Succeeded", code=0)]
+    case = look(job, *pods, services=[scheduler_service()])
+    after = case.later(1, *pods).decide()
+    assert deleted(after) == ["ps-0", "scheduler-0"]
+    assert deleted(after, TargetKind.SERVICE) == ["scheduler-0"]
+
+
+@pytest.mark.parametrize("pod", ["scheduler-0", "ps-0", "worker-1"])
+def test_the_failure_of_any_replica_fails_the_job(pod):
+    job = a_job(Scheduler=1, PS=1, Worker=2)
+    names = ("scheduler-0", "ps-0", "worker-0", "worker-1")
+    pods = [a_pod(name, "Failed", code=1) if name == pod else a_pod(name) for name in names]
+    assert conditions(look(job, *pods).decide().status)[-1] == "Failed"
+
+
+def test_the_job_runs_with_a_worker_not_with_its_scheduler():
+    job = a_job(Scheduler=1, Worker=2)
+    alone = look(job, a_pod("scheduler-0"), a_pod("worker-0", "Pending")).decide()
+    assert "Running" not in conditions(alone.status)
+    both = look(job, a_pod("scheduler-0"), a_pod("worker-0")).decide()
+    assert conditions(both.status)[-1] == "Running"
+
+
+def dynamic(restart: str = "Never", **spec: Any) -> NormalizedJob:
+    worker = {**replica("mindspore", 2), "restartPolicy": restart}
+    return a_job({"enableDynamicWorker": True, **spec}, Scheduler=1, Worker=worker)
+
+
+def test_dynamic_job_continues_without_a_failed_worker_and_does_not_replace_it():
+    pods = [a_pod("scheduler-0"), a_pod("worker-0"), a_pod("worker-1", "Failed", code=1)]
+    decision = look(dynamic(), *pods, services=[scheduler_service()]).decide()
+    assert conditions(decision.status)[-1] == "Running"
+    assert created(decision) == deleted(decision) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [({}, "Failed"), ({"successPolicy": "AllWorkers"}, "Succeeded")],
+)
+def test_a_dynamic_job_that_can_no_longer_succeed_fails(spec, first):
+    pods = [
+        a_pod("scheduler-0"),
+        a_pod("worker-0", first, code=0 if first == "Succeeded" else 1),
+        a_pod("worker-1", "Failed", code=1),
+    ]
+    status = look(dynamic(**spec), *pods).decide().status
+    assert conditions(status)[-1] == "Failed"
+    assert "had to succeed" in message(status, FAILED)
+
+
+def test_a_dynamic_job_whose_workers_come_back_does_not_fail():
+    pods = [
+        a_pod("scheduler-0"),
+        a_pod("worker-0", "Failed", code=137),
+        a_pod("worker-1", "Failed", code=137),
+    ]
+    status = look(dynamic("ExitCode"), *pods).decide().status
+    assert conditions(status)[-1] == "Restarting"
+
+
+def test_a_dynamic_job_that_restarts_together_does_not_fail():
+    worker = {**replica("mindspore", 2), "restartPolicy": "Never"}
+    written = manifest({"Scheduler": 1, "Worker": worker}, enableDynamicWorker=True)
+    written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
+    pods = [
+        a_pod("scheduler-0"),
+        a_pod("worker-0", "Failed", code=1),
+        a_pod("worker-1", "Failed", code=1),
+    ]
+    status = look(read_job(MindSporeFramework(), written), *pods).decide().status
+    assert conditions(status)[-1] == "Restarting"
+
+
+@pytest.mark.parametrize("code", [130, 137, 138, 143])
+def test_a_worker_killed_by_a_signal_comes_back_while_others_run(code):
+    worker = {**replica("mindspore", 2), "restartPolicy": "ExitCode"}
+    job = a_job({"runPolicy": {"backoffLimit": 1}}, Scheduler=1, Worker=worker)
+    up = [a_pod("scheduler-0"), a_pod("worker-0")]
+    case = look(
+        job, *up, a_pod("worker-1", "Failed", code=code, uid="a"), services=[scheduler_service()]
+    )
+    assert conditions(case.decide().status)[-1] == "Restarting"
+    counted = case.later(1, *up, a_pod("worker-1", "Failed", code=code, uid="a"))
+    assert deleted(counted.decide()) == ["worker-1"]
+    back = counted.later(2, *up)
+    assert created(back.decide()) == ["worker-1"]
+    again = back.later(3, *up, a_pod("worker-1", "Failed", code=code, uid="b"))
+    assert conditions(again.decide().status)[-1] == "Failed"
+    assert "backoff limit" in message(again.decide().status, FAILED)
+
+
+@pytest.mark.parametrize("code", [1, 2, 127])
+def test_a_code_that_promises_to_come_again_fails_the_job(code):
+    worker = {**replica("mindspore", 2), "restartPolicy": "ExitCode"}
+    job = a_job(Scheduler=1, Worker=worker)
+    pods = [a_pod("scheduler-0"), a_pod("worker-0"), a_pod("worker-1", "Failed", code=code)]
+    assert conditions(look(job, *pods).decide().status)[-1] == "Failed"
+
+
+def test_a_surplus_pod_that_fails_on_its_way_out_does_no_harm():
+    job = a_job(Scheduler=1, Worker=1)
+    pods = [a_pod("scheduler-0"), a_pod("worker-0"), a_pod("worker-1", "Failed", code=143)]
+    decision = look(job, *pods, services=[scheduler_service()]).decide()
+    assert conditions(decision.status)[-1] == "Running"
+    assert deleted(decision) == ["worker-1"]
+
+
+def test_invalid_job_is_read_nevertheless():
+    written = manifest({"Scheduler": 2, "Wroker": 1})
+    reading = MindSporeFramework().read(stored(written))
+    assert "Scheduler.replicas" in reading.spec_errors
+    assert "'Worker'" in reading.spec_errors
+    assert reading.job.name == "train"

@@ -1,0 +1,376 @@
+"""TFJob: the environment of its replicas, and how a job ends."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gangline.operator.engine import manifests
+from gangline.operator.frameworks.tensorflow import TensorFlowFramework
+from gangline.operator.model.job import (
+    CleanPodPolicy,
+    NormalizedJob,
+    RestartPolicy,
+    ToleratesFailures,
+)
+from unit.operator.builders import a_pod, stored
+from unit.operator.kubeflow_jobs import (
+    gang_of,
+    job_manifest,
+    pod_of,
+    read_job,
+    replica,
+    tf_config,
+    variables,
+)
+
+
+def a_job(
+    *, domain: str = "", spec: dict[str, Any] | None = None, **roles: int | None
+) -> NormalizedJob:
+    return read_job(TensorFlowFramework(domain), job_manifest("TFJob", roles, **(spec or {})))
+
+
+DYNAMIC = {"enableDynamicWorker": True}
+
+
+def test_the_variable_is_upstreams_to_the_byte():
+    job = a_job(Worker=2, PS=1)
+    assert variables(pod_of(job, "worker-1")) == [
+        (
+            "TF_CONFIG",
+            '{"cluster":{"ps":["train-ps-0.team.svc:2222"],'
+            '"worker":["train-worker-0.team.svc:2222","train-worker-1.team.svc:2222"]},'
+            '"task":{"type":"worker","index":1},"environment":"cloud"}',
+        )
+    ]
+
+
+def test_dynamic_worker_gets_exactly_itself_and_the_servers():
+    job = a_job(Worker=3, PS=2, spec=DYNAMIC)
+    assert variables(pod_of(job, "worker-2")) == [
+        (
+            "TF_CONFIG",
+            '{"cluster":{"worker":{"2":"train-worker-2.team.svc:2222"},'
+            '"ps":["train-ps-0.team.svc:2222","train-ps-1.team.svc:2222"]},'
+            '"task":{"type":"worker","index":2}}',
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [
+        ("ps-1", {"worker": {}, "ps": ["train-ps-1.team.svc:2222"]}),
+        ("chief-0", {"worker": {}, "ps": []}),
+        ("evaluator-0", {"worker": {}, "ps": []}),
+    ],
+)
+def test_other_roles_of_a_dynamic_job_get_a_small_cluster(name, cluster):
+    job = a_job(Chief=1, Worker=1, PS=2, Evaluator=1, spec=DYNAMIC)
+    role, _, index = name.rpartition("-")
+    assert tf_config(job, name) == {
+        "cluster": cluster,
+        "task": {"type": role, "index": int(index)},
+    }
+
+
+def test_all_five_roles_are_known_and_listed_by_name():
+    job = a_job(Worker=1, Chief=1, Evaluator=1, PS=1)
+    told = tf_config(job, "evaluator-0")
+    assert list(told["cluster"]) == ["chief", "evaluator", "ps", "worker"]
+    assert told["task"] == {"type": "evaluator", "index": 0}
+    assert list(tf_config(a_job(Worker=1, Master=1), "master-0")["cluster"]) == ["master", "worker"]
+
+
+@pytest.mark.parametrize("spelling", ["ps", "Ps", "PS", "pS"])
+def test_roles_may_be_spelt_in_any_capitalisation(spelling):
+    job = a_job(**{"WORKER": 1, spelling: 1, "evaluator": 1, "cHief": 1})
+    assert [role.name for role in job.roles] == ["Chief", "PS", "Worker", "Evaluator"]
+    assert tf_config(job, "ps-0")["task"] == {"type": "ps", "index": 0}
+
+
+def test_the_order_of_replicas_does_not_depend_on_the_order_of_writing():
+    one, other = a_job(PS=1, Worker=1, Chief=1), a_job(Chief=1, Worker=1, PS=1)
+    assert [role.name for role in one.roles] == [role.name for role in other.roles]
+    assert pod_of(one, "worker-0") == pod_of(other, "worker-0")
+
+
+@pytest.mark.parametrize("role", ["Worker", "Chief", "Master"])
+@pytest.mark.parametrize("domain", ["", "cluster.local"])
+def test_job_of_one_replica_gets_no_tf_config(role, domain):
+    job = a_job(domain=domain, **{role: 1})
+    assert variables(pod_of(job, f"{role.lower()}-0")) == []
+
+
+def test_a_role_without_replicas_is_not_part_of_the_cluster():
+    job = a_job(Worker=2, PS=0)
+    assert list(tf_config(job, "worker-0")["cluster"]) == ["worker"]
+    assert variables(pod_of(a_job(Worker=1, PS=0), "worker-0")) == []
+
+
+def test_the_clusters_domain_is_appended_where_it_is_set():
+    job = a_job(Worker=1, PS=1, Evaluator=1, domain="cluster.local")
+    assert tf_config(job, "worker-0")["cluster"] == {
+        "evaluator": ["train-evaluator-0.team.svc.cluster.local:2222"],
+        "ps": ["train-ps-0.team.svc.cluster.local:2222"],
+        "worker": ["train-worker-0.team.svc.cluster.local:2222"],
+    }
+    sparse = a_job(Worker=1, PS=1, domain="cluster.local", spec=DYNAMIC)
+    assert tf_config(sparse, "worker-0")["cluster"]["ps"] == [
+        "train-ps-0.team.svc.cluster.local:2222"
+    ]
+
+
+def test_each_role_is_found_at_its_own_port():
+    written = job_manifest("TFJob", {"Worker": 1, "PS": 1})
+    container = written["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]["containers"][0]
+    container["ports"] = [{"name": "tfjob-port", "containerPort": 3333}]
+    job = read_job(TensorFlowFramework(), written)
+    assert tf_config(job, "worker-0")["cluster"] == {
+        "ps": ["train-ps-0.team.svc:3333"],
+        "worker": ["train-worker-0.team.svc:2222"],
+    }
+
+
+def test_only_the_main_container_gets_the_environment():
+    written = job_manifest("TFJob", {"Worker": 2})
+    pod = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    pod["containers"].insert(0, {"name": "sidecar", "image": "x"})
+    job = read_job(TensorFlowFramework(), written)
+    assert variables(pod_of(job, "worker-0"), 0) == []
+    assert [name for name, _ in variables(pod_of(job, "worker-0"), 1)] == ["TF_CONFIG"]
+
+
+def test_the_default_port_is_added_to_the_container_that_trains_and_its_service():
+    job = a_job(Worker=1, PS=1)
+    assert pod_of(job, "ps-0")["spec"]["containers"][0]["ports"] == [
+        {"name": "tfjob-port", "containerPort": 2222}
+    ]
+    creation = manifests.build_service(job, job.roles[0], 0)
+    assert creation.manifest["spec"]["ports"][0]["port"] == 2222
+
+
+def test_a_port_of_another_name_stays_beside_the_default_one():
+    written = job_manifest("TFJob", {"Worker": 2})
+    container = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["ports"] = [{"name": "http", "containerPort": 8080}]
+    pod = pod_of(read_job(TensorFlowFramework(), written), "worker-0")
+    assert [port["name"] for port in pod["spec"]["containers"][0]["ports"]] == [
+        "http",
+        "tfjob-port",
+    ]
+
+
+def test_defaults_equal_upstreams():
+    job = a_job(Worker=None, PS=None)
+    assert [role.replicas for role in job.roles] == [1, 1]
+    assert {role.restart for role in job.roles} == {RestartPolicy.NEVER}
+    assert job.policy.clean_pods is CleanPodPolicy.NONE
+
+
+@pytest.mark.parametrize(
+    ("written", "of_pod"),
+    [("Always", "Always"), ("OnFailure", "OnFailure"), ("Never", "Never"), ("ExitCode", "Never")],
+)
+def test_the_roles_restart_policy_becomes_the_pods(written, of_pod):
+    manifest = job_manifest("TFJob", {"Worker": 2})
+    manifest["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = written
+    pod = pod_of(read_job(TensorFlowFramework(), manifest), "worker-0")
+    assert pod["spec"]["restartPolicy"] == of_pod
+
+
+@pytest.mark.parametrize(
+    ("roles", "leads"),
+    [
+        ({"Chief": 1, "Worker": 2, "PS": 1}, {"chief-0"}),
+        ({"Master": 1, "Worker": 2}, {"master-0"}),
+        ({"Worker": 2, "PS": 1}, {"worker-0"}),
+        ({"Chief": 0, "Worker": 2}, {"worker-0"}),
+    ],
+)
+def test_one_replica_leads(roles, leads):
+    job = a_job(**roles)
+    named = {f"{r.label}-{i}" for r in job.roles for i in range(r.replicas)}
+    label = "training.kubeflow.org/job-role"
+    assert {n for n in named if label in pod_of(job, n)["metadata"]["labels"]} == leads
+
+
+DONE, FAILED, RUNS = "Succeeded", "Failed", "Running"
+
+
+@pytest.mark.parametrize(
+    ("roles", "policy", "pods", "succeeded"),
+    [
+        pytest.param({"Chief": 1, "Worker": 2}, "", {"chief-0": DONE}, True, id="chief"),
+        pytest.param(
+            {"Chief": 1, "Worker": 1},
+            "AllWorkers",
+            {"chief-0": DONE, "worker-0": RUNS},
+            True,
+            id="the chief decides under any policy",
+        ),
+        pytest.param({"Master": 1, "Worker": 1}, "", {"master-0": DONE}, True, id="master"),
+        pytest.param(
+            {"Chief": 1, "Worker": 2},
+            "",
+            {"chief-0": RUNS, "worker-0": DONE, "worker-1": DONE},
+            False,
+            id="workers do not decide for a chief",
+        ),
+        pytest.param(
+            {"Worker": 2, "PS": 1},
+            "",
+            {"worker-0": DONE, "worker-1": RUNS, "ps-0": RUNS},
+            True,
+            id="worker 0",
+        ),
+        pytest.param(
+            {"Worker": 2}, "", {"worker-0": RUNS, "worker-1": DONE}, False, id="another worker"
+        ),
+        pytest.param(
+            {"Worker": 2},
+            "AllWorkers",
+            {"worker-0": DONE, "worker-1": RUNS},
+            False,
+            id="not all workers yet",
+        ),
+        pytest.param(
+            {"Worker": 2, "PS": 1},
+            "AllWorkers",
+            {"worker-0": DONE, "worker-1": DONE, "ps-0": RUNS},
+            True,
+            id="all workers",
+        ),
+        pytest.param({"Worker": 1, "PS": 1}, "", {"ps-0": DONE}, False, id="a server says nothing"),
+        pytest.param({"Chief": 0, "Worker": 1}, "", {"worker-0": DONE}, True, id="a chief of none"),
+    ],
+)
+def test_which_replicas_decide_success(roles, policy, pods, succeeded):
+    job = a_job(spec={"successPolicy": policy}, **roles)
+    gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
+    assert job.rules.has_succeeded(job, gang) is succeeded
+
+
+@pytest.mark.parametrize(
+    ("roles", "pods", "running"),
+    [
+        ({"Chief": 1, "Worker": 1}, {"chief-0": RUNS}, True),
+        ({"Chief": 1, "Worker": 1}, {"chief-0": "Pending", "worker-0": RUNS}, False),
+        ({"Worker": 2, "PS": 1}, {"worker-1": RUNS}, True),
+        ({"Worker": 2, "PS": 1}, {"ps-0": RUNS}, False),
+    ],
+)
+def test_which_replicas_decide_running(roles, pods, running):
+    job = a_job(**roles)
+    gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
+    assert job.rules.is_running(job, gang) is running
+
+
+def rules_of(job: NormalizedJob) -> ToleratesFailures:
+    assert isinstance(job.rules, ToleratesFailures)
+    return job.rules
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "role", "restart", "tolerated"),
+    [
+        (True, "Worker", "Never", True),
+        (False, "Worker", "Never", False),
+        (True, "PS", "Never", False),
+        (True, "Chief", "Never", False),
+        (True, "Worker", "OnFailure", False),
+        (True, "Worker", "ExitCode", False),
+    ],
+)
+def test_a_dynamic_job_does_without_workers_that_are_not_restarted(
+    dynamic, role, restart, tolerated
+):
+    manifest = job_manifest(
+        "TFJob", {"Chief": 1, "PS": 1, "Worker": 2}, enableDynamicWorker=dynamic
+    )
+    manifest["spec"]["tfReplicaSpecs"][role]["restartPolicy"] = restart
+    job = read_job(TensorFlowFramework(), manifest)
+    found = job.find_role(role)
+    assert found
+    assert rules_of(job).tolerates_failures(job, found) is tolerated
+
+
+@pytest.mark.parametrize(
+    ("policy", "phases", "failed"),
+    [
+        pytest.param("", [FAILED, RUNS], False, id="one still runs"),
+        pytest.param("", [FAILED, "Pending"], False, id="one is still to run"),
+        pytest.param("", [FAILED], False, id="one is not there yet"),
+        pytest.param("", [FAILED, DONE], True, id="worker 0 failed and the rest is over"),
+        pytest.param("", [FAILED, FAILED], True, id="all failed"),
+        pytest.param("AllWorkers", [DONE, FAILED], True, id="not all succeeded"),
+        pytest.param("AllWorkers", [DONE, DONE], False, id="nobody failed"),
+    ],
+)
+def test_a_dynamic_job_fails_when_no_worker_is_left_that_could_succeed(policy, phases, failed):
+    job = a_job(Worker=2, PS=1, spec={**DYNAMIC, "successPolicy": policy})
+    pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(phases)]
+    told = rules_of(job).failure_reason(job, gang_of(job, *pods))
+    assert bool(told) is failed
+    if failed:
+        assert "train" in told
+        assert ("all workers" if policy else "worker 0") in told
+
+
+@pytest.mark.parametrize("policy", ["", "AllWorkers"])
+def test_a_dynamic_job_comes_to_one_end_and_not_before_there_is_one(policy):
+    job = a_job(Worker=3, PS=1, spec={**DYNAMIC, "successPolicy": policy})
+    phases = [None, "Pending", RUNS, DONE, FAILED]
+    for workers in product(phases, repeat=3):
+        pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(workers) if phase]
+        gang = gang_of(job, *pods)
+        ends = job.rules.has_succeeded(job, gang), bool(rules_of(job).failure_reason(job, gang))
+        over = all(phase in (DONE, FAILED) for phase in workers)
+        assert sum(ends) <= 1, workers
+        assert any(ends) or not over, workers
+        assert not ends[1] or over, workers
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "restart"), [(False, "OnFailure"), (False, "Never"), (True, "OnFailure")]
+)
+def test_a_worker_that_will_be_replaced_can_still_succeed(dynamic, restart):
+    manifest = job_manifest("TFJob", {"PS": 1, "Worker": 2}, enableDynamicWorker=dynamic)
+    manifest["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = restart
+    job = read_job(TensorFlowFramework(), manifest)
+    gang = gang_of(job, a_pod("worker-0", FAILED), a_pod("worker-1", DONE))
+    assert rules_of(job).failure_reason(job, gang) == ""
+
+
+def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
+    job = a_job(Chief=1, Worker=1, spec=DYNAMIC)
+    gang = gang_of(job, a_pod("chief-0", RUNS), a_pod("worker-0", FAILED))
+    assert rules_of(job).failure_reason(job, gang) == ""
+
+
+@pytest.mark.parametrize(
+    ("roles", "told"),
+    [
+        ({"PS": 1}, "would never end"),
+        ({"PS": 1, "Evaluator": 1}, "Evaluator and PS only"),
+        ({"Chief": 1, "Master": 1}, "together with Chief"),
+        ({"Chief": 2, "Worker": 1}, "Chief.replicas"),
+        ({"Wroker": 1}, "'Worker'"),
+        ({"Worker": 1, "worker": 1}, "another spelling"),
+        ({"Worker": 0}, "without a pod"),
+        ({}, "tfReplicaSpecs"),
+    ],
+)
+def test_invalid_job_reports_its_errors(roles, told):
+    assert told in TensorFlowFramework().read(stored(job_manifest("TFJob", roles))).spec_errors
+
+
+def test_a_template_is_passed_on_as_the_user_wrote_it():
+    """Examples of gang scheduling disable sidecars by an annotation."""
+    written = job_manifest("TFJob", {"Chief": 1})
+    notes = {"sidecar.istio.io/inject": "false"}
+    written["spec"]["tfReplicaSpecs"]["Ps"] = replica("tensorflow")
+    written["spec"]["tfReplicaSpecs"]["Ps"]["template"]["metadata"] = {"annotations": notes}
+    pod = pod_of(read_job(TensorFlowFramework(), written), "ps-0")
+    assert pod["metadata"]["annotations"] == notes

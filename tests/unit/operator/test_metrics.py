@@ -1,0 +1,189 @@
+"""Metrics of jobs and restarts: each event is counted once, with few label values."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from prometheus_client import REGISTRY
+
+from gangline.api.jobs.kubeflow import JobStatus, RestartRecord
+from gangline.operator import metrics
+from gangline.operator import metrics as causes
+from gangline.operator.engine.plan import plan_reconcile
+from gangline.operator.metrics import GANG_SCOPE, REPLICA_SCOPE, RestartCause
+from gangline.operator.model.plan import ObservedJob
+from gangline.operator.model.replicas import (
+    ObservedContainerState,
+    ObservedContainerStatus,
+    ObservedPodStatus,
+    ObservedTermination,
+)
+from unit.operator.builders import SETTINGS, a_job, a_pod, at
+
+
+def value(metric, /, **labels):
+    return REGISTRY.get_sample_value(metric, labels) or 0.0
+
+
+def after(observed):
+    return plan_reconcile(observed, at(0), SETTINGS).status
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        pytest.param({"code": 137}, "Killed", id="a signal"),
+        pytest.param({"code": 139}, "SegmentationFault", id="another signal"),
+        pytest.param({"code": 200}, "Error", id="a retryable code that is no signal"),
+        pytest.param({"reason": "Evicted"}, "Evicted", id="an eviction"),
+        pytest.param({"reason": "NodeLost"}, "NodeLost", id="a lost node"),
+        pytest.param({"reason": "Preempting"}, "Preempted", id="a preemption"),
+        pytest.param({}, "Unknown", id="nobody says"),
+    ],
+)
+def test_a_replaced_pod_is_counted_under_its_cause(fields, cause) -> None:
+    job = a_job(1, 1, restart="ExitCode")
+    observed = ObservedJob(
+        job, JobStatus(), pods=[a_pod("master-0"), a_pod("worker-0", "Failed", **fields)]
+    )
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(REPLICA_SCOPE, cause): 1
+    }
+
+
+def restarted(end, times=1, before=0):
+    pod = a_pod("worker-0", restarts=times)
+    status = ObservedContainerStatus(
+        name="pytorch", restart_count=times, last_state=ObservedContainerState(terminated=end)
+    )
+    pod = msgspec.structs.replace(
+        pod, status=ObservedPodStatus(phase="Running", container_statuses=(status,))
+    )
+    known = RestartRecord(total=before, pods={pod.uid: before})
+    return ObservedJob(a_job(1, 1), JobStatus(restarts=known), pods=[a_pod("master-0"), pod])
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [
+        pytest.param(
+            ObservedTermination(exit_code=137, reason="OOMKilled"), "OutOfMemory", id="memory"
+        ),
+        pytest.param(ObservedTermination(exit_code=1, reason="Error"), "Error", id="the program"),
+        pytest.param(
+            ObservedTermination(exit_code=0, reason="Completed"), "Completed", id="ended well"
+        ),
+        pytest.param(None, "Unknown", id="nobody says"),
+    ],
+)
+def test_restarts_in_place_are_counted_under_what_ended_the_container(end, cause) -> None:
+    observed = restarted(end, times=3, before=1)
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(REPLICA_SCOPE, cause): 2
+    }
+
+
+def with_annotations(job, **annotations):
+    named = {f"gangline.dev/{name}": word for name, word in annotations.items()}
+    return msgspec.structs.replace(job.meta, annotations=named)
+
+
+def gang_job(**annotations):
+    job = a_job(1, 1)
+    return replace(job, meta=with_annotations(job, **annotations))
+
+
+def test_a_gang_that_restarts_counts_once_under_the_first_failure() -> None:
+    observed = ObservedJob(
+        gang_job(restart="gang"),
+        JobStatus(),
+        pods=[a_pod("master-0"), a_pod("worker-0", "Failed", code=137)],
+    )
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(GANG_SCOPE, "Killed"): 1
+    }
+
+
+def test_a_gang_that_lost_a_replica_to_a_deletion_says_so() -> None:
+    observed = ObservedJob(
+        gang_job(restart="gang"),
+        JobStatus(),
+        pods=[a_pod("master-0"), a_pod("worker-0", deleted=at(-1))],
+    )
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(GANG_SCOPE, "Deleted"): 1
+    }
+
+
+def test_a_resized_gang_says_so() -> None:
+    pods = [a_pod("master-0"), a_pod("worker-0")]
+    for pod in pods:
+        pod.metadata.annotations["gangline.dev/world"] = "Master=1,Worker=3"
+    observed = ObservedJob(gang_job(resize="restart"), JobStatus(), pods=pods)
+    assert causes.count_restart_causes(observed, after(observed)) == {
+        RestartCause(GANG_SCOPE, "Resized"): 1
+    }
+
+
+def test_what_has_been_counted_is_not_counted_again() -> None:
+    observed = restarted(ObservedTermination(exit_code=1), times=2, before=2)
+    assert not causes.count_restart_causes(observed, after(observed))
+
+
+def test_a_status_counts_what_is_new_in_it() -> None:
+    def counted():
+        labels = {"job_namespace": "team", "framework": "pytorch"}
+        words = ("created", "successful", "failed", "restarted")
+        told = {word: value(f"training_operator_jobs_{word}_total", **labels) for word in words}
+        by_cause = {"framework": "pytorch", "scope": "replica", "cause": "Killed"}
+        return told | {"by cause": value("gangline_operator_restarts_total", **by_cause)}
+
+    before = counted()
+    job = a_job(1, 1, restart="ExitCode")
+    pods = [a_pod("master-0"), a_pod("worker-0", "Failed", code=137)]
+    first = ObservedJob(job, JobStatus(), pods=pods)
+    stored = after(first)
+    metrics.count_transitions(first, stored)
+    second = ObservedJob(job, stored, pods=[a_pod("master-0", "Succeeded", code=0)])
+    metrics.count_transitions(second, after(second))
+    metrics.count_transitions(ObservedJob(job, after(second)), after(second))
+    gained = {name: amount - before[name] for name, amount in counted().items()}
+    assert gained == {
+        "created": 1,
+        "successful": 1,
+        "failed": 0,
+        "restarted": 1,
+        "by cause": 1,
+    }
+
+
+def test_no_metric_is_labelled_by_job() -> None:
+    allowed = {
+        "job_namespace",
+        "framework",
+        "scope",
+        "cause",
+        "kind",
+        "verb",
+        "given",
+        "name",
+        "controller",
+        "result",
+        "code",
+        "method",
+        "host",
+        "le",
+        "version",
+        "implementation",
+        "major",
+        "minor",
+        "patchlevel",
+        "generation",
+    }
+    used = {
+        label
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+        for label in sample.labels
+    }
+    assert used <= allowed

@@ -1,0 +1,150 @@
+"""The webhook configurations: their content, and when they must be written again."""
+
+import base64
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gangline.kube.probes import Address
+from gangline.operator.main import all_frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import rotation
+from gangline.operator.webhook.certificate import issue_certificate
+from gangline.operator.webhook.configuration import (
+    CONFIGURATION_RESOURCES,
+    MUTATING,
+    VALIDATING,
+    authorities_for,
+    authorities_in,
+    contains,
+    desired_configuration,
+    is_owned,
+)
+from gangline.operator.webhook.settings import CertificateValidity, FailurePolicy, WebhookSettings
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+KINDS = [framework.kind for framework in all_frameworks(OperatorSettings())]
+SETTINGS = WebhookSettings()
+VALIDITY = CertificateValidity()
+RING = rotation.plan_rotation(None, None, SETTINGS.names, NOW, VALIDITY, frozenset())
+LATER = NOW + timedelta(days=1)
+
+
+def written(**changes: Any) -> dict[str, Any]:
+    return desired_configuration(
+        VALIDATING, replace(SETTINGS, **changes), KINDS, RING.trusted, 9443
+    )
+
+
+def hook(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = written(**changes)["webhooks"][0]
+    return found
+
+
+def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
+    for resource in CONFIGURATION_RESOURCES:
+        (webhook,) = desired_configuration(resource, SETTINGS, KINDS, RING.trusted, 9443)[
+            "webhooks"
+        ]
+        looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
+        plans = {("elastic.iml.github.io", "scaleplans")} if resource is VALIDATING else set()
+        assert looked_at == {(kind.group, kind.plural) for kind in KINDS} | plans
+        for rule in webhook["rules"]:
+            assert rule["operations"] == ["CREATE", "UPDATE"]
+            assert "/" not in rule["resources"][0], "no subresource"
+
+
+def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
+    found = [
+        desired_configuration(resource, SETTINGS, KINDS, (), 1)["webhooks"][0]
+        for resource in CONFIGURATION_RESOURCES
+    ]
+    assert len({webhook["name"] for webhook in found}) == 2
+    assert len({webhook["clientConfig"]["service"]["path"] for webhook in found}) == 2
+
+
+def test_failure_policy_is_ignore_by_default() -> None:
+    assert hook()["failurePolicy"] == "Ignore"
+    assert hook(failure_policy=FailurePolicy.FAIL)["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://127.0.0.1:0", "https://127.0.0.1:9443/validate"),
+        ("https://10.0.0.5:8443/gangline/", "https://10.0.0.5:8443/gangline/validate"),
+        ("https://operator.example.com", "https://operator.example.com/validate"),
+        ("https://[fd00::1]:0", "https://[fd00::1]:9443/validate"),
+    ],
+)
+def test_an_operator_outside_of_the_cluster_is_asked_by_its_address(url: str, shown: str) -> None:
+    client = hook(url=url, address=Address("", 9443))["clientConfig"]
+    assert client["url"] == shown
+    assert "service" not in client
+
+
+def test_some_namespaces_only() -> None:
+    assert hook()["namespaceSelector"] == {}
+    assert hook(namespaces=("b", "a"))["namespaceSelector"] == {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
+        ]
+    }
+
+
+def test_what_is_there_already_is_not_written_again() -> None:
+    existing = copy.deepcopy(written())
+    existing["metadata"] |= {"uid": "u", "labels": {**existing["metadata"]["labels"], "a": "b"}}
+    existing["webhooks"][0] |= {"objectSelector": {"matchLabels": {"a": "b"}}}
+    assert contains(existing, written())
+    assert is_owned(existing)
+    del existing["webhooks"][0]["namespaceSelector"]
+    assert contains(existing, written())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"namespaces": ("a",)}, id="namespaces"),
+        pytest.param({"url": "https://10.0.0.5"}, id="address"),
+        pytest.param({"failure_policy": FailurePolicy.FAIL}, id="policy"),
+        pytest.param({"timeout_s": 9}, id="time"),
+    ],
+)
+def test_what_differs_in_either_direction_is_written(changes: dict[str, Any]) -> None:
+    assert not contains(written(), written(**changes))
+    assert not contains(written(**changes), written())
+
+
+def test_nothing_and_foreign_things_agree_with_nothing() -> None:
+    for existing in (None, {}, {"webhooks": None}, {"webhooks": [1]}, {"webhooks": []}):
+        assert not contains(existing, written())
+        assert not is_owned(existing or {})
+        assert authorities_in(existing) == ()
+
+
+@pytest.mark.parametrize("bundle", ["", "%", "anVuaw==", None])
+def test_unreadable_bundle_contains_no_authorities(bundle: str | None) -> None:
+    existing = {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
+    assert authorities_in(existing) == ()
+    assert authorities_for(RING, existing, NOW, VALIDITY) == RING.trusted
+
+
+def test_a_bundle_keeps_others_authorities_while_certificates_are_exchanged() -> None:
+    other = issue_certificate(SETTINGS.names, NOW - timedelta(days=1), timedelta(days=9)).authority
+    ended = issue_certificate(SETTINGS.names, NOW - timedelta(days=9), timedelta(days=1)).authority
+    text = base64.b64encode((other.pem + ended.pem).encode()).decode()
+    existing = {"webhooks": [{"clientConfig": {"caBundle": text}}]}
+    assert authorities_for(RING, existing, NOW, VALIDITY) == (other, *RING.trusted)
+    assert authorities_for(RING, existing, LATER, VALIDITY) == RING.trusted
+
+
+def test_every_copy_writes_the_same_bundle() -> None:
+    due = NOW + timedelta(days=61)
+    ring = rotation.plan_rotation(RING, None, SETTINGS.names, due, VALIDITY, frozenset())
+    existing = desired_configuration(MUTATING, SETTINGS, KINDS, ring.trusted, 9443)
+    assert authorities_for(ring, existing, due, VALIDITY) == ring.trusted
+    assert len(ring.trusted) == 2

@@ -1,0 +1,227 @@
+"""Defaults that the webhook writes: they change the manifest, never the behaviour."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.api.jobs.kubeflow import JobStatus
+from gangline.operator.engine.plan import plan_reconcile
+from gangline.operator.main import all_frameworks
+from gangline.operator.model.job import JobRunPolicy, ReplicaRole
+from gangline.operator.model.plan import EngineSettings, ObservedJob, ReconcilePlan
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook.defaults import JobDefaulter
+from unit.operator.builders import NOW, manifest, stored
+
+Json = dict[str, Any]
+
+FRAMEWORKS = all_frameworks(OperatorSettings())
+DEFAULTING = JobDefaulter(FRAMEWORKS)
+
+
+@dataclass(frozen=True)
+class Sort:
+    """How jobs of a kind are written."""
+
+    kind: str
+    version: str
+    roles_at: str
+    roles: tuple[str, ...]
+    container: str
+
+
+SORTS = (
+    Sort("PyTorchJob", "kubeflow.org/v1", "pytorchReplicaSpecs", ("Master", "Worker"), "pytorch"),
+    Sort("TFJob", "kubeflow.org/v1", "tfReplicaSpecs", ("PS", "Worker", "Chief"), "tensorflow"),
+    Sort("JAXJob", "kubeflow.org/v1", "jaxReplicaSpecs", ("Worker",), "jax"),
+    Sort("XGBoostJob", "kubeflow.org/v1", "xgbReplicaSpecs", ("Master", "Worker"), "xgboost"),
+    Sort("MPIJob", "kubeflow.org/v1", "mpiReplicaSpecs", ("Launcher", "Worker"), "mpi"),
+    Sort(
+        "MSJob", "mindspore.gitee.com/v1", "msReplicaSpecs", ("Scheduler", "PS", "Worker"),
+        "mindspore",
+    ),
+    Sort("PaddleJob", "batch.paddlepaddle.org/v1", "", ("ps", "worker"), "paddle"),
+)  # fmt: skip
+
+POLICIES = st.sampled_from([None, "Always", "OnFailure", "Never", "ExitCode"])
+CLEAN_UP = st.sampled_from([None, "All", "Running", "None"])
+
+
+def _given(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@st.composite
+def replica_specs(draw: st.DrawFn, sort: Sort) -> Json:
+    container = {"name": sort.container, "image": "train:1"}
+    pod = {
+        "containers": [container],
+        **_given(restartPolicy=draw(st.sampled_from([None, "Never"]))),
+    }
+    return {
+        **_given(
+            replicas=draw(st.sampled_from([None, 1, 1, 2, 3])),
+            restartPolicy=draw(POLICIES) if sort.roles_at else None,
+        ),
+        "template": {"spec": pod},
+    }
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Sort, Json]:
+    """A random job of any kind with omitted fields; most are valid."""
+    sort = draw(st.sampled_from(SORTS))
+    chosen = draw(st.lists(st.sampled_from(sort.roles), min_size=1, unique=True))
+    spell = draw(st.sampled_from([str, str, str, str.lower, str.upper]))
+    roles = {spell(role) if sort.roles_at else role: draw(replica_specs(sort)) for role in chosen}
+    spec: Json = {sort.roles_at: roles} if sort.roles_at else roles
+    if sort.roles_at and draw(st.booleans()):
+        spec["runPolicy"] = _given(cleanPodPolicy=draw(CLEAN_UP), backoffLimit=draw(COUNTS))
+    if sort.kind == "MPIJob":
+        spec |= _given(cleanPodPolicy=draw(CLEAN_UP))
+    if sort.kind == "PyTorchJob" and draw(st.booleans()):
+        spec["elasticPolicy"] = _given(minReplicas=draw(COUNTS), maxReplicas=draw(COUNTS))
+    meta = {"name": "train", "namespace": "team", "uid": "job-uid"}
+    return sort, {"apiVersion": sort.version, "kind": sort.kind, "metadata": meta, "spec": spec}
+
+
+COUNTS = st.sampled_from([None, 1, 2, 3])
+CHANGES = (
+    "replicas",
+    "restartPolicy",
+    "clean-up",
+    "older clean-up",
+    "elastic",
+    "processes",
+    "older processes",
+    "remove role",
+    "run policy",
+)
+
+
+@st.composite
+def later_change(draw: st.DrawFn, sort: Sort, job: Json) -> Json:
+    """A merge patch, as ``kubectl apply`` sends it when the user's file has changed."""
+    role = draw(st.sampled_from(roles_of(sort, job)))
+    table: dict[str, Json] = {
+        "replicas": _at_role(sort, role, {"replicas": draw(st.sampled_from([None, 1, 4]))}),
+        "restartPolicy": _at_role(sort, role, {"restartPolicy": draw(POLICIES)}),
+        "clean-up": {"runPolicy": {"cleanPodPolicy": draw(CLEAN_UP)}},
+        "older clean-up": {"cleanPodPolicy": draw(CLEAN_UP)},
+        "elastic": {"elasticPolicy": {"maxReplicas": 4, "minReplicas": draw(COUNTS)}},
+        "processes": {"nprocPerNode": "2"},
+        "older processes": {"elasticPolicy": {"nProcPerNode": 2, "maxReplicas": 4}},
+        "remove role": _at_role(sort, role, None),
+        "run policy": {"runPolicy": None},
+    }
+    change = draw(st.sampled_from(CHANGES if sort.roles_at else CHANGES[:1]))
+    return {"spec": table[change]}
+
+
+def roles_of(sort: Sort, job: Json) -> list[str]:
+    """The roles of a job, with its spelling."""
+    specs = job["spec"].get(sort.roles_at, {}) if sort.roles_at else job["spec"]
+    known = {role.lower() for role in sort.roles}
+    return sorted(key for key in specs if key.lower() in known)
+
+
+def _at_role(sort: Sort, role: str, value: Json | None) -> Json:
+    return {sort.roles_at: {role: value}} if sort.roles_at else {role: value}
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def defaulted(job: Json) -> Json:
+    patched: Json = jsonpatch.apply_patch(copy.deepcopy(job), DEFAULTING.patch_operations(job))
+    return patched
+
+
+def done_with(job: Json) -> tuple[ReconcilePlan, JobRunPolicy, list[ReplicaRole], str]:
+    """The plan for a new job, its continuation, and its errors."""
+    framework = next(each for each in FRAMEWORKS if each.kind.kind == job["kind"])
+    reading = framework.read(stored(job))
+    observed = ObservedJob(reading.job, JobStatus(), spec_errors=reading.spec_errors)
+    decision = plan_reconcile(observed, NOW, EngineSettings(gang_scheduling=True))
+    return decision, reading.job.policy, list(reading.job.roles), reading.spec_errors
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs())
+def test_the_operator_does_the_same_with_and_without_defaults(
+    drawn: tuple[Sort, Json],
+) -> None:
+    _, job = drawn
+    assert done_with(defaulted(job)) == done_with(job)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_later_change_means_the_same_with_and_without_defaults(data: st.DataObject) -> None:
+    sort, job = data.draw(jobs())
+    plain, shown = job, defaulted(job)
+    for _ in range(data.draw(st.integers(1, 3))):
+        change = data.draw(later_change(sort, plain))
+        plain, shown = merged(plain, change), merged(shown, change)
+        if not roles_of(sort, plain):
+            break
+        assert done_with(shown) == done_with(plain), change
+        shown = defaulted(shown)
+        assert done_with(shown) == done_with(plain), change
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, Json]) -> None:
+    """A client compares its file with the stored object: maps by field, lists completely."""
+    _, job = drawn
+    assert merged(defaulted(job), job) == defaulted(job)
+    assert DEFAULTING.patch_operations(defaulted(job)) == []
+
+
+def test_defaults_are_written() -> None:
+    job = manifest(1, 2)
+    del job["spec"]["runPolicy"]
+    del job["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"]
+    spec = defaulted(job)["spec"]
+    assert spec["runPolicy"] == {"cleanPodPolicy": "None"}
+    roles = spec["pytorchReplicaSpecs"]
+    assert {name: (role["replicas"], role["restartPolicy"]) for name, role in roles.items()} == {
+        "Master": (1, "OnFailure"),
+        "Worker": (2, "OnFailure"),
+    }
+
+
+def test_a_role_keeps_the_spelling_that_its_user_gave_it() -> None:
+    job = manifest(None, 2)
+    job["spec"]["pytorchReplicaSpecs"]["worker"] = job["spec"]["pytorchReplicaSpecs"].pop("Worker")
+    assert defaulted(job)["spec"]["pytorchReplicaSpecs"].keys() == {"worker"}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(manifest(3, 2), id="one with mistakes"),
+        pytest.param(manifest(1, managedBy="kueue.x-k8s.io/multikueue"), id="another's"),
+        pytest.param({"apiVersion": "v1", "kind": "Pod", "spec": {}}, id="another kind"),
+        pytest.param({}, id="nothing"),
+        pytest.param(manifest(1) | {"spec": None}, id="no specification"),
+    ],
+)
+def test_some_jobs_are_left_as_they_are(job: Json) -> None:
+    assert DEFAULTING.patch_operations(job) == []

@@ -1,0 +1,293 @@
+"""The webhook's response, as a function of the review."""
+
+import base64
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.cluster.admission import AdmissionResponse
+from gangline.api.meta.objects import Status
+from gangline.api.schema.field_error import FieldError
+from gangline.operator.main import all_frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import review
+from gangline.operator.webhook.defaults import JobDefaulter
+from gangline.operator.webhook.review import InvalidReview, ReviewRequest
+from unit.operator.builders import manifest
+
+Json = dict[str, Any]
+
+DEFAULTING = JobDefaulter(all_frameworks(OperatorSettings()))
+
+
+def job(**changes: Any) -> Json:
+    return copy.deepcopy(manifest(1, 2)) | changes
+
+
+def with_mistakes() -> Json:
+    """A job with one error of each kind: shape, enum, role, container, relation."""
+    written = job()
+    spec = written["spec"]
+    spec["runPolicy"] = {"backoffLimit": -1, "cleanPodPolicy": "Sometimes"}
+    spec["pytorchReplicaSpecs"]["Master"]["replicas"] = 2
+    spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "main"
+    spec["nprocPerNode"] = "many"
+    return written
+
+
+def ask(
+    new: Json | None, old: Json | None = None, operation: str = "", **more: Any
+) -> ReviewRequest:
+    return ReviewRequest("uid-1", operation or ("UPDATE" if old else "CREATE"), object=new,
+                    old_object=old, **more)  # fmt: skip
+
+
+def judged(question: ReviewRequest, *advice: str) -> AdmissionResponse:
+    return review.validate(
+        question, lambda _: [FieldError(text, None, "is odd") for text in advice]
+    )
+
+
+def on_the_wire(request: Any, **changes: Any) -> bytes:
+    envelope = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return msgspec.json.encode(envelope | changes)
+
+
+def test_a_good_job_is_allowed_without_a_word() -> None:
+    answer = judged(ask(job()))
+    assert (answer.allowed, answer.uid, answer.status, answer.warnings) == (
+        True,
+        "uid-1",
+        None,
+        None,
+    )
+
+
+def test_all_errors_are_reported_together_with_their_fields() -> None:
+    answer = judged(ask(with_mistakes()))
+    assert not answer.allowed
+    status = answer.status
+    assert status is not None
+    assert status.details is not None
+    assert (status.code, status.reason) == (422, "Invalid")
+    assert status.message.startswith('PyTorchJob.kubeflow.org "train" is invalid: [')
+    causes = {cause.field: cause for cause in status.details.causes}
+    assert causes.keys() == {
+        "spec.nprocPerNode",
+        "spec.pytorchReplicaSpecs.Master.replicas",
+        "spec.pytorchReplicaSpecs.Worker.template.spec.containers",
+        "spec.runPolicy.backoffLimit",
+        "spec.runPolicy.cleanPodPolicy",
+    }
+    for field, cause in causes.items():
+        assert f"{field}: {cause.message}" in status.message
+    assert causes["spec.runPolicy.cleanPodPolicy"].reason == "FieldValueNotSupported"
+    assert (status.details.kind, status.details.group, status.details.name) == (
+        "PyTorchJob", "kubeflow.org", "train",
+    )  # fmt: skip
+
+
+def test_number_of_reported_errors_is_limited() -> None:
+    written = job()
+    containers = [{"name": f"c{number}"} for number in range(300)]
+    written["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"] += containers
+    status = judged(ask(written)).status
+    assert status is not None
+    assert status.details is not None
+    assert len(status.details.causes) == review.MAX_CAUSES
+    assert " more]" in status.message
+
+
+def test_what_was_wrong_before_is_not_held_against_a_change_of_something_else() -> None:
+    old = with_mistakes()
+    new = copy.deepcopy(old)
+    new["metadata"]["finalizers"] = []
+    new["metadata"]["labels"] = {"team": "a"}
+    assert judged(ask(new, old)).allowed
+    new["spec"]["runPolicy"]["suspend"] = True
+    assert judged(ask(new, old)).allowed
+
+
+def test_a_change_may_repair_one_mistake_and_leave_the_others() -> None:
+    old = with_mistakes()
+    new = copy.deepcopy(old)
+    new["spec"]["nprocPerNode"] = "2"
+    assert judged(ask(new, old)).allowed
+
+
+def test_a_change_may_not_bring_in_a_mistake_nor_another_value_as_wrong_as_before() -> None:
+    old = with_mistakes()
+    new = copy.deepcopy(old)
+    new["spec"]["nprocPerNode"] = "lots"
+    new["spec"]["runPolicy"]["ttlSecondsAfterFinished"] = -5
+    status = judged(ask(new, old)).status
+    assert status is not None
+    assert status.details is not None
+    fields = {cause.field for cause in status.details.causes}
+    assert fields == {"spec.nprocPerNode", "spec.runPolicy.ttlSecondsAfterFinished"}
+
+
+def test_what_cannot_be_changed_is_held_against_the_job_before() -> None:
+    """Upstream compares the new PyTorchJob with itself, and lets this pass."""
+    old, new = job(), job()
+    old["spec"]["runPolicy"] = {"managedBy": "kubeflow.org/training-operator"}
+    new["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    status = judged(ask(new, old)).status
+    assert status is not None
+    assert "spec.runPolicy.managedBy" in status.message
+
+
+def test_a_job_that_is_being_deleted_may_be_changed_in_any_way() -> None:
+    new = with_mistakes()
+    new["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"
+    assert judged(ask(new, job())).allowed
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(ask(None, with_mistakes(), "DELETE"), id="deletion"),
+        pytest.param(ask(with_mistakes(), sub_resource="status"), id="status"),
+        pytest.param(ask({"apiVersion": "a/v1", "kind": "Other"}), id="another kind"),
+        pytest.param(ask(None, operation="CONNECT"), id="connect"),
+        pytest.param(ask(job(), job(metadata=None)), id="an old job without metadata"),
+    ],
+)
+def test_what_is_none_of_its_business_is_allowed(question: ReviewRequest) -> None:
+    assert judged(question).allowed
+
+
+@pytest.mark.parametrize("new", [None, {}, {"apiVersion": ["v1"], "kind": {}}, {"kind": "Job"}])
+def test_a_review_without_an_object_that_says_what_it_is_is_refused(new: Json | None) -> None:
+    status = judged(ask(new)).status
+    assert status is not None
+    assert status.code == 400
+    assert "no object with apiVersion and kind" in status.message
+    assert review.mutate(ask(new), lambda _: [{"op": "add"}]).patch is None
+
+
+def test_an_old_job_that_cannot_be_read_is_no_hindrance() -> None:
+    old = job(spec={"pytorchReplicaSpecs": 3})
+    assert judged(ask(job(), old)).allowed
+    assert not judged(ask(with_mistakes(), old)).allowed
+
+
+def test_spec_of_a_wrong_type_is_reported() -> None:
+    for spec in (None, 3, [], "x", {"pytorchReplicaSpecs": {"Worker": None}}):
+        assert not judged(ask(job(spec=spec))).allowed, spec
+
+
+def nested(levels: int, innermost: str) -> Json:
+    inner: Any = innermost
+    for _ in range(levels):
+        inner = {"a": inner}
+    written = job()
+    written["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = inner
+    return written
+
+
+@pytest.mark.parametrize("levels", [200, 400, 480, 600, 900, 2000, 50_000])
+def test_an_object_that_is_nested_deeply_is_answered(levels: int) -> None:
+    new, old = nested(levels, "x"), nested(levels, "y")
+    for question in (ask(new), ask(new, old)):
+        answer = judged(question)
+        told = (answer.status or Status()).message
+        assert answer.allowed or "nested too deeply" in told
+        assert answer.allowed or levels > 200
+        assert not answer.allowed or levels < 2000
+        assert review.mutate(question, DEFAULTING.patch_operations).allowed
+
+
+def test_advice_is_given_where_a_specification_is_new_or_changed() -> None:
+    assert judged(ask(job()), "spec.x").warnings == ["spec.x: is odd"]
+    renamed = job()
+    renamed["metadata"]["labels"] = {"team": "a"}
+    assert judged(ask(renamed, job()), "spec.x").warnings is None
+
+
+def test_advice_is_not_repeated_at_every_change() -> None:
+    new = job()
+    new["spec"]["runPolicy"] = {"suspend": True}
+    advised: dict[bool, list[FieldError]] = {
+        False: [FieldError("spec.a", None, "is odd")],
+        True: [FieldError("spec.a", None, "is odd"), FieldError("spec.b", None, "is odd")],
+    }
+    answer = review.validate(ask(new, job()), lambda m: advised[bool(m["spec"]["runPolicy"])])
+    assert answer.warnings == ["spec.b: is odd"]
+
+
+def test_advice_is_as_short_as_an_api_server_wants_it() -> None:
+    warnings = judged(ask(job()), "spec." + "x" * 500, *(f"spec.f{n}" for n in range(40))).warnings
+    assert warnings is not None
+    assert len(warnings) == review.MAX_WARNINGS
+    assert max(len(text) for text in warnings) == review.MAX_WARNING_LENGTH
+
+
+def test_defaults_come_as_a_patch() -> None:
+    operation = {"op": "add", "path": "/spec/x", "value": 1}
+    answer = review.mutate(ask(job()), lambda _: [operation])
+    assert answer.allowed
+    assert answer.patch_type == "JSONPatch"
+    assert msgspec.json.decode(base64.b64decode(answer.patch or "")) == [operation]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(ask(job(), job()), id="nothing of the specification changes"),
+        pytest.param(ask(None, job(), "DELETE"), id="deletion"),
+        pytest.param(ask(job(), sub_resource="scale"), id="subresource"),
+        pytest.param(ask(None), id="no object"),
+    ],
+)
+def test_defaults_are_not_written_where_no_specification_is(question: ReviewRequest) -> None:
+    answer = review.mutate(question, lambda _: [{"op": "add"}])
+    assert (answer.allowed, answer.patch) == (True, None)
+
+
+def test_a_review_is_read_and_answered_in_the_form_of_the_wire() -> None:
+    request = {
+        "uid": "u", "operation": "CREATE", "object": job(), "oldObject": None, "dryRun": True,
+        "kind": {"group": "kubeflow.org", "version": "v1", "kind": "PyTorchJob"},
+        "options": {"kind": "CreateOptions"}, "userInfo": {"extra": {"a": ["b"]}},
+    }  # fmt: skip
+    question = review.parse_review(on_the_wire(request))
+    assert question.is_applicable
+    written = msgspec.json.decode(review.format_review(judged(question)))
+    assert written == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "u", "allowed": True},
+    }
+    denial = msgspec.json.decode(review.format_review(judged(ask(with_mistakes()))))["response"]
+    assert denial["allowed"] is False
+    assert denial["status"]["details"]["causes"]
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        pytest.param(b"", "is no AdmissionReview", id="empty"),
+        pytest.param(b"junk", "is no AdmissionReview", id="junk"),
+        pytest.param(b"\xff\xfe{}", "is no AdmissionReview", id="binary"),
+        pytest.param(b"[]", "is no AdmissionReview", id="a list"),
+        pytest.param(b"{}", "nothing of no version", id="an empty object"),
+        pytest.param(on_the_wire(None), "no request with a uid", id="no request"),
+        pytest.param(on_the_wire({}), "no request with a uid", id="no uid"),
+        pytest.param(on_the_wire({"uid": 7}), "is no AdmissionReview", id="a number as uid"),
+        pytest.param(on_the_wire({"uid": "u", "object": []}), "is no Adm", id="a list as object"),
+        pytest.param(
+            on_the_wire({"uid": "u"}, apiVersion="admission.k8s.io/v1beta1"),
+            "not AdmissionReview of admission.k8s.io/v1",
+            id="an older version",
+        ),
+        pytest.param(
+            b'{"request":' + b'{"object":' * 100_000, "nested too deeply", id="nested deeply"
+        ),
+    ],
+)
+def test_body_that_is_no_review_is_refused_with_the_reason(body: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidReview, match=complaint):
+        review.parse_review(body)

@@ -1,0 +1,51 @@
+"""Stored reservations are read back unchanged, or not at all."""
+
+import msgspec
+import pytest
+
+from gangline.api.volcano.scheduling import RESERVED_ANNOTATION, PodGroup
+from gangline.scheduler.apply.reservation_store import encode_reservation, read_reservation
+from gangline.scheduler.preemption.reservations import PREEMPTOR_RESERVATION_S
+from gangline.scheduler.types.types import NodeName, PodKey, Reservation
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+
+
+def noted(text: str) -> PodGroup:
+    annotations = {RESERVED_ANNOTATION: text} if text else {}
+    raw = {"metadata": {"name": "g", "namespace": "d", "annotations": annotations}}
+    return msgspec.convert(raw, PodGroup)
+
+
+def test_a_promise_reads_back_as_it_was_written() -> None:
+    places = ((PodKey("d/p0"), NodeName("a")), (PodKey("d/p1"), NodeName("b")))
+    promise = Reservation(places, preempting=True, created_at=1_000.0)
+    assert read_reservation(noted(encode_reservation(promise))) == promise
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"since": "soon"}', '{"nodes": {}}'])
+def test_what_cannot_be_read_promises_nothing(text: str) -> None:
+    assert read_reservation(noted(text)) is None
+
+
+def test_the_plan_for_the_first_in_line_stays_where_it_was() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        group("old", 2),
+        pod("o0", cpu=3, group="old", on="a"),
+        pod("o1", cpu=2, group="old", on="b"),
+        *gang("large", 1, age=1, cpu=4),
+    )
+    first = decide(state).reservations
+    assert first["d/large"].nodes == ((PodKey("d/large-worker-0"), NodeName("b")),)
+    state.reservations = dict(first)
+    state.remove_pod(PodKey("d/o0"))
+    state.set_pod(pod("o0", cpu=1, group="old", on="a"))
+    assert decide(state).reservations == first
+
+
+def test_old_preemptor_reservation_expires() -> None:
+    state = cluster(node("a", cpu=4), *gang("first", 2, age=1, cpu=4), pod("p", cpu=4, age=2))
+    places = ((PodKey("d/first-worker-0"), NodeName("a")),)
+    state.reservations = {"d/first": Reservation(places, preempting=True, created_at=0.0)}
+    assert [each.pod for each in decide(state, PREEMPTOR_RESERVATION_S).bindings] == ["d/p"]

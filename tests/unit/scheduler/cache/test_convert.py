@@ -1,0 +1,195 @@
+"""Conversion of API objects to scheduler values."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.core.node import Node
+from gangline.api.volcano.scheduling import PodGroup, Queue
+from gangline.scheduler.cache import convert
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.types.types import (
+    LabelExpression,
+    NodeName,
+    NodeTerm,
+    PodInfo,
+    PodKey,
+    TaintInfo,
+    TolerationInfo,
+)
+from gangline.scheduler.types.wire import LeanPod, LeanPodSpec, slim_pod
+from unit.scheduler import builders
+
+OURS = frozenset({"gangline"})
+
+
+def pod(**fields: Any) -> PodInfo:
+    spec = {"schedulerName": "gangline", "containers": [{}]} | fields.pop("spec", {})
+    metadata = {"name": "p", "namespace": "d", "uid": "u"} | fields.pop("metadata", {})
+    raw = {"metadata": metadata, "spec": spec, **fields}
+    return convert.pod_info(slim_pod(msgspec.convert(raw, LeanPod)), {"": 1, "high": 9}, OURS)
+
+
+def asking(**requests: str) -> dict[str, Any]:
+    return {"resources": {"requests": requests}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu"),
+    [
+        pytest.param({"containers": [asking(cpu="1"), asking(cpu="500m")]}, 1500, id="sum"),
+        pytest.param({"containers": [{"resources": {"limits": {"cpu": "2"}}}]}, 2000, id="limit"),
+        pytest.param(
+            {"containers": [asking(cpu="1")], "initContainers": [asking(cpu="3")]},
+            3000,
+            id="a large init container",
+        ),
+        pytest.param(
+            {
+                "containers": [asking(cpu="1")],
+                "initContainers": [{**asking(cpu="1"), "restartPolicy": "Always"}],
+            },
+            2000,
+            id="a sidecar runs beside",
+        ),
+        pytest.param(
+            {"containers": [asking(cpu="1")], "overhead": {"cpu": "100m"}}, 1100, id="overhead"
+        ),
+    ],
+)
+def test_a_pod_asks_for_what_kubernetes_counts(spec: dict[str, Any], cpu: int) -> None:
+    request = dict(pod(spec=spec).shape.request)
+    assert request["cpu"] == cpu
+    assert request["pods"] == 1
+
+
+def test_equal_pods_have_one_shape() -> None:
+    spec = {"containers": [asking(cpu="1")], "nodeSelector": {"a": "b"}}
+    assert pod(spec=spec).shape is pod(spec=spec, metadata={"name": "q"}).shape
+
+
+def test_group_and_role_come_from_annotations_or_labels() -> None:
+    annotations = {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "ps", "x": "y"}
+    facts = pod(metadata={"annotations": annotations})
+    assert (facts.group, facts.role) == ("d/g", "ps")
+    assert pod(metadata={"labels": {"volcano.sh/task-spec": "w"}}).role == "w"
+
+
+@pytest.mark.parametrize(
+    ("spec", "priority"),
+    [({"priority": 5}, 5), ({"priorityClassName": "high"}, 9), ({}, 1)],
+    ids=["number", "class", "global default"],
+)
+def test_priority_is_the_number_or_the_classs(spec: dict[str, Any], priority: int) -> None:
+    assert pod(spec=spec).priority == priority
+
+
+def test_only_pods_of_our_schedulers_wait_for_us() -> None:
+    assert pod().is_pending
+    assert not pod(spec={"schedulerName": "other"}).is_pending
+    assert not pod(spec={"schedulerName": ""}).is_pending
+    assert not pod(spec={"nodeName": "n"}).is_pending
+    assert not pod(spec={"schedulingGates": [{"name": "g"}]}).is_pending
+    assert not pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).is_pending
+
+
+def test_ended_pod_holds_no_resources() -> None:
+    assert pod(spec={"nodeName": "n"}, status={"phase": "Running"}).holds_resources
+    assert not pod(spec={"nodeName": "n"}, status={"phase": "Failed"}).holds_resources
+
+
+def test_wishes_about_nodes_are_read() -> None:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]},
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 3, "preference": term}],
+        }
+    }
+    tolerations = [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    constraints = pod(spec={"affinity": affinity, "tolerations": tolerations}).shape.constraints
+    read = NodeTerm(labels=(LabelExpression("zone", "In", ("a",)),))
+    assert constraints.required == (read,)
+    assert constraints.preferred == ((3, read),)
+    assert constraints.tolerations == (TolerationInfo("gpu", "Exists", "", "NoSchedule"),)
+
+
+def test_node_is_converted() -> None:
+    raw = {
+        "metadata": {"name": "n", "labels": {"b": "2", "a": "1"}},
+        "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "status": {
+            "allocatable": {"cpu": "3500m", "memory": "1Gi", "nvidia.com/gpu": "2"},
+            "conditions": [{"type": "Ready", "status": "Unknown"}],
+        },
+    }
+    facts = convert.node_info(msgspec.convert(raw, Node))
+    assert dict(facts.allocatable) == {"cpu": 3500, "memory": 2**30, "nvidia.com/gpu": 2}
+    assert facts.labels == (("a", "1"), ("b", "2"))
+    assert facts.taints == (TaintInfo("k", "", "NoSchedule"),)
+    assert facts.unschedulable
+    assert not facts.ready
+
+
+def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
+    raw = {
+        "metadata": {"name": "g", "namespace": "d"},
+        "spec": {"minMember": 3, "minTaskMember": {"ps": 1}, "priorityClassName": "high"},
+    }
+    facts = convert.group_info(msgspec.convert(raw, PodGroup), {"high": 9})
+    assert (facts.key, facts.min_member, facts.queue, facts.priority) == ("d/g", 3, "default", 9)
+    assert facts.min_task_member == (("ps", 1),)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open"), [("", True), ("Open", True), ("Closing", False), ("Closed", False)]
+)
+def test_queue_is_open_by_default(state: str, is_open: bool) -> None:
+    raw = {"metadata": {"name": "q"}, "status": {"state": state}}
+    assert convert.queue_info(msgspec.convert(raw, Queue)).open is is_open
+
+
+def test_a_pod_takes_ports_of_its_node() -> None:
+    ports = [{"hostPort": 80, "containerPort": 80}, {"containerPort": 81}]
+    request = dict(pod(spec={"containers": [{"ports": ports}]}).shape.request)
+    assert request == {"hostport:tcp:80": 1, "pods": 1}
+
+
+def test_absurd_amounts_neither_overflow_nor_fit() -> None:
+    huge = pod(spec={"containers": [asking(cpu="1e18", memory="9E")]})
+    state = SchedulerCache()
+    state.set_node(builders.node("n"))
+    state.set_pod(huge)
+    assert not builders.decide(state).bindings
+    for index in range(200):
+        bound = msgspec.structs.replace(huge, key=PodKey(f"d/{index}"), node=NodeName("n"))
+        state.set_pod(bound)
+    assert (state.nodes.used >= 0).all()
+    assert not builders.decide(state).bindings
+
+
+def test_equivalent_specs_are_converted_to_one_shape() -> None:
+    plain = {"containers": [asking(cpu="1")]}
+    near = {"labelSelector": {}, "topologyKey": "zone"}
+    related = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    specs = [
+        msgspec.convert(raw, LeanPodSpec)
+        for raw in (
+            plain,
+            plain | {"nodeName": "n"},
+            plain | {"nodeSelector": {"pool": "a"}},
+            {"containers": [asking(cpu="2")]},
+            plain | {"affinity": related},
+            plain | {"tolerations": [{"operator": "Exists"}]},
+        )
+    ]
+    assert [[convert.have_same_shape(one, other) for other in specs] for one in specs] == [
+        [True, True, False, False, False, False],
+        [True, True, False, False, False, False],
+        [False, False, True, False, False, False],
+        [False, False, False, True, False, False],
+        # Inter-pod rules depend on more than the spec: they are always converted again.
+        [False, False, False, False, False, False],
+        [False, False, False, False, False, True],
+    ]

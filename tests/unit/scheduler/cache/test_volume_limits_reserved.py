@@ -1,0 +1,130 @@
+"""Attachments are part of reservations, and shared claims take one on each node."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
+from gangline.scheduler.types.types import NodeName, PodInfo, PodKey
+from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import judged as decide
+
+DRIVER = "disk.example.com"
+
+
+def disks(state: SchedulerCache, **limits: int) -> SchedulerCache:
+    """Give every claim that a pod names a volume, and nodes their limits."""
+    for key in {claim for each in state.pods.values() for claim in each.claims}:
+        attach(state, key)
+    for host, limit in limits.items():
+        state.storage.limits[NodeName(host)] = {DRIVER: limit}
+    state.storage.synced = True
+    state.storage_changed()
+    return state
+
+
+def attach(state: SchedulerCache, claim: str) -> None:
+    state.storage.claims[claim] = ClaimInfo(claim, volume=f"pv-{claim}")
+    state.storage.volumes[f"pv-{claim}"] = VolumeInfo(f"pv-{claim}", driver=DRIVER)
+
+
+def using(name: str, *claims: str, **facts: object) -> PodInfo:
+    keys = tuple(f"d/{claim}" for claim in claims)
+    return pod(name, cpu=0.1, claims=keys, **facts)  # type: ignore[arg-type]
+
+
+def small(name: str, age: int, on: str | None = None) -> list[object]:
+    """A gang of one pod with a volume of its own."""
+    return [group(name, 1, age), using(f"{name}-0", name, group=name, age=age, on=on)]
+
+
+def run(state: SchedulerCache) -> dict[str, str]:
+    """Decide, and count the pods where they go."""
+    decision = decide(state)
+    state.reservations = dict(decision.reservations)
+    for binding in decision.bindings:
+        state.assume(binding.pod, binding.node)
+    return {binding.pod.removeprefix("d/"): str(binding.node) for binding in decision.bindings}
+
+
+def end(state: SchedulerCache, *names: str) -> None:
+    for name in names:
+        state.remove_pod(PodKey(f"d/{name}"))
+
+
+def large(name: str, *claims: str, age: int = 10) -> list[object]:
+    """A gang of one pod with several volumes."""
+    return [group(name, 1, age), using(f"{name}-0", *claims, group=name, age=age)]
+
+
+@pytest.mark.parametrize("wanted", [("x", "y"), ("x", "dataset")], ids=["own", "shared"])
+def test_a_stream_of_small_jobs_does_not_keep_the_last_places_from_the_first_in_line(
+    wanted: tuple[str, str],
+) -> None:
+    state = cluster(node("a"), *small("s0", 0, "a"), *small("s1", 1, "a"), *large("big", *wanted))  # type: ignore[arg-type]
+    if "dataset" in wanted:
+        state.set_pod(using("gated", "dataset", gated=True))
+        state.set_pod(using("other", "dataset", age=99))
+    disks(state, a=2)
+    assert run(state) == {}
+    assert "d/big" in state.reservations
+    for index in (2, 3):
+        for thing in small(f"s{index}", 10 + index):
+            (state.set_pod if isinstance(thing, PodInfo) else state.set_group)(thing)  # type: ignore[arg-type]
+        disks(state)
+        end(state, f"s{index - 2}-0")
+        placed = run(state)
+    assert placed["big-0"] == "a"
+    assert not {"s2-0", "s3-0"} & placed.keys()
+
+
+def test_others_use_the_places_that_the_first_in_line_does_not_need() -> None:
+    state = cluster(node("a"), node("b"), *small("s0", 0, "a"), *large("big", "x", "y"))  # type: ignore[arg-type]
+    for thing in small("late", 20):
+        (state.set_pod if isinstance(thing, PodInfo) else state.set_group)(thing)  # type: ignore[arg-type]
+    disks(state, a=2, b=1)
+    assert run(state) == {"late-0": "b"}
+
+
+def test_places_of_pods_without_a_gang_are_not_waited_for() -> None:
+    state = cluster(node("a"), using("service", "s", on="a"), *large("big", "x", "y"))  # type: ignore[arg-type]
+    for thing in small("late", 20):
+        (state.set_pod if isinstance(thing, PodInfo) else state.set_group)(thing)  # type: ignore[arg-type]
+    disks(state, a=2)
+    assert run(state) == {"late-0": "a"}
+    assert not state.reservations
+
+
+def test_different_shared_claims_of_one_decision_take_a_place_each() -> None:
+    pods = [using(f"{claim}-{i}", claim, age=i) for i in range(2) for claim in ("c", "d", "e")]
+    state = disks(cluster(node("a"), *pods), a=2)
+    placed = run(state)
+    assert sorted(placed) == ["c-0", "c-1", "d-0", "d-1"]
+
+
+def test_a_shared_claim_leaves_what_it_does_not_take_to_claims_of_one_pod() -> None:
+    pods = [using(f"p{i}", "shared", age=i) for i in range(3)]
+    state = cluster(node("a"), *pods, *(using(f"own{i}", f"c{i}", age=9 + i) for i in range(3)))
+    placed = run(disks(state, a=2))
+    assert sorted(placed) == ["own0", "p0", "p1", "p2"]
+
+
+@settings(deadline=None)
+@given(some.data())
+def test_no_node_ever_attaches_more_than_it_can(data: some.DataObject) -> None:
+    draw = data.draw
+    names = [f"c{index}" for index in range(4)]
+    claims = some.lists(some.sampled_from(names), max_size=3, unique=True)
+    state = cluster(node("a"), node("b"))
+    for index in range(draw(some.integers(1, 4))):
+        size = draw(some.integers(1, 3))
+        state.set_group(group(f"g{index}", size, index))
+        for each in range(size):
+            state.set_pod(using(f"g{index}-{each}", *draw(claims), group=f"g{index}", age=index))
+    disks(state, a=draw(some.integers(0, 3)), b=draw(some.integers(0, 3)))
+    for _ in range(3):
+        run(state)
+        running = sorted(pod.key for pod in state.pods.values() if pod.holds_resources)
+        if running:
+            state.remove_pod(running[0])

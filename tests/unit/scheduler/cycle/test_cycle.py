@@ -1,0 +1,429 @@
+"""A cycle places complete gangs or nothing, in scheduling order, on real nodes."""
+
+from collections import Counter
+
+import pytest
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.preemption.reservations import LOST_MEMBER_RESERVATION_S
+from gangline.scheduler.types.types import (
+    CycleResult,
+    GroupKey,
+    LabelExpression,
+    NodeTerm,
+    PlacementConstraints,
+    QueueInfo,
+    TaintInfo,
+    TolerationInfo,
+)
+from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, pod
+
+
+def placed(decision: CycleResult) -> dict[str, str]:
+    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
+
+
+def reason(decision: CycleResult, name: str) -> str:
+    return next(v.reason for v in decision.pending_reasons if v.group == f"d/{name}")
+
+
+def message(decision: CycleResult, name: str) -> str:
+    key = f"d/{name}"
+    return next(
+        v.message for v in decision.pending_reasons if key in (v.group, *(p for p, _ in v.pods))
+    )
+
+
+def pod_message(decision: CycleResult, name: str) -> str:
+    messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
+    return messages[f"d/{name}"]  # type: ignore[index]
+
+
+def test_gang_that_fits_is_placed_completely() -> None:
+    decision = decide(cluster(node("a", cpu=4), node("b", cpu=4), *gang("job", 4, cpu=2)))
+    assert Counter(placed(decision).values()) == {"a": 2, "b": 2}
+    assert decision.placed == {"d/job"}
+    assert not decision.pending_reasons
+
+
+def test_a_gang_that_does_not_fit_leaves_no_pod_on_a_node() -> None:
+    decision = decide(cluster(node("a", cpu=4), node("b", cpu=4), *gang("job", 5, cpu=2)))
+    assert not decision.bindings
+    assert reason(decision, "job") == "NotEnoughResources"
+
+
+def test_two_gangs_do_not_split_the_resources_of_one() -> None:
+    state = cluster(node("a", gpu=4), *gang("one", 4, age=1, gpu=1), *gang("two", 4, age=0, gpu=1))
+    decision = decide(state)
+    assert {name.rpartition("-worker")[0] for name in placed(decision)} == {"two"}
+    assert reason(decision, "one") == "NotEnoughResources"
+
+
+def test_gang_is_pending_if_only_the_sum_of_nodes_suffices() -> None:
+    decision = decide(cluster(node("a", cpu=3), node("b", cpu=3), *gang("job", 3, cpu=2)))
+    assert not decision.bindings
+    assert "enough in total, but not on single nodes" in message(decision, "job")
+
+
+def test_fragmented_resources_are_named_in_the_message() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        group("runs", 2),
+        pod("r0", cpu=2, group="runs", on="a"),
+        pod("r1", cpu=2, group="runs", on="b"),
+        *gang("job", 1, age=5, cpu=3),
+    )
+    assert "enough in total, but not on single nodes" in message(decide(state), "job")
+
+
+def test_first_come_is_first_served_among_equals() -> None:
+    state = cluster(node("a", cpu=2), *gang("late", 2, age=9), *gang("early", 2, age=3))
+    assert set(placed(decide(state))) == {"early-worker-0", "early-worker-1"}
+
+
+def test_higher_priority_precedes_earlier_creation() -> None:
+    state = cluster(
+        node("a", cpu=2),
+        *gang("early", 2, age=1),
+        group("urgent", 2, age=9, priority=100),
+        pod("u0", group="urgent"),
+        pod("u1", group="urgent"),
+    )
+    assert set(placed(decide(state))) == {"u0", "u1"}
+
+
+def test_gang_that_lost_a_member_is_served_first() -> None:
+    state = cluster(
+        node("a", cpu=2),
+        group("broken", 2, age=50),
+        pod("b0", group="broken", on="a"),
+        pod("b1", group="broken"),
+        group("urgent", 1, age=1, priority=1000),
+        pod("u0", group="urgent"),
+    )
+    assert set(placed(decide(state))) == {"b1"}
+
+
+def test_a_member_that_is_being_deleted_does_not_count() -> None:
+    state = cluster(
+        node("a", cpu=1),
+        node("b", cpu=1),
+        group("job", 2),
+        pod("j0", group="job", on="a", terminating=True),
+        pod("j1", group="job"),
+    )
+    assert reason(decide(state), "job") == "NotEnoughTasks"
+
+
+def test_a_member_that_succeeded_counts_and_one_that_failed_does_not() -> None:
+    def state(phase: str) -> CycleResult:
+        return decide(
+            cluster(
+                node("a", cpu=4),
+                group("job", 2),
+                pod("done", group="job", on="a", phase=phase),
+                pod("next", group="job"),
+            )
+        )
+
+    assert set(placed(state("Succeeded"))) == {"next"}
+    assert not placed(state("Failed"))
+
+
+def test_extra_pods_are_placed_while_resources_last() -> None:
+    state = cluster(
+        node("a", cpu=3), group("job", 2), *(pod(f"p{i}", group="job") for i in range(5))
+    )
+    decision = decide(state)
+    assert set(placed(decision)) == {"p0", "p1", "p2"}
+    assert decision.placed == {"d/job"}
+    assert "runs without this pod" in pod_message(decision, "p4")
+    assert all(verdict.group is None for verdict in decision.pending_reasons)
+
+
+def test_without_a_minimum_pods_are_placed_one_by_one() -> None:
+    state = cluster(
+        node("a", cpu=1), group("job", 0), pod("p0", group="job"), pod("p1", group="job")
+    )
+    assert set(placed(decide(state))) == {"p0"}
+
+
+def test_roles_have_minimums_of_their_own_even_above_the_gangs() -> None:
+    roles = (("ps", 1), ("worker", 2))
+    pods = [pod("ps-0", group="job", role="ps", cpu=3)]
+    pods += [pod(f"w{i}", group="job", role="worker") for i in range(3)]
+    small = cluster(node("a", cpu=3), group("job", 2, min_task_member=roles), *pods)
+    assert not decide(small).bindings
+    large = cluster(node("a", cpu=5), group("job", 2, min_task_member=roles), *pods)
+    assert set(placed(decide(large))) == {"ps-0", "w0", "w1"}
+
+
+def test_a_gang_whose_pods_are_not_all_created_waits_for_them() -> None:
+    decision = decide(cluster(node("a"), group("job", 3), pod("p0", group="job")))
+    assert reason(decision, "job") == "NotEnoughTasks"
+    assert "1 of the 3 pods" in message(decision, "job")
+
+
+def test_missing_role_is_named_in_the_message() -> None:
+    state = cluster(
+        node("a"),
+        group("job", 1, min_task_member=(("ps", 1),)),
+        pod("w", group="job", role="worker"),
+    )
+    decision = decide(state)
+    assert reason(decision, "job") == "NotEnoughPodsOfTask"
+    assert "'ps'" in message(decision, "job")
+
+
+@pytest.mark.parametrize(
+    ("queue", "facts", "expected"),
+    [
+        pytest.param("missing", (), "QueueNotFound", id="missing queue"),
+        pytest.param("shut", (QueueInfo("shut", open=False),), "QueueClosed", id="closed queue"),
+    ],
+)
+def test_a_gang_is_refused_by_its_queue(
+    queue: str, facts: tuple[QueueInfo, ...], expected: str
+) -> None:
+    decision = decide(
+        cluster(node("a"), *facts, group("job", 1, queue=queue), pod("p", group="job"))
+    )
+    assert not decision.bindings
+    assert reason(decision, "job") == expected
+
+
+def test_pods_of_an_unknown_group_wait_for_it() -> None:
+    decision = decide(cluster(node("a"), pod("p", group="nowhere")))
+    assert reason(decision, "nowhere") == "PodGroupNotFound"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"gated": True}, id="gated"),
+        pytest.param({"ours": False}, id="another scheduler's"),
+        pytest.param({"terminating": True}, id="being deleted"),
+        pytest.param({"phase": "Failed"}, id="failed before it had a node"),
+    ],
+)
+def test_what_is_not_ours_to_place_is_left_alone(facts: dict[str, object]) -> None:
+    decision = decide(cluster(node("a"), pod("p", **facts)))  # type: ignore[arg-type]
+    assert not decision.bindings
+    assert not decision.pending_reasons
+
+
+def test_pods_of_other_schedulers_hold_resources() -> None:
+    state = cluster(node("a", cpu=2), pod("other", cpu=2, on="a", ours=False), pod("p"))
+    assert not decide(state).bindings
+
+
+def test_unusable_nodes_have_kubernetes_messages() -> None:
+    state = cluster(
+        node("cordoned", unschedulable=True),
+        node("gone", ready=False),
+        node("tainted", taints=(TaintInfo("gpu", "yes", "NoSchedule"),)),
+        node("unlike", labels={"zone": "b"}),
+        node("small", cpu=1, memory=1, labels={"zone": "a"}),
+        pod("p", cpu=2, memory=2, constraints=on_label(zone="a")),
+    )
+    decision = decide(state)
+    assert pod_message(decision, "p").startswith(
+        "0/5 nodes are available: 1 Insufficient cpu, 1 Insufficient memory, "
+        "1 node(s) didn't match Pod's node affinity/selector, "
+        "1 node(s) had untolerated taint {gpu: yes}, 1 node(s) were not ready, "
+        "1 node(s) were unschedulable."
+    )
+
+
+def test_cluster_without_nodes_has_its_message() -> None:
+    assert "no nodes available to schedule pods" in pod_message(decide(cluster(pod("p"))), "p")
+
+
+def test_too_many_pods_is_a_reason_of_its_own() -> None:
+    state = cluster(node("a", pods=1), pod("there", on="a"), pod("p"))
+    assert "1 Too many pods" in pod_message(decide(state), "p")
+
+
+def test_tolerated_taints_are_ignored() -> None:
+    taint = TaintInfo("gpu", "yes", "NoSchedule")
+    tolerant = PlacementConstraints(
+        tolerations=(TolerationInfo("gpu", "Equal", "yes", "NoSchedule"),)
+    )
+    state = cluster(node("a", taints=(taint,)), pod("p", constraints=tolerant))
+    assert placed(decide(state)) == {"p": "a"}
+
+
+def test_preferred_affinity_decides_between_nodes() -> None:
+    term = NodeTerm(labels=(LabelExpression("zone", "In", ("b",)),))
+    wish = PlacementConstraints(preferred=((10, term),))
+    state = cluster(
+        node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}), pod("p", constraints=wish)
+    )
+    assert placed(decide(state)) == {"p": "b"}
+
+
+def test_devices_are_counted() -> None:
+    state = cluster(node("a", gpu=4), node("b", gpu=2), *gang("job", 2, gpu=3))
+    decision = decide(state)
+    assert not decision.bindings
+    assert f"2 Insufficient {GPU}" in message(decision, "job")
+
+
+def test_pods_without_devices_stay_off_nodes_that_have_some() -> None:
+    state = cluster(node("a", gpu=8), node("b"), pod("cpu-only"), pod("training", gpu=1))
+    assert placed(decide(state)) == {"cpu-only": "b", "training": "a"}
+
+
+def test_packing_keeps_unused_nodes_free() -> None:
+    state = cluster(node("a", gpu=8), node("b", gpu=8), pod("x", gpu=4, on="b"), pod("p", gpu=4))
+    assert placed(decide(state)) == {"p": "b"}
+
+
+def test_pods_with_the_least_choice_are_placed_first() -> None:
+    pinned = on_label(disk="ssd")
+    state = cluster(
+        node("a", cpu=2, labels={"disk": "ssd"}),
+        node("b", cpu=1),
+        group("job", 2),
+        pod("anywhere", cpu=1, group="job"),
+        pod("pinned", cpu=2, group="job", constraints=pinned),
+    )
+    assert placed(decide(state)) == {"anywhere": "b", "pinned": "a"}
+
+
+def test_a_stream_of_small_jobs_does_not_pass_a_large_one() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        group("old", 1),
+        pod("old-0", cpu=2, group="old", on="a"),
+        *gang("large", 2, age=1, cpu=4),
+        *gang("small", 1, age=2, cpu=1),
+    )
+    decision = decide(state)
+    assert not decision.bindings
+    assert "reserved for d/large" in message(decision, "small")
+
+
+def test_resources_outside_the_reservation_are_used() -> None:
+    state = cluster(
+        node("a", cpu=4, gpu=8),
+        node("b", cpu=4),
+        group("old", 1),
+        pod("old-0", cpu=1, gpu=8, group="old", on="a"),
+        *gang("large", 1, age=1, gpu=8),
+        *gang("small", 1, age=2, cpu=2),
+    )
+    assert placed(decide(state)) == {"small-worker-0": "b"}
+
+
+def test_gang_that_can_never_fit_gets_no_reservation() -> None:
+    state = cluster(node("a", cpu=4), *gang("huge", 1, age=0, cpu=100), *gang("small", 1, age=1))
+    decision = decide(state)
+    assert placed(decide(state)) == {"small-worker-0": "a"}
+    assert "100 cpu requested, 4 in total" in message(decision, "huge")
+
+
+def test_gang_behind_an_endless_service_gets_no_reservation() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        pod("service", cpu=2, on="a"),
+        *gang("large", 1, age=1, cpu=4),
+        *gang("small", 1, age=2, cpu=1),
+    )
+    assert placed(decide(state)) == {"small-worker-0": "a"}
+
+
+def test_a_resource_that_no_node_has_is_insufficient() -> None:
+    state = cluster(node("a"), pod("p", gpu=1))
+    assert f"1 Insufficient {GPU}" in pod_message(decide(state), "p")
+
+
+def test_message_names_what_would_help() -> None:
+    state = cluster(
+        node("a", cpu=4, gpu=4),
+        group("old", 1),
+        pod("old-0", gpu=3, group="old", on="a"),
+        *gang("job", 2, age=1, cpu=1, gpu=2),
+    )
+    text = message(decide(state), "job")
+    assert "0 of the gang's 2 waiting pods" in text
+    assert f"It starts when {GPU} 3 more is freed or added." in text
+
+
+def test_an_assumed_pod_is_not_placed_again() -> None:
+    state = cluster(node("a", cpu=1), pod("p"), pod("q", age=1))
+    first = decide(state)
+    state.assume(first.bindings[0].pod, first.bindings[0].node)
+    assert not decide(state).bindings
+    assert GroupKey("d/none") not in decide(state).placed
+
+
+def test_a_port_of_the_node_is_given_once() -> None:
+    state = cluster(node("a"), pod("first", port=80, on="a"), pod("second", port=80))
+    decision = decide(state)
+    assert not decision.bindings
+    assert pod_message(decision, "second").startswith(
+        "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+    )
+    assert "ports tcp:80" in pod_message(decision, "second")
+
+
+def test_pods_that_want_the_same_port_go_to_different_nodes() -> None:
+    members = [pod(f"p{index}", port=80, group="job") for index in range(2)]
+    state = cluster(node("a"), group("job", 2), *members)
+    assert not decide(state).bindings
+    state.set_node(node("b"))
+    assert sorted(placed(decide(state)).values()) == ["a", "b"]
+
+
+def test_a_port_that_was_given_back_is_free_on_nodes_that_came_later() -> None:
+    state = cluster(node("a"), pod("first", port=80, on="a"))
+    state.remove_pod(pod("first").key)
+    state.remove_node(node("a").name)
+    state.set_node(node("b"))
+    state.set_pod(pod("second", port=80))
+    assert placed(decide(state)) == {"second": "b"}
+
+
+def a_gang_that_lost_a_member() -> SchedulerCache:
+    lost = pod("b1", group="broken", on="a")
+    state = cluster(
+        node("a", cpu=2),
+        group("broken", 2),
+        pod("b0", group="broken", on="a"),
+        lost,
+        *gang("other", 1, age=1),
+    )
+    state.remove_pod(lost.key)
+    state.record_lost_member(lost, at=100.0, keep_s=LOST_MEMBER_RESERVATION_S)
+    return state
+
+
+def test_node_of_a_lost_member_is_reserved_until_it_is_recreated() -> None:
+    state = a_gang_that_lost_a_member()
+    decision = decide(state, now=101.0)
+    assert not decision.bindings
+    assert "reserved for d/broken" in message(decision, "other")
+    state.set_pod(pod("b1", group="broken"))
+    assert placed(decide(state, now=102.0)) == {"b1": "a"}
+
+
+def test_the_place_of_a_lost_member_is_not_held_for_ever() -> None:
+    assert set(
+        placed(decide(a_gang_that_lost_a_member(), now=100.0 + LOST_MEMBER_RESERVATION_S))
+    ) == {"other-worker-0"}
+
+
+def test_no_place_is_held_for_a_gang_that_does_not_run_any_more() -> None:
+    state = a_gang_that_lost_a_member()
+    state.remove_pod(pod("b0").key)
+    assert set(placed(decide(state, now=101.0))) == {"other-worker-0"}
+
+
+def test_no_place_is_held_for_a_gang_that_has_its_minimum() -> None:
+    state = a_gang_that_lost_a_member()
+    smaller = group("broken", 1)
+    state.groups[smaller.key] = smaller
+    assert set(placed(decide(state, now=101.0))) == {"other-worker-0"}

@@ -1,0 +1,96 @@
+"""Comparison with an exhaustive search of all placements on small clusters."""
+
+from collections.abc import Sequence
+from random import Random
+
+from gangline.scheduler.types.types import GroupKey, NodeInfo, PlacementConstraints, PodInfo
+from unit.scheduler.builders import ANYWHERE, cluster, group, judged, node, on_label, pod
+
+INSTANCES = 1000
+
+
+def instance(random: Random) -> tuple[list[NodeInfo], list[PodInfo]]:
+    nodes = [
+        node(
+            f"n{index}",
+            cpu=random.randint(1, 6),
+            memory=random.randint(1, 6),
+            gpu=random.choice([0, 0, 2, 4]),
+            labels={"pool": random.choice("ab")},
+        )
+        for index in range(random.randint(1, 3))
+    ]
+    kinds: list[tuple[int, int, int, PlacementConstraints]] = [
+        (
+            random.randint(1, 3),
+            random.randint(0, 3),
+            random.choice([0, 0, 1, 2]),
+            random.choice([ANYWHERE, ANYWHERE, on_label(pool="a")]),
+        )
+        for _ in range(random.randint(1, 3))
+    ]
+    drawn = [random.choice(kinds) for _ in range(random.randint(1, 6))]
+    pods = [
+        pod(f"p{index}", cpu=cpu, memory=memory, gpu=gpu, constraints=where, group="g")
+        for index, (cpu, memory, gpu, where) in enumerate(drawn)
+    ]
+    return nodes, pods
+
+
+def feasible(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
+    """Try every placement."""
+    free = [dict(each.allocatable) for each in nodes]
+
+    def put(index: int) -> bool:
+        if index == len(pods):
+            return True
+        shape = pods[index].shape
+        for has, each in zip(free, nodes, strict=True):
+            selected = set(shape.constraints.selector) <= set(each.labels)
+            if selected and all(has.get(name, 0) >= amount for name, amount in shape.request):
+                for name, amount in shape.request:
+                    has[name] -= amount
+                if put(index + 1):
+                    return True
+                for name, amount in shape.request:
+                    has[name] += amount
+        return False
+
+    return put(0)
+
+
+def placed(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
+    """Return whether the scheduler places the gang; the oracle checks the result."""
+    return GroupKey("d/g") in judged(cluster(*nodes, group("g", len(pods)), *pods)).placed
+
+
+def test_every_small_gang_that_fits_in_any_way_is_placed() -> None:
+    random = Random(2024)
+    possible = 0
+    for number in range(INSTANCES):
+        nodes, pods = instance(random)
+        possible += (found := placed(nodes, pods))
+        # What is placed fits. That the search finds what fits is looked at for some.
+        if not found or number < INSTANCES // 10:
+            assert feasible(nodes, pods) == found
+    assert possible > INSTANCES / 5
+
+
+def test_a_gang_of_equal_pods_is_placed_whenever_it_fits() -> None:
+    random = Random(7)
+    for _ in range(INSTANCES // 3):
+        nodes, pods = instance(random)
+        alike = [
+            pod(f"p{i}", group="g", constraints=pods[0].shape.constraints, cpu=1, gpu=1, memory=1)
+            for i in range(len(pods))
+        ]
+        assert placed(nodes, alike) == feasible(nodes, alike)
+
+
+def test_a_further_free_node_never_keeps_a_gang_from_being_placed() -> None:
+    random = Random(11)
+    for _ in range(INSTANCES // 3):
+        nodes, pods = instance(random)
+        if placed(nodes, pods):
+            more = node("more", cpu=random.randint(1, 6), gpu=4, memory=6, labels={"pool": "a"})
+            assert placed([*nodes, more], pods)

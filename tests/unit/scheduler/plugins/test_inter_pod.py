@@ -1,0 +1,142 @@
+"""Inter-pod affinity, anti-affinity and topology spread."""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.meta.selectors import parse_label_selector
+from gangline.scheduler.cache.convert_placement import inter_pod_rules
+from gangline.scheduler.types.types import (
+    CycleResult,
+    InterPodRules,
+    PlacementConstraints,
+    PodGroupInfo,
+    PodInfo,
+    PodTerm,
+    SpreadTerm,
+)
+from gangline.scheduler.types.wire import LeanPodSpec
+from unit.scheduler.builders import cluster, decide, group, node, pod
+
+HOST = "kubernetes.io/hostname"
+WEB = (("app", "web"),)
+
+
+def web(key: str = HOST, weight: int = 0) -> PodTerm:
+    return PodTerm(parse_label_selector("app=web"), key, weight=weight)
+
+
+def wanting(**wants: Any) -> PlacementConstraints:
+    return PlacementConstraints(inter_pod=InterPodRules(**wants))
+
+
+APART = wanting(apart=(web(),))
+
+
+def hosts(count: int, cpu: float = 8) -> list[Any]:
+    zones = ("a", "a", "b", "b")
+    return [
+        node(f"n{i}", cpu=cpu, labels={HOST: f"n{i}", "zone": zones[i % 4]}) for i in range(count)
+    ]
+
+
+def gang(size: int, **facts: Any) -> list[PodGroupInfo | PodInfo]:
+    return [group("job", size), *(pod(f"j{i}", group="job", **facts) for i in range(size))]
+
+
+def counts(decision: CycleResult) -> Counter[str]:
+    return Counter(str(binding.node) for binding in decision.bindings)
+
+
+def test_pods_of_a_gang_that_must_be_apart_get_a_node_each() -> None:
+    apart = gang(3, constraints=APART, labels=WEB)
+    assert counts(decide(cluster(*hosts(3), *apart))) == Counter(n0=1, n1=1, n2=1)
+    assert not decide(cluster(*hosts(2), *apart)).bindings
+
+
+def test_those_that_run_are_kept_apart_from_too() -> None:
+    state = cluster(*hosts(2), pod("there", on="n0", labels=WEB), *gang(1, constraints=APART))
+    assert counts(decide(state)) == Counter(n1=1)
+
+
+def test_those_that_run_keep_others_away() -> None:
+    lonely = pod("there", on="n0", constraints=APART)
+    state = cluster(*hosts(2), lonely, *gang(1, labels=WEB))
+    assert counts(decide(state)) == Counter(n1=1)
+    state.set_node(node("n1", cpu=8, unschedulable=True))
+    decision = decide(state)
+    assert "existing pods anti-affinity" in decision.pending_reasons[0].pods[0][1]
+    state.remove_pod(lonely.key)
+    assert counts(decide(state)) == Counter(n0=1)
+
+
+def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
+    near = gang(2, constraints=wanting(near=(web("zone"),)))
+    state = cluster(*hosts(4), pod("there", on="n2", labels=WEB), *near)
+    assert set(counts(decide(state))) <= {"n2", "n3"}
+    decision = decide(cluster(*hosts(4), *near))
+    assert not decision.bindings
+    assert "4 node(s) didn't match pod affinity rules" in decision.pending_reasons[0].message
+
+
+def test_the_first_of_pods_that_must_be_near_each_other_may_start() -> None:
+    near = gang(3, cpu=3, constraints=wanting(near=(web("zone"),)), labels=WEB)
+    nodes = counts(decide(cluster(*hosts(4, cpu=6), *near)))
+    assert nodes.total() == 3
+    assert set(nodes) in ({"n0", "n1"}, {"n2", "n3"})
+
+
+def test_spread_pods_differ_by_no_more_than_allowed() -> None:
+    even = wanting(spread=(SpreadTerm(web("zone"), max_skew=1),))
+    nodes = counts(decide(cluster(*hosts(4), *gang(5, constraints=even, labels=WEB))))
+    zones = Counter("a" if name in ("n0", "n1") else "b" for name in nodes.elements())
+    assert sorted(zones.values()) == [2, 3]
+
+
+def test_too_few_places_count_as_uneven() -> None:
+    even = wanting(spread=(SpreadTerm(web("zone"), max_skew=1, min_domains=3),))
+    assert not decide(cluster(*hosts(4), *gang(3, constraints=even, labels=WEB))).bindings
+    assert decide(cluster(*hosts(4), *gang(2, constraints=even, labels=WEB))).bindings
+
+
+@pytest.mark.parametrize(
+    ("wants", "expected"),
+    [
+        pytest.param({"near": (web(weight=100),)}, "n1", id="liked"),
+        pytest.param({"apart": (web(weight=100),)}, "n0", id="disliked"),
+        pytest.param({"spread": (SpreadTerm(web(), hard=False),)}, "n0", id="to be spread"),
+    ],
+)
+def test_wishes_decide_between_nodes(wants: dict[str, Any], expected: str) -> None:
+    state = cluster(
+        *hosts(2),
+        pod("other", on="n0", cpu=1),
+        pod("there", on="n1", cpu=1, labels=WEB),
+        *gang(1, constraints=wanting(**wants)),
+    )
+    assert counts(decide(state)) == Counter({expected: 1})
+
+
+def test_terms_are_read() -> None:
+    term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    spec = msgspec.convert(
+        {
+            "affinity": {
+                "podAffinity": {required: [{**term, "namespaceSelector": {}}]},
+                "podAntiAffinity": {required: [{**term, "matchLabelKeys": ["hash"]}]},
+            },
+            "topologySpreadConstraints": [
+                {**term, "maxSkew": 2, "whenUnsatisfiable": "ScheduleAnyway"}
+            ],
+        },
+        LeanPodSpec,
+    )
+    found = inter_pod_rules(spec, {"hash": "7"})
+    assert found is not None
+    assert found.affinity[0].namespaces is None
+    assert str(found.anti_affinity[0].selector) == "app=web,hash in (7)"
+    assert (found.spread[0].max_skew, found.spread[0].hard) == (2, False)
+    assert inter_pod_rules(LeanPodSpec(), {}) is None

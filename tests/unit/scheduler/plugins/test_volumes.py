@@ -1,0 +1,212 @@
+"""Claims: the nodes they allow, what keeps pods pending, and which volumes are used."""
+
+import msgspec
+
+from gangline.api.core.core import PersistentVolume, PersistentVolumeClaim, StorageClass
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.cache.convert import pod_info
+from gangline.scheduler.cache.convert_storage import claim_info, storage_class_info, volume_info
+from gangline.scheduler.plugins.volumes import (
+    CLAIM_IN_USE,
+    NO_VOLUMES,
+    UNBOUND_IMMEDIATE_CLAIMS,
+    VOLUME_AFFINITY_CONFLICT,
+)
+from gangline.scheduler.types.types import CycleResult, NodeInfo, NodeName, PodInfo
+from gangline.scheduler.types.wire import LeanPod, slim_pod
+from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import judged as decide
+
+HOST = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+
+
+def claim(
+    name: str, made_by: str | None = "local", volume: str = "", **spec: object
+) -> PersistentVolumeClaim:
+    raw = {
+        "metadata": {"name": name, "namespace": "d", "uid": f"uid-{name}"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": made_by,
+            "volumeName": volume,
+            "resources": {"requests": {"storage": "1Gi"}},
+            **spec,
+        },
+        "status": {"phase": "Bound" if volume else "Pending"},
+    }
+    return msgspec.convert(raw, PersistentVolumeClaim)
+
+
+def volume(
+    name: str, host: str = "", size: str = "1Gi", made_by: str = "local", **labels: str
+) -> PersistentVolume:
+    here = {"key": HOST, "operator": "In", "values": [host]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
+    raw = {
+        "metadata": {
+            "name": name,
+            "labels": {key.replace("__", "/"): v for key, v in labels.items()},
+        },
+        "spec": {
+            "capacity": {"storage": size},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "local",
+            "nodeAffinity": affinity if host else None,
+        },
+    }
+    return msgspec.convert(raw, PersistentVolume)
+
+
+def storage_class(
+    name: str = "local", provisioner: str = "kubernetes.io/no-provisioner", **fields: object
+) -> StorageClass:
+    raw = {
+        "metadata": {"name": name},
+        "provisioner": provisioner,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        **fields,
+    }
+    return msgspec.convert(raw, StorageClass)
+
+
+def with_storage(
+    state: SchedulerCache, *things: PersistentVolumeClaim | PersistentVolume | StorageClass
+) -> SchedulerCache:
+    for thing in things:
+        match thing:
+            case PersistentVolumeClaim():
+                claimed = claim_info(thing)
+                state.storage.claims[claimed.key] = claimed
+            case PersistentVolume():
+                state.storage.volumes[thing.metadata.name] = volume_info(thing)
+            case StorageClass():
+                state.storage.classes[thing.metadata.name] = storage_class_info(thing)
+    state.storage.synced = True
+    state.storage_changed()
+    return state
+
+
+def nodes() -> list[NodeInfo]:
+    return [
+        node(name, cpu=4, labels={HOST: name, ZONE: zone})
+        for name, zone in (("a", "z1"), ("b", "z2"))
+    ]
+
+
+def user(name: str, *claims: str, **facts: object) -> PodInfo:
+    return pod(name, claims=tuple(f"d/{each}" for each in claims), **facts)  # type: ignore[arg-type]
+
+
+def placed(decision: CycleResult) -> dict[str, NodeName]:
+    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
+
+
+def why(decision: CycleResult, name: str) -> str:
+    return next(
+        text for v in decision.pending_reasons for key, text in v.pods if key == f"d/{name}"
+    )
+
+
+def test_a_bound_claim_keeps_its_pod_to_the_nodes_that_reach_the_volume() -> None:
+    state = with_storage(
+        cluster(*nodes(), user("p", "c"), pod("full", cpu=4)),
+        claim("c", volume="v"),
+        volume("v", host="b"),
+    )
+    assert placed(decide(state))["p"] == "b"
+    state.set_pod(pod("full", cpu=4, on="b"))
+    decision = decide(state)
+    assert "p" not in placed(decision)
+    assert f"1 {VOLUME_AFFINITY_CONFLICT}" in why(decision, "p")
+    assert "1 Insufficient cpu" in why(decision, "p")
+
+
+def test_a_volume_of_a_zone_is_reached_from_its_zone_alone() -> None:
+    here = {ZONE.replace("/", "__"): "z2"}
+    state = with_storage(
+        cluster(*nodes(), user("p", "c")), claim("c", volume="v"), volume("v", **here)
+    )
+    assert placed(decide(state)) == {"p": "b"}
+
+
+def test_what_has_no_volume_and_waits_for_no_pod_keeps_its_pod_waiting() -> None:
+    state = with_storage(cluster(*nodes(), user("p", "c"), user("q", "gone")), claim("c", "none"))
+    decision = decide(state)
+    assert why(decision, "p").startswith(f"0/2 nodes are available: 2 {UNBOUND_IMMEDIATE_CLAIMS}.")
+    assert '2 persistentvolumeclaim "gone" not found' in why(decision, "q")
+
+
+def test_each_of_a_gang_gets_a_node_with_a_free_volume_of_its_own() -> None:
+    members = [user(f"job-{i}", f"c{i}", group="job") for i in range(3)]
+    state = cluster(*nodes(), group("job", 3), *members)
+    claims = [claim(f"c{i}") for i in range(3)]
+    volumes = [volume("v1", "a"), volume("v2", "a"), volume("small", "b", size="1Mi")]
+    with_storage(state, storage_class(), *claims, *volumes)
+    decision = decide(state)
+    assert not decision.bindings
+    assert NO_VOLUMES in decision.pending_reasons[0].message
+    with_storage(state, volume("v3", "b", size="5Gi"))
+    assert sorted(placed(decide(state)).values()) == ["a", "a", "b"]
+
+
+def test_a_class_that_makes_volumes_keeps_pods_to_where_it_may() -> None:
+    allowed = [{"matchLabelExpressions": [{"key": ZONE, "values": ["z2"]}]}]
+    made = storage_class("cloud", "csi.example.com", allowedTopologies=allowed)
+    state = with_storage(cluster(*nodes(), user("p", "c")), claim("c", "cloud"), made)
+    assert placed(decide(state)) == {"p": "b"}
+
+
+def test_the_default_class_is_meant_where_a_claim_names_none() -> None:
+    marked = {"name": "d", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    made = storage_class("d", "csi.example.com", metadata=marked)
+    state = with_storage(cluster(*nodes(), user("p", "c")), claim("c", None), made)
+    assert "p" in placed(decide(state))
+
+
+def test_a_claim_of_one_pod_alone_is_used_by_one_at_a_time() -> None:
+    once = claim("c", volume="v", accessModes=["ReadWriteOncePod"])
+    state = cluster(*nodes(), user("p", "c"), user("q", "c"))
+    with_storage(state, once, volume("v"))
+    decision = decide(state)
+    assert set(placed(decision)) == {"p"}
+    assert CLAIM_IN_USE in why(decision, "q")
+    state.remove_pod(decision.bindings[0].pod)
+    assert set(placed(decide(state))) == {"q"}
+
+
+def test_claims_are_ignored_until_storage_is_synced() -> None:
+    assert "p" in placed(decide(cluster(*nodes(), user("p", "c"))))
+
+
+def test_the_smallest_volume_that_fits_is_taken_and_one_kept_for_the_claim_first() -> None:
+    state = with_storage(
+        SchedulerCache(),
+        storage_class(),
+        claim("c"),
+        volume("big", "a", "9Gi"),
+        volume("fit", "a", "2Gi"),
+    )
+    wanted = state.storage.claims["d/c"]
+    here = node("a", labels={HOST: "a"})
+    found = state.storage.volume_for(wanted, here)
+    assert found is not None
+    assert found.name == "fit"
+    kept = msgspec.to_builtins(volume("kept", "a", "3Gi"))
+    kept["spec"]["claimRef"] = {"namespace": "d", "name": "c"}
+    with_storage(state, msgspec.convert(kept, PersistentVolume))
+    found = state.storage.volume_for(wanted, here)
+    assert found is not None
+    assert found.name == "kept"
+
+
+def test_claims_are_read_from_pods_also_those_made_with_them() -> None:
+    volumes = [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "c"}},
+        {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "settings", "configMap": {"name": "x"}},
+    ]
+    raw = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"volumes": volumes}}
+    lean = slim_pod(msgspec.convert(raw, LeanPod))
+    assert len(lean.spec.volumes) == 2
+    assert pod_info(lean, {}, frozenset()).claims == ("d/c", "d/p-scratch")

@@ -1,0 +1,95 @@
+"""Backfill: reserved nodes are used by gangs that certainly end before the reservation starts."""
+
+import msgspec
+
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.scheduler.cache.convert import group_info, pod_info
+from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo
+from gangline.scheduler.types.wire import LeanPod
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+
+NOW = 1000.0
+
+
+def running(until: float) -> list[PodGroupInfo | PodInfo]:
+    """A gang on most of the node that ends ``until`` seconds from now, as far as it says."""
+    told = pod("old-0", cpu=3, group="old", on="n", started=NOW - 50, limit_s=until + 50)
+    return [group("old", 1), told]
+
+
+def placed(decision: CycleResult) -> set[str]:
+    return {binding.pod for binding in decision.bindings}
+
+
+def test_short_job_backfills_until_the_reservation_starts() -> None:
+    large = gang("large", 1, cpu=4)
+    state = cluster(node("n", cpu=4), *running(100), *large)
+    for name, limit in (("short", 90.0), ("long", 200.0), ("unknown", 0.0)):
+        state.set_group(group(name, 1, age=9))
+        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=9, limit_s=limit))
+    decision = decide(state, NOW)
+    assert placed(decision) == {"d/short-0"}
+    assert set(decision.reservations) == {"d/large"}
+
+
+def test_run_time_of_a_group_allows_backfill() -> None:
+    state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
+    state.set_group(group("short", 1, age=9, run_time_s=60.0))
+    state.set_pod(pod("short-0", cpu=1, group="short", age=9))
+    assert placed(decide(state, NOW)) == {"d/short-0"}
+
+
+def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:
+    endless = pod("old-0", cpu=3, group="old", on="n")
+    state = cluster(node("n", cpu=4), group("old", 1), endless, *gang("large", 1, cpu=4))
+    state.set_group(group("short", 1, age=9, run_time_s=60.0))
+    state.set_pod(pod("short-0", cpu=1, group="short", age=9))
+    assert not placed(decide(state, NOW))
+
+
+def test_short_jobs_one_after_the_other_do_not_put_off_the_first_in_line() -> None:
+    state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
+    for second in range(0, 100, 10):
+        name = f"s{second}"
+        state.set_group(group(name, 1, age=second))
+        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=second, limit_s=30.0))
+    now = NOW
+    ends: dict[str, float] = {}
+    while now < NOW + 100:
+        for key in [key for key, end in ends.items() if end <= now]:
+            state.remove_pod(state.pods[key].key)  # type: ignore[index]
+            del ends[key]
+        for binding in decide(state, now).bindings:
+            began = state.pods[binding.pod]
+            state.remove_pod(binding.pod)
+            state.set_pod(
+                pod(
+                    binding.pod.partition("/")[2],
+                    cpu=1,
+                    group=str(began.group).partition("/")[2],
+                    on="n",
+                    started=now,
+                    limit_s=began.max_run_time_s,
+                )
+            )
+            ends[binding.pod] = now + began.max_run_time_s
+        now += 10
+    assert len(state.pending) > 1
+    assert all(end <= NOW + 100 for end in ends.values())
+    for key in [*ends, "d/old-0"]:
+        state.remove_pod(key)  # type: ignore[arg-type]
+    assert "d/large-worker-0" in placed(decide(state, NOW + 100))
+
+
+def test_run_times_are_read_from_pods_and_groups() -> None:
+    raw = {
+        "metadata": {"name": "p", "namespace": "d"},
+        "spec": {"activeDeadlineSeconds": 60},
+        "status": {"startTime": "1970-01-01T00:16:40Z"},
+    }
+    facts = pod_info(msgspec.convert(raw, LeanPod), {}, frozenset())
+    assert (facts.max_run_time_s, facts.started_at) == (60, NOW)
+    for written, read in (("90", 90.0), ("soon", 0.0), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0)):
+        annotations = {"gangline.dev/run-time-seconds": written}
+        noted = {"metadata": {"name": "g", "namespace": "d", "annotations": annotations}}
+        assert group_info(msgspec.convert(noted, PodGroup), {}).max_run_time_s == read

@@ -1,0 +1,130 @@
+"""Evictions are never mutual, and they cease."""
+
+from collections import Counter
+from random import Random
+
+from msgspec.structs import replace
+
+from gangline.scheduler.cache.cache import SchedulerCache
+from gangline.scheduler.types.types import CycleResult, GroupKey, PodGroupInfo, PodInfo, QueueInfo
+from unit.scheduler.builders import cluster, decide, group, node, pod, request
+from unit.scheduler.oracle.check import check_result
+
+CYCLES = 1000
+CALM_AFTER = 900
+"""From this cycle on nothing comes and nothing ends any more."""
+QUIET = 8
+"""Cycles in which nothing happens, after which nothing will: of that the decisions are made."""
+SOON = 20
+"""Number of cycles within which evictions must not be mutual."""
+
+
+class World:
+    """Gangs that come, end and are evicted; evicted ones come back at once, with all pods."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        queues = (
+            QueueInfo("a", deserved=request(cpu=6, pods=0)),
+            QueueInfo("b", weight=3),
+            QueueInfo("b1", parent="b", weight=2),
+            QueueInfo("b2", parent="b", guarantee=request(cpu=2, pods=0)),
+            QueueInfo("c", priority=1, capability=request(cpu=9, pods=0)),
+        )
+        nodes = [node(f"n{index}", cpu=self.random.randint(3, 5), gpu=2) for index in range(6)]
+        self.state: SchedulerCache = cluster(*nodes, *queues)
+        self.count = 0
+        self.now = 0.0
+        self.evicted: Counter[str] = Counter()
+
+    def arrive(self) -> None:
+        """Let a gang come."""
+        random = self.random
+        self.count += 1
+        size = random.choice([1, 1, 2, 3, 4, 6])
+        name = f"g{self.count}"
+        facts: PodGroupInfo = group(
+            name,
+            random.choice([size, size, (size + 1) // 2]),
+            age=int(self.now),
+            priority=random.choice([0, 0, 3, 7]),
+            queue=random.choice(["a", "b1", "b2", "c", "default"]),
+        )
+        self.state.set_group(facts)
+        kind = {"cpu": random.choice([1, 1, 2, 3]), "gpu": random.choice([0, 0, 1])}
+        for index in range(size):
+            member = pod(f"{name}-{index}", group=name, priority=facts.priority, **kind)  # type: ignore[arg-type]
+            self.state.set_pod(member)
+
+    def end(self) -> None:
+        """Let a gang that runs end."""
+        running = sorted(key for key in self.state.placed_members if key in self.state.groups)
+        if running:
+            key = GroupKey(self.random.choice(running))
+            for member in list(self.state.members[key]):
+                self.state.remove_pod(member)
+            self.state.remove_group(key)
+
+    def cycle(self) -> CycleResult:
+        """Decide, have it judged, and carry it out."""
+        self.now += 1
+        decision = decide(self.state, self.now)
+        check_result(self.state, decision, self.now)
+        self.state.reservations = dict(decision.reservations)
+        for binding in decision.bindings:
+            self.state.assume(binding.pod, binding.node)
+            self.state.set_pod(replace(self.state.pods[binding.pod], phase="Running"))
+        for eviction in decision.evictions:
+            self._come_back(self.state.pods[eviction.pod])
+        for key in {eviction.group for eviction in decision.evictions if eviction.group}:
+            self.evicted[key] += 1
+            members = self.state.members[key].values()
+            running = [each for each in members if each.holds_resources]
+            if len(running) < self.state.groups[key].min_member:
+                for each in running:
+                    self._come_back(each)
+            self.state.former_members.pop(key, None)
+        return decision
+
+    def _come_back(self, gone: PodInfo) -> None:
+        self.state.remove_pod(gone.key)
+        self.state.set_pod(replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending"))
+
+
+def test_a_thousand_cycles_have_no_mutual_evictions_and_converge() -> None:
+    world = World(seed=0)
+    taken: dict[tuple[str, str], int] = {}
+    evictions = 0
+    for cycle in range(CYCLES):
+        if cycle < CALM_AFTER:
+            if world.random.random() < 0.25:
+                world.arrive()
+            if world.random.random() < 0.25:
+                world.end()
+        decision = world.cycle()
+        evictions += len(decision.evictions)
+        for eviction in decision.evictions:
+            victim = str(eviction.group)
+            assert cycle - taken.get((victim, eviction.beneficiary), -SOON) >= SOON
+            taken[eviction.beneficiary, victim] = cycle
+        if cycle > CALM_AFTER + SOON:
+            assert not decision.evictions
+            assert not decision.bindings
+    assert evictions > 20
+
+
+def test_idle_cluster_evicts_no_gang_twice() -> None:
+    for seed in range(10, 18):
+        world = World(seed)
+        for _ in range(12):
+            world.arrive()
+        quiet = 0
+        for _ in range(40):
+            decision = world.cycle()
+            quiet = 0 if decision.bindings or decision.evictions else quiet + 1
+            if quiet == QUIET:
+                break
+        assert not [name for name, times in world.evicted.items() if times > 1]
+        last = world.cycle()
+        assert not last.bindings
+        assert not last.evictions

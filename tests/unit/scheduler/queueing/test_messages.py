@@ -1,0 +1,134 @@
+"""Messages of pending gangs: shortage, users, position in the queue, what would help."""
+
+from gangline.scheduler.types.types import CycleResult, QueueInfo
+from unit.scheduler.builders import (
+    ANYWHERE,
+    GPU,
+    cluster,
+    decide,
+    gang,
+    group,
+    node,
+    on_label,
+    pod,
+    request,
+)
+
+
+def told(decision: CycleResult, name: str) -> str:
+    return next(v.message for v in decision.pending_reasons if v.group == f"d/{name}")
+
+
+def told_pod(decision: CycleResult, name: str) -> str:
+    messages = dict(entry for verdict in decision.pending_reasons for entry in verdict.pods)
+    return next(text for key, text in messages.items() if key == f"d/{name}")
+
+
+def test_message_names_the_shortage_and_the_users() -> None:
+    state = cluster(
+        node("n1", cpu=8, gpu=8),
+        node("n2", cpu=8, gpu=8),
+        node("n3", cpu=8),
+        group("big", 1),
+        pod("big-0", gpu=6, group="big", on="n1"),
+        group("small", 1),
+        pod("small-0", gpu=3, group="small", on="n2"),
+        pod("alone", gpu=1, on="n2"),
+        *gang("job", 2, age=90, gpu=4),
+    )
+    message = told(decide(state), "job")
+    assert message.startswith(
+        "1 of the gang's 2 waiting pods would find a node, 2 must start together. "
+        f"0/3 nodes are available: 3 Insufficient {GPU}."
+    )
+    assert f"It starts when {GPU} 2 more is freed or added." in message
+    assert f"Usage of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
+    assert "Nodes are reserved for it: n1, n2; running there now: d/big, d/small." in message
+    assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
+
+
+def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
+    state = cluster(node("n1", cpu=2), pod("there", on="n1"), *gang("job", 2))
+    message = told_pod(decide(state), "job-worker-0")
+    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert "waiting since" not in message
+
+
+def test_message_of_a_preemptor_pod_starts_with_kubernetes_wording() -> None:
+    low = [group("low", 1), pod("low-0", cpu=4, group="low", on="n1")]
+    high = [group("high", 1, priority=5), pod("high-0", cpu=4, group="high", priority=5)]
+    decision = decide(cluster(node("n1", cpu=4), *low, *high))
+    assert [eviction.pod for eviction in decision.evictions] == ["d/low-0"]
+    message = told_pod(decision, "high-0")
+    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert message.endswith("Pods are being evicted for it: it starts when they have ended.")
+
+
+def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
+    others = [thing for i in range(34) for thing in gang(f"g{i:02}", 1, age=i, cpu=4)]
+    apart = [group("other", 1, queue="q"), pod("other-0", cpu=4, group="other")]
+    state = cluster(node("n1", cpu=4), pod("there", on="n1"), QueueInfo("q"), *others, *apart)
+    decision = decide(state)
+    assert "First in queue 'default'" in told(decision, "g00")
+    assert "9 before it in queue 'default'" in told(decision, "g09")
+    assert "about 30 before it in queue 'default'" in told(decision, "g33")
+    assert "First in queue 'q'" in told(decision, "other")
+
+
+def test_users_are_counted_on_eligible_nodes_only() -> None:
+    state = cluster(
+        node("n1", cpu=4, labels={"zone": "a"}),
+        node("n2", cpu=8),
+        group("here", 1),
+        pod("here-0", cpu=3, group="here", on="n1"),
+        group("elsewhere", 1),
+        pod("elsewhere-0", cpu=8, group="elsewhere", on="n2"),
+        *gang("job", 1, cpu=2, constraints=on_label(zone="a")),
+    )
+    message = told(decide(state), "job")
+    assert "Usage of cpu: d/here 3." in message
+    assert "1 node(s) didn't match Pod's node affinity/selector" in message
+
+
+def test_message_counts_the_pods_that_need_a_node() -> None:
+    state = cluster(
+        node("n1", cpu=3),
+        node("n2", cpu=3),
+        group("job", 2),
+        *(pod(f"job-{i}", cpu=2, group="job") for i in range(2)),
+        pod("a", cpu=2, on="n1", group="ga"),
+        group("ga", 1),
+        group("gb", 1),
+        node("n3", cpu=2),
+        pod("b", cpu=1, on="n3", group="gb"),
+    )
+    message = told(decide(state), "job")
+    assert "It starts when 1 more of its pods finds a node with that much free." in message
+
+
+def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
+    state = cluster(
+        node("n1", cpu=8),
+        QueueInfo("q", capability=request(cpu=4, pods=0)),
+        group("first", 1, queue="q"),
+        pod("first-0", cpu=3, group="first", on="n1"),
+        group("next", 1, queue="q", age=7),
+        pod("next-0", cpu=2, group="next", age=7, constraints=ANYWHERE),
+    )
+    message = told(decide(state), "next")
+    assert "3 of 4 cpu in use, 2 requested" in message
+    assert "Usage of cpu: d/first 3." in message
+    assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
+
+
+def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
+    alone = pod("alone", cpu=4, on="n", ours=True)
+    state = cluster(node("n", cpu=4), alone, group("job", 1, priority=5), pod("p", group="job"))
+    decision = decide(state)
+    assert [eviction.pod for eviction in decision.evictions] == [alone.key]
+    for message in (told(decision, "job"), told_pod(decision, "p")):
+        assert "It starts when cpu 1 more is freed or added." in message
+        assert "Pods are being evicted for it" in message
+        assert "would not fit" not in message
+    without = cluster(node("n", cpu=4), alone, group("job", 1), pod("p", group="job"))
+    assert "It would not fit even if all running gangs had ended" in told(decide(without), "job")

@@ -1,0 +1,97 @@
+"""Explanations: the reason of the cycle, with queues, requests and nodes."""
+
+import pytest
+
+from gangline.scheduler.reporting.explain import (
+    CAPACITY_RESERVED,
+    GATED,
+    HAS_CAPACITY,
+    NOT_OURS,
+    PLACED,
+    STARTS,
+    WAITS,
+    explain_group,
+    explain_pod,
+)
+from gangline.scheduler.types.types import GroupKey, PodKey, QueueInfo, TaintInfo
+from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
+
+JOB = GroupKey("d/job")
+
+
+def test_each_node_is_listed_with_what_keeps_the_pods_off() -> None:
+    state = cluster(
+        node("a", cpu=4, labels={"kind": "x"}),
+        node("b", cpu=2, labels={"kind": "x"}),
+        node("c", cpu=2),
+        node("d", cpu=9, labels={"kind": "x"}, taints=(TaintInfo("gpu", "", "NoSchedule"),)),
+        group("other", 1),
+        pod("other-0", cpu=1, group="other", on="b"),
+        *gang("job", 2, cpu=3, constraints=on_label(kind="x"), role="worker"),
+    )
+    told = explain_group(state, JOB, 0.0)
+    assert (told.state, told.reason, told.minimum) == (WAITS, "NotEnoughResources", 2)
+    (need,) = told.needs
+    assert (need.role, need.asked) == ("worker", "cpu 3")
+    assert [(alike.why, alike.nodes) for alike in need.nodes] == [
+        (HAS_CAPACITY, ("a",)),
+        ("Insufficient cpu", ("b",)),
+        ("node(s) didn't match Pod's node affinity/selector", ("c",)),
+        ("node(s) had untolerated taint {gpu: }", ("d",)),
+    ]
+    assert need.nodes[1].most_free == "cpu 1"
+
+
+def test_reserved_nodes_are_listed_separately() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        group("running", 1),
+        pod("r", cpu=2, group="running", on="a"),
+        *gang("large", 1, cpu=4),
+        *gang("job", 1, age=5, cpu=2),
+    )
+    told = explain_group(state, JOB, 0.0)
+    assert [alike.why for alike in told.needs[0].nodes] == [CAPACITY_RESERVED]
+    assert "reserved for d/large" in told.message
+    assert "1 before it" in told.message
+    assert explain_group(state, GroupKey("d/large"), 0.0).planned == {"d/large-worker-0": "a"}
+
+
+def test_queues_are_listed_up_to_the_top_with_their_figures() -> None:
+    state = cluster(
+        node("a", cpu=8),
+        QueueInfo("team"),
+        QueueInfo("team-a", parent="team", capability=(("cpu", 3000),)),
+        group("first", 1, queue="team-a"),
+        pod("first-0", cpu=2, group="first", on="a"),
+        group("job", 1, queue="team-a"),
+        pod("job-0", cpu=2, group="job"),
+    )
+    told = explain_group(state, JOB, 0.0)
+    assert told.reason == "QueueLimit"
+    assert [(q.name, q.used, q.requested, q.most) for q in told.queues] == [
+        ("team-a", "cpu 2", "cpu 4", "cpu 3"),
+        ("team", "cpu 2", "cpu 4", ""),
+    ]
+
+
+def test_running_starting_and_foreign_pods_are_explained() -> None:
+    state = cluster(node("a", cpu=8), *gang("job", 1), group("up", 1))
+    state.set_pod(pod("up-0", group="up", on="a"))
+    for name, facts in (("gated", {"gated": True}), ("foreign", {"ours": False})):
+        state.set_group(group(name, 1))
+        state.set_pod(pod(f"{name}-0", group=name, **facts))
+    told = {n: explain_group(state, GroupKey(f"d/{n}"), 0.0) for n in ("job", "up", "gated")}
+    assert told["job"].state == STARTS
+    assert told["job"].starting == {"d/job-worker-0": "a"}
+    assert (told["up"].state, told["up"].placed) == (PLACED, {"d/up-0": "a"})
+    assert told["gated"].state == GATED
+    assert explain_group(state, GroupKey("d/foreign"), 0.0).state == NOT_OURS
+
+
+def test_a_pod_of_its_own_is_explained_too() -> None:
+    state = cluster(node("a", cpu=1), pod("p", cpu=2))
+    told = explain_pod(state, PodKey("d/p"), 0.0)
+    assert told.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    with pytest.raises(KeyError):
+        explain_pod(state, PodKey("d/other"), 0.0)

@@ -1,0 +1,171 @@
+"""The model of a job, from its stored objects."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.core.pod import Pod
+from gangline.api.jobs.kubeflow import PyTorchJob
+from gangline.api.volcano.scheduling import PodGroup
+from gangline.sdk.jobs import Job, JobState, build_job, pod_status_text
+from gangline.sdk.kinds import JOB_KINDS
+from gangline.sdk.lean_pods import ListedPod
+
+KIND = JOB_KINDS[0]
+CREATED = "2026-01-01T00:00:00Z"
+
+
+def a_job(*conditions: tuple[str, str], gpus: int = 0, workers: int = 2) -> PyTorchJob:
+    resources = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    template = {"spec": {"containers": [{"name": "pytorch", "resources": resources}]}}
+    replicas = {
+        "Master": {"template": template},
+        "Worker": {"replicas": workers, "template": template},
+    }
+    raw = {
+        "metadata": {"name": "x", "namespace": "d", "uid": "u", "creationTimestamp": CREATED},
+        "spec": {"pytorchReplicaSpecs": replicas},
+        "status": {
+            "conditions": [
+                {"type": type_, "status": status, "message": f"{type_} it is"}
+                for type_, status in conditions
+            ]
+        },
+    }
+    return msgspec.convert(raw, PyTorchJob)
+
+
+def a_pod(role: str = "worker", index: int = 0, **fields: Any) -> Pod:
+    labels = {
+        "training.kubeflow.org/replica-type": role,
+        "training.kubeflow.org/replica-index": str(index),
+    }
+    metadata = {"name": f"x-{role}-{index}", "labels": labels} | fields.pop("metadata", {})
+    return msgspec.convert({"metadata": metadata, **fields}, Pod)
+
+
+def a_group(status: str, message: str = "2 cpu short") -> PodGroup:
+    condition = {"type": "Unschedulable", "status": status, "message": message}
+    return msgspec.convert({"status": {"conditions": [condition]}}, PodGroup)
+
+
+def read(job: PyTorchJob, *pods: Pod, groups: tuple[PodGroup, ...] = ()) -> Job:
+    found = build_job(KIND, job, pods, groups)
+    listed = msgspec.json.decode(msgspec.json.encode(pods), type=list[ListedPod])
+    assert build_job(KIND, job, listed, groups) == found
+    assert [pod_status_text(pod) for pod in listed] == [pod_status_text(pod) for pod in pods]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("conditions", "state"),
+    [
+        ((), JobState.PENDING),
+        ((("Created", "True"),), JobState.PENDING),
+        ((("Running", "True"),), JobState.RUNNING),
+        ((("Running", "False"), ("Restarting", "True")), JobState.RESTARTING),
+        ((("Running", "False"), ("Succeeded", "True")), JobState.SUCCEEDED),
+        ((("Running", "False"), ("Failed", "True")), JobState.FAILED),
+        ((("Suspended", "True"),), JobState.SUSPENDED),
+    ],
+)
+def test_the_state_is_that_of_the_conditions(
+    conditions: tuple[tuple[str, str], ...], state: JobState
+) -> None:
+    assert read(a_job(*conditions)).state is state
+
+
+def test_a_gang_that_waits_is_queuing_and_says_why() -> None:
+    job = read(a_job(), a_pod(), groups=(a_group("True"),))
+    assert (job.state, job.reason) == (JobState.QUEUING, "2 cpu short")
+    assert read(a_job(), a_pod(), groups=(a_group("False"),)).state is JobState.PENDING
+
+
+def test_a_failed_job_says_why() -> None:
+    assert read(a_job(("Failed", "True"))).reason == "Failed it is"
+
+
+def test_a_job_that_cannot_be_carried_out_says_why() -> None:
+    assert read(a_job(("InvalidSpec", "True"))).reason == "InvalidSpec it is"
+
+
+def test_a_container_that_does_not_start_is_the_reason() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    pod = a_pod(status={"containerStatuses": [{"name": "c", "state": waiting}]})
+    assert read(a_job(), pod).reason == "worker-0: ImagePullBackOff no such image"
+
+
+def test_a_job_that_succeeded_has_nothing_to_explain() -> None:
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    pod = a_pod(status={"containerStatuses": [{"name": "c", "state": waiting}]})
+    assert not read(a_job(("Succeeded", "True")), pod).reason
+
+
+def test_the_leader_comes_first_and_workers_by_number() -> None:
+    job = read(a_job(), a_pod(index=10), a_pod(index=9), a_pod("master"))
+    assert [each.short_name for each in job.replicas] == ["master-0", "worker-9", "worker-10"]
+    assert job.chief is job.replicas[0]
+
+
+def test_replicas_and_gpus_are_counted_from_the_spec() -> None:
+    job = read(a_job(gpus=4, workers=3))
+    assert (job.desired, job.requested_gpus) == (4, 16)
+
+
+def test_gpus_count_as_allocated_while_their_pods_have_nodes() -> None:
+    spec = {
+        "nodeName": "n",
+        "containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "2"}}}],
+    }
+    pods = [a_pod(spec=spec), a_pod(index=1, spec=spec | {"nodeName": ""})]
+    assert read(a_job(("Running", "True")), *pods).allocated_gpus == 2
+    assert read(a_job(("Failed", "True")), *pods).allocated_gpus == 0
+
+
+def ended(code: int, reason: str = "", signal: int = 0) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "reason": reason, "signal": signal}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"status": {"phase": "Pending"}}, "Pending"),
+        ({"status": {"phase": "Running"}}, "Running"),
+        ({"status": {"phase": "Failed", "reason": "Evicted"}}, "Evicted"),
+        ({"metadata": {"deletionTimestamp": CREATED}}, "Terminating"),
+        ({"status": {"containerStatuses": [{"state": ended(0, "Completed")}]}}, "Completed"),
+        ({"status": {"containerStatuses": [{"state": ended(1, "Error")}]}}, "Error"),
+        ({"status": {"containerStatuses": [{"state": ended(3)}]}}, "ExitCode:3"),
+        ({"status": {"containerStatuses": [{"state": ended(137, signal=9)}]}}, "Signal:9"),
+        (
+            {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "Pulling"}}}]}},
+            "Pulling",
+        ),
+        (
+            {"status": {"initContainerStatuses": [{"state": ended(1, "Error")}]}},
+            "Init:Error",
+        ),
+        (
+            {
+                "status": {
+                    "phase": "Running",
+                    "initContainerStatuses": [
+                        {"state": ended(0)},
+                        {"started": True, "state": {"running": {}}},
+                    ],
+                }
+            },
+            "Running",
+        ),
+    ],
+)
+def test_a_pod_is_called_what_kubectl_calls_it(fields: dict[str, Any], word: str) -> None:
+    assert pod_status_text(a_pod(**fields)) == word
+
+
+def test_the_exit_code_of_an_ended_replica_is_shown() -> None:
+    pod = a_pod(status={"containerStatuses": [{"restartCount": 2, "state": ended(3, "Error")}]})
+    replica = read(a_job(), pod).replicas[0]
+    assert (replica.exit_code, replica.restarts) == (3, 2)
+    assert replica.message == "Error, exit code 3"

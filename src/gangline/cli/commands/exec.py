@@ -196,7 +196,7 @@ def _exec_in_replica(
     tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
 
     async def entered() -> int:
-        pass  # noqa: PLC0415
+        pass
         from gangline.sdk.client import JobClient  # noqa: PLC0415
 
         async with target.connect() as client:

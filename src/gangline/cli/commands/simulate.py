@@ -80,7 +80,7 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
     from gangline.scheduler.simulate.generate import TRACE_SHAPES, generate_trace  # noqa: PLC0415
     from gangline.scheduler.simulate.report import (  # noqa: PLC0415
         result_rows,
-        summarize,  # noqa: PLC0415
+        summarize,
         usage_chart,
         wait_rows,
     )

@@ -238,8 +238,8 @@ def submit_command(
             code=ExitCode.USAGE,
         )
     from gangline.cli.submit.manifests import (
-        apply_changes,  # noqa: PLC0415
-        read_manifests,  # noqa: PLC0415
+        apply_changes,
+        read_manifests,
     )
     from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
 

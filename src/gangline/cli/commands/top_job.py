@@ -59,8 +59,8 @@ def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
         from gangline.sdk.usage import (
-            gpu_usage,  # noqa: PLC0415
-            pod_usage,  # noqa: PLC0415
+            gpu_usage,
+            pod_usage,
         )
 
         async with target.connect() as client:

@@ -371,8 +371,8 @@ def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: Sparkl
 async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
     from gangline.sdk.usage import (
-        gpu_usage,  # noqa: PLC0415
-        node_usage,  # noqa: PLC0415
+        gpu_usage,
+        node_usage,
     )
 
     if look.names:

@@ -140,8 +140,8 @@ def _run(
             await run_master(settings, secret, journal, stop, listening)
             return
         from gangline.elastic.master.journal.cluster_journal import (
-            cluster_journal,  # noqa: PLC0415
-            job_reference,  # noqa: PLC0415
+            cluster_journal,
+            job_reference,
         )
 
         about = job_reference(os.environ, namespace=configmap[0])

@@ -36,8 +36,8 @@ from gangline.elastic.variables import SECRET_VARIABLE
 log = logging.getLogger(__name__)
 
 __all__ = [
-    "MasterClient",
     "ClientIdentity",
+    "MasterClient",
     "MasterUnreachableError",
     "RequestRefusedError",
     "split_address",

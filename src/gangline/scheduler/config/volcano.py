@@ -19,7 +19,7 @@ from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.settings import SchedulerSettings
 
-__all__ = ["VolcanoConfiguration", "ConfigurationError", "read_configuration", "read_file"]
+__all__ = ["ConfigurationError", "VolcanoConfiguration", "read_configuration", "read_file"]
 
 ACTIONS = frozenset(
     ("enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim")

@@ -27,7 +27,7 @@ def candidate_orders(bundles: list[EvictionUnit]) -> Iterator[list[EvictionUnit]
         b.cost[:2],
         -len(b.pods),
         b.cost,
-    )  # noqa: E731
+    )
     yield [*safe, *sorted(breaking, key=size)]
 
 

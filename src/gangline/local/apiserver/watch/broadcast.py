@@ -47,7 +47,7 @@ class WatchView:
     ``form`` identifies the format. ``shape`` converts a stored object to it (None: as stored).
     """
 
-    __slots__ = ("key", "namespace", "selection", "render")
+    __slots__ = ("key", "namespace", "render", "selection")
 
     def __init__(
         self,

@@ -28,9 +28,9 @@ from gangline.local.apiserver.machinery.schema.nodes import Json
 __all__ = [
     "TableColumn",
     "TablePrinter",
+    "find_printer",
     "partial_object_metadata",
     "partial_object_metadata_list",
-    "find_printer",
     "render_table",
 ]
 

@@ -40,13 +40,16 @@ class JobObject(Protocol):
     """A stored job of any kind."""
 
     @property
-    def metadata(self) -> ObjectMeta: ...
+    def metadata(self) -> ObjectMeta:
+        """Metadata of the job."""
 
     @property
-    def spec(self) -> _Spec: ...
+    def spec(self) -> _Spec:
+        """Specification of the job."""
 
     @property
-    def status(self) -> JobStatus: ...
+    def status(self) -> JobStatus:
+        """Status of the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,21 +210,21 @@ class WritePath:
             restrict(request.kind, stored, new)
         return new
 
-    async def delete(self, request: ApiRequest, removal: DeletionRequest) -> WriteResult:
+    async def delete(self, request: ApiRequest, deletion: DeletionRequest) -> WriteResult:
         """Remove an object, or set its deletion timestamp.
 
         Raises:
             StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
         """
         kind, cache = request.kind, self._store.cache(request.kind.storage_name)
-        options = removal.to_delete_options()
-        review = self._review(request, DELETE, options=options, dry_run=removal.dry_run)
+        options = deletion.to_delete_options()
+        review = self._review(request, DELETE, options=options, dry_run=deletion.dry_run)
         while True:
             record = self._current(request)
             self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
-            check_preconditions(request, obj, removal.uid, removal.revision)
-            is_gone = apply_deletion(kind, obj, removal, utc_now())
+            check_preconditions(request, obj, deletion.uid, deletion.revision)
+            is_gone = apply_deletion(kind, obj, deletion, utc_now())
             if not is_gone and metadata.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)
             if review is None:
@@ -234,8 +234,8 @@ class WritePath:
             if cache.latest(request.key) is record:
                 break
         if is_gone:
-            return await self._remove(request, obj, removal.dry_run)
-        return await self._store_object(request, obj, dry_run=removal.dry_run)
+            return await self._remove(request, obj, deletion.dry_run)
+        return await self._store_object(request, obj, dry_run=deletion.dry_run)
 
     def review(
         self, request: ApiRequest, operation: str, shown: ReviewedKind

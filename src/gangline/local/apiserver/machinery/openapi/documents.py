@@ -1,14 +1,12 @@
-"""Structural schemas in the dialects of OpenAPI 2 and 3.
-
-Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
-does not name. A schema that preserves unknown fields therefore names no fields in version 2.
-
-OpenAPI documents of the server, derived from the schemas of its kinds.
+"""OpenAPI documents of the server, derived from the schemas of its kinds.
 
 Version 2 is one document for all kinds. Older kubectl reads it for ``explain``, validation and
 patches. Version 3 has one document for each group and version, for newer kubectl and its plugins.
 Schemas are written out in full; only ObjectMeta is a shared definition. Paths contain what clients
 use: the kind of a path, and that writes accept dry runs and field validation.
+
+Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
+does not name. A schema that preserves unknown fields therefore names no fields in version 2.
 """
 
 import hashlib
@@ -69,7 +67,7 @@ def _described(schema: Json) -> Json:
 def _with_parts(schema: Json, convert: Convert) -> Json:
     """Convert the children of a schema in place."""
     if isinstance(properties := schema.get("properties"), dict):
-        schema["properties"] = {name: convert(of) for name, of in properties.items()}
+        schema["properties"] = {name: convert(child) for name, child in properties.items()}
     for part in ("items", "additionalProperties"):
         if isinstance(schema.get(part), dict):
             schema[part] = convert(schema[part])

@@ -1,6 +1,4 @@
-"""The order of a merged list: the order of the patch first, the server's order for the rest.
-
-Strategic merge patch: a merge patch that merges lists by key, as the schema describes.
+"""Strategic merge patch: a merge patch that merges lists by key, as the schema describes.
 
 Directives in a patch:
 
@@ -9,7 +7,8 @@ Directives in a patch:
   ``$deleteFromPrimitiveList/FIELD: [...]``  members to remove from a list of scalars
   ``$setElementOrder/FIELD: [...]``          the order of a merged list
 
-Lists without a merge strategy in the schema are replaced.
+Lists without a merge strategy in the schema are replaced. A merged list has the order of the patch
+first; other items keep the server's order (``order_elements``).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -98,8 +97,8 @@ def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Js
         if value is None:
             result.pop(name, None)
         else:
-            of = _field_schema(schema, name)
-            result[name] = _merge_values(result.get(name), value, of, name)
+            child_schema = _field_schema(schema, name)
+            result[name] = _merge_values(result.get(name), value, child_schema, name)
     _apply_orders(original, result, patch, schema)
     return result
 
@@ -130,7 +129,7 @@ def _merge_lists(
     items, replace = _apply_list_directives(original, patch, key, name)
     if replace:
         return items
-    of = schema.get("items", _EMPTY)
+    child_schema = schema.get("items", _EMPTY)
     additions = [item for item in patch if not _is_directive(item)]
     # The merge key need not be unique (port 53 for TCP and for UDP): the patch merges into the
     # first of two equal keys, and both items stay.
@@ -139,7 +138,7 @@ def _merge_lists(
         place = places.setdefault(identity(addition), len(items))
         if place == len(items):
             items.append({})
-        items[place] = _merge_objects(items[place], addition, of)
+        items[place] = _merge_objects(items[place], addition, child_schema)
     return order_elements(items, additions, original, identity)
 
 
@@ -153,8 +152,8 @@ def _apply_list_directives(
         raise PatchError(f"Unknown patch type: {', '.join(unknown)} in the list {name}")
     if "replace" in directives:
         return _strip_directives([item for item in patch if not _is_directive(item)]), True
-    gone = {identity(item) for item in patch if _is_directive(item)}
-    return [item for item in original if identity(item) not in gone], False
+    deleted = {identity(item) for item in patch if _is_directive(item)}
+    return [item for item in original if identity(item) not in deleted], False
 
 
 def _identity(key: str, name: str) -> Any:

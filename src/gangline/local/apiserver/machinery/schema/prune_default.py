@@ -1,9 +1,7 @@
-"""Removes unknown fields, and nulls of fields that are not nullable.
+"""Compilers of pruning (unknown fields, invalid nulls) and of defaulting.
 
-A schema is compiled once into nested closures. A node below which nothing can be pruned compiles
-to None and is never visited.
-
-Sets the defaults of a schema, compiled once into closures over the fields that have any.
+A schema is compiled once into nested closures. A node below which nothing can be pruned or
+defaulted compiles to None and is never visited.
 """
 
 from collections.abc import Callable
@@ -42,9 +40,11 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
 
     def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
         properties: Json = schema["properties"]
-        known = {name: self.compile(of) for name, of in properties.items()}
+        known = {name: self.compile(child_schema) for name, child_schema in properties.items()}
         segments = {name: f".{name}" for name in properties}
-        not_null = frozenset(n for n, of in properties.items() if not of.get("nullable"))
+        not_null = frozenset(
+            n for n, child_schema in properties.items() if not child_schema.get("nullable")
+        )
         keep_unknown = preserves_unknown(schema)
         of_extra = self.compile(extra) if extra is not None else None
 
@@ -121,10 +121,16 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
         return self._object_defaulter(schema.get("properties", {}))
 
     def _object_defaulter(self, properties: Json) -> Defaulter | None:
-        absent = {name: of["default"] for name, of in properties.items() if "default" in of}
+        absent = {
+            name: child_schema["default"]
+            for name, child_schema in properties.items()
+            if "default" in child_schema
+        }
         nullable = frozenset(name for name in absent if properties[name].get("nullable"))
-        compiled = ((name, self.compile(of)) for name, of in properties.items())
-        inner = [(name, of) for name, of in compiled if of is not None]
+        compiled = ((name, self.compile(child_schema)) for name, child_schema in properties.items())
+        inner = [
+            (name, child_schema) for name, child_schema in compiled if child_schema is not None
+        ]
         if not absent and not inner:
             return None
 
@@ -135,9 +141,9 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
                 # API convention: null in a field that is not nullable counts as absent.
                 if name not in value or (value[name] is None and name not in nullable):
                     value[name] = copy_json(default)
-            for name, of in inner:
+            for name, child_schema in inner:
                 if name in value:
-                    of(value[name])
+                    child_schema(value[name])
 
         return apply
 

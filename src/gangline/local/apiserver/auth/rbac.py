@@ -87,10 +87,11 @@ class Authorizer:
         required += [AccessAttributes("impersonate", "", "groups", name=group) for group in groups]
         for attributes in required:
             if not self.allowed_reason(user, attributes):
+                resource = attributes.resource
                 raise forbidden(
-                    f'{attributes.resource} "{attributes.name}" is forbidden: User "{user.name}" cannot '
-                    f'impersonate resource "{attributes.resource}" in API group "" at the cluster scope',
-                    attributes.resource,
+                    f'{resource} "{attributes.name}" is forbidden: User "{user.name}" cannot '
+                    f'impersonate resource "{resource}" in API group "" at the cluster scope',
+                    resource,
                     "",
                     attributes.name,
                 )

@@ -115,7 +115,7 @@ async def test_a_training_job_is_explained_by_its_name(
     shown = capsys.readouterr().out
     assert shown.startswith("Pod default/train-master-0 waits (NotEnoughResources)")
     assert "0/2 nodes are available: 2 Insufficient cpu." in shown
-    assert "64 cpu asked" in " ".join(shown.split())
+    assert "64 cpu requested" in " ".join(shown.split())
 
 
 async def test_explain_uses_the_schedulers_configuration(

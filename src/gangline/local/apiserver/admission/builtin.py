@@ -16,6 +16,7 @@ from gangline.local.apiserver.core.errors import (
     forbidden,
     invalid,
     not_found,
+    qualified_resource,
     status_error,
 )
 from gangline.local.apiserver.core.metadata import format_timestamp
@@ -239,7 +240,7 @@ def check_crd(definition: Json) -> None:
 
 
 def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
-    shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    shown = qualified_resource(kind.plural, kind.group)
     message = (
         f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '
         "because it is being terminated"

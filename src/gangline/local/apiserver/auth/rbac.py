@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gangline.local.apiserver.auth.authentication import AUTHENTICATED
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
-from gangline.local.apiserver.core.errors import forbidden
+from gangline.local.apiserver.core.errors import forbidden, qualified_resource
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
@@ -62,7 +62,7 @@ class Authorizer:
         )
         if self.allowed_reason(user, attributes):
             return
-        shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+        shown = qualified_resource(kind.plural, kind.group)
         named = f'{shown} "{request.name}"' if request.name else shown
         where = (
             f'in the namespace "{request.namespace}"'

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
@@ -18,7 +18,7 @@ from gangline.local.apiserver.verbs.apply import (
     apply_configuration,
     read_apply_patch,
 )
-from gangline.local.apiserver.verbs.delete import read_deletion_request
+from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
 from gangline.local.apiserver.verbs.read import read_list, read_object
 from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 
@@ -123,7 +123,9 @@ class ResourceHandler:
         await asyncio.gather(*(self._delete_quietly(single, deletion) for single in singles))
         return ApiResponse(*responses.render_list(request, page))
 
-    async def _delete_quietly(self, request: ApiRequest, deletion: Any) -> WriteResult | None:
+    async def _delete_quietly(
+        self, request: ApiRequest, deletion: DeletionRequest
+    ) -> WriteResult | None:
         try:
             return await self._writer.delete(request, deletion)
         except StatusError as error:

@@ -136,6 +136,9 @@ class OpenAPIEntry:
         return {"group": self.group, "kind": self.kind, "version": self.version}
 
 
+OperationFunction: TypeAlias = Callable[[OpenAPIEntry, str], Json]
+
+
 def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> Json:
     definitions: Json = {OBJECT_META_NAME: to_v2(OBJECT_META)}
     paths: Json = {}
@@ -176,7 +179,7 @@ def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Jso
     }
 
 
-def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
+def _named_schema(entry: OpenAPIEntry, convert: Convert, prefix: str) -> Json:
     complete = with_object_fields(dict(entry.schema))
     schema: Json = convert(complete)
     if "properties" in schema:
@@ -188,7 +191,7 @@ def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
     return {**schema, GROUP_VERSION_KIND: [entry.group_version_kind]}
 
 
-def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
+def _paths(entry: OpenAPIEntry, operation: OperationFunction) -> Json:
     collection = {verb: operation(entry, verb) for verb in ("get", "post")}
     item = {verb: operation(entry, verb) for verb in ("get", "put", "patch", "delete")}
     in_path = ["namespace"] if entry.namespaced else []
@@ -205,7 +208,7 @@ def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
     return found
 
 
-def _path_parameters(names: Iterable[str], operation: Any) -> list[Json]:
+def _path_parameters(names: Iterable[str], operation: OperationFunction) -> list[Json]:
     return [_parameter(name, "path", operation is _operation_v3) for name in names]
 
 

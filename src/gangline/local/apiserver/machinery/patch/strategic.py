@@ -12,17 +12,20 @@ first; other items keep the server's order (``order_elements``).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from gangline.local.apiserver.machinery.patch.json_patch import PatchError
 from gangline.local.apiserver.machinery.schema.nodes import Json, additional_properties, copy_json
+
+Identity: TypeAlias = Callable[[Any], Hashable]
+"""Returns the merge key of a list item."""
 
 
 def order_elements(
     merged: Sequence[Any],
     patch_order: Sequence[Any],
     server_order: Sequence[Any],
-    identity: Callable[[Any], Hashable],
+    identity: Identity,
 ) -> list[Any]:
     """Return ``merged`` with the patched items in the order of the patch, the others in server
     order.
@@ -156,7 +159,7 @@ def _apply_list_directives(
     return [item for item in original if identity(item) not in deleted], False
 
 
-def _identity(key: str, name: str) -> Any:
+def _identity(key: str, name: str) -> Identity:
     def identity(item: Any) -> Hashable:
         if not isinstance(item, dict):
             raise PatchError(f"the list {name} mixes objects and other values")
@@ -168,7 +171,7 @@ def _identity(key: str, name: str) -> Any:
     return identity
 
 
-def _scalar_identity(name: str) -> Any:
+def _scalar_identity(name: str) -> Identity:
     def identity(item: Any) -> Hashable:
         if isinstance(item, dict | list):
             raise PatchError(f"the list {name} holds {_truncated(item)}, which has no merge key")
@@ -224,7 +227,7 @@ def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str
         result[name] = order_elements(items, order, before, identity)
 
 
-def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> None:
+def _check_order(patched: Any, order: list[Any], identity: Identity, name: str) -> None:
     """Refuse a patch whose items are missing in its order, or are in another order."""
     if not isinstance(patched, list):
         return

@@ -18,8 +18,8 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     preserves_unknown,
 )
 
-Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str], bool], None]
-"""Arguments: value, path of the parent, own segment, list of unknown paths, whether to remove."""
+Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str]], None]
+"""Arguments: value, path of the parent, own segment, list of unknown paths."""
 
 
 class PrunerCompiler(SchemaCompiler[Pruner]):
@@ -48,9 +48,7 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
         keep_unknown = preserves_unknown(schema)
         of_extra = self.compile(extra) if extra is not None else None
 
-        def prune(
-            value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
-        ) -> None:
+        def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
             if not isinstance(value, dict):
                 return
             path = (parent, segment)
@@ -61,16 +59,15 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
                         if name in not_null:
                             dropped.append(name)
                     elif (inner := known[name]) is not None:
-                        inner(child, path, segments[name], unknown, remove)
+                        inner(child, path, segments[name], unknown)
                 elif extra is not None:
                     if of_extra is not None:
-                        of_extra(child, path, f"[{name}]", unknown, remove)
+                        of_extra(child, path, f"[{name}]", unknown)
                 elif not keep_unknown:
                     unknown.append(format_field_path(path, f".{name}"))
                     dropped.append(name)
-            if remove:
-                for name in dropped:
-                    del value[name]
+            for name in dropped:
+                del value[name]
 
         return prune
 
@@ -79,13 +76,11 @@ def _list_pruner(inner: Pruner | None) -> Pruner | None:
     if inner is None:
         return None
 
-    def prune(
-        value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
-    ) -> None:
+    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
         if isinstance(value, list):
             path = (parent, segment)
             for index, item in enumerate(value):
-                inner(item, path, index, unknown, remove)
+                inner(item, path, index, unknown)
 
     return prune
 
@@ -94,13 +89,11 @@ def _map_pruner(inner: Pruner | None) -> Pruner | None:
     if inner is None:
         return None
 
-    def prune(
-        value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
-    ) -> None:
+    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
         if isinstance(value, dict):
             path = (parent, segment)
             for name, item in value.items():
-                inner(item, path, f"[{name}]", unknown, remove)
+                inner(item, path, f"[{name}]", unknown)
 
     return prune
 

@@ -55,7 +55,7 @@ def _key_of(item: Any, defaults: Json) -> Json | None:
     return {name: value for name, value in key.items() if value is not None} or None
 
 
-def _unique(identity: Any) -> ValueRule:
+def _unique(identity: Callable[[Any], Any]) -> ValueRule:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if len(value) < 2:
             return

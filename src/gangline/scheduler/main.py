@@ -1,6 +1,6 @@
-"""Detects Volcano's own scheduler: then pods that name it are left to it.
+"""Starts the scheduler: alone (``gangline scheduler``) or inside a cluster (``gangline up``).
 
-Starts the scheduler: alone (``gangline scheduler``) or inside a cluster (``gangline up``).
+If Volcano's own scheduler runs in the cluster, pods that name it are left to it.
 """
 
 import asyncio

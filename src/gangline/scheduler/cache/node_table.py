@@ -1,15 +1,11 @@
-"""The evaluation of one set of constraints on all nodes, apart from free resources.
-
-The order of rows that breaks ties between equally good nodes; it does not depend on arrival.
-
-The order is by name. With a seed it is by a hash of seed and name, so that added or removed nodes
-do not change the order of the others.
-
-The node table: allocatable and used amounts as arrays, and which nodes accept which pods.
+"""The node table: allocatable and used amounts as arrays, and which nodes accept which pods.
 
 Each resource is a column of the table and each node a row index, so that a pod is compared with all
 nodes in one array operation. Rows of removed nodes are reused; an empty row accepts no pod. All
 data is updated in place as nodes and pods change. A cycle copies only the free amounts.
+
+Equally good nodes are ordered by name. With a seed they are ordered by a hash of seed and name, so
+that added or removed nodes do not change the order of the others.
 """
 
 from collections import Counter

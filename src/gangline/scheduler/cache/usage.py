@@ -1,12 +1,4 @@
-"""Usage by gang and by queue, updated as pods and groups change.
-
-How long gangs are likely to run, learned from those like them that have ended. Pure.
-
-Gangs are of one *family* when their makers say so, or else when they have one kind of owner, one
-queue, one size and names that differ in numbers only. An estimate is cautious: almost all have
-ended sooner. It only ever decides who may use planned room meanwhile; who does so on an estimate
-alone has to go if the estimate was wrong.
-"""
+"""Usage by gang and by queue, updated as pods and groups change."""
 
 import math
 import re

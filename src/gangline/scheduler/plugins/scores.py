@@ -2,20 +2,8 @@
 
 The total is a weighted sum; each score lies between 0 and 1. Packing keeps unused nodes free for
 the next gang. Pods without devices avoid nodes with devices, so that no device is unusable for lack
-of CPU.
-
-Balanced allocation: a node without free CPU cannot use its memory.
-
-The score is Kubernetes' ``NodeResourcesBalancedAllocation``: the deviation between the used
-fractions of CPU, memory and the devices that the pod requests.
-
-Devices that are left over where the usual pods cannot use them, and how to leave fewer. Pure.
-
-A node's free devices are a *fragment* to a kind of pod as far as no such pod can use them, for want
-of more devices beside them, or of CPU and memory. Weighed by how common each kind is, that is the
-node's fragmentation, and of nodes that will do the one is best where it grows least. The idea is
-fragmentation gradient descent (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
-Workloads with Fragmentation Gradient Descent", USENIX ATC 2023), here for whole devices.
+of CPU. The balance score is Kubernetes' ``NodeResourcesBalancedAllocation``: the deviation between
+the used fractions of CPU, memory and the devices that the pod requests.
 """
 
 import math

@@ -1,8 +1,6 @@
-"""Warning events: unreadable fields of groups and queues, and contradictory nodes.
+"""Warning events: unreadable fields of groups and queues, and nodes with contradictory amounts.
 
 An unreadable field is ignored; everything else of the object is used.
-
-Warning events about nodes whose reported amounts contradict each other.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,4 @@
-"""Metrics of a simulation: utilisation, waiting times, fairness.
-
-A simulation as text: a table of metrics, and a chart of utilisation.
-"""
+"""Metrics of a simulation, as a table and as a chart of utilisation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,10 +1,8 @@
-"""Values of the scheduler: nodes, pods, pod groups and queues, and the result of a cycle.
+"""Values of the scheduler: nodes, pods, pod groups, queues and budgets, and the result of a cycle.
 
 Values are immutable and hold only what a scheduling decision depends on. So memory stays small with
 many pods, and two equal values mean that nothing has to be decided again. Amounts are integers: CPU
 in thousandths, everything else in its own unit (bytes, devices, pods).
-
-Pod disruption budgets: how many pods may be evicted now.
 """
 
 from collections.abc import Mapping
@@ -366,7 +364,7 @@ class PendingReason(msgspec.Struct, frozen=True):
     """Why a gang, or a single pod, is pending: the text of conditions of the group and its pods."""
 
     reason: str
-    """One of the CamelCase reasons in ``reasons``."""
+    """One of the CamelCase reasons in ``queueing.messages``."""
     message: str
     pods: tuple[tuple[PodKey, str], ...] = ()
     """Each pending pod with its own message in Kubernetes' wording."""

@@ -133,7 +133,7 @@ def crowded(**facts: object) -> SchedulerCache:
     state = cluster(
         node("n", cpu=4),
         group("old", 1),
-        pod("old-0", cpu=3, group="old", on="n", started=NOW - 50, limit_s=150),
+        pod("old-0", cpu=3, group="old", on="n", started_at=NOW - 50, max_run_time_s=150),
         *gang("large", 1, cpu=4),
         group("short", 1, age=9, family="f", **facts),
         pod("short-0", cpu=1, group="short", age=9),
@@ -149,7 +149,7 @@ def lodged(state: SchedulerCache, decision: CycleResult) -> SchedulerCache:
     for binding in decision.bindings:
         known = state.pods[binding.pod]
         state.set_pod(
-            msgspec.structs.replace(known, node=binding.node, phase="Running", started=NOW)
+            msgspec.structs.replace(known, node=binding.node, phase="Running", started_at=NOW)
         )
     return state
 
@@ -217,7 +217,7 @@ def test_nobody_else_may_have_a_lodger_evicted() -> None:
 
 
 def test_who_lodges_is_known_from_the_group_after_a_restart() -> None:
-    state = cluster(group("short", 1, lodges_with="d/large"))
+    state = cluster(group("short", 1, backfills_for="d/large"))
     assert state.backfilled == {"d/short": "d/large"}
 
 

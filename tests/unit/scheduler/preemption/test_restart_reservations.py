@@ -25,7 +25,7 @@ SOON = NOW + 180
 def restarting(until: float = SOON, size: int = 2, **places: str) -> PodGroupInfo:
     """The group ``job``, whose pods are to go back to these nodes."""
     nodes = tuple((PodKey(f"d/{name}"), NodeName(on)) for name, on in places.items())
-    return group("job", size, places=PreviousNodes(until, nodes))
+    return group("job", size, previous_nodes=PreviousNodes(until, nodes))
 
 
 def full_cluster_in_restart(until: float = SOON) -> SchedulerCache:
@@ -102,7 +102,7 @@ def test_unseen_pods_are_estimated_from_the_group() -> None:
     state = cluster(
         node("a", cpu=4),
         node("b", cpu=4),
-        group("job", 2, places=places, min_resources=request(cpu=6, pods=2)),
+        group("job", 2, previous_nodes=places, min_resources=request(cpu=6, pods=2)),
         pod("small", cpu=1, age=1),
         pod("large", cpu=2, age=2),
     )
@@ -134,7 +134,7 @@ def test_terminating_pod_is_charged_once() -> None:
     state = cluster(
         node("a", cpu=4),
         restarting(j0="a", size=1),
-        pod("j0", cpu=2, group="job", on="a", terminating=True),
+        pod("j0", cpu=2, group="job", on="a", is_terminating=True),
         pod("other", cpu=2, age=1),
     )
     assert placed(decide(state, NOW)) == {"other": "a"}

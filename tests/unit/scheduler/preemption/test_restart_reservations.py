@@ -156,21 +156,33 @@ def test_deleted_group_has_no_reservation() -> None:
     assert len(decide(state, NOW).bindings) == 2
 
 
-def written(text: str) -> PodGroupInfo:
+def written(text: str, **others: str) -> PodGroupInfo:
     raw = {
         "metadata": {
             "name": "g",
             "namespace": "d",
-            "annotations": {PREVIOUS_NODES_ANNOTATION: text},
+            "annotations": {PREVIOUS_NODES_ANNOTATION: text, **others},
         }
     }
     return group_info(msgspec.convert(raw, PodGroup), {})
 
 
-def test_the_annotation_is_read() -> None:
-    facts = written('{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "a"}}')
+NOTED = '{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "%s"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        pytest.param(NOTED % "a", {}, id="gangline.dev/previous-nodes"),
+        pytest.param("", {"gangline.dev/places": NOTED % "a"}, id="its former name"),
+        pytest.param(NOTED % "a", {"gangline.dev/places": NOTED % "b"}, id="both"),
+    ],
+)
+def test_previous_nodes_are_read_from_either_annotation(text: str, others: dict[str, str]) -> None:
+    assert PREVIOUS_NODES_ANNOTATION == "gangline.dev/previous-nodes"
     until = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    assert facts.previous_nodes == PreviousNodes(until, ((PodKey("d/j0"), NodeName("a")),))
+    expected = PreviousNodes(until, ((PodKey("d/j0"), NodeName("a")),))
+    assert written(text, **others).previous_nodes == expected
 
 
 @pytest.mark.parametrize(

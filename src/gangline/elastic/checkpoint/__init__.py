@@ -46,9 +46,9 @@ __all__ = [
 
 _LAZY = {
     "Checkpointer": "checkpointer",
-    "FlashReader": "reader",
-    "FlashWriter": "writer",
-    "Loaded": "restore",
+    "FlashReader": "restore.dcp_reader",
+    "FlashWriter": "restore.dcp_writer",
+    "Loaded": "restore.restore",
 }
 
 

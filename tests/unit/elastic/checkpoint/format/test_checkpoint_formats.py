@@ -22,7 +22,7 @@ from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import LocalTarget
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 
 def plainly(call: Any, *arguments: Any, **named: Any) -> None:

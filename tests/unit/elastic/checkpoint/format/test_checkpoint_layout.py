@@ -25,7 +25,7 @@ from gangline.elastic.checkpoint.restore.source import MemorySource
 from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 several = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

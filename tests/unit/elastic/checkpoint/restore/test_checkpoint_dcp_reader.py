@@ -22,7 +22,7 @@ from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.storage.target import LocalTarget, RemoteTarget
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import blank, equal
+from unit.elastic.checkpoint.checkpoint_states import blank, equal
 
 STEP = 3
 places = st.lists(
@@ -45,8 +45,8 @@ def test_runs_contain_each_read_once_in_order_and_overshoot_by_one(
 def test_large_reads_are_split_into_runs_for_all_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dcp_reader, "ROW", 40)
-    monkeypatch.setattr(dcp_reader, "LAST_ROW", 8)
+    monkeypatch.setattr(dcp_reader, "READ_RUN_BYTES", 40)
+    monkeypatch.setattr(dcp_reader, "LAST_READ_RUN_BYTES", 8)
     where = [EntryLocation("a", at, 4) for at in range(0, 400, 4)]
     rows = split_reads(cast("list[Wanted]", where), lambda one: cast("Where", one), 2)
     assert [one for row in rows for one in row] == where

@@ -39,7 +39,7 @@ from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import DTYPES, bits, blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees
 
 STEP = 3
 MESHES = [(1,), (2,), (3,), (4,), (2, 2)]

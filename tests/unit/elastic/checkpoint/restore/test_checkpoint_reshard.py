@@ -64,21 +64,21 @@ class Seat(SaveGroup):
     def __init__(self, rank: int, table: Table) -> None:
         self.rank, self.world, self.table, self.group = rank, table.world, table, None
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self.table.places[self.rank] = pickle.dumps(value)
         self.table.barrier.wait()
         found = [pickle.loads(place) for place in self.table.places]
         self.table.barrier.wait()
         return found
 
-    def share(self, value: Any) -> Any:
-        return self.gather(value)[0]
+    def broadcast(self, value: Any) -> Any:
+        return self.all_gather(value)[0]
 
-    def hand_out(self, values: Any) -> Any:
-        return self.gather(values)[0][self.rank]
+    def scatter(self, values: Any) -> Any:
+        return self.all_gather(values)[0][self.rank]
 
-    def any(self, claim: bool) -> bool:
-        return any(self.gather(claim))
+    def any_rank(self, claim: bool) -> bool:
+        return any(self.all_gather(claim))
 
 
 @dataclass(frozen=True)

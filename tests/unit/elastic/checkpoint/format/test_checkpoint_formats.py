@@ -1,6 +1,5 @@
 """Our steps through PyTorch's own interface, and detection of folders in other formats."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.storage import detect
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 

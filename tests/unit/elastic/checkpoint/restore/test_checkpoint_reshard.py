@@ -5,7 +5,6 @@ fake process group, one after the other: what a rank holds and where follows fro
 """
 
 import pickle
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -37,8 +36,6 @@ from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees
 
 STEP = 3

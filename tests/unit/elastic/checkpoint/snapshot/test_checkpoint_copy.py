@@ -1,8 +1,6 @@
 """Copies of tensors to their destinations by several threads, bit by bit, and their checksums."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,8 +12,6 @@ from gangline.elastic.checkpoint.format.checksum import checksum, combine_checks
 from gangline.elastic.checkpoint.format.torch_framing import is_plain_memory, tensor_bytes
 from gangline.elastic.checkpoint.snapshot import copy
 from gangline.elastic.checkpoint.snapshot.copy import TensorCopier, TensorDestination, TensorMove
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from unit.elastic.checkpoint.checkpoint_states import equal, tensors
 
 

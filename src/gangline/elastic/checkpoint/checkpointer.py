@@ -47,9 +47,11 @@ from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, 
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.progress import SaveCounts, SaveReporter
+from gangline.renamed import renamed
 
 log = logging.getLogger(__name__)
 SaveLevel = Literal["memory", "storage"]
+__getattr__ = renamed(__name__, {"Level": "SaveLevel"})
 
 
 @dataclass(slots=True)

@@ -1,7 +1,4 @@
-"""Messages of an agent to the master.
-
-Waits for the first connection to the master, and logs what it waits for.
-"""
+"""The agent's side of the connection to the master: its messages, and the wait for the first reply."""
 
 import asyncio
 import contextlib

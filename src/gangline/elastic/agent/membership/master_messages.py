@@ -1,4 +1,4 @@
-"""The agent's side of the connection to the master: its messages, and the wait for the first reply."""
+"""Messages of an agent to the master, and the wait for the first connection."""
 
 import asyncio
 import contextlib

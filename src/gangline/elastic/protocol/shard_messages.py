@@ -5,7 +5,9 @@ from gangline.elastic.protocol.base_messages import ProtocolMessage
 
 
 class ShardRequest(ProtocolMessage, tag="ShardEvent"):
-    """An event for the ledger of shards (``gangline.elastic.data.shards.events``) -> ``ShardReply``."""
+    """An event for the ledger of shards (``gangline.elastic.data.shards.events``) ->
+    ``ShardReply``.
+    """
 
     event: LedgerEvent
     wait_s: float = 0.0

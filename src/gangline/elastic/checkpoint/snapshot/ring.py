@@ -1,16 +1,13 @@
-"""Chooses the buffer for the next save.
+"""The ring of snapshot buffers of one rank: chooses a buffer and copies the state into it.
 
-Never the newest complete one (a crash would be restored from it), and never one that is being read.
-With three buffers one is always free: one may be in upload, one is the newest.
+A save goes neither to the newest complete buffer (a crash would be restored from it) nor to one
+that is being read. With three buffers one is always free: one may be in upload, one is the newest.
 
-The ring of snapshot buffers of one rank: choose a buffer and copy the state into it.
-
-Training waits only for the copy. Pages are allocated beforehand (``prepare``) and pinned for a GPU,
-and tensor views of the buffer are created once. Checksums are computed during the copy, except for
-large tensors of a device: the saver computes those right after the save.
-
-With ``overlap`` training does not wait for copies from accelerators either. A background thread
-completes the save when they have arrived; until then the optimizer step waits.
+Training waits only for the copy. Pages are allocated beforehand (``prepare``) and pinned for a GPU.
+Checksums are computed during the copy, except for large tensors of a device: the saver computes
+those right after the save. With ``overlap`` training does not wait for copies from accelerators
+either. A background thread completes the save when they have arrived; until then the optimizer step
+waits.
 
 Invariant: a buffer is locked exclusively from before its header says WRITING until its header says
 COMPLETE. The newest complete buffer is never overwritten.

@@ -5,7 +5,6 @@ fake process group, one after the other: what a rank holds and where follows fro
 """
 
 import pickle
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -37,9 +36,7 @@ from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import DTYPES, bits, blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees
 
 STEP = 3
 MESHES = [(1,), (2,), (3,), (4,), (2, 2)]
@@ -64,21 +61,21 @@ class Seat(SaveGroup):
     def __init__(self, rank: int, table: Table) -> None:
         self.rank, self.world, self.table, self.group = rank, table.world, table, None
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self.table.places[self.rank] = pickle.dumps(value)
         self.table.barrier.wait()
         found = [pickle.loads(place) for place in self.table.places]
         self.table.barrier.wait()
         return found
 
-    def share(self, value: Any) -> Any:
-        return self.gather(value)[0]
+    def broadcast(self, value: Any) -> Any:
+        return self.all_gather(value)[0]
 
-    def hand_out(self, values: Any) -> Any:
-        return self.gather(values)[0][self.rank]
+    def scatter(self, values: Any) -> Any:
+        return self.all_gather(values)[0][self.rank]
 
-    def any(self, claim: bool) -> bool:
-        return any(self.gather(claim))
+    def any_rank(self, claim: bool) -> bool:
+        return any(self.all_gather(claim))
 
 
 @dataclass(frozen=True)

@@ -84,13 +84,13 @@ def test_allocated_memory_is_not_requested_again(rig: Any) -> None:
     state = {"w": torch.zeros(1000)}
     planner = create_planner(state, first=True)
     agreement = agree_on_layout(rig.ranks, "here", planner)
-    size, had = rig.buffers.need(agreement)
+    size, had = rig.buffers.required_bytes(agreement)
     assert (size > 3 * 4000, had) == (True, 0)
     assert memory_request("here", rig.home, size, had).free_bytes > 0
     rig.buffers.prepare(agreement)
-    rig.buffers.settle()
-    assert rig.buffers.need(agreement) == (size, size)
-    small = rig.buffers.pickle(agreement, value_lookup(planner, agreement))
+    rig.buffers.wait_for_memory()
+    assert rig.buffers.required_bytes(agreement) == (size, size)
+    small = rig.buffers.pickle_values(agreement, value_lookup(planner, agreement))
     rig.buffers.save(agreement, value_lookup(planner, agreement), small, 1, False)
-    assert rig.buffers.need(agreement) == (size, size)
+    assert rig.buffers.required_bytes(agreement) == (size, size)
     assert {path.suffix for path in Path(rig.home).iterdir()} == {".seg"}

@@ -1,10 +1,9 @@
-"""Fair shares: divides amounts by weight among queues (water filling), and dominant shares.
-
-The queue tree: limits, fair shares and usage of queues.
+"""The queue tree: limits, fair shares and usage of queues.
 
 Jobs run in the leaves of the tree. A queue's *limit* is its capability, reduced by what the
 guarantees of other queues leave. Its *fair share* is its ``deserved`` amount, or its weighted part
-of what the other queues leave. A queue may borrow what no other queue requests, up to its limit.
+of what the other queues leave (water filling). A queue may borrow what no other queue requests, up
+to its limit.
 """
 
 from collections import Counter

@@ -1,3 +1,3 @@
-"""The public import path of ``gangline.elastic.data.shards.dataset``."""
+"""The public import path of ``gangline.elastic.shards.dataset``."""
 
-from gangline.elastic.data.shards.dataset import *  # noqa: F403
+from gangline.elastic.shards.dataset import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""The public import path of ``gangline.elastic.data.shards.events``."""
+"""The public import path of ``gangline.elastic.shards.events``."""
 
-from gangline.elastic.data.shards.events import *  # noqa: F403
+from gangline.elastic.shards.events import *  # noqa: F403

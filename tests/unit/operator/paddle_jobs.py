@@ -67,7 +67,7 @@ def at_the_barrier(name: str, *, waiting: str = "") -> ObservedPod:
 
 def config_map(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str] | None:
     """The data of the job's ConfigMap; None while it is empty."""
-    listed = job.rules.objects(job, gang_of(job, *pods))
+    listed = job.rules.owned_objects(job, gang_of(job, *pods))
     assert all(
         each["kind"] == "ConfigMap" and each["metadata"]["name"] == "train" for each in listed
     )

@@ -59,6 +59,7 @@ class AutoInterval:
         return self.last_save_at is None or now - self.last_save_at >= self.interval_s()
 
     def record_save(self, now: float, took_s: float) -> None:
+        """Record a save that blocked training for ``took_s`` seconds."""
         self.save_s += 0.3 * (took_s - self.save_s)
         if self.last_save_at is not None:
             self.observed_s += max(0.0, now - self.last_save_at)

@@ -132,6 +132,7 @@ class ShardingClient:
 
     @property
     def dataset_name(self) -> str:
+        """Name of the data set."""
         return self._name
 
     @property

@@ -139,13 +139,10 @@ def _run(
         if configmap is None:
             await run_master(settings, secret, journal, stop, listening)
             return
-        from gangline.elastic.master.journal.cluster_journal import (
-            cluster_journal,
-            job_reference,
-        )
+        from gangline.elastic.master.journal import cluster_journal as cluster  # noqa: PLC0415
 
-        about = job_reference(os.environ, namespace=configmap[0])
-        async with cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:
+        about = cluster.job_reference(os.environ, namespace=configmap[0])
+        async with cluster.cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:
             await run_master(settings, secret, kept, stop, listening)
 
     import uvloop  # noqa: PLC0415

@@ -1,7 +1,4 @@
-"""Replies to requests that change nothing and never wait.
-
-The Prometheus metrics of the master.
-"""
+"""Replies to requests that change nothing and never wait, and the Prometheus metrics."""
 
 from dataclasses import dataclass, field
 

@@ -107,7 +107,7 @@ class _MasterConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not instances of asyncio's class, but have its methods.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = transport = cast("asyncio.Transport", transport)
         enable_keepalive(transport.get_extra_info("socket"))
         transport.write(self._mine)
 

@@ -67,7 +67,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timeout of the handshake."""
         # uvloop's transports are not instances of asyncio's class, but have its methods.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = transport = cast("asyncio.Transport", transport)
         enable_keepalive(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         self._server.add_connection(self)

@@ -1,16 +1,13 @@
-"""A seeded order without a list: the record or shard at a position of an epoch.
-
-A Feistel network over the smallest even power of two that holds all positions, applied repeatedly
-until the result is in range, is a permutation that needs no memory and no preparation. Master and
-workers compute the same one from seed and epoch, on every Python version, for a billion records as
-for ten.
-
-Definitions of data sets: their records, how they are cut into shards, and the order of shards.
+"""Definitions of data sets: their records, how they are cut into shards, and the order of shards.
 
 There are three kinds. A `Table` has records from 0 to its size. A `Text` is a list of files with
 known line counts; its records are all lines, numbered through the files. A `Stream` has partitions
 that grow: its records are offsets of a partition. Tables and texts have epochs and a seeded order,
 streams have neither.
+
+The order is computed, not stored: a Feistel network over the smallest even power of two that holds
+all positions, applied repeatedly until the result is in range, is a permutation without memory or
+preparation. Master and workers compute the same one from seed and epoch, on every Python version.
 
 Errors: `DatasetError`, an invalid definition.
 """

@@ -1,6 +1,4 @@
-"""Deletions of a plan: objects that are not being deleted yet, and stuck pods by force.
-
-Plans one reconcile pass: a function of the observed job and the time.
+"""Plans one reconcile pass: a function of the observed job and the time.
 
 The function is total and deterministic: the same observation and time give the same plan, whatever
 the order of events was. The first stage that applies decides:
@@ -16,8 +14,8 @@ Two invariants make it safe to stop the operator between any two writes:
 
 - The end of a job is stored before anything is cleaned up. Otherwise a job whose master pod was
   deleted would look like one that never ran.
-- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would
-  be lost.
+- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would be
+  lost.
 
 Both cost one more pass, and no additional request.
 """
@@ -70,8 +68,6 @@ from gangline.operator.model.plan import (
 )
 from gangline.operator.model.replicas import ObservedPod, ObservedService
 from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
-from gangline.operator.policies import backoff as pace
-from gangline.operator.policies import cleanup as deadline
 
 
 def plan_deletions(
@@ -182,8 +178,8 @@ def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> Rec
 
 def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     job, policy = observed.job, observed.job.policy
-    left = deadline.time_left(observed.status.completion_time, policy.ttl, now)
-    if deadline.has_passed(left):
+    left = cleanup.time_left(observed.status.completion_time, policy.ttl, now)
+    if cleanup.has_passed(left):
         return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
     failed = conditions.is_condition_true(observed.status.conditions, conditions.FAILED)
     clean = policy.clean_policy_after_end(failure=failed)
@@ -259,7 +255,7 @@ class _Pass:
     def plan_live(self) -> ReconcilePlan:
         """Plan the changes that lead to the specified replicas."""
         missing = self._missing_objects()
-        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_replacement(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO
         there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
@@ -312,7 +308,7 @@ class _Pass:
         record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
         if fresh:
-            record = pace.record_failure(record, stamp)
+            record = backoff.record_failure(record, stamp)
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
@@ -376,7 +372,7 @@ class _Pass:
         )
 
     def _time_to_deadline(self) -> timedelta | None:
-        return deadline.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
+        return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
 
     def _pending_timeout(self) -> tuple[timedelta | None, str]:
         rules = self.job.rules
@@ -386,13 +382,13 @@ class _Pass:
 
     def _timeout_message(self) -> str:
         left, why = self._pending_timeout()
-        if deadline.has_passed(left):
+        if cleanup.has_passed(left):
             return why
         name = f"{self.job.kind.kind} {self.job.name}"
-        if deadline.has_passed(self._time_to_deadline()):
+        if cleanup.has_passed(self._time_to_deadline()):
             limit = self.job.policy.active_deadline
             return f"{name} has failed because it was active longer than its deadline of {limit}."
-        if deadline.has_passed(
+        if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):
             reason = pod_group.pending_reason(self.observed.pod_group)
@@ -500,7 +496,7 @@ class _Pass:
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""
-        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_replacement(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + pod_group.PREVIOUS_NODES_TTL
         return pod_group.record_previous_nodes(group, self.gang.pods, until)
 

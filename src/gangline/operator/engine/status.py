@@ -88,7 +88,7 @@ def mark_gang_restarting(
     Args:
         job: the job.
         status: its status.
-        why: the reason of the restart.
+        reason: the reason of the restart.
         now: the time.
         counted: whether it counts as a restart after a failure.
     """

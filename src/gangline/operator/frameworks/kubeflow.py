@@ -47,7 +47,7 @@ def parse_job(
         stored: the job.
         type_: the struct of its kind.
         validate: lists the errors in a decoded job.
-        form: converts a valid job to the common form; may raise ValueError for an invalid one.
+        normalize: converts a valid job to the common form; may raise ValueError for an invalid one.
     """
     empty = type_(metadata=stored.metadata)
     written = {"metadata": stored.metadata, "spec": stored.spec}

@@ -1,4 +1,4 @@
-"""MSJob: MindSporeFramework, whose workers and parameter servers register with a scheduler.
+"""MSJob: MindSpore, whose workers and parameter servers register with a scheduler.
 
 The environment is upstream's. Other replicas reach the scheduler through a service with a cluster
 IP, which outlives the scheduler's pod. Upstream takes the IP from its cache and starts pods without
@@ -153,7 +153,7 @@ def _scheduler(job: NormalizedJob) -> ReplicaRole | None:
 
 
 def _address(job: NormalizedJob, gang: ReplicaGang) -> str:
-    """Return the scheduler's cluster IP; empty while unknown. MindSporeFramework accepts no host name."""
+    """Return the scheduler's cluster IP; empty while unknown. MindSpore accepts no host name."""
     service = gang.services.get(replica_name(job.name, SCHEDULER, 0))
     return service.spec.cluster_ip.removeprefix("None") if service else ""
 

@@ -1,7 +1,7 @@
 """The common form of a training job, into which every kind is read.
 
 A job is a set of roles, each with a number of replicas, a pod template and a restart policy; a run
-policy that bounds its life; and the rules of its kind (``Rules``): the environment of a replica,
+policy that bounds its life; and the rules of its kind (``JobRules``): the environment of a replica,
 which replica is the master, when the job has succeeded. The engine knows only this form.
 
 Kinds that need more implement capability protocols, such as ``OwnsObjects``. All values are

@@ -1,9 +1,8 @@
-"""Sets of replica indexes as text, in the format of Kubernetes' indexed jobs: ``0,2-4``.
-
-Lean views of a job's pods and services, and the replica slots that they fill.
+"""Lean views of a job's pods and services, and the replica slots that they fill.
 
 The views have only the fields that planning reads, so a cache of thousands of pods stays small. A
-``Gang`` has one slot for each index of each role.
+``ReplicaGang`` has one slot for each index of each role. Sets of indexes are stored as text in the
+format of Kubernetes' indexed jobs: ``0,2-4``.
 """
 
 import math
@@ -330,8 +329,8 @@ def fill_slots(
         pods: the pods to assign.
         completed: the indexes of each role that have succeeded according to the status.
         services: the job's services.
-        former: pods of earlier generations, which get no slot.
-        absent: indexes of each role that must have no pod.
+        previous_generation: pods of earlier generations, which get no slot.
+        excluded: indexes of each role that must have no pod.
         is_current: whether a pod may have a slot.
     """
     slots: dict[str, list[ObservedPod | None]] = {

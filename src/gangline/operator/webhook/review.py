@@ -1,9 +1,8 @@
-"""Warnings about jobs: valid fields that are probably not intended.
+"""The response to an admission review, as a function of the review.
 
-The response to an admission review, as a function of the review.
-
-``judge`` validates a job, ``complete`` returns its defaults. Both depend on nothing but the review,
-so the response is the same on every replica of the operator, in a dry run, and on repetition.
+``validate`` checks a job and lists warnings about valid fields that are probably not intended,
+``mutate`` returns its defaults. Both depend on nothing but the review, so the response is the same
+on every replica of the operator, in a dry run, and on repetition.
 
 Only new errors count against an update. A stored job that is invalid (because it is older than the
 webhook, or than a rule) can still get a label, lose a finalizer, be suspended or be fixed step by

@@ -104,7 +104,7 @@ def test_a_pod_on_its_way_out_is_waited_for():
 
 def test_a_name_that_a_former_job_still_holds_is_waited_for():
     taken = frozenset({(TargetKind.POD, "train-worker-0"), (SERVICE, "train-master-0")})
-    decision = look(a_job(1, 1), services=[], taken=taken).decide()
+    decision = look(a_job(1, 1), services=[], occupied=taken).decide()
     assert created(decision) == ["master-0"]
     assert created(decision, SERVICE) == ["worker-0"]
 
@@ -253,7 +253,7 @@ def test_a_job_that_names_this_controller_is_run():
 
 
 def test_a_job_with_mistakes_says_so_and_is_left_alone():
-    case = look(a_job(1, 1), MASTER, mistakes="spec.x: is wrong")
+    case = look(a_job(1, 1), MASTER, spec_errors="spec.x: is wrong")
     decision = case.decide()
     assert not decision.has_writes
     assert conditions(decision.status) == ["Created", "InvalidSpec"]
@@ -261,7 +261,7 @@ def test_a_job_with_mistakes_says_so_and_is_left_alone():
 
 
 def test_a_job_whose_mistakes_are_mended_runs():
-    wrong = look(a_job(1, 1), mistakes="spec.x: is wrong").decide().status
+    wrong = look(a_job(1, 1), spec_errors="spec.x: is wrong").decide().status
     decision = look(a_job(1, 1), status=wrong).decide()
     assert conditions(decision.status) == ["Created"]
     assert created(decision)

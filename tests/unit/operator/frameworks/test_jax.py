@@ -80,7 +80,7 @@ def test_all_processes_have_to_succeed(phases, succeeded, running):
 
 @pytest.mark.parametrize(
     ("roles", "told"),
-    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "without a pod"), ({}, "Pods by role")],
+    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "job without pods"), ({}, "Pods by role")],
 )
 def test_invalid_job_reports_its_errors(roles, told):
     assert told in JaxFramework().read(stored(job_manifest("JAXJob", roles))).spec_errors

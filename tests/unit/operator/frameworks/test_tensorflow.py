@@ -358,7 +358,7 @@ def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
         ({"Chief": 2, "Worker": 1}, "Chief.replicas"),
         ({"Wroker": 1}, "'Worker'"),
         ({"Worker": 1, "worker": 1}, "another spelling"),
-        ({"Worker": 0}, "without a pod"),
+        ({"Worker": 0}, "job without pods"),
         ({}, "tfReplicaSpecs"),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gangline.api.core.node import Node
 from gangline.api.meta.resource import Resource
+from gangline.kube.client.client import ApiClient
 from gangline.kube.client.decoding import decode_object
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import have_same_shape, node_info, pod_info
@@ -119,7 +120,7 @@ def test_pods_go_to_the_node_that_has_their_image() -> None:
 
 def test_a_gang_packs_where_its_image_is() -> None:
     group, *members = gang("g", 3, cpu=2)
-    pods = [of(cast("PodFacts", each), "train") for each in members]
+    pods = [of(cast("PodInfo", each), "train") for each in members]
     state = cluster(has("a"), has("b", train=900), group, *pods, weights=COUNTED)
     assert set(where(state).values()) == {"b"}
 
@@ -266,7 +267,7 @@ def feed(weights: ScoreWeights) -> SchedulerInformers:
 
     told = SchedulerSettings(weights=weights)
     return SchedulerInformers(
-        cast("Client", None), told, nothing, nothing, lambda: 0.0, nothing, nothing
+        cast("ApiClient", None), told, nothing, nothing, lambda: 0.0, nothing, nothing
     )
 
 
@@ -301,5 +302,5 @@ class Listed:
 async def test_an_explanation_counts_images_as_the_scheduler_does(
     weights: ScoreWeights, goes_to: str
 ) -> None:
-    state = await read_cluster_state(cast("Client", Listed()), frozenset({"gangline"}), weights)
+    state = await read_cluster_state(cast("ApiClient", Listed()), frozenset({"gangline"}), weights)
     assert where(state) == {"p": goes_to}

@@ -1,9 +1,7 @@
-"""Selects the step to restore: the newest complete one, the same on all ranks.
+"""Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded.
 
-At the same step memory is preferred to storage. A step in memory is complete if every part has at
-least one holder, on any node.
-
-Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded.
+The newest complete step is chosen, the same on all ranks; at the same step memory is preferred to
+storage. A step in memory is complete if every part has at least one holder, on any node.
 """
 
 import logging

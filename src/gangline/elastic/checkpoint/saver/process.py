@@ -1,5 +1,4 @@
-"""The saver: a process that writes checkpoints from memory to storage and outlives training
-processes.
+"""The saver: a process that writes checkpoints from memory to storage and outlives training.
 
 There is one for each job on each node, started by the agent or the first ``Checkpointer``. Messages
 over a socket only wake it; it decides from the content of shared memory, so it may be killed and

@@ -1,5 +1,4 @@
-"""The uploader of the saver: writes requested saves, commits steps, computes checksums. All calls
-block.
+"""The uploader: writes requested saves, commits steps, computes checksums. All calls block.
 
 Every call reads the segments again. The only state that shared memory does not have is the list of
 uncommitted steps, and that is rebuilt from storage after a restart of the saver.

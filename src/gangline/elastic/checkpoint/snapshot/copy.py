@@ -2,10 +2,8 @@
 
 Long tensors are copied by several threads, which compute the checksums on the way: a second pass
 over the memory would cost several times as much. PyTorch copies tensors that are not plain bytes or
-are too short for several threads. Tensors in an accelerator arrive on a stream of their own
-meanwhile.
-
-Views of a layout's entries in a buffer, created once for all saves to that buffer.
+are too short for several threads. Tensors in an accelerator arrive on a stream of their own. Views
+of the destinations are created once for each buffer.
 """
 
 import contextlib

@@ -1,10 +1,8 @@
-"""The job's timeline as Kubernetes events about the ElasticJob, for ``kubectl describe``.
-
-The journal in a ConfigMap: the complete state, compressed, written shortly after each change.
+"""The journal in a ConfigMap: the complete state, compressed, written shortly after each change.
 
 Replies do not wait for the API server: agents repeat what a killed master had not written yet. The
 resourceVersion of the object is a fencing token: a master that finds a newer version was replaced
-by another one, and ends.
+by another one, and ends. The job's timeline is published as Kubernetes events about the ElasticJob.
 """
 
 import asyncio

@@ -252,7 +252,7 @@ class MasterCore:
             what = msgspec.structs.replace(what, nodes=nodes)
         for node in nodes:
             self._queue_command(node, what)
-        self._add_event(f"Command{type(what).__name__}", f"to nodes {list(nodes)}", now)
+        self._add_event(_COMMAND_EVENTS[type(what)], f"to nodes {list(nodes)}", now)
         return ApplyResult(_DONE, topics=frozenset({COMMANDS}))
 
     def _queue_command(self, node: int, what: msg.CommandBody) -> None:
@@ -352,6 +352,16 @@ class MasterCore:
         if len(replies) > MAX_CLIENTS:
             del replies[next(iter(replies))]
 
+
+_COMMAND_EVENTS: Mapping[type, str] = {
+    msg.RestartCommand: "CommandRestart",
+    msg.StopCommand: "CommandStop",
+    msg.RunCheck: "CommandRunCheck",
+    msg.SaveCheckpoint: "CommandSaveCheckpoint",
+    msg.DumpStacks: "CommandDumpStacks",
+    msg.Evict: "CommandEvict",
+}
+"""Reasons of timeline events. They are an interface, so they do not follow class names."""
 
 _NOT_REPEATABLE = (
     msg.KeyValueAdd,

@@ -1,6 +1,6 @@
 """The state of the master that must survive the process, in a serializable form.
 
-The job's timeline: its events, the newest last, and those that have not been published yet.
+It includes the job's timeline; events that have not been published yet are held beside the state.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 The operator creates all pods: the master, and also workers, parameter servers, chief and
 evaluators, which DLRover leaves to its master. So the master may fail at any moment: no state that
-is needed to continue exists only in its memory. ``elastic_rules`` decides what a failure leads to.
+is needed to continue exists only in its memory. ``rules`` decides what a failure leads to.
 """
 
 from dataclasses import dataclass, replace

@@ -118,7 +118,7 @@ def drop_outdated_size(record: RoleRecord, specified: int) -> RoleRecord:
     """Drop the size that a plan set if the specified size has changed since."""
     if record.over in (None, specified):
         return record
-    return replace(record, replicas=None, over=None, excluded="")
+    return replace(record, replicas=None, over=None, absent="")
 
 
 def rank_count(record: RoleRecord, specified: int) -> int:
@@ -130,7 +130,7 @@ def resize(record: RoleRecord, ranks: Iterable[int], specified: int) -> RoleReco
     ranks = frozenset(ranks)
     count = max(ranks, default=-1) + 1
     gone = format_indexes(frozenset(range(count)) - ranks)
-    return replace(record, replicas=count, over=specified, excluded=gone)
+    return replace(record, replicas=count, over=specified, absent=gone)
 
 
 def active_ranks(record: RoleRecord, specified: int) -> frozenset[int]:

@@ -122,9 +122,10 @@ class ElasticRules:
                 if missed
                 else f"{needed} of {role.name} are needed and {left} left"
             )
+            ended = _describe_failed_ranks(lost, missed or list(lost))
             again = self.tolerance.restart_budget(role.name, min(missed or lost))
             return (
-                f"ElasticJob {job.name} has failed because {_describe_failed_ranks(lost, missed or list(lost))}, "
+                f"ElasticJob {job.name} has failed because {ended}, "
                 f"and {why}. A rank may be replaced {again} times, if that can help."
             )
         return ""

@@ -20,7 +20,6 @@ from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
 from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi import objects
-from gangline.operator.frameworks.mpi import objects as mpi_files
 from gangline.operator.frameworks.mpi.objects import FILES_PATH, TOOLS_PATH
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob
@@ -55,8 +54,8 @@ LAUNCHER, WORKER = "Launcher", "Worker"
 _DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 _CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
 _WORKER_COMMAND = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
-_AGENT = f"{FILES_PATH}/{mpi_files.EXEC_SCRIPT}"
-_HOST_FILE = f"{FILES_PATH}/{mpi_files.HOST_FILE}"
+_AGENT = f"{FILES_PATH}/{objects.EXEC_SCRIPT}"
+_HOST_FILE = f"{FILES_PATH}/{objects.HOST_FILE}"
 _LAUNCHER_ENVIRONMENT: Mapping[str, str] = {
     "OMPI_MCA_plm_rsh_agent": _AGENT,
     "OMPI_MCA_orte_default_hostfile": _HOST_FILE,
@@ -89,7 +88,7 @@ class MPIFramework:
                 neither ``kubectl`` nor Python.
         """
         self._kubectl_image = kubectl_image
-        self._exec_client = mpi_files.exec_client_source()
+        self._exec_client = objects.exec_client_source()
 
     def read(self, stored: RawJob) -> ParsedJob:
         return kubeflow.parse_job(stored, MPIJob, validate_job, self._normalize)
@@ -154,7 +153,7 @@ class MPIRules:
         if not container.get("command"):
             waiting = list(_WORKER_COMMAND)
             pod = pod_template.with_container(pod, KIND.container, command=waiting, args=[])
-        return _with_files(pod, job, {mpi_files.EXEC_SCRIPT: _EXECUTABLE})
+        return _with_files(pod, job, {objects.EXEC_SCRIPT: _EXECUTABLE})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the launcher's ConfigMap, service account and RBAC objects."""
@@ -183,10 +182,10 @@ class MPIRules:
             if pod is not None and pod.is_active
         ]
         return {
-            mpi_files.HOST_FILE: mpi_files.format_host_file([*own, *workers], slots),
-            mpi_files.EXEC_SCRIPT: mpi_files.exec_script(self._exec_container(job)),
-            mpi_files.EXEC_CLIENT: self.exec_client,
-            mpi_files.DISCOVERY_SCRIPT: mpi_files.discovery_script([*own, *running], slots),
+            objects.HOST_FILE: objects.format_host_file([*own, *workers], slots),
+            objects.EXEC_SCRIPT: objects.exec_script(self._exec_container(job)),
+            objects.EXEC_CLIENT: self.exec_client,
+            objects.DISCOVERY_SCRIPT: objects.discovery_script([*own, *running], slots),
         }
 
     def _exec_container(self, job: NormalizedJob) -> str:
@@ -199,10 +198,10 @@ class MPIRules:
             pod,
             job,
             {
-                mpi_files.EXEC_SCRIPT: _EXECUTABLE,
-                mpi_files.EXEC_CLIENT: _READABLE,
-                mpi_files.HOST_FILE: _READABLE,
-                mpi_files.DISCOVERY_SCRIPT: _EXECUTABLE,
+                objects.EXEC_SCRIPT: _EXECUTABLE,
+                objects.EXEC_CLIENT: _READABLE,
+                objects.HOST_FILE: _READABLE,
+                objects.DISCOVERY_SCRIPT: _EXECUTABLE,
             },
         )
         if not pod_template.pod_spec(pod).get("serviceAccountName"):

@@ -2,7 +2,7 @@
 
 Names, labels, environment and services are upstream's, and so are restarts: by the pod template,
 which means none unless the template sets a policy. Replicas find each other through a ConfigMap
-that their containers wait for (``paddle_network``). Differences from upstream:
+that their containers wait for (``network``). Differences from upstream:
 
 - the job has succeeded when its workers have; running servers do not keep it alive;
 - a heterogeneous worker gets the variable names that the framework reads;

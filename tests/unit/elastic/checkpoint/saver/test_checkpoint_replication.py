@@ -84,7 +84,7 @@ def test_a_damaged_or_truncated_transfer_leaves_nothing(
 def test_a_segment_is_received_in_pieces_of_any_size(
     sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    monkeypatch.setattr(replication, "BLOCK", length)
+    monkeypatch.setattr(replication, "CHECKSUM_BLOCK", length)
     data = sealed.path.read_bytes()
     peers.receive_copy(Dribbling(data), tmp_path, request_of(sealed))
     (copy,) = tmp_path.iterdir()
@@ -101,7 +101,7 @@ def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
             raise OSError(28, "No space left on device")
         return write(descriptor, piece, at)
 
-    monkeypatch.setattr(replication, "BLOCK", 512)
+    monkeypatch.setattr(replication, "CHECKSUM_BLOCK", 512)
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(MemoryShortError, match="emptyDir"):
         peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))

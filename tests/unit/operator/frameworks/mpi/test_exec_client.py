@@ -50,7 +50,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     (account / "namespace").write_text("team")
     (account / "token").write_text("secret")
     (account / "ca.crt").write_bytes(certificates.authority.certificate.read_bytes())
-    monkeypatch.setattr(exec_client, "ACCOUNT", account)
+    monkeypatch.setattr(exec_client, "SERVICE_ACCOUNT_PATH", account)
     monkeypatch.setattr(exec_client.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(runner.addresses[0][1]))

@@ -11,7 +11,7 @@ from gangline.operator.frameworks.mpi.framework import MPIFramework, MPIRules
 from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RestartPolicy
 from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ObservedPod
-from gangline.operator.policies import pod_group as gang_policy
+from gangline.operator.policies import pod_group
 from unit.operator.builders import a_pod, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
@@ -296,16 +296,16 @@ def test_files_account_and_rights_are_there_from_the_start():
 
 
 def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
-    wanted = gang_policy.desired_spec(a_job(3))
+    wanted = pod_group.desired_spec(a_job(3))
     assert (wanted.min_member, wanted.min_task_member) == (3, {"worker": 3})
     policy = {"schedulingPolicy": {"minAvailable": 4}}
-    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
+    assert pod_group.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
     policy = {"schedulingPolicy": {"minAvailable": 2}}
-    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 2
+    assert pod_group.desired_spec(a_job(3, runPolicy=policy)).min_member == 2
 
 
 def test_a_launcher_alone_is_its_gang():
-    wanted = gang_policy.desired_spec(a_job(0))
+    wanted = pod_group.desired_spec(a_job(0))
     assert (wanted.min_member, wanted.min_task_member) == (1, {"launcher": 1})
 
 

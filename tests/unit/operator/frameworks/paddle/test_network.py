@@ -133,15 +133,15 @@ def test_config_map_is_empty_while_an_address_is_unknown():
     first = [placed("worker-0", "10.0.0.1"), placed("worker-1", "10.0.0.2")]
     there = an_extra(job, *first)
     services = [a_service("worker-0"), a_service("worker-1")]
-    calm = look(job, *first, extras=[there], services=services).decide()
+    calm = look(job, *first, owned_objects=[there], services=services).decide()
     assert deleted(calm, TargetKind.CONFIG_MAP) == []
     assert calm.patches == ()
-    gone = look(job, first[0], extras=[there], services=services).decide()
+    gone = look(job, first[0], owned_objects=[there], services=services).decide()
     assert written(gone) == {}
     assert created(gone) == ["worker-1"]
     again = [first[0], placed("worker-1", "10.0.0.7", "Pending")]
     silent = an_extra(job, first[0])
-    back = look(job, *again, extras=[silent], services=services).decide()
+    back = look(job, *again, owned_objects=[silent], services=services).decide()
     assert written(back)["PADDLE_TRAINERS"] == "10.0.0.1,10.0.0.7"
 
 

@@ -82,7 +82,7 @@ def test_a_suspended_job_is_pending():
 def test_an_invalid_job_is_pending():
     written = manifest(worker=-1)
     reading = PaddleFramework().read(stored(written))
-    assert fields(reading.job, mistakes=reading.spec_errors)["phase"] == "Pending"
+    assert fields(reading.job, spec_errors=reading.spec_errors)["phase"] == "Pending"
 
 
 def test_the_condition_and_the_phase_say_running_together():

@@ -27,7 +27,12 @@ from gangline.api.resources import (
     QUEUES,
     STORAGE_CLASSES,
 )
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE, PodGroup, Queue
+from gangline.api.volcano.scheduling import (
+    DEFAULT_QUEUE,
+    RUN_TIME_FAMILY_ANNOTATION,
+    PodGroup,
+    Queue,
+)
 from gangline.api.volcano.topology import HyperNode
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
@@ -104,6 +109,8 @@ class SchedulerInformers:
         self._on_change, self._on_group_changed = changed, regrouped
         self._clock, self._request_cycle_after = clock, look_again
         self._on_reservation_found = promised
+        self._warned = False
+        """True once a removed annotation was seen: one warning is enough."""
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeInfo] = {}
         self._last_converted: tuple[LeanPodSpec, PodInfo] | None = None
@@ -289,14 +296,22 @@ class SchedulerInformers:
         else:
             facts = group_info(new, self._priorities)
             self.state.set_group(facts)
-            if old is None and (promise := read_reservation(new)) is not None:
-                self.state.reservations.setdefault(key, promise)
-                self._on_reservation_found(key, promise)
+            self._warn_of_removed_annotation(new)
+            if old is None and (reservation := read_reservation(new)) is not None:
+                self.state.reservations.setdefault(key, reservation)
+                self._on_reservation_found(key, reservation)
             if facts.previous_nodes is not None:
                 self._request_cycle_after(max(0.0, facts.previous_nodes.expires_at - self._clock()))
         self._on_group_changed(key)
         if before != self.state.groups.get(key):
             self._on_change()
+
+    def _warn_of_removed_annotation(self, group: PodGroup) -> None:
+        if self._warned or RUN_TIME_FAMILY_ANNOTATION not in group.metadata.annotations:
+            return
+        self._warned = True
+        fields = {"namespace": group.metadata.namespace, "group": group.metadata.name}
+        log.warning("annotation without effect: %s", RUN_TIME_FAMILY_ANNOTATION, extra=fields)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         before = dict(self.state.queues)

@@ -148,8 +148,7 @@ class SchedulerLoop:
             decision = run_cycle(self._informers.state, time.time(), self._policy)
             state = self._informers.state
             state.reservations = dict(decision.reservations)
-            state.backfilled.update(decision.backfilled)
-            self._reservation_store.store(decision.reservations, state.backfilled, state.groups)
+            self._reservation_store.store(decision.reservations, state.groups)
             binder.bind(decision.bindings)
             evictor.evict(decision.evictions)
             self._reporter.set_result(decision)

@@ -1,8 +1,6 @@
-"""All flags of the launcher as a table: those of torchrun, of dlrover-run, and of Gangline.
+"""All flags of the launcher as a table (torchrun, dlrover-run, Gangline), and their parser.
 
 Every flag is accepted with ``-`` and with ``_``, and as the environment variable ``PET_<NAME>``.
-
-Parses flags of a command line and of ``PET_*`` variables.
 """
 
 import argparse

@@ -1,11 +1,9 @@
-"""Upper limits of the number of workers on this machine; a larger number is a mistake of the user.
+"""Resources of this machine: limits of the number of workers, accelerators, processors near a
+device.
 
-Only certain limits count: each worker is a process, the launcher opens a file for it, and an
-interpreter needs memory before it runs anything. The needs of scripts are unknown.
-
-Number of accelerators of this node, counted without torch.
-
-Processors near a worker's device.
+Torch is not imported. A number of workers above a limit is a mistake of the user. Only certain
+limits count: each worker is a process, the launcher opens a file for it, and an interpreter needs
+memory before it runs anything. The needs of scripts are unknown.
 """
 
 import os

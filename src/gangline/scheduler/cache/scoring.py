@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gangline.scheduler.cache.node_stats import ResourceDemand
 from gangline.scheduler.plugins.scores import (
     Amounts,
-    CommonPods,
     Scores,
     ScoreWeights,
     balance_score,
@@ -40,8 +39,6 @@ class ScoringInputs:
     weights: ScoreWeights
     prefer_no_schedule: NDArray[np.int32] | None = None
     """Number of untolerated PreferNoSchedule taints by row; None: there are none."""
-    common: CommonPods | None = None
-    """The usual pods, if fragmentation has a weight."""
     extra_score: NDArray[np.float64] | None = None
     """Added to each row's score, for plans that consider more than packing."""
     images: NDArray[np.float64] | None = None
@@ -69,8 +66,6 @@ def score_rows(
     score *= ground.weights.packing / max(weights, 1e-9)
     if not demand.wants_device:
         score -= ground.weights.spare_devices * _at_rows(ground.has_devices, rows)
-    if ground.common is not None:
-        score -= ground.weights.fragments * _fragmented(ground.common, demand, free)
     if ground.preference is not None:
         score += ground.weights.affinity * _at_rows(ground.preference, rows)
     if ground.prefer_no_schedule is not None:
@@ -93,7 +88,7 @@ def score_row(
     An array operation costs the same for one row as for hundreds, and packing pod after pod asks
     for one row at a time.
     """
-    if ground.common is not None or demand.balanced:
+    if demand.balanced:
         rows = np.array([row], dtype=np.intp)
         return float(score_rows(ground, demand, rows, liking_weight)[0])
     if not ground.accepted[row]:
@@ -127,14 +122,6 @@ def _balance(demand: ResourceDemand, free: Amounts, allocatable: Amounts) -> Sco
     columns = [column for column, _ in demand.balanced]
     amounts = np.array([amount for _, amount in demand.balanced], dtype=np.int64)
     return balance_score(free[columns] - amounts[:, None], allocatable[columns])
-
-
-def _fragmented(common: CommonPods, demand: ResourceDemand, free: Amounts) -> Scores:
-    """How many devices more would be of no use to the usual pod."""
-    after = free.copy()
-    for column, amount, _ in demand.terms:
-        after[column] -= amount
-    return common.fragments(after) - common.fragments(free)
 
 
 def _at_rows(values: NDArray[T], rows: Rows) -> NDArray[T]:

@@ -39,7 +39,7 @@ from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.fair_share import NamespaceShares
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.order import QueueEntry, SchedulingOrder
-from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueStructure, QueueTree, Vector
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
@@ -65,6 +65,9 @@ def run_cycle(
         policy: which evictions are allowed, and which shares order gangs.
     """
     units, verdicts = pending_gangs(state, now)
+    if not units:
+        # Reservations of other gangs matter only to a gang that could use their nodes.
+        return CycleResult(pending_reasons=tuple(verdicts))
     claims = valid_reservations(state, units, now)
     current = _Cycle(state, [claims.with_reserved_nodes(unit) for unit in units], now, policy)
     current.add_preemptor_reservations(claims, units)
@@ -77,7 +80,6 @@ def run_cycle(
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         reservations=current.reservations,
-        backfilled=current.backfilled,
     )
 
 
@@ -94,13 +96,16 @@ class _Cycle:
         self.state = state
         self.now = now
         self.scratch = ScratchAllocation(state.nodes)
+        known = state.queue_structure
         self.tree = QueueTree(
             state.queues,
             state.nodes,
             state.usage,
             state.pending_usage,
             state.schedulable_capacity(),
+            known if isinstance(known, QueueStructure) else None,
         )
+        state.queue_structure = self.tree.structure
         fairness = policy.fairness
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
         self.allocations = Allocations(state, self.tree, shares)
@@ -110,11 +115,6 @@ class _Cycle:
         self.placed: set[GroupKey] = set()
         self.evictions: list[PodEviction] = []
         self.reservations: dict[str, Reservation] = {}
-        self.backfilled: dict[GroupKey, str] = {}
-        self._learned_backfill = policy.learned_backfill and policy.preempt
-        """Backfilling on an estimated run time requires preemption, to evict the gang if the
-        estimate is wrong.
-        """
         self._planner = ReservationPlanner(state.nodes)
         self._diagnosis = PlacementDiagnosis(state, self.scratch, self._planner)
         self._pending_counts: Counter[str] = Counter()
@@ -167,7 +167,7 @@ class _Cycle:
             if turn.is_extra:
                 self.pending_reasons += self._extra_pods.serve(turn)
             else:
-                self._schedule(turn.unit)
+                self._schedule(turn.gang)
 
     def _reserve(self, placements: list[Placement], name: str) -> None:
         if placements:
@@ -302,38 +302,22 @@ class _Cycle:
             if plan is not None:
                 self._has_reservation = True
                 self._add_reservation(unit, plan)
-                self._window = self._backfill_window(unit, plan)
+                start = earliest_start(self.state, self.scratch, plan, self.now)
+                self._window = BackfillWindow(tuple(plan), start)
                 return messages.reservation_message(self._diagnosis.summarize_plan(unit, plan))
         return ""
-
-    def _backfill_window(self, unit: PendingGang, plan: list[Placement]) -> BackfillWindow:
-        """Return until when other gangs may use the nodes that are reserved for a gang."""
-        opens = earliest_start(self.state, self.scratch, plan, self.now)
-        likely = 0.0
-        if (
-            self._learned_backfill
-            and unit.group is not None
-            and all(pod.may_preempt for pod in unit.pending)
-        ):
-            likely = opens or earliest_start(self.state, self.scratch, plan, self.now, likely=True)
-        return BackfillWindow(tuple(plan), opens, likely, unit.name)
 
     def _backfill(self, unit: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
         window = self._window
-        sure = window.fits_before_start(unit, self.now)
-        if not sure and not window.may_backfill_on_estimate(self.state, unit, self.now):
+        if not window.fits_before_start(unit, self.now):
             return False
-        if (
-            self.tree.blocking_queue(unit.queue, self.tree.request_vector(unit.requested))
-            is not None
-        ):
+        request = self.tree.request_vector(unit.requested)
+        if self.tree.blocking_queue(unit.queue, request) is not None:
             return False
         placed = window.place(self.scratch, unit)
         if placed:
             self._accept(unit, placed)
-            if unit.group is not None and not sure:
-                self.backfilled[unit.group] = window.owner
         return bool(placed)
 
     def _evict(self, unit: PendingGang, clearance: PreemptionResult) -> None:

@@ -1,7 +1,4 @@
-"""The amounts of a queue's limit, for its messages.
-
-Diagnosis: the facts for the messages of a gang that the cycle could not place.
-"""
+"""Diagnosis: the facts for the messages of a gang that the cycle could not place."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,13 +1,12 @@
-"""Colocation: places a gang's pods with devices on few nodes, where devices communicate fastest.
+"""Colocation: few nodes for a gang's pods with devices, and one device model.
 
 Packing fills partly used nodes first. That keeps unused nodes free, and may spread a gang that fits
 on fewer nodes. If the weight is set, both placements are computed and the cheaper one is taken:
 each node of the gang costs the weight, and each node that was unused before costs one.
 
-Device models: a gang trains as slowly as its slowest device, so it prefers one model.
-
-This is a preference: a gang that no model can hold is placed across models. Nodes name their device
-model in a label; nodes without the label count as one model.
+A gang trains as slowly as its slowest device, so it prefers devices of one model. This is a
+preference: a gang that no model can hold is placed across models. Nodes name their device model in
+a label; nodes without the label count as one model.
 """
 
 from collections import Counter

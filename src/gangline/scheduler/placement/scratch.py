@@ -129,7 +129,7 @@ class ScratchAllocation:
             pods = pods[count:]
             one = weights.scores_each_pod
             score[row] = score_row(view.ground, demand, row, EXTRA_SCORE_WEIGHT) if one else -np.inf
-            if weights.best_node_stays_best and self._shared is None:
+            if not weights.scores_each_pod and self._shared is None:
                 self._last_placement = _LastPlacement(shape, row, self.within, len(self._touched))
         return pods
 

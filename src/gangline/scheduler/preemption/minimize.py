@@ -1,7 +1,7 @@
 """The minimal set of victims: how many eviction units free enough resources for a gang."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -23,12 +23,8 @@ def candidate_orders(bundles: list[EvictionUnit]) -> Iterator[list[EvictionUnit]
     yield bundles
     safe = [bundle for bundle in bundles if not bundle.breaks_gang]
     breaking = [bundle for bundle in bundles if bundle.breaks_gang]
-    size: Callable[[EvictionUnit], tuple[object, ...]] = lambda b: (
-        b.cost[:2],
-        -len(b.pods),
-        b.cost,
-    )
-    yield [*safe, *sorted(breaking, key=size)]
+    largest = sorted(breaking, key=lambda unit: (unit.cost[:2], -len(unit.pods), unit.cost))
+    yield [*safe, *largest]
 
 
 def minimal_prefix(

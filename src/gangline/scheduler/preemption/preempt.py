@@ -35,9 +35,6 @@ from gangline.scheduler.queueing.queue_tree import QueueTree
 from gangline.scheduler.types.types import PodInfo, PodKey
 
 PREEMPTED = "preempted by {} of higher priority"
-BACKFILL_OVERSTAYED = (
-    "it was let into room planned for {} for as long as its like take, and is still there"
-)
 RECLAIMED = "reclaimed for {}: its queue is above its fair share"
 
 
@@ -50,8 +47,6 @@ class EvictionPolicy:
     reclaim: bool = True
     """Between queues, by fair share."""
     fairness: FairnessPolicy = ORDER_BY_AGE
-    learned_backfill: bool = False
-    """Let gangs into planned room on learned run times, and evict those that outstay them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +103,6 @@ class PreemptionEvaluator:
         return PreemptionResult(victims, tuple(placements), self._reason(unit, chosen))
 
     def _reason(self, unit: PendingGang, chosen: Sequence[EvictionUnit]) -> str:
-        if all(self._is_backfilled(bundle.gang, unit) for bundle in chosen):
-            return BACKFILL_OVERSTAYED.format(unit.name)
         within = all(bundle.gang.queue == unit.queue for bundle in chosen)
         return (PREEMPTED if within else RECLAIMED).format(unit.name)
 
@@ -120,8 +113,6 @@ class PreemptionEvaluator:
 
     def _eviction_units(self, unit: PendingGang) -> list[EvictionUnit]:
         """Return all eviction units that may be evicted for ``unit``, the cheapest first."""
-        if self._has_backfilled(unit):
-            return list(self._permitted(self._all_eviction_units(unit), unit))
         who = (unit.queue, unit.priority)
         if who not in self._sorted:
             self._sorted[who] = self._all_eviction_units(unit)
@@ -152,8 +143,6 @@ class PreemptionEvaluator:
     def _may_be_evicted(self, gang: RunningGang, unit: PendingGang) -> bool:
         if gang.info is not None and not gang.info.preemptable:
             return False
-        if self._is_backfilled(gang, unit):
-            return self._policy.preempt
         if gang.queue == unit.queue:
             return self._policy.preempt and gang.priority < unit.priority
         return self._policy.reclaim and gang.queue in self._tree.queues
@@ -165,7 +154,7 @@ class PreemptionEvaluator:
         budgets = {key: budget.allowed for key, budget in self._state.budgets.items()}
         takings = self.reclaim_state.budget_for(unit.queue, unit.requested)
         for bundle in bundles:
-            queue = unit.queue if self._is_backfilled(bundle.gang, unit) else bundle.gang.queue
+            queue = bundle.gang.queue
             if bundle.gang.name == unit.name:
                 continue
             if queue != unit.queue and not takings.may_reclaim(queue, bundle.pods):
@@ -209,24 +198,9 @@ class PreemptionEvaluator:
         priority = facts.priority if facts is not None else max(pod.priority for pod in pods)
         return RunningGang(name, queue, priority, pods, facts)
 
-    def _has_backfilled(self, unit: PendingGang) -> bool:
-        """Say whether there are others in the room that is planned for a unit."""
-        lodgers = self._state.backfilled if self._policy.learned_backfill else {}
-        return bool(lodgers) and unit.group is not None and unit.name in lodgers.values()
-
-    def _is_backfilled(self, gang: RunningGang, unit: PendingGang) -> bool:
-        """Say whether a gang is in the room that is planned for a unit, and has to make way."""
-        return (
-            self._policy.learned_backfill
-            and gang.info is not None
-            and unit.group is not None
-            and self._state.backfilled.get(gang.info.key) == unit.name
-        )
-
     def _none_evictable(self, unit: PendingGang) -> bool:
         """Return quickly whether no gang may be evicted, in the most frequent case: equal
         priorities.
         """
-        if (len(self._tree.queues) > 2 and self._policy.reclaim) or self._has_backfilled(unit):
-            return False
-        return unit.priority <= self._lowest
+        reclaims = len(self._tree.queues) > 2 and self._policy.reclaim
+        return not reclaims and unit.priority <= self._lowest

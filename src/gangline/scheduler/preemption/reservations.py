@@ -1,10 +1,7 @@
-"""Reservations for preemptors: resources freed by an eviction stay reserved for the gang that
-caused it.
+"""Reservations of preemptors, and of members that are about to be recreated.
 
-They are valid for at most 10 minutes, and only while the gang still fits there once all terminating
-pods have ended.
-
-Reservations for members that are about to be recreated.
+Resources freed by an eviction stay reserved for the gang that caused it: for at most 10 minutes,
+and only while the gang still fits there once all terminating pods have ended.
 
 Some time passes between the end of a pod and the creation of its successor. If another pod takes
 the node in that interval, the complete gang stops. There are two kinds: a running gang that has

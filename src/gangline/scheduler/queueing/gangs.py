@@ -118,7 +118,7 @@ class PendingGang(Struct, frozen=True, eq=False):
             self, "needed", max(self.missing_members, of_roles, self.subgroup_prefix)
         )
         structs.force_setattr(self, "order", order)
-        structs.force_setattr(self, "keys", tuple([pod.key for pod in self.pending]))
+        structs.force_setattr(self, "pod_keys", tuple([pod.key for pod in self.pending]))
 
     @property
     def is_broken(self) -> bool:

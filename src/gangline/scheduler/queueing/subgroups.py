@@ -1,7 +1,8 @@
 """Subgroups of a gang (``subGroupPolicy``): which pods form one, and how many are complete.
 
 A subgroup is complete with ``size`` pods; fewer are never placed. The gang may start when
-``min_subgroups`` subgroups of each rule are complete. A pod belongs to the first rule that selects it.
+``min_subgroups`` subgroups of each rule are complete. A pod belongs to the first rule that selects
+it.
 """
 
 from collections import Counter, defaultdict

@@ -120,7 +120,6 @@ async def test_a_fork_is_recalled_and_its_interpreter_goes_on(module: Module) ->
 
 async def test_hanging_fork_is_reported_and_replaced(module: Module) -> None:
     settings = CheckSettings(
-        node_id=0,
         request=CheckRequest(node_id=0),
         workload=CheckWorkload(matrix_size=8, matrix_repeats=1, collective_bytes=64, timeout_s=1),
         start_timeout_s=15,

@@ -124,15 +124,13 @@ async def checked(
     module: str = WORKER,
     size: int = 1,
 ) -> CheckReport:
-    wanted = CheckRequest(
+    request = CheckRequest(
         node_id=node, incarnation="a", node_rank=node, host="127.0.0.1", nodes=nodes, wait_s=1.0
     )
     name = ClientIdentity("", node, "a")
     async with MasterClient(f"127.0.0.1:{master.port}", read_job_secret({}, ""), name) as client:
         await client.wait_connected(60.0)
-        settings = CheckSettings(
-            node, wanted, local_world_size=size, workload=WORKLOAD, module=module
-        )
+        settings = CheckSettings(request, local_world_size=size, workload=WORKLOAD, module=module)
         async with idle_interpreters(size) as interpreters:
             return await run_check(settings, Asked(client), interpreters)
 

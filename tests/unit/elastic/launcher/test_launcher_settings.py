@@ -7,7 +7,7 @@ import pytest
 
 from gangline.elastic.agent.workers.environment import DevicesError, worker_environment
 from gangline.elastic.agent.world import WorldSpec
-from gangline.elastic.launcher.check_options import CheckLimits, NodeCheckOptions
+from gangline.elastic.launcher.check_options import NodeCheckOptions
 from gangline.elastic.launcher.flags import ALL_FLAGS, FlagError, parse_flags
 from gangline.elastic.launcher.machine import (
     device_count,
@@ -18,6 +18,7 @@ from gangline.elastic.launcher.machine import (
 from gangline.elastic.launcher.node_identity import node_identity
 from gangline.elastic.launcher.rendezvous_config import build_rendezvous_config
 from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.nodecheck.worker_messages import CheckWorkload
 
 SCRIPT = __file__
 
@@ -65,10 +66,9 @@ def checks(*arguments: str):
 def test_node_check_limits_are_settable():
     found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
     assert found.enabled
-    assert found.limits == CheckLimits(matrix_size=64, collective_bytes=1 << 19)
-    assert checks("--check-timeout", "5", "--straggler-ratio", "3").limits == CheckLimits(
-        timeout_s=5, straggler_ratio=3
-    )
+    assert found.workload == CheckWorkload(matrix_size=64, collective_bytes=1 << 19)
+    found = checks("--check-timeout", "5", "--straggler-ratio", "3")
+    assert (found.workload, found.straggler_ratio) == (CheckWorkload(timeout_s=5), 3)
 
 
 @pytest.mark.parametrize(

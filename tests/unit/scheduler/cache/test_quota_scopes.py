@@ -118,7 +118,7 @@ def test_all_scopes_of_a_quota_must_hold() -> None:
 
 
 def member(name: str, priority_class: str) -> PodInfo:
-    return pod(name, group="job", traits=QuotaAttributes(priority_class=priority_class))
+    return pod(name, group="job", quota_attributes=QuotaAttributes(priority_class=priority_class))
 
 
 def reason(limits: QuotaInfo, *members: PodInfo) -> tuple[str, str]:

@@ -64,7 +64,7 @@ def test_a_stream_of_small_jobs_does_not_keep_the_last_places_from_the_first_in_
 ) -> None:
     state = cluster(node("a"), *small("s0", 0, "a"), *small("s1", 1, "a"), *large("big", *wanted))  # type: ignore[arg-type]
     if "dataset" in wanted:
-        state.set_pod(using("gated", "dataset", gated=True))
+        state.set_pod(using("gated", "dataset", is_gated=True))
         state.set_pod(using("other", "dataset", age=99))
     disks(state, a=2)
     assert run(state) == {}

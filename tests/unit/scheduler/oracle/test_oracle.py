@@ -120,18 +120,18 @@ PLACES = [
     pytest.param([], waiting(), "does not exist", id="no such node"),
     pytest.param(
         [*zones(), pod("w", on="m", labels=LABELS)],
-        waiting(related(near=(NEAR_WEB,))),
+        waiting(related(affinity=(NEAR_WEB,))),
         "its affinity",
         id="affinity",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", labels=LABELS)],
-        waiting(related(apart=(NEAR_WEB,))),
+        waiting(related(anti_affinity=(NEAR_WEB,))),
         "its anti-affinity",
         id="anti-affinity",
     ),
     pytest.param(
-        [*zones(), pod("w", on="n", constraints=related(apart=(NEAR_WEB,)))],
+        [*zones(), pod("w", on="n", constraints=related(anti_affinity=(NEAR_WEB,)))],
         waiting(),
         "d/w excludes it",
         id="anti-affinity of the other",
@@ -242,9 +242,9 @@ EVICTIONS = [
     pytest.param(
         evicting(victims={"priority": 2 * 10**9}), "another scheduler", id="system priority"
     ),
-    pytest.param(evicting(victims={"terminating": True}), "is terminating", id="terminating"),
+    pytest.param(evicting(victims={"is_terminating": True}), "is terminating", id="terminating"),
     pytest.param(evicting(high={"priority": 0}), "no higher priority", id="an equal"),
-    pytest.param(evicting(claimers={"preempts": False}), "may not preempt", id="never"),
+    pytest.param(evicting(claimers={"may_preempt": False}), "may not preempt", id="never"),
     pytest.param(evicting(low={"minimum": 2}), "is broken", id="half of a gang"),
     pytest.param(
         evicting(low={"min_task_member": (("w", 2),)}, victims={"role": "w"}),
@@ -349,7 +349,7 @@ def test_incomplete_subgroup_is_a_violation() -> None:
         "s", Selector(), size=2, min_subgroups=1, keys=("k",), network=NetworkTopologyRule(tier=1)
     )
     members = [pod(f"{k}{i}", group="g", labels=(("k", k),)) for k in "ab" for i in range(2)]
-    state = cluster(node("n"), node("m"), group("g", parts=(rule,)), *members)
+    state = cluster(node("n"), node("m"), group("g", subgroups=(rule,)), *members)
     for name in ("n", "m"):
         domain = HyperNodeInfo(f"s-{name}", 1, members=(HyperNodeMemberInfo(False, exact=name),))
         state.nodes.set_hypernode(domain)

@@ -81,7 +81,7 @@ def test_constraints_hold_and_places_that_are_kept_count_for_more() -> None:
     assert where(cluster(*there, *fenced, weights=TOGETHER)) == {"h1": 1, "h2": 1}
     places = ((PodKey("d/g-worker-0"), NodeName("h1")), (PodKey("d/g-worker-1"), NodeName("h2")))
     pods = [each for each in gang("g", 2, gpu=4) if isinstance(each, PodInfo)]
-    back = group("g", 2, places=PreviousNodes(60.0, places))
+    back = group("g", 2, previous_nodes=PreviousNodes(60.0, places))
     assert where(cluster(*there, back, *pods, weights=TOGETHER)) == {"h1": 1, "h2": 1}
 
 

@@ -163,7 +163,7 @@ def test_pods_without_a_gang_count_for_their_namespace_unless_others_placed_them
     jobs = [Job("d/new", at=1), Job("e/new", at=2)]
     alone = pod("alone", cpu=1, on="n")
     assert served(cluster(*world(2, jobs, alone)), NAMESPACES) == ["e/new"]
-    foreign = changed(alone, ours=False)
+    foreign = changed(alone, is_ours=False)
     assert served(cluster(*world(2, jobs, foreign)), NAMESPACES) == ["d/new"]
 
 

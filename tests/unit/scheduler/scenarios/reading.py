@@ -311,10 +311,10 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             "role": kind.role,
             "priority": priority if kind.priority is None else kind.priority,
             "preemptable": not kind.protected,
-            "preempts": not kind.never_preempts,
-            "gated": kind.gated,
-            "terminating": kind.terminating,
-            "ours": not kind.foreign,
+            "may_preempt": not kind.never_preempts,
+            "is_gated": kind.gated,
+            "is_terminating": kind.terminating,
+            "is_ours": not kind.foreign,
         }
         if kind.phase:
             facts["phase"] = kind.phase

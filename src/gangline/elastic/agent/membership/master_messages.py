@@ -1,7 +1,4 @@
-"""Messages of an agent to the master.
-
-Waits for the first connection to the master, and logs what it waits for.
-"""
+"""Messages of an agent to the master, and the wait for the first connection."""
 
 import asyncio
 import contextlib

@@ -84,7 +84,8 @@ class PartitionDetector:
     async def wait_until_partitioned(self) -> str:
         """Wait until this node is partitioned; return why. Never returns without a witness."""
         await self._partitioned.wait()
-        return f"partitioned: neither the master, nor another node, nor {self._witness_address} answers"
+        others = f"nor another node, nor {self._witness_address}"
+        return f"partitioned: neither the master, {others} answers"
 
     async def watch(
         self,

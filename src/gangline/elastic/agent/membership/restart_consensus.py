@@ -1,13 +1,9 @@
-"""An agent's state of its current round, and the rules for its attempts.
+"""Restart consensus: the agents of a round agree on its next attempt without the master.
 
-Invariant: attempts of a round only rise. A request for an attempt that is known already is answered
-with the current order.
-
-Restart consensus: the agents of a round agree on its next attempt without the master.
-
-The node of rank 0 leads. Another node that sees a failure sends it a request; the leader chooses a
-port for the next store and sends an order to all members. Attempt numbers only rise, so concurrent
-requests for one attempt result in one order.
+The node of rank 0 leads. Another node that sees a failure sends it a request. The leader chooses a
+port for the next store and sends an order to all members. Attempt numbers only rise: a request for
+an attempt that is known already is answered with the current order, so concurrent requests for one
+attempt result in one order.
 
 Invariant: if a member does not acknowledge an order, the leader asks the master for a new world,
 which interrupts the attempt on all members.

@@ -1,11 +1,9 @@
-"""Modules that a spare may preload: those of the first start that are not the user's own code.
-
-The pool of spare interpreters: one for each worker, with the script's modules already imported.
+"""The pool of spare interpreters: one for each worker, with the script's modules already imported.
 
 With a spare, a restart costs no imports. Spares are warmed one after another, at low priority, and
-only while enough memory is free. The modules are learned from the first start; a failure before
-that means an ordinary start. A node that joins a running job gets the list from the master and
-warms its spares before it joins.
+only while enough memory is free. The modules are learned from the first start: installed libraries,
+but never the user's own code. A failure before that means an ordinary start. A node that joins a
+running job gets the list from the master and warms its spares before it joins.
 """
 
 import asyncio

@@ -5,12 +5,12 @@ Pipelines read ahead, in threads and processes. So records are taken at their in
 their output: a wrapper around the pipeline reports a batch when the next one is requested, which is
 when the training step on it is over.
 
-For PyTorch see also ``torch_feed``. With TensorFlow::
+For PyTorch see also ``torch_records``. With TensorFlow::
 
     number = tf.TensorSpec((), tf.int64)
     numbers = tf.data.Dataset.from_generator(client.indices, output_signature=number)
     batches = numbers.map(read).batch(32).prefetch(2)
-    for batch in accounted(batches, client):
+    for batch in report_batches(batches, client):
         train(batch)
 """
 

@@ -39,7 +39,7 @@ from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.fair_share import NamespaceShares
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.order import QueueEntry, SchedulingOrder
-from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueStructure, QueueTree, Vector
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
@@ -65,6 +65,9 @@ def run_cycle(
         policy: which evictions are allowed, and which shares order gangs.
     """
     units, verdicts = pending_gangs(state, now)
+    if not units:
+        # Reservations of other gangs matter only to a gang that could use their nodes.
+        return CycleResult(pending_reasons=tuple(verdicts))
     claims = valid_reservations(state, units, now)
     current = _Cycle(state, [claims.with_reserved_nodes(unit) for unit in units], now, policy)
     current.add_preemptor_reservations(claims, units)
@@ -93,13 +96,16 @@ class _Cycle:
         self.state = state
         self.now = now
         self.scratch = ScratchAllocation(state.nodes)
+        known = state.queue_structure
         self.tree = QueueTree(
             state.queues,
             state.nodes,
             state.usage,
             state.pending_usage,
             state.schedulable_capacity(),
+            known if isinstance(known, QueueStructure) else None,
         )
+        state.queue_structure = self.tree.structure
         fairness = policy.fairness
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
         self.allocations = Allocations(state, self.tree, shares)
@@ -161,7 +167,7 @@ class _Cycle:
             if turn.is_extra:
                 self.pending_reasons += self._extra_pods.serve(turn)
             else:
-                self._schedule(turn.unit)
+                self._schedule(turn.gang)
 
     def _reserve(self, placements: list[Placement], name: str) -> None:
         if placements:

@@ -34,7 +34,7 @@ class ExtraPods:
         Returns:
             Why the pods that found no node are pending.
         """
-        unit = turn.unit
+        unit = turn.gang
         if unit.subgroups:
             refused = self._serve_part(turn)
         else:
@@ -50,7 +50,7 @@ class ExtraPods:
 
     def _serve_part(self, turn: QueueEntry) -> list[PendingReason]:
         """Place an extra subgroup, completely or not at all; or one pod without a subgroup."""
-        unit, refused = turn.unit, []
+        unit, refused = turn.gang, []
         part, pods = next_subgroup(unit, turn.remaining)
         turn.remaining = deque(pod for pod in turn.remaining if pod not in pods)
         amount = self._tree.vector(messages.total_request(pods))
@@ -66,7 +66,7 @@ class ExtraPods:
 
     def _place(self, turn: QueueEntry, shape: PodShape, pods: list[PodInfo]) -> list[PendingReason]:
         """Place pods of one shape, as many as fit and the queue allows."""
-        unit = turn.unit
+        unit = turn.gang
         one = self._tree.request_vector(shape.request)
         if shape in turn.refused_shapes:
             return _pending_reasons(pods, self._unavailable_message(pods[0]))

@@ -58,7 +58,7 @@ class SaverClient:
 
     def finish(self) -> None:
         """Report that training has finished, and wait until the saver has read it, at most
-        ``FAREWELL_S``.
+        ``FINISH_TIMEOUT_S``.
 
         The saver may be sending at this moment: closing a socket with unread data resets the
         connection and would lose the last message.
@@ -105,16 +105,16 @@ class SaverClient:
             time.sleep(0.02)
 
     def _try_connect(self) -> bool:
-        fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with homes.socket_address(self.home) as address:
-                fresh.connect(address)
+                connection.connect(address)
             if self.hello is not None:
-                fresh.sendall(messages.encode_message(self.hello))
+                connection.sendall(messages.encode_message(self.hello))
         except OSError:
-            fresh.close()
+            connection.close()
             return False
-        self._socket, self._unread = fresh, b""
+        self._socket, self._unread = connection, b""
         return True
 
     def send(self, message: SaverMessage) -> None:
@@ -170,11 +170,11 @@ class SaverClient:
 def _is_saver_running(home: Path) -> bool:
     if not (home / "saver.lock").exists():
         return False
-    hold = homes.FileLock(home / "saver.lock")
+    lock = homes.FileLock(home / "saver.lock")
     try:
-        return not hold.acquire(exclusive=True)
+        return not lock.acquire(exclusive=True)
     finally:
-        hold.close()
+        lock.close()
 
 
 def job_directories(environment: Mapping[str, str]) -> list[Path]:

@@ -210,9 +210,9 @@ def main() -> None:
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
     )
-    hold = FileLock(home / "saver.lock")
+    lock = FileLock(home / "saver.lock")
     settings = homes.read_settings(home)
-    if settings is None or not hold.acquire(exclusive=True):
+    if settings is None or not lock.acquire(exclusive=True):
         return
     os.nice(5)  # training has priority
     over = asyncio.run(run(home, settings))

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 
 
 class DLRover:

@@ -31,8 +31,7 @@ import msgspec
 from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.format.checksum import CHECKSUM_BLOCK, checksum
 from gangline.elastic.checkpoint.format.layout import LayoutEntry, PartLayout
-from gangline.elastic.checkpoint.snapshot import directory as homes
-from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import (
@@ -216,7 +215,7 @@ class _Handler(socketserver.StreamRequestHandler):
     timeout = PEER_TIMEOUT_S
 
     def handle(self) -> None:
-        settings = homes.read_settings(self.server.home)
+        settings = directory.read_settings(self.server.home)
         nonce = secrets.token_hex(16).encode()
         self.wfile.write(nonce + b"\n")
         proof, _, body = self.rfile.readline(_LINE).rstrip(b"\n").partition(b" ")
@@ -291,7 +290,7 @@ def receive_copy(stream: ReadableStream, home: Path, request: SegmentRequest) ->
         leaving.callback(segment.close)
         with segment.reading():  # marks it as in use for remove_partial_copies
             verify_copy(segment, receive_segment(stream, segment, request.bytes), request)
-            partial.rename(homes.copy_segment_path(home, request.rank))
+            partial.rename(directory.copy_segment_path(home, request.rank))
 
 
 def remove_partial_copies(home: Path) -> None:

@@ -27,7 +27,7 @@ import torch
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.failpoints import pass_failpoint
 from gangline.elastic.checkpoint.format.plan import FittedState, SaveAgreement
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.copy import (
     CopyResult,
     EntryView,
@@ -196,7 +196,7 @@ class SnapshotRing:
         if number in self._open:
             return self._open[number].segment
         try:
-            segment = Segment(homes.segment_path(self.home, self.rank, number))
+            segment = Segment(directory.segment_path(self.home, self.rank, number))
         except (FileNotFoundError, CorruptError):
             return None
         self._open[number] = _OpenBuffer(segment)
@@ -223,7 +223,9 @@ class SnapshotRing:
         self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
-        return [homes.segment_path(self.home, self.rank, number) for number in range(self.count)]
+        return [
+            directory.segment_path(self.home, self.rank, number) for number in range(self.count)
+        ]
 
     def _prepare(self, size: int) -> None:
         for number in range(self.count):
@@ -294,7 +296,7 @@ class SnapshotRing:
 
     def _replace(self, number: int, size: int) -> _OpenBuffer:
         self._drop(number)
-        segment = create_segment(homes.segment_path(self.home, self.rank, number), size)
+        segment = create_segment(directory.segment_path(self.home, self.rank, number), size)
         self._open[number] = _OpenBuffer(segment)
         return self._open[number]
 

@@ -112,7 +112,7 @@ class AdoptionController:
         self._cache = cache
         self._gangs = gangs
         kinds = [framework.kind for framework in cache.frameworks.values()]
-        self._kinds = {(kind.group, kind.kind): kind for kind in kinds}
+        self._kinds = {(kind.resource.group, kind.kind): kind for kind in kinds}
         self._by_controller = {kind.controller: kind for kind in kinds}
         paddle = any(kind.framework == "paddle" for kind in kinds)
         self._foreign = [

@@ -216,7 +216,7 @@ async def test_configurations_are_deleted_with_the_only_replica(cluster: ApiClie
 async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(
     cluster: ApiClient,
 ) -> None:
-    kept: dict[str, Any] = {"removed_at_end": False}
+    kept: dict[str, Any] = {"remove_at_end": False}
     async with webhook(cluster, failure_policy=FailurePolicy.IGNORE, **kept):
         pass
     await create(cluster, job("ignored"))

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 
 from gangline.elastic.data.shard_source import ShardSource, open_shard_source
-from gangline.elastic.data.shards.dataset import (
+from gangline.elastic.shards.dataset import (
     DatasetDefinition,
     Purpose,
     Shard,
@@ -28,7 +28,7 @@ from gangline.elastic.data.shards.dataset import (
     Table,
     records_of,
 )
-from gangline.elastic.data.shards.events import (
+from gangline.elastic.shards.events import (
     CloseStream,
     DatasetState,
     EventAccepted,

@@ -1,6 +1,6 @@
-"""The public import path of ``gangline.elastic.data.shards.events``."""
+"""The public import path of ``gangline.elastic.shards.events``."""
 
-from gangline.elastic.data.shards.events import *  # noqa: F403
+from gangline.elastic.shards.events import *  # noqa: F403
 from gangline.renamed import renamed
 
 __getattr__ = renamed(

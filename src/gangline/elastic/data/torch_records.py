@@ -16,7 +16,7 @@ from typing import TypeVar
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gangline.elastic.data.client import ShardingClient
-from gangline.elastic.data.shards.dataset import Shard
+from gangline.elastic.shards.dataset import Shard
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from gangline.elastic.data.shards import events as shard_events
 from gangline.elastic.master.group_commit import GroupCommit
 from gangline.elastic.master.liveness import LivenessTracker
 from gangline.elastic.master.long_polls import LongPoll, LongPolls
@@ -28,6 +27,7 @@ from gangline.elastic.protocol import envelope
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.connection import installed_version
 from gangline.elastic.protocol.server import Peer, negotiate_version
+from gangline.elastic.shards import events as shard_events
 
 GOODPUT_RECORD_EVERY_S = 30.0
 """Interval at which goodput is journaled; a killed master loses at most this much of it."""

@@ -1,11 +1,11 @@
 """Messages about data sets, which carry the ledger's own events and replies."""
 
-from gangline.elastic.data.shards.events import DatasetState, LedgerAnswer, LedgerEvent
+from gangline.elastic.shards.events import DatasetState, LedgerAnswer, LedgerEvent
 from gangline.elastic.protocol.base_messages import ProtocolMessage
 
 
 class ShardRequest(ProtocolMessage, tag="ShardEvent"):
-    """An event for the ledger of shards (``gangline.elastic.data.shards.events``) ->
+    """An event for the ledger of shards (``gangline.elastic.shards.events``) ->
     ``ShardReply``.
     """
 

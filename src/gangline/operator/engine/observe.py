@@ -84,7 +84,8 @@ class Observation:
 
 
 def job_resource(kind: JobKindInfo) -> Resource[RawJob]:
-    return Resource(RawJob, kind.group, kind.version, kind.plural, kind.kind)
+    job = kind.resource
+    return Resource(RawJob, job.group, job.version, job.plural, job.kind)
 
 
 class ClusterCache:

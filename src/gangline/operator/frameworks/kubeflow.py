@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from gangline.api.jobs import kubeflow as api
 from gangline.api.meta.objects import Object
-from gangline.api.validation.validate import validate_manifest
+from gangline.api.validation.validate import validate_job, validate_manifest
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
+    JobRules,
     JobRunPolicy,
     Manifest,
     NormalizedJob,
@@ -33,6 +34,41 @@ class KindDefaults:
 
     restart: RestartPolicy
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
+
+
+class KubeflowFramework(Generic[_Job]):
+    """A framework of a kind with a run policy and a map of replica specs.
+
+    A kind sets the attributes and implements ``rules``.
+    """
+
+    kind: JobKindInfo
+    roles: Sequence[str]
+    """The roles in the order of creation."""
+    defaults: KindDefaults
+
+    def rules(self, job: _Job) -> JobRules:
+        """Return the rules of a job."""
+        raise NotImplementedError
+
+    def adjust_roles(self, job: _Job, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        """Return the roles as the kind changes them."""
+        return roles
+
+    def read(self, stored: RawJob) -> ParsedJob:
+        return parse_job(stored, self.kind.resource.type, validate_job, self._normalize)
+
+    def _normalize(self, job: _Job) -> NormalizedJob:
+        spec: Any = job.spec  # type: ignore[attr-defined]  # every kind has one
+        specs = getattr(spec, self.kind.entry.replica_specs_field)
+        roles = parse_roles(self.kind, specs, self.roles, self.defaults)
+        return NormalizedJob(
+            kind=self.kind,
+            meta=job.metadata,
+            roles=self.adjust_roles(job, roles),
+            policy=parse_run_policy(spec.run_policy, self.defaults),
+            rules=self.rules(job),
+        )
 
 
 def parse_job(

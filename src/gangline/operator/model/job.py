@@ -15,6 +15,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
@@ -95,18 +97,12 @@ class JobRunPolicy:
 class JobKindInfo:
     """The properties that all jobs of a kind share."""
 
-    kind: str
-    group: str
-    version: str
-    plural: str
-    framework: str
-    """The ``framework`` label of metrics: ``pytorch``."""
-    controller: str
-    """The value of the operator-name label: ``pytorchjob-controller``."""
+    entry: JobKind
+    """Its entry in the table of job kinds."""
     container: str
     """The name of the main container, which runs the training program."""
-    port_name: str
-    port: int
+    port_name: str = ""
+    port: int = 0
     env_in_all_containers: bool = True
     """True if every container of the pod gets the framework's environment variables; False if only
     the main container does.
@@ -121,9 +117,31 @@ class JobKindInfo:
     """Other resources about these jobs that the webhook validates."""
 
     @property
+    def kind(self) -> str:
+        return self.entry.resource.kind
+
+    @property
+    def resource(self) -> Resource[Any]:
+        return self.entry.resource
+
+    @property
     def api_version(self) -> str:
-        """Group and version, as in ``apiVersion``."""
-        return f"{self.group}/{self.version}"
+        return self.entry.resource.api_version
+
+    @property
+    def framework(self) -> str:
+        """The ``framework`` label of metrics: ``pytorch``."""
+        return self.entry.module
+
+    @property
+    def controller(self) -> str:
+        """The value of the operator-name label: ``pytorchjob-controller``."""
+        return f"{self.entry.trainer}-controller"
+
+
+def table_entry(kind: str) -> JobKind:
+    """Return the entry of a kind in the table of job kinds."""
+    return next(entry for entry in JOB_KINDS if entry.resource.kind == kind)
 
 
 class JobRules(Protocol):

@@ -78,6 +78,8 @@ class SchedulerCache:
         """Results of cycles that depend on a group and its members alone; dropped when one of them
         changes.
         """
+        self.queue_structure: object = None
+        """What cycles have derived from the queues alone; they check whether it is current."""
         self.members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
         self.groups: dict[GroupKey, PodGroupInfo] = {}
         self.restarting_groups: set[GroupKey] = set()

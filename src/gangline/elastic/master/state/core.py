@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gangline.elastic.data.shards import events as shard_events
 from gangline.elastic.master.state import records as rec
 from gangline.elastic.master.state.clock import ClockReading
 from gangline.elastic.master.state.state import (
@@ -25,6 +24,7 @@ from gangline.elastic.master.state.state import (
 )
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.rendezvous.rendezvous import Rendezvous
+from gangline.elastic.shards import events as shard_events
 
 WORLD: Final = "world"
 FINISHED: Final = "finished"

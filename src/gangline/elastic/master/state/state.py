@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 
-from gangline.elastic.data.shards.ledger import ShardLedger
 from gangline.elastic.master.state.clock import ClockReading
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.protocol.messages import JobEvent, NodeCommand, Reply
 from gangline.elastic.rendezvous.rendezvous import RendezvousState
+from gangline.elastic.shards.ledger import ShardLedger
 
 VERSION: Final = 1
 MAX_EVENTS = 500

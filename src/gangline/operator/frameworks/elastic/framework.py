@@ -7,7 +7,6 @@ is needed to continue exists only in its memory. ``rules`` decides what a failur
 
 from dataclasses import dataclass, replace
 
-from gangline.api.jobs import elastic as api
 from gangline.api.jobs.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
 from gangline.api.jobs.elastic_fields import NodeRange, job_node_range
 from gangline.api.jobs.kubeflow import JobStatus
@@ -27,18 +26,14 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.raw_job import RawJob
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="ElasticJob",
-    group=api.GROUP,
-    version=api.VERSION,
-    plural="elasticjobs",
-    framework="elastic",
-    controller="elasticjob-controller",
+    table_entry("ElasticJob"),
     container=CONTAINER,
-    port_name="",
     port=PORT,
     env_in_all_containers=False,
     owned_kinds=("ConfigMap", "Role", "RoleBinding", "ServiceAccount"),
@@ -102,6 +97,10 @@ class ElasticFramework:
             ),
             min_replicas=1,
         )
+
+
+def create_framework(settings: OperatorSettings) -> ElasticFramework:
+    return ElasticFramework(settings.elastic_master_image)
 
 
 def node_range_of(job: ElasticJob) -> NodeRange | None:

@@ -31,21 +31,16 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
 from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="MPIJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="mpijobs",
-    framework="mpi",
-    controller="mpijob-controller",
+    table_entry("MPIJob"),
     container="mpi",
-    port_name="",
-    port=0,
     env_in_all_containers=False,
     owned_kinds=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
 )
@@ -108,6 +103,10 @@ class MPIFramework:
             policy=_policy(job.spec, workers or 1),
             rules=MPIRules(job.spec, self._exec_client, self._kubectl_image),
         )
+
+
+def create_framework(settings: OperatorSettings) -> MPIFramework:
+    return MPIFramework(settings.mpi_kubectl_image)
 
 
 @dataclass(frozen=True, slots=True)

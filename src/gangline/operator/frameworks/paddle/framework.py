@@ -32,18 +32,15 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
 from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="PaddleJob",
-    group=api.GROUP,
-    version=api.VERSION,
-    plural="paddlejobs",
-    framework="paddle",
-    controller="paddlejob-controller",
+    table_entry("PaddleJob"),
     container=api.CONTAINER,
     port_name="paddle-port",
     port=network.PORT,
@@ -94,6 +91,10 @@ class PaddleFramework:
             rules=PaddleRules(spec, self._settings),
             restart_on_resize=spec.elastic is not None and elastic is None,
         )
+
+
+def create_framework(settings: OperatorSettings) -> PaddleFramework:
+    return PaddleFramework(settings.paddle_init_image, settings.paddle_etcd_server)
 
 
 @dataclass(frozen=True, slots=True)

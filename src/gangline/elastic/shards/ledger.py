@@ -19,15 +19,15 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from gangline.elastic.data.shards import events as ev
-from gangline.elastic.data.shards.dataset import (
+from gangline.elastic.shards import events as ev
+from gangline.elastic.shards.dataset import (
     DatasetDefinition,
     DatasetError,
     Stream,
     check_definition,
 )
-from gangline.elastic.data.shards.dataset_shards import DatasetShards
-from gangline.elastic.data.shards.snapshot import DatasetSnapshot
+from gangline.elastic.shards.dataset_shards import DatasetShards
+from gangline.elastic.shards.snapshot import DatasetSnapshot
 
 VERSION: Final = 1
 """Version of snapshots and checkpoints. A reader refuses a newer one."""

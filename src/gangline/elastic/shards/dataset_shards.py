@@ -10,15 +10,15 @@ Invariant: each record is counted exactly once, and processed at least once.
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from gangline.elastic.data.shards.dataset import Shard, ShardLayout, Stream
-from gangline.elastic.data.shards.events import (
+from gangline.elastic.shards.dataset import Shard, ShardLayout, Stream
+from gangline.elastic.shards.events import (
     DatasetState,
     ShardReport,
     Supply,
     TakenShards,
     TakeShards,
 )
-from gangline.elastic.data.shards.snapshot import (
+from gangline.elastic.shards.snapshot import (
     DatasetSnapshot,
     PartitionOffsets,
     ShardLease,

@@ -267,7 +267,7 @@ def main() -> None:
     finally:
         checkpointer.close()
         shutil.rmtree(folder)
-        directory.remove_abandoned(homes.SHARED_MEMORY, directory.wall_clock())
+        directory.remove_abandoned(directory.SHARED_MEMORY, directory.wall_clock())
 
 
 if __name__ == "__main__":

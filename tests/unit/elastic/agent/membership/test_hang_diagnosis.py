@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
 from gangline.elastic.agent.membership.peers import PeerTransport
-from gangline.elastic.agent.membership.restart_consensus import RoundState
+from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.protocol import encryption
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 MEMBER = WorldMember(1, 0, 0, local_world_size=1, first_rank=0)
-ALONE = RoundState(WorldInfo(3, (MEMBER,), "127.0.0.1", 20_000), node_id=1)
+PEERS = PeerTransport(encryption.read_job_secret({}, "job"), None)
+ALONE = Round(WorldInfo(3, (MEMBER,), "127.0.0.1", 20_000), 1, PEERS)
 
 
 class Workers:
@@ -26,10 +27,7 @@ class Workers:
 
 def test_stacks_are_recalled_for_their_attempt_only():
     async def scene() -> None:
-        diagnosis, workers = (
-            HangDiagnosis(PeerTransport(encryption.read_job_secret({}, "job"), None)),
-            Workers(),
-        )
+        diagnosis, workers = HangDiagnosis(PEERS), Workers()
         assert await diagnosis.recall(3, 0) == ()
         seen = await diagnosis.gather_once(ALONE, 0, workers)
         assert await diagnosis.recall(3, 0) == seen == (RankStack(0, "node", "request 1"),)

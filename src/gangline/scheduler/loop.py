@@ -145,18 +145,18 @@ class SchedulerLoop:
             await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             began = time.perf_counter()
-            decision = run_cycle(self._informers.state, time.time(), self._policy)
+            result = run_cycle(self._informers.state, time.time(), self._policy)
             state = self._informers.state
-            state.reservations = dict(decision.reservations)
-            self._reservation_store.store(decision.reservations, state.groups)
-            binder.bind(decision.bindings)
-            evictor.evict(decision.evictions)
-            self._reporter.set_result(decision)
+            state.reservations = dict(result.reservations)
+            self._reservation_store.store(result.reservations, state.groups)
+            binder.bind(result.bindings)
+            evictor.evict(result.evictions)
+            self._reporter.set_result(result)
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)
             PENDING_PODS.set(len(self._informers.state.pending))
-            if decision.bindings:
-                fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
+            if result.bindings:
+                fields = {"pods": len(result.bindings), "gangs": len(result.placed)}
                 log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
             self._node_reporter.report_changes()
             await asyncio.sleep(took)

@@ -34,7 +34,7 @@ from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
 from gangline.elastic.checkpoint.saver.client import SaverClient
 from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.capacity import (
     MemoryRequest,
     check_capacity,
@@ -109,9 +109,9 @@ class Checkpointer:
         self.ranks = SaveGroup()
         self.counts, self.interval = CheckpointCounts(), interval
         self.auto_interval = AutoInterval()
-        base = homes.shared_memory_root(environment)
-        job = self.ranks.broadcast(homes.job_name(environment, self.folder))
-        self.home = homes.create_job_directory(base, job, self.folder)
+        base = directory.shared_memory_root(environment)
+        job = self.ranks.broadcast(directory.job_name(environment, self.folder))
+        self.home = directory.create_job_directory(base, job, self.folder)
         self.node = node_name(base)
         self.job_lock = FileLock(self.home / "job.lock")
         self.job_lock.acquire(exclusive=False)
@@ -120,9 +120,9 @@ class Checkpointer:
         )
         self._check_folder_unused(job)
         if self.ranks.rank == 0:
-            homes.remove_abandoned(base, homes.wall_clock(), keep=self.home)
+            directory.remove_abandoned(base, directory.wall_clock(), keep=self.home)
         self.settings = SaverSettings(target=self.folder, job=job, **settings)
-        homes.write_settings(self.home, self.settings)
+        directory.write_settings(self.home, self.settings)
         self.saver_client = SaverClient(self.home, ClientHello(self.ranks.rank, os.getpid()))
         self.saver_client.connect()
         if replicas:
@@ -135,10 +135,10 @@ class Checkpointer:
     def _check_folder_unused(self, job: str) -> None:
         """Check that no other job of this machine writes to the same folder."""
         for other in self.home.parent.glob(f"gangline-{os.getuid()}-*"):
-            found = homes.read_settings(other)
+            found = directory.read_settings(other)
             if other == self.home or found is None or found.target != self.folder:
                 continue
-            if homes.is_job_running(other):
+            if directory.is_job_running(other):
                 raise FolderInUseError(
                     f"job {found.job!r} is writing to {self.folder}; {job!r} needs another folder"
                 )
@@ -159,7 +159,7 @@ class Checkpointer:
         self.settings = msgspec.structs.replace(
             self.settings, address=addresses[self.node], peer=addresses[peer], token=token
         )
-        homes.write_settings(self.home, self.settings)
+        directory.write_settings(self.home, self.settings)
 
     def __enter__(self) -> Self:
         return self

@@ -142,8 +142,10 @@ def _run(
         from gangline.elastic.master.journal import cluster_journal as cluster  # noqa: PLC0415
 
         about = cluster.job_reference(os.environ, namespace=configmap[0])
-        async with cluster.cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:
-            await run_master(settings, secret, kept, stop, listening)
+        async with cluster.cluster_journal(
+            *configmap, on_fenced=stop.set, job=about
+        ) as cluster_journal:
+            await run_master(settings, secret, cluster_journal, stop, listening)
 
     import uvloop  # noqa: PLC0415
 

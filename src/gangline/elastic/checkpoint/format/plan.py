@@ -256,17 +256,17 @@ def lay_out_entries(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> 
             entry = LayoutEntry(key, None, at, size, size, 0, 0)
         else:
             assert item.tensor_data is not None
-            around = torch_save_framing(
+            framing = torch_save_framing(
                 item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes)
             )
             entry = LayoutEntry(
                 key,
                 tuple(chunk) if chunk is not None else (),
                 at,
-                align_up(around.length),
-                around.length,
-                len(around.before),
-                around.raw_length,
+                align_up(framing.length),
+                framing.length,
+                len(framing.before),
+                framing.raw_length,
             )
         entries.append(entry)
         at += entry.length

@@ -225,15 +225,15 @@ class Restorer:
             if self.target is None:
                 raise StorageError(f"{self.settings.target} cannot be opened on this node")
             return StorageSource(self.target, candidate.step)
-        mine = self._snapshots_of(candidate)
+        own = self._snapshots_of(candidate)
 
         def fetch_parts(keys: Sequence[EntryKey], metadata: Metadata) -> list[SnapshotInfo]:
             owners = {owner_rank(metadata, key) for key in keys}
             return [self._fetch(candidate, owner) for owner in sorted(owners)]
 
-        if not mine:
-            mine = [self._fetch(candidate, self._preferred_rank(candidate))]
-        return MemorySource(mine, fetch_parts, self._mapped)
+        if not own:
+            own = [self._fetch(candidate, self._preferred_rank(candidate))]
+        return MemorySource(own, fetch_parts, self._mapped)
 
     def _preferred_rank(self, candidate: RestoreCandidate) -> int:
         """Return the rank whose part this rank most likely needs: its own, if it exists."""

@@ -34,8 +34,7 @@ from gangline.elastic.checkpoint.saver.replication import (
     remove_partial_copies,
 )
 from gangline.elastic.checkpoint.saver.uploader import Uploader
-from gangline.elastic.checkpoint.snapshot import directory as homes
-from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class Saver:
                         self.crashed_ranks.discard(rank)
                         self.rank_connections[rank] = client
                         # A restarted process has written new settings for this job.
-                        self.settings = homes.read_settings(self.home) or self.settings
+                        self.settings = directory.read_settings(self.home) or self.settings
                     case SaveNotice():
                         self.sealing.set()
                     case ClientFinished():
@@ -144,7 +143,7 @@ class Saver:
         while True:
             await self.sealing.wait()
             self.sealing.clear()
-            self.settings = homes.read_settings(self.home) or self.settings
+            self.settings = directory.read_settings(self.home) or self.settings
             try:
                 await asyncio.to_thread(self.uploader.seal_snapshots)
                 await asyncio.to_thread(self.replicator.replicate, self.settings)
@@ -154,7 +153,7 @@ class Saver:
     async def _finished(self) -> bool:
         if self.is_stopping:
             return True
-        if any(self.clients.values()) or homes.is_job_running(self.home):
+        if any(self.clients.values()) or directory.is_job_running(self.home):
             self.no_clients_since = time.monotonic()
             return False
         alone = time.monotonic() - self.no_clients_since
@@ -183,7 +182,7 @@ async def run(home: Path, settings: SaverSettings) -> bool:
     peers = PeerServer(home)
     peers.start()
     (home / "saver.sock").unlink(missing_ok=True)
-    with homes.socket_address(home) as address:
+    with directory.socket_address(home) as address:
         server = await asyncio.start_unix_server(saver.serve, address)
     sealer = asyncio.create_task(saver.run_sealing())
     saver.sealing.set()
@@ -210,13 +209,13 @@ def main() -> None:
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
     )
-    hold = FileLock(home / "saver.lock")
-    settings = homes.read_settings(home)
-    if settings is None or not hold.acquire(exclusive=True):
+    lock = FileLock(home / "saver.lock")
+    settings = directory.read_settings(home)
+    if settings is None or not lock.acquire(exclusive=True):
         return
     os.nice(5)  # training has priority
     over = asyncio.run(run(home, settings))
-    if over and not homes.is_job_running(home):
+    if over and not directory.is_job_running(home):
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -67,7 +67,7 @@ class Uploader:
 
         In an object store a step is written under its final name, so it may belong to another job.
         """
-        mine = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.home)}
+        own_plans = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.home)}
         for _, name in target.list_unfinished():
             notes = [one for one in target.list_names(name) if one.startswith("rank-")]
             for one in notes[:1]:
@@ -75,7 +75,7 @@ class Uploader:
                     note = msgspec.json.decode(target.read(f"{name}/{one}"), type=PartNote)
                 except (msgspec.MsgspecError, FileNotFoundError):
                     continue
-                if parse_partial_folder(name) or note.plan in mine:
+                if parse_partial_folder(name) or note.plan in own_plans:
                     self.uncommitted[note.step, note.plan] = note.world
 
     def resume_commits(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> None:

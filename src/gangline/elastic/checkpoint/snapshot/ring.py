@@ -27,7 +27,7 @@ import torch
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.failpoints import pass_failpoint
 from gangline.elastic.checkpoint.format.plan import FittedState, SaveAgreement
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.copy import (
     CopyResult,
     EntryView,
@@ -75,18 +75,19 @@ class BufferChoice:
     """The step that waited for upload and is overwritten; newer ones replace it."""
 
 
-def choose_buffer(slots: Sequence[BufferState]) -> BufferChoice | None:
+def choose_buffer(states: Sequence[BufferState]) -> BufferChoice | None:
     """Return the buffer to overwrite, or ``None`` if every buffer is needed."""
-    newest = max((slot.generation for slot in slots if slot.complete), default=None)
+    newest = max((state.generation for state in states if state.complete), default=None)
     free = [
-        slot
-        for slot in slots
-        if not slot.locked and not (slot.complete and slot.generation == newest)
+        state
+        for state in states
+        if not state.locked and not (state.complete and state.generation == newest)
     ]
     if not free:
         return None
     best = min(
-        free, key=lambda slot: (slot.awaits_storage, slot.complete, slot.generation, slot.number)
+        free,
+        key=lambda state: (state.awaits_storage, state.complete, state.generation, state.number),
     )
     return BufferChoice(best.number, best.step if best.awaits_storage else None)
 
@@ -185,17 +186,17 @@ class SnapshotRing:
         locked = not segment.try_lock(exclusive=True)
         if not locked:
             segment.unlock()
-        waiting = header.for_storage and not segment.is_persisted(header.generation)
+        is_waiting = header.for_storage and not segment.is_persisted(header.generation)
         complete = header.state is SegmentState.COMPLETE
         return BufferState(
-            number, complete, header.generation, header.step, waiting and complete, locked
+            number, complete, header.generation, header.step, is_waiting and complete, locked
         )
 
     def _segment(self, number: int) -> Segment | None:
         if number in self._open:
             return self._open[number].segment
         try:
-            segment = Segment(homes.segment_path(self.home, self.rank, number))
+            segment = Segment(directory.segment_path(self.home, self.rank, number))
         except (FileNotFoundError, CorruptError):
             return None
         self._open[number] = _OpenBuffer(segment)
@@ -222,7 +223,9 @@ class SnapshotRing:
         self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
-        return [homes.segment_path(self.home, self.rank, number) for number in range(self.count)]
+        return [
+            directory.segment_path(self.home, self.rank, number) for number in range(self.count)
+        ]
 
     def _prepare(self, size: int) -> None:
         for number in range(self.count):
@@ -255,9 +258,9 @@ class SnapshotRing:
         Raises:
             RuntimeError: the accelerator failed; the save is incomplete.
         """
-        arriving, self._transferring = self._transferring, None
-        if arriving is not None:
-            arriving.result()
+        transfer, self._transferring = self._transferring, None
+        if transfer is not None:
+            transfer.result()
 
     def wait_for_memory(self) -> None:
         """Wait for allocations that run in the background."""
@@ -293,7 +296,7 @@ class SnapshotRing:
 
     def _replace(self, number: int, size: int) -> _OpenBuffer:
         self._drop(number)
-        segment = create_segment(homes.segment_path(self.home, self.rank, number), size)
+        segment = create_segment(directory.segment_path(self.home, self.rank, number), size)
         self._open[number] = _OpenBuffer(segment)
         return self._open[number]
 
@@ -312,8 +315,8 @@ class SnapshotRing:
         found = self._lock_one()
         if found is None:
             return None
-        slots, choice = found
-        generation = max(slot.generation for slot in slots) + 1
+        states, choice = found
+        generation = max(state.generation for state in states) + 1
         header, data = plan_segment(
             request.state.agreement.layout,
             step=request.step,
@@ -343,10 +346,10 @@ class SnapshotRing:
         return SavedBuffer(choice.number, generation, choice.supersedes)
 
     def _complete_later(
-        self, opened: _OpenBuffer, header: SegmentHeader, arrivals: PendingTransfers
+        self, opened: _OpenBuffer, header: SegmentHeader, transfers: PendingTransfers
     ) -> None:
         try:
-            arrivals.wait()
+            transfers.wait()
             _mark_complete(opened.segment, header, None)
         finally:
             opened.segment.unlock()
@@ -366,11 +369,11 @@ class SnapshotRing:
         patience_s = _INSTANT_S if self.count >= _ALWAYS_FREE_COUNT else _SHORT_S
         deadline = time.monotonic() + patience_s
         while True:
-            slots = self.buffer_states()
-            if (choice := choose_buffer(slots)) is not None:
+            states = self.buffer_states()
+            if (choice := choose_buffer(states)) is not None:
                 opened = self._open.get(choice.number)
                 if opened is None or opened.segment.try_lock(exclusive=True):
-                    return slots, choice
+                    return states, choice
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.001)

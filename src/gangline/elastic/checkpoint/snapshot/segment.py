@@ -330,8 +330,8 @@ def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
     Raises:
         MemoryShortError: shared memory is too small for it.
     """
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if reserve:
             # A page that cannot be allocated on access kills the process with SIGBUS.
@@ -341,9 +341,9 @@ def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
         else:
             os.ftruncate(descriptor, size)
         pass_failpoint("segment-allocated")
-        fresh.rename(path)
+        temporary.rename(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if error.errno in _OUT_OF_SPACE:
             raise _short(path, size) from error
         raise

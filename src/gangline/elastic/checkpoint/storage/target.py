@@ -95,14 +95,14 @@ class LocalTarget:
                 raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        fresh = f"{path}.{os.getpid()}.new"
+        temporary = f"{path}.{os.getpid()}.new"
         if durable:
-            with self.create(fresh) as stream:
+            with self.create(temporary) as stream:
                 stream.write(data)
         else:
-            (self.root / fresh).write_bytes(data)
+            (self.root / temporary).write_bytes(data)
         pass_failpoint("put-written")
-        (self.root / fresh).rename(self.root / path)
+        (self.root / temporary).rename(self.root / path)
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()

@@ -8,6 +8,7 @@ one of them has. The master does not count: it is replaced, and nothing else cha
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -35,14 +36,17 @@ from gangline.operator.model import labels
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 from gangline.operator.policies import gang_restart, restart
+from gangline.operator.policies.replica_tracker import ReplicaTracker
 
 _MAX_LISTED_PODS = 5
 """Number of pods that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticRules:
-    """The rules of one job."""
+class ElasticRules(ReplicaTracker):
+    """The rules of one job, and the tracker of its replicas."""
+
+    delays_all: ClassVar[bool] = False
 
     spec: ElasticJobSpec
     node_range: NodeRange | None = None

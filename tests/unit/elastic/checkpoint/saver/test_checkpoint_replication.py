@@ -13,8 +13,7 @@ import torch
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.saver import replication
 from gangline.elastic.checkpoint.saver import replication as peers
-from gangline.elastic.checkpoint.snapshot import directory as homes
-from gangline.elastic.checkpoint.snapshot import inventory, segment
+from gangline.elastic.checkpoint.snapshot import directory, inventory, segment
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import Segment
@@ -35,7 +34,7 @@ def sealed(rig: Any) -> SnapshotInfo:
 @pytest.fixture
 def server(rig: Any, sealed: SnapshotInfo) -> Iterator[peers.PeerServer]:
     """The peer that has the save."""
-    homes.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
+    directory.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
     with peers.PeerServer(rig.home) as made:
         made.start()
         yield made

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from gangline.api import crd
 from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from integration.operator.cluster import NAMESPACE, Scene, install_definition, stop, reported
+from integration.operator.cluster import NAMESPACE, Scene, install_definition, reported, stop
 from integration.operator.faults import faulty
 
 RUNNING = {"master-0": "Running", "worker-0": "Running"}

@@ -86,7 +86,7 @@ class ElasticAgent:
             rendezvous: provides worlds.
             base: environment that workers inherit.
             folder: files of the workers.
-            first: spare interpreters that become the first workers, by local rank.
+            first_spares: spare interpreters that become the first workers, by local rank.
         """
         self._settings, self._rendezvous, self._base = settings, rendezvous, base
         self._folder = folder

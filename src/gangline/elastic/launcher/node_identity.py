@@ -17,8 +17,8 @@ def node_identity(
 
     Args:
         settings: the agent's settings.
-        meet: how the nodes find each other.
-        hosts: True if this node runs the master, whose start takes time.
+        config: how the nodes find each other.
+        hosts_master: True if this node runs the master, whose start takes time.
     """
     assert config.master_address is not None, "one node has no place among others"
     is_known = config.node_id is not None

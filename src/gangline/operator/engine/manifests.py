@@ -24,12 +24,12 @@ from gangline.operator.model.job import (
     ReplicaRole,
     RestartPolicy,
     ShapesPods,
-    TracksNodes,
     implements,
 )
 from gangline.operator.model.plan import EngineSettings, PlannedCreation, TargetKind
 from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.policies import gang_restart, restart
+from gangline.operator.policies.replica_tracker import tracker_of
 
 SHARED_MEMORY_PATH = "/dev/shm"
 _SHARED_MEMORY_VOLUME = "gangline-shared-memory"
@@ -96,7 +96,7 @@ def build_pod(
         for key, value in manifest["metadata"].items()
         if key in ("labels", "annotations", "finalizers")
     }
-    meta |= _identity(job, pod_name(job, role, index))
+    meta |= _identity(job, tracker_of(job).pod_name(job, role, index))
     return PlannedCreation(
         TargetKind.POD,
         {
@@ -106,18 +106,6 @@ def build_pod(
             "spec": pod_template.pod_spec(manifest),
         },
     )
-
-
-def pod_name(job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-    if implements(job.rules, TracksNodes):
-        return job.rules.pod_name(job, role, index)
-    return labels.replica_name(job.name, role.name, index)
-
-
-def service_name(job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-    if implements(job.rules, TracksNodes):
-        return job.rules.service_name(job, role, index)
-    return labels.replica_name(job.name, role.name, index)
 
 
 def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedCreation | None:
@@ -130,7 +118,7 @@ def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedC
     if fields is None:
         return None
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
-    name = service_name(job, role, index)
+    name = tracker_of(job).service_name(job, role, index)
     spec: Manifest = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,

@@ -53,7 +53,6 @@ from gangline.operator.model.job import (
     OrdersStartup,
     ReplicaRole,
     ToleratesFailures,
-    TracksNodes,
     implements,
 )
 from gangline.operator.model.plan import (
@@ -68,6 +67,7 @@ from gangline.operator.model.plan import (
 )
 from gangline.operator.model.replicas import ObservedPod, ObservedService
 from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
+from gangline.operator.policies.replica_tracker import tracker_of
 
 
 def plan_deletions(
@@ -147,9 +147,8 @@ _ZERO = timedelta(0)
 
 def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     """Plan the writes for one job, and the time of the next pass."""
-    rules = observed.job.rules
-    if implements(rules, TracksNodes):
-        observed = replace(observed, job=rules.restore_from_status(observed.job, observed.status))
+    tracker = tracker_of(observed.job)
+    observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
     plan = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.is_deleting or not implements(rules, ExtendsStatus):
@@ -232,6 +231,7 @@ class _Pass:
     ) -> None:
         self.observed = observed
         self.job = observed.job
+        self.tracker = tracker_of(self.job)
         self.now, self.stamp, self.settings = now, stamp, settings
         self.gang = assign_slots(observed, observed.status)
         self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
@@ -319,9 +319,7 @@ class _Pass:
                 status = mark_restarting(job, status, failure.role.name, failures, stamp)
         if not replaced and self._is_running(status):
             status = mark_running(job, status, stamp)
-        if implements(job.rules, TracksNodes):
-            status = job.rules.save_to_status(job, self.gang, status)
-        return status
+        return self.tracker.save_to_status(job, self.gang, status)
 
     def _current_generation(self) -> list[ObservedPod]:
         """The pods of this generation, with a slot or without."""
@@ -375,10 +373,7 @@ class _Pass:
         return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
 
     def _pending_timeout(self) -> tuple[timedelta | None, str]:
-        rules = self.job.rules
-        if not implements(rules, TracksNodes):
-            return None, ""
-        return rules.pending_timeout(self.job, self.gang, self.now)
+        return self.tracker.pending_timeout(self.job, self.gang, self.now)
 
     def _timeout_message(self) -> str:
         left, why = self._pending_timeout()
@@ -416,7 +411,7 @@ class _Pass:
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
             for index in self._desired_indexes(role):
-                if manifests.service_name(job, role, index) not in services:
+                if self.tracker.service_name(job, role, index) not in services:
                     service = manifests.build_service(job, role, index)
                     yield from (service,) if service else ()
         # New pods wait until the last pod of an earlier generation is gone: two generations must
@@ -433,7 +428,7 @@ class _Pass:
                     job, role, index, self.gang
                 ):
                     continue
-                if implements(rules, TracksNodes) and not rules.may_create(job, role, index):
+                if not self.tracker.may_create(job, role, index):
                     continue
                 yield manifests.build_pod(job, role, index, self.settings, self.gang, generation)
 
@@ -444,18 +439,14 @@ class _Pass:
     def _creations_during_backoff(
         self, missing: tuple[PlannedCreation, ...]
     ) -> tuple[PlannedCreation, ...]:
-        """Creations that are allowed during the backoff delay: replicas that have not failed.
-
-        Only kinds that track nodes know which replicas have failed before.
-        """
-        rules = self.job.rules
-        if not implements(rules, TracksNodes):
+        """Creations that are allowed during the backoff delay: replicas that have not failed."""
+        if self.tracker.delays_all:
             return ()
         waiting = {
-            manifests.pod_name(self.job, role, index)
+            self.tracker.pod_name(self.job, role, index)
             for role in self.job.roles
             for index in self.gang[role.name].missing
-            if rules.has_failed_before(self.job, role, index)
+            if self.tracker.has_failed_before(self.job, role, index)
         }
         return tuple(each for each in missing if each.name not in waiting)
 
@@ -468,7 +459,7 @@ class _Pass:
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
         names = {
-            manifests.service_name(self.job, role, index)
+            self.tracker.service_name(self.job, role, index)
             for role in self.job.roles
             for index in self._desired_indexes(role)
         }

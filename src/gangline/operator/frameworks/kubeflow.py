@@ -92,13 +92,13 @@ def parse_job(
         job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
         named = {"apiVersion": stored.api_version, "kind": stored.kind}
-        mistakes = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
-        return ParsedJob(normalize(empty), mistakes or str(error))
-    mistakes = _join_errors(validate(job))
+        errors = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
+        return ParsedJob(normalize(empty), errors or str(error))
+    errors = _join_errors(validate(job))
     try:
-        return ParsedJob(normalize(job), mistakes)
+        return ParsedJob(normalize(job), errors)
     except ValueError as error:
-        return ParsedJob(normalize(empty), mistakes or str(error))
+        return ParsedJob(normalize(empty), errors or str(error))
 
 
 def parse_run_policy(policy: api.RunPolicy, defaults: KindDefaults) -> JobRunPolicy:
@@ -136,8 +136,8 @@ def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
     return [{"name": name, "value": str(value)} for name, value in pairs]
 
 
-def _join_errors(mistakes: Sequence[object]) -> str:
-    return "; ".join(str(mistake) for mistake in mistakes)
+def _join_errors(errors: Sequence[object]) -> str:
+    return "; ".join(str(error) for error in errors)
 
 
 def _role(

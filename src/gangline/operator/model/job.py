@@ -10,7 +10,7 @@ immutable.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
@@ -20,7 +20,7 @@ from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
-from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+from gangline.operator.model.replicas import ReplicaGang
 
 Manifest: TypeAlias = dict[str, Any]
 """JSON that belongs to the user, such as a pod template: passed through, never modelled."""
@@ -223,53 +223,6 @@ class ExtendsStatus(Protocol):
 
     def status_fields(self, job: "NormalizedJob", gang: ReplicaGang, status: JobStatus) -> Manifest:
         """Return these fields, as a function of the observed replicas and the common status."""
-
-
-@runtime_checkable
-class TracksNodes(Protocol):
-    """For kinds whose replicas get another pod name each time they are replaced.
-
-    The status stores the names, and everything else that changes the job after its creation.
-    """
-
-    def restore_from_status(self, job: "NormalizedJob", status: JobStatus) -> "NormalizedJob":
-        """Return the job with the changes that its status stores."""
-
-    def save_to_status(
-        self, job: "NormalizedJob", gang: ReplicaGang, status: JobStatus
-    ) -> JobStatus:
-        """Return the status with the values to store now, such as a replica's next name."""
-
-    def pod_name(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> str: ...
-
-    def service_name(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> str: ...
-
-    def is_current(self, job: "NormalizedJob", pod: ObservedPod) -> bool:
-        """Return whether a pod is the current one of its replica."""
-
-    def is_awaited(self, job: "NormalizedJob", pod: ObservedPod, gang: ReplicaGang) -> bool:
-        """Return whether a replaced pod keeps running until its successor runs."""
-
-    def may_create(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
-        """Return whether a new pod may be created under the current name of a missing replica."""
-
-    def excluded_indexes(self, job: "NormalizedJob", role: ReplicaRole) -> frozenset[int]:
-        """Return the indexes of a role that must have no pod."""
-
-    def is_replaced(
-        self, job: "NormalizedJob", role: ReplicaRole, index: int, pod: ObservedPod
-    ) -> bool:
-        """Return whether a failed pod is replaced."""
-
-    def has_failed_before(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
-        """Return whether earlier pods of a replica failed, so that its replacement is delayed."""
-
-    def pending_timeout(
-        self, job: "NormalizedJob", gang: ReplicaGang, now: datetime
-    ) -> tuple[timedelta | None, str]:
-        """Return how long the job may still wait for pods, and the failure message when that is
-        over.
-        """
 
 
 _Capability = TypeVar("_Capability")

@@ -42,21 +42,16 @@ def find_port(template: Manifest, container: str, name: str, otherwise: int) -> 
 
 def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:
     """Add a named port to the main container, unless it has one of that name."""
-    trains = main_container(template, container)
-    listed = container_ports(template, container)
-    if not trains or any(entry.get("name") == name for entry in listed):
+    main = main_container(template, container)
+    listed = main.get("ports") or []
+    if not main or any(entry.get("name") == name for entry in listed):
         return template
-    return with_container(
-        template, container, ports=[*listed, {"name": name, "containerPort": number}]
-    )
+    added = {"name": name, "containerPort": number}
+    return _with_container(template, main, {"ports": [*listed, added]})
 
 
 def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
-    trains = main_container(template, container)
-    changed = {**trains, **fields}
-    return _with_containers(
-        template, [changed if entry is trains else entry for entry in list_containers(template)]
-    )
+    return _with_container(template, main_container(template, container), fields)
 
 
 def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
@@ -104,6 +99,15 @@ def with_metadata(
 
 def with_spec(manifest: Manifest, **fields: object) -> Manifest:
     return {**manifest, "spec": {**pod_spec(manifest), **fields}}
+
+
+def _with_container(
+    template: Manifest, changed: Manifest, fields: Mapping[str, object]
+) -> Manifest:
+    return _with_containers(
+        template,
+        [{**each, **fields} if each is changed else each for each in list_containers(template)],
+    )
 
 
 def _with_containers(template: Manifest, replaced: Iterable[Manifest]) -> Manifest:

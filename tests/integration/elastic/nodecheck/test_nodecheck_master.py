@@ -34,7 +34,8 @@ class Master:
         self._port_file.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gangline.elastic.master", "--host", "127.0.0.1"),
-            *("--port", str(self.port), "--port-file", str(self._port_file), "--log-level", "warning"),
+            *("--port", str(self.port), "--port-file", str(self._port_file)),
+            *("--log-level", "warning"),
             stdout=asyncio.subprocess.PIPE,
         )
         assert self._process.stdout is not None
@@ -80,8 +81,8 @@ def main(descriptor):
     channel = socket.socket(fileno=descriptor)
     orders = channel.makefile("r")
 
-    def say(**words):
-        channel.sendall(json.dumps(words).encode() + b"\\n")
+    def say(**message):
+        channel.sendall(json.dumps(message).encode() + b"\\n")
 
     say(type="listening", port=1)
     start = json.loads(orders.readline())

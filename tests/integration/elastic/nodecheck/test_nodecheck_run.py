@@ -82,10 +82,10 @@ async def test_a_node_that_fails_is_found_and_the_others_train_on(
     module = faulty("raise RuntimeError('the device fell off the bus')")
     reports = await checked(4, {2: module}, all_together=True)
     assert [one.verdict.passed for one in reports] == [True, True, False, True]
-    said = reports[0].verdict.faulty
-    assert [*said] == [2]
-    assert "node 2 failed compute on cpu process 0" in said[2]
-    assert "the device fell off the bus" in said[2]
+    faulty_nodes = reports[0].verdict.faulty
+    assert [*faulty_nodes] == [2]
+    assert "node 2 failed compute on cpu process 0" in faulty_nodes[2]
+    assert "the device fell off the bus" in faulty_nodes[2]
     assert len(reports[0].results) >= 2
 
 

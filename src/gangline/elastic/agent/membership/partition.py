@@ -95,7 +95,7 @@ class PartitionDetector:
         """Probe whenever the master is silent; never returns.
 
         Args:
-            standing: returns the current or last round of this node, None before the first one.
+            get_round: returns the current or last round of this node, None before the first one.
             leave: called with the number of a round that is over, and the reason.
         """
         silence, replies = FailureDetector(self._silence_limit_s), self._client.replies

@@ -176,6 +176,8 @@ async def test_flight_records_are_awaited_and_named(tmp_path: Path) -> None:
         [stack] = await rank_stacks(group, 60.0, "here")
         assert (stack.where, stack.is_mute) == ("/home/me/train.py:30 in load_batch", False)
         os.close(reader)
-        told = describe_evidence(group, is_permanent=False)
-    assert told.startswith(f"Stacks and NCCL's flight records of this node are in {files.parent}")
-    assert told.endswith("(--log-dir keeps them).")
+        evidence = describe_evidence(group, is_permanent=False)
+    assert evidence.startswith(
+        f"Stacks and NCCL's flight records of this node are in {files.parent}"
+    )
+    assert evidence.endswith("(--log-dir keeps them).")

@@ -115,8 +115,8 @@ async def test_member_leaves_round_that_its_leader_has_left() -> None:
 
 async def test_silent_leader_is_lost_with_its_world(nowhere: str) -> None:
     async with watching(HERE, nowhere) as node:
-        said = await asyncio.wait_for(node.left, 60)
-    assert said == "neither the master nor node 0 answers"
+        reason = await asyncio.wait_for(node.left, 60)
+    assert reason == "neither the master nor node 0 answers"
 
 
 async def test_answering_member_or_machine_keeps_the_world(nowhere: str) -> None:

@@ -30,9 +30,9 @@ async def test_unresolved_name_is_logged_immediately_and_tried_until_timeout(
             await wait_for_master(client, 1.0)
         assert client.unresolved_host == NOWHERE
     (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    words = f"the name {NOWHERE} does not resolve: "
-    assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {words}", record.getMessage())
-    expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {words}"
+    message = f"the name {NOWHERE} does not resolve: "
+    assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {message}", record.getMessage())
+    expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {message}"
     assert str(failure.value).startswith(expected)
 
 
@@ -71,7 +71,7 @@ async def master(tmp_path: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         pytest.param(OtherRelease(0), "the agent's gangline must be newer", id="an older agent"),
         pytest.param(OtherRelease(99), "the master's gangline must be newer", id="a newer agent"),
@@ -79,9 +79,9 @@ async def master(tmp_path: Path) -> AsyncIterator[str]:
     ],
 )
 async def test_incompatible_master_fails_immediately(
-    master: str, name: ClientIdentity, words: str
+    master: str, name: ClientIdentity, message: str
 ) -> None:
     async with MasterClient(master, SECRET, name) as client:
         joining = wait_for_master(client, 1000 * PATIENCE_S)
-        with pytest.raises(RendezvousError, match=words):
+        with pytest.raises(RendezvousError, match=message):
             await asyncio.wait_for(joining, PATIENCE_S)

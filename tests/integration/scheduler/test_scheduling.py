@@ -337,7 +337,7 @@ def held_for(client: ApiClient, name: str, holder: str) -> Callable[[], Awaitabl
     return claim
 
 
-async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: ApiClient) -> None:
+async def test_gang_of_higher_priority_evicts_what_it_needs(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster, PREEMPTING):
         await add_group(cluster, "elastic", 1)

@@ -1,6 +1,5 @@
 """Optimised packing gives exactly the results of the plain algorithm."""
 
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -105,7 +105,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
-def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
+def test_unknown_names_are_errors(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         read_configuration(text)
 

@@ -207,7 +207,7 @@ def test_pods_of_an_unknown_group_wait_for_it() -> None:
         pytest.param({"phase": "Failed"}, id="failed before it had a node"),
     ],
 )
-def test_what_is_not_ours_to_place_is_left_alone(facts: dict[str, object]) -> None:
+def test_pods_that_are_not_pending_for_this_scheduler_are_ignored(facts: dict[str, object]) -> None:
     decision = decide(cluster(node("a"), pod("p", **facts)))  # type: ignore[arg-type]
     assert not decision.bindings
     assert not decision.pending_reasons

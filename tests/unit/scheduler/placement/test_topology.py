@@ -21,8 +21,8 @@ from gangline.scheduler.types.types import (
     PodInfo,
     RoleAffinity,
 )
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 
 def roles_by_node(decision: CycleResult) -> dict[str, Counter[str]]:

@@ -34,7 +34,7 @@ from gangline.scheduler.types.types import (
     shape_of,
 )
 from gangline.scheduler.types.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
-from unit.scheduler.builders import change_node, cluster, decide, gang, node, pod
+from unit.scheduler.builders import RecordingListener, change_node, cluster, decide, gang, node, pod
 
 MIB = 2**20
 COUNTED = ScoreWeights(images=1)
@@ -157,7 +157,7 @@ def test_pods_of_a_bucket_score_the_images_of_all() -> None:
     assert row == table.rows[NodeName("b")]
 
 
-def test_what_queues_and_claims_ask_for_leaves_the_images() -> None:
+def test_terms_of_queues_and_claims_keep_the_images() -> None:
     waiting = of(pod("p"), "train")
     kept = with_required_nodes(waiting, (RequiredNodeTerms((), "why"),))
     assert kept.shape.constraints != waiting.shape.constraints
@@ -261,14 +261,9 @@ def test_at_weight_nothing_images_are_neither_read_nor_kept_nor_counted() -> Non
     assert table.scoring_inputs(shape, table.allocatable - table.used).images is None
 
 
-def feed(weights: ScoreWeights) -> SchedulerInformers:
-    def nothing(*_: object) -> None:
-        pass
-
-    told = SchedulerSettings(weights=weights)
-    return SchedulerInformers(
-        cast("ApiClient", None), told, nothing, nothing, lambda: 0.0, nothing, nothing
-    )
+def informers(weights: ScoreWeights) -> SchedulerInformers:
+    client, settings = cast("ApiClient", None), SchedulerSettings(weights=weights)
+    return SchedulerInformers(client, settings, RecordingListener())
 
 
 @pytest.mark.parametrize(
@@ -278,10 +273,10 @@ def feed(weights: ScoreWeights) -> SchedulerInformers:
         pytest.param(COUNTED, IMAGED_PODS, 3, id="1"),
     ],
 )
-def test_the_feed_follows_images_only_where_they_count(
+def test_informers_decode_images_only_if_they_have_a_weight(
     weights: ScoreWeights, pods: Resource[LeanPod], images: int
 ) -> None:
-    of_pods, of_nodes, _ = feed(weights).required
+    of_pods, of_nodes, _ = informers(weights).required
     assert of_pods.resource is pods
     assert of_nodes.transform is not None
     assert len(of_nodes.transform(msgspec.convert(RAW_NODE, Node)).status.images) == images

@@ -20,8 +20,8 @@ from gangline.scheduler.types.types import (
     PodInfo,
     SubgroupRule,
 )
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 SLICES = SubgroupRule("slices", Selector(), size=2, min_subgroups=2, keys=("slice",))
 NEAR = SubgroupRule(

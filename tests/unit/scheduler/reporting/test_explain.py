@@ -19,7 +19,7 @@ from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
 JOB = GroupKey("d/job")
 
 
-def test_each_node_is_listed_with_what_keeps_the_pods_off() -> None:
+def test_nodes_are_listed_with_the_reason_that_excludes_the_pods() -> None:
     state = cluster(
         node("a", cpu=4, labels={"kind": "x"}),
         node("b", cpu=2, labels={"kind": "x"}),

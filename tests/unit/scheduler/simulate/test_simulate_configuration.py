@@ -62,9 +62,7 @@ def test_the_seed_changes_nodes_but_no_figures_where_nodes_are_equal(simulated) 
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
-def test_what_the_scheduler_would_refuse_is_refused(
-    simulated, configuration: str | bytes, says: str
-) -> None:
+def test_invalid_configuration_is_refused(simulated, configuration: str | bytes, says: str) -> None:
     code, printed, told = simulated(configuration)
     assert (code, printed) == (2, "")
     assert says in told

@@ -20,7 +20,8 @@ def test_entry_has_rules_and_a_framework(kind: JobKind) -> None:
     info = frameworks[kind].kind
     assert (info.kind, info.framework) == (kind.resource.kind, kind.module)
     assert info.controller == f"{kind.trainer}-controller"
-    assert callable(rules_of(kind).validate) and callable(rules_of(kind).list_warnings)
+    assert callable(rules_of(kind).validate)
+    assert callable(rules_of(kind).list_warnings)
 
 
 def test_a_kind_is_named_only_in_its_modules_and_in_the_table() -> None:

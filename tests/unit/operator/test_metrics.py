@@ -103,7 +103,7 @@ def test_a_gang_that_restarts_counts_once_under_the_first_failure() -> None:
     }
 
 
-def test_a_gang_that_lost_a_replica_to_a_deletion_says_so() -> None:
+def test_gang_restart_after_a_deletion_has_its_own_cause() -> None:
     observed = ObservedJob(
         gang_job(restart="gang"),
         JobStatus(),
@@ -114,7 +114,7 @@ def test_a_gang_that_lost_a_replica_to_a_deletion_says_so() -> None:
     }
 
 
-def test_a_resized_gang_says_so() -> None:
+def test_gang_restart_after_a_resize_has_its_own_cause() -> None:
     pods = [a_pod("master-0"), a_pod("worker-0")]
     for pod in pods:
         pod.metadata.annotations["gangline.dev/world"] = "Master=1,Worker=3"
@@ -132,10 +132,10 @@ def test_what_has_been_counted_is_not_counted_again() -> None:
 def test_a_status_counts_what_is_new_in_it() -> None:
     def counted():
         labels = {"job_namespace": "team", "framework": "pytorch"}
-        words = ("created", "successful", "failed", "restarted")
-        told = {word: value(f"training_operator_jobs_{word}_total", **labels) for word in words}
+        names = ("created", "successful", "failed", "restarted")
+        reported = {word: value(f"training_operator_jobs_{word}_total", **labels) for word in names}
         by_cause = {"framework": "pytorch", "scope": "replica", "cause": "Killed"}
-        return told | {"by cause": value("gangline_operator_restarts_total", **by_cause)}
+        return reported | {"by cause": value("gangline_operator_restarts_total", **by_cause)}
 
     before = counted()
     job = a_job(1, 1, restart="ExitCode")

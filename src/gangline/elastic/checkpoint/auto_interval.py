@@ -29,11 +29,6 @@ def daly_interval(save_s: float, between_failures_s: float) -> float:
     return math.sqrt(2 * save_s * between_failures_s) * (1 + ratio / 3 + ratio**2 / 9) - save_s
 
 
-def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
-    """Return the share of time lost to saves and to repeated work, to first order."""
-    return save_s / interval_s + (interval_s + save_s) / (2 * between_failures_s)
-
-
 @dataclass(slots=True)
 class AutoInterval:
     """Records observations and decides when the next save is due."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError, NoJournal
+from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError
 from gangline.elastic.master.settings import MasterSettings
 
 EXIT_CANNOT_START = 3
@@ -90,7 +90,7 @@ def master_command(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    store: Journal = FileJournal(journal) if journal is not None else NoJournal()
+    store = FileJournal(journal) if journal is not None else Journal()
     configuration = MasterSettings(**settings)  # type: ignore[arg-type]
     sys.exit(_run(configuration, store, _place(journal_configmap, namespace), port_file))
 

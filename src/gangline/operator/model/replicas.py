@@ -195,12 +195,14 @@ class ObservedPod(Object):
 
 def strip_pod(pod: ObservedPod) -> ObservedPod:
     """Drop variables that planning does not read: each of thousands of pods has dozens of them."""
-    kept = tuple(
+    containers = tuple(
         ObservedContainer(env)
         for each in pod.spec.containers
         if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
     )
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=kept))
+    return msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, containers=containers)
+    )
 
 
 class ObservedServiceSpec(Wire):
@@ -336,19 +338,23 @@ def fill_slots(
     slots: dict[str, list[ObservedPod | None]] = {
         role.lower(): [None] * size for role, size in sizes
     }
-    gone = {role.lower(): indexes for role, indexes in excluded.items()}
+    excluded_by_role = {role.lower(): indexes for role, indexes in excluded.items()}
     surplus = []
     for pod in sorted(pods, key=_age):
         role, index = labels.parse_replica_labels(pod.metadata) or ("", 0)
         row = slots.get(role, [])
-        free = index < len(row) and row[index] is None and index not in gone.get(role, ())
+        free = (
+            index < len(row) and row[index] is None and index not in excluded_by_role.get(role, ())
+        )
         if free and is_current(pod):
             row[index] = pod
         else:
             surplus.append(pod)
     return ReplicaGang(
         {
-            role: _slots(slots[role.lower()], completed.get(role), gone.get(role.lower()))
+            role: _slots(
+                slots[role.lower()], completed.get(role), excluded_by_role.get(role.lower())
+            )
             for role, _ in sizes
         },
         tuple(surplus),
@@ -366,8 +372,8 @@ def _slots(
         silent = pod is None or (pod.is_terminating and pod.is_finished)
         if (silent and index in (known or ())) or (pod and pod.succeeded):
             done.add(index)
-    gone = frozenset(index for index in absent or () if index < len(row))
-    return ReplicaSlots(tuple(row), frozenset(done) - gone, gone)
+    excluded = frozenset(index for index in absent or () if index < len(row))
+    return ReplicaSlots(tuple(row), frozenset(done) - excluded, excluded)
 
 
 def _age(pod: ObservedPod) -> tuple[float, str]:

@@ -39,8 +39,8 @@ def services_to_remove(
     if policy is CleanPodPolicy.NONE:
         return []
     removed = {pod.name for pod in pods_to_remove(policy, pods)}
-    kept = {pod.name for pod in pods} - removed
-    return [service for service in services if service.metadata.name not in kept]
+    retained = {pod.name for pod in pods} - removed
+    return [service for service in services if service.metadata.name not in retained]
 
 
 def time_left(start: datetime | None, limit: timedelta | None, now: datetime) -> timedelta | None:

@@ -109,18 +109,18 @@ def _is_usable(pair: ServingCertificate, names: frozenset[str], now: datetime) -
 
 
 def _without_secret(
-    held: ServingCertificate | None,
+    serving: ServingCertificate | None,
     names: frozenset[str],
     now: datetime,
     validity: CertificateValidity,
 ) -> CertificateSet:
     """Start without a Secret, from the served certificate, which callers trust."""
-    if held is None or not _is_usable(held, names, now):
+    if serving is None or not _is_usable(serving, names, now):
         return CertificateSet(
             issue_certificate(names, now, validity.lifetime), None, (), _stamp(now)
         )
-    following = issue_certificate(names | held.names, now, validity.lifetime)
-    return CertificateSet(held, following, (), _stamp(now))
+    following = issue_certificate(names | serving.names, now, validity.lifetime)
+    return CertificateSet(serving, following, (), _stamp(now))
 
 
 def _replace_immediately(

@@ -26,8 +26,8 @@ WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 
 
 def counts(decision: ReconcilePlan, role: str) -> tuple[int, int, int]:
-    told = decision.status.replica_statuses[role]
-    return told.active, told.succeeded, told.failed
+    reported = decision.status.replica_statuses[role]
+    return reported.active, reported.succeeded, reported.failed
 
 
 @pytest.mark.parametrize(

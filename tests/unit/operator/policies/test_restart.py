@@ -52,7 +52,7 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
 
 
 @pytest.mark.parametrize(
-    ("pod", "told"),
+    ("pod", "reported"),
     [
         (a_pod(phase="Failed", code=3), "train-worker-0: Error (exit code 3): The program failed"),
         (a_pod(phase="Failed", code=137), "train-worker-0: Killed (exit code 137)"),
@@ -60,8 +60,8 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
         (a_pod(phase="Failed"), "train-worker-0 failed without a reason."),
     ],
 )
-def test_a_failure_is_described(pod, told):
-    assert describe_pod_failure(pod, "pytorch").startswith(told)
+def test_a_failure_is_described(pod, reported):
+    assert describe_pod_failure(pod, "pytorch").startswith(reported)
 
 
 @pytest.mark.parametrize(

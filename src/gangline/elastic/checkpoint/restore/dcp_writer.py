@@ -57,10 +57,7 @@ class FlashWriter(StorageWriter):
     """Writes one step to a folder, or to a URL that fsspec supports, for PyTorch's planners."""
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        step: int,
-        options: Mapping[str, str] | None = None,
+        self, folder: str | os.PathLike[str], step: int, options: Mapping[str, str] | None = None
     ) -> None:
         """Open the target; ``options`` are passed to fsspec.
 

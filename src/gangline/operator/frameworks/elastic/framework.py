@@ -130,5 +130,5 @@ def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> ReplicaRole | 
 def _policy(job: ElasticJob) -> JobRunPolicy:
     spec = job.spec
     policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
-    held = bool(spec.suspend or spec.suspended)
-    return replace(policy, suspended=policy.suspended or held)
+    suspended = bool(spec.suspend or spec.suspended)
+    return replace(policy, suspended=policy.suspended or suspended)

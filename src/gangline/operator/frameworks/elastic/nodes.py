@@ -129,8 +129,8 @@ def rank_count(record: RoleRecord, specified: int) -> int:
 def resize(record: RoleRecord, ranks: Iterable[int], specified: int) -> RoleRecord:
     ranks = frozenset(ranks)
     count = max(ranks, default=-1) + 1
-    gone = format_indexes(frozenset(range(count)) - ranks)
-    return replace(record, replicas=count, over=specified, absent=gone)
+    removed = format_indexes(frozenset(range(count)) - ranks)
+    return replace(record, replicas=count, over=specified, absent=removed)
 
 
 def active_ranks(record: RoleRecord, specified: int) -> frozenset[int]:

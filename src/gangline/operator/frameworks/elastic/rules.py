@@ -157,9 +157,9 @@ class ElasticRules(ReplicaTracker):
                 memory.roles.get(role.name, RoleRecord()), role.replicas
             )
             size = nodes.rank_count(record, role.replicas)
-            gone = sum(rank < size for rank in nodes.removed_ranks(record))
+            removed = sum(rank < size for rank in nodes.removed_ranks(record))
             fewest = self.node_range.min_nodes if self.node_range and role.name == WORKER else size
-            least = min(fewest, size - gone)
+            least = min(fewest, size - removed)
             roles.append(replace(role, replicas=size, min_replicas=least))
             records[role.name] = nodes.assign_node_ids(record, size)
         rules = replace(self, memory=memory, records=records)
@@ -305,9 +305,9 @@ class ElasticRules(ReplicaTracker):
         for rank, pod in enumerate(slots.pods):
             if rank in slots.completed or rank in slots.excluded:
                 continue
-            gone = pod is None and rank in made
+            is_deleted = pod is None and rank in made
             failed = pod and pod.failed and self.is_replaced(job, role, rank, pod)
-            if gone or failed or (pod and pod.is_terminating):
+            if is_deleted or failed or (pod and pod.is_terminating):
                 yield rank, pod
 
     def _loss(

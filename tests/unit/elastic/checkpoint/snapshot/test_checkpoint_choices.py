@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.elastic.checkpoint.auto_interval import AutoInterval, daly_interval, lost_share
+from gangline.elastic.checkpoint.auto_interval import AutoInterval, daly_interval
 from gangline.elastic.checkpoint.restore.restore import (
     PartHolder,
     RestoreCandidate,
@@ -15,6 +15,11 @@ from gangline.elastic.checkpoint.restore.restore import (
 )
 from gangline.elastic.checkpoint.snapshot.ring import BufferChoice, BufferState, choose_buffer
 from gangline.elastic.checkpoint.storage.commit import expired_steps
+
+
+def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
+    """Return the share of time lost to saves and to repeated work, to first order."""
+    return save_s / interval_s + (interval_s + save_s) / (2 * between_failures_s)
 
 
 def a_slot(number: int, generation: int, **other: bool) -> BufferState:

@@ -51,24 +51,35 @@ class KubeflowFramework(Generic[_Job]):
         """Return the rules of a job."""
         raise NotImplementedError
 
+    def replica_specs(self, job: _Job) -> Mapping[str, api.ReplicaSpec]:
+        specs: Mapping[str, api.ReplicaSpec]
+        specs = getattr(_spec(job), self.kind.entry.replica_specs_field)
+        return specs
+
     def adjust_roles(self, job: _Job, roles: list[ReplicaRole]) -> list[ReplicaRole]:
         """Return the roles as the kind changes them."""
         return roles
+
+    def run_policy(self, job: _Job, roles: list[ReplicaRole]) -> JobRunPolicy:
+        return parse_run_policy(_spec(job).run_policy, self.defaults)
 
     def read(self, stored: RawJob) -> ParsedJob:
         return parse_job(stored, self.kind.resource.type, validate_job, self._normalize)
 
     def _normalize(self, job: _Job) -> NormalizedJob:
-        spec: Any = job.spec  # type: ignore[attr-defined]  # every kind has one
-        specs = getattr(spec, self.kind.entry.replica_specs_field)
-        roles = parse_roles(self.kind, specs, self.roles, self.defaults)
+        specs = self.replica_specs(job)
+        roles = self.adjust_roles(job, parse_roles(self.kind, specs, self.roles, self.defaults))
         return NormalizedJob(
             kind=self.kind,
             meta=job.metadata,
-            roles=self.adjust_roles(job, roles),
-            policy=parse_run_policy(spec.run_policy, self.defaults),
+            roles=roles,
+            policy=self.run_policy(job, roles),
             rules=self.rules(job),
         )
+
+
+def _spec(job: Any) -> Any:
+    return job.spec
 
 
 def parse_job(

@@ -12,17 +12,16 @@ kinds, so that their names resolve: Intel MPI's processes connect to their launc
 Upstream creates none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gangline.api.jobs import mpi as api
+from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi import objects
 from gangline.operator.frameworks.mpi.objects import FILES_PATH, TOOLS_PATH
 from gangline.operator.model import pod_template
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
@@ -34,7 +33,6 @@ from gangline.operator.model.job import (
     table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.settings import OperatorSettings
 
@@ -46,7 +44,6 @@ KIND = JobKindInfo(
 )
 LAUNCHER, WORKER = "Launcher", "Worker"
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 _CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
 _WORKER_COMMAND = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
 _AGENT = f"{FILES_PATH}/{objects.EXEC_SCRIPT}"
@@ -69,10 +66,12 @@ _NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPA
 _EXECUTABLE, _READABLE = 0o555, 0o444
 
 
-class MPIFramework:
+class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
     """The framework of MPIJobs."""
 
     kind = KIND
+    roles = (WORKER, LAUNCHER)
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
     def __init__(self, kubectl_image: str = "") -> None:
         """Configure the framework for all MPIJobs.
@@ -85,24 +84,31 @@ class MPIFramework:
         self._kubectl_image = kubectl_image
         self._exec_client = objects.exec_client_source()
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, MPIJob, validate_job, self._normalize)
+    def rules(self, job: MPIJob) -> "MPIRules":
+        return MPIRules(job.spec, self._exec_client, self._kubectl_image)
 
-    def _normalize(self, job: MPIJob) -> NormalizedJob:
-        specs = api.with_default_replicas(job.spec.mpi_replica_specs)
-        roles = kubeflow.parse_roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
-        workers = sum(role.replicas for role in roles if role.name == WORKER)
-        if workers:  # the launcher waits for them, so the gang must start without it
-            roles = [
-                replace(role, min_replicas=0) if role.name == LAUNCHER else role for role in roles
-            ]
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=roles,
-            policy=_policy(job.spec, workers or 1),
-            rules=MPIRules(job.spec, self._exec_client, self._kubectl_image),
-        )
+    def replica_specs(self, job: MPIJob) -> Mapping[str, ReplicaSpec]:
+        return api.with_default_replicas(job.spec.mpi_replica_specs)
+
+    def adjust_roles(self, job: MPIJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        # The launcher waits for the workers, so the gang must start without it.
+        return [
+            replace(role, min_replicas=0)
+            if role.name == LAUNCHER and _worker_count(roles)
+            else role
+            for role in roles
+        ]
+
+    def run_policy(self, job: MPIJob, roles: list[ReplicaRole]) -> JobRunPolicy:
+        """Return the run policy; the minimum of the gang is at most the number of workers."""
+        spec, policy = job.spec, super().run_policy(job, roles)
+        if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
+            policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
+        minimum = policy.scheduling.min_available
+        if minimum is None:
+            return policy
+        members = min(minimum, _worker_count(roles) or 1)
+        return replace(policy, scheduling=replace(policy.scheduling, min_available=members))
 
 
 def create_framework(settings: OperatorSettings) -> MPIFramework:
@@ -227,15 +233,8 @@ class MPIRules:
         return pod_template.with_spec(pod, initContainers=[*others, delivery])
 
 
-def _policy(spec: MPIJobSpec, most: int) -> JobRunPolicy:
-    """Convert the run policy; the minimum of the gang is at most ``most`` pods."""
-    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
-    if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
-        policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
-    minimum = policy.scheduling.min_available
-    if minimum is None:
-        return policy
-    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(minimum, most)))
+def _worker_count(roles: Sequence[ReplicaRole]) -> int:
+    return sum(role.replicas for role in roles if role.name == WORKER)
 
 
 def _with_files(pod: Manifest, job: NormalizedJob, modes: Mapping[str, int]) -> Manifest:

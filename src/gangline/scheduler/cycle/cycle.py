@@ -314,9 +314,8 @@ class _Cycle:
         window = self._window
         if not window.fits_before_start(gang, self.now):
             return False
-        request = self.tree.request_vector(gang.requested)
-        if self.tree.blocking_queue(gang.queue, request) is not None:
-            return False
+        # Its queue allows it: `_schedule` has checked the limit, and a gang with a known failure is
+        # in a queue without limits.
         placed = window.place(self.scratch, gang)
         if placed:
             self._accept(gang, placed)

@@ -1,14 +1,16 @@
 """Backfill: reserved nodes are used by gangs that certainly end before the reservation starts."""
 
 import msgspec
+import pytest
 
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info, pod_info
-from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo
+from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from gangline.scheduler.types.wire import LeanPod
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
 
 NOW = 1000.0
+CPU_1 = request(cpu=1, pods=0)
 
 
 def running(until: float) -> list[PodGroupInfo | PodInfo]:
@@ -37,6 +39,24 @@ def test_run_time_of_a_group_allows_backfill() -> None:
     state.set_group(group("short", 1, age=9, max_run_time_s=60.0))
     state.set_pod(pod("short-0", cpu=1, group="short", age=9))
     assert placed(decide(state, NOW)) == {"d/short-0"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        pytest.param(QueueInfo("q"), {"d/short-0", "d/next-0"}, id="no limit"),
+        pytest.param(QueueInfo("q", capability=CPU_1), {"d/short-0"}, id="limit of the queue"),
+        pytest.param(QueueInfo("q", parent="top"), {"d/short-0"}, id="limit of its parent"),
+        pytest.param(QueueInfo("q", open=False), set(), id="closed"),
+    ],
+)
+def test_backfill_keeps_the_limits_of_queues(queue: QueueInfo, expected: set[str]) -> None:
+    top = QueueInfo("top", capability=CPU_1)
+    state = cluster(node("n", cpu=5), *running(100), top, queue, *gang("large", 1, cpu=5))
+    for age, name in enumerate(("short", "next")):
+        state.set_group(group(name, 1, queue="q", age=age, max_run_time_s=60.0))
+        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=age))
+    assert placed(decide(state, NOW)) == expected
 
 
 def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:

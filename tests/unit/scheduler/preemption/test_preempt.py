@@ -230,6 +230,27 @@ def test_a_queue_takes_back_its_share() -> None:
     assert gangs_hit(decide(state, NOW)) == {"runs": 2}
 
 
+@pytest.mark.parametrize(
+    ("guarantee", "evicted"),
+    [
+        pytest.param(0, {"runs": 4}, id="without a guarantee"),
+        pytest.param(1, {}, id="guarantee of a part"),
+        pytest.param(2, {}, id="guarantee of the fair share"),
+    ],
+)
+def test_reclaim_never_breaks_a_gang_below_the_guarantee(
+    guarantee: int, evicted: dict[str, int]
+) -> None:
+    state = cluster(
+        *FOUR,
+        queue("q1"),
+        queue("q2", guarantee=request(cpu=guarantee, pods=0)),
+        *job("runs", 4, 4, queue="q2", on=ALL),
+        *job("mine", 2, 2, queue="q1"),
+    )
+    assert gangs_hit(decide(state, NOW)) == evicted
+
+
 def test_a_queue_takes_back_no_more_than_its_share() -> None:
     state = cluster(
         *FOUR,

@@ -272,7 +272,10 @@ class NormalizedJob:
         return sum(role.replicas for role in self.roles)
 
     def find_role(self, name: str) -> ReplicaRole | None:
-        return next((role for role in self.roles if role.name == name), None)
+        for role in self.roles:
+            if role.name == name:
+                return role
+        return None
 
     def owner_reference(self) -> OwnerReference:
         return OwnerReference(

@@ -14,15 +14,17 @@ def pod_spec(template: Manifest) -> Manifest:
 
 
 def list_containers(template: Manifest) -> list[Manifest]:
-    found: list[Manifest] = pod_spec(template).get("containers") or []
+    found: list[Manifest] = (template.get("spec") or {}).get("containers") or []
     return found
 
 
 def main_container(template: Manifest, name: str) -> Manifest:
     """Return the main container: the one with the kind's name, else the first; empty if none."""
     candidates = list_containers(template)
-    named = (container for container in candidates if container.get("name") == name)
-    return next(named, candidates[0] if candidates else {})
+    for container in candidates:
+        if container.get("name") == name:
+            return container
+    return candidates[0] if candidates else {}
 
 
 def container_ports(template: Manifest, container: str) -> list[Manifest]:
@@ -32,12 +34,10 @@ def container_ports(template: Manifest, container: str) -> list[Manifest]:
 
 def find_port(template: Manifest, container: str, name: str, otherwise: int) -> int:
     """Return a port of the main container by its name, or ``otherwise``."""
-    named = (
-        p.get("containerPort")
-        for p in container_ports(template, container)
-        if p.get("name") == name
-    )
-    return next((number for number in named if isinstance(number, int)), otherwise)
+    for entry in container_ports(template, container):
+        if entry.get("name") == name and isinstance(number := entry.get("containerPort"), int):
+            return number
+    return otherwise
 
 
 def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:

@@ -1,6 +1,4 @@
-"""Deletions of a plan: objects that are not being deleted yet, and stuck pods by force.
-
-Plans one reconcile pass: a function of the observed job and the time.
+"""Plans one reconcile pass: a function of the observed job and the time.
 
 The function is total and deterministic: the same observation and time give the same plan, whatever
 the order of events was. The first stage that applies decides:
@@ -16,8 +14,8 @@ Two invariants make it safe to stop the operator between any two writes:
 
 - The end of a job is stored before anything is cleaned up. Otherwise a job whose master pod was
   deleted would look like one that never ran.
-- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would
-  be lost.
+- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would be
+  lost.
 
 Both cost one more pass, and no additional request.
 """
@@ -55,7 +53,6 @@ from gangline.operator.model.job import (
     OrdersStartup,
     ReplicaRole,
     ToleratesFailures,
-    TracksNodes,
     implements,
 )
 from gangline.operator.model.plan import (
@@ -70,8 +67,7 @@ from gangline.operator.model.plan import (
 )
 from gangline.operator.model.replicas import ObservedPod, ObservedService
 from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
-from gangline.operator.policies import backoff as pace
-from gangline.operator.policies import cleanup as deadline
+from gangline.operator.policies.replica_tracker import tracker_of
 
 
 def plan_deletions(
@@ -151,9 +147,8 @@ _ZERO = timedelta(0)
 
 def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     """Plan the writes for one job, and the time of the next pass."""
-    rules = observed.job.rules
-    if implements(rules, TracksNodes):
-        observed = replace(observed, job=rules.restore_from_status(observed.job, observed.status))
+    tracker = tracker_of(observed.job)
+    observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
     plan = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.is_deleting or not implements(rules, ExtendsStatus):
@@ -182,8 +177,8 @@ def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> Rec
 
 def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     job, policy = observed.job, observed.job.policy
-    left = deadline.time_left(observed.status.completion_time, policy.ttl, now)
-    if deadline.has_passed(left):
+    left = cleanup.time_left(observed.status.completion_time, policy.ttl, now)
+    if cleanup.has_passed(left):
         return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
     failed = conditions.is_condition_true(observed.status.conditions, conditions.FAILED)
     clean = policy.clean_policy_after_end(failure=failed)
@@ -236,6 +231,7 @@ class _Pass:
     ) -> None:
         self.observed = observed
         self.job = observed.job
+        self.tracker = tracker_of(self.job)
         self.now, self.stamp, self.settings = now, stamp, settings
         self.gang = assign_slots(observed, observed.status)
         self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
@@ -259,7 +255,7 @@ class _Pass:
     def plan_live(self) -> ReconcilePlan:
         """Plan the changes that lead to the specified replicas."""
         missing = self._missing_objects()
-        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_replacement(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO
         there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
@@ -312,7 +308,7 @@ class _Pass:
         record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
         if fresh:
-            record = pace.record_failure(record, stamp)
+            record = backoff.record_failure(record, stamp)
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
@@ -323,9 +319,7 @@ class _Pass:
                 status = mark_restarting(job, status, failure.role.name, failures, stamp)
         if not replaced and self._is_running(status):
             status = mark_running(job, status, stamp)
-        if implements(job.rules, TracksNodes):
-            status = job.rules.save_to_status(job, self.gang, status)
-        return status
+        return self.tracker.save_to_status(job, self.gang, status)
 
     def _current_generation(self) -> list[ObservedPod]:
         """The pods of this generation, with a slot or without."""
@@ -376,23 +370,20 @@ class _Pass:
         )
 
     def _time_to_deadline(self) -> timedelta | None:
-        return deadline.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
+        return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
 
     def _pending_timeout(self) -> tuple[timedelta | None, str]:
-        rules = self.job.rules
-        if not implements(rules, TracksNodes):
-            return None, ""
-        return rules.pending_timeout(self.job, self.gang, self.now)
+        return self.tracker.pending_timeout(self.job, self.gang, self.now)
 
     def _timeout_message(self) -> str:
         left, why = self._pending_timeout()
-        if deadline.has_passed(left):
+        if cleanup.has_passed(left):
             return why
         name = f"{self.job.kind.kind} {self.job.name}"
-        if deadline.has_passed(self._time_to_deadline()):
+        if cleanup.has_passed(self._time_to_deadline()):
             limit = self.job.policy.active_deadline
             return f"{name} has failed because it was active longer than its deadline of {limit}."
-        if deadline.has_passed(
+        if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):
             reason = pod_group.pending_reason(self.observed.pod_group)
@@ -420,7 +411,7 @@ class _Pass:
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
             for index in self._desired_indexes(role):
-                if manifests.service_name(job, role, index) not in services:
+                if self.tracker.service_name(job, role, index) not in services:
                     service = manifests.build_service(job, role, index)
                     yield from (service,) if service else ()
         # New pods wait until the last pod of an earlier generation is gone: two generations must
@@ -437,7 +428,7 @@ class _Pass:
                     job, role, index, self.gang
                 ):
                     continue
-                if implements(rules, TracksNodes) and not rules.may_create(job, role, index):
+                if not self.tracker.may_create(job, role, index):
                     continue
                 yield manifests.build_pod(job, role, index, self.settings, self.gang, generation)
 
@@ -448,18 +439,14 @@ class _Pass:
     def _creations_during_backoff(
         self, missing: tuple[PlannedCreation, ...]
     ) -> tuple[PlannedCreation, ...]:
-        """Creations that are allowed during the backoff delay: replicas that have not failed.
-
-        Only kinds that track nodes know which replicas have failed before.
-        """
-        rules = self.job.rules
-        if not implements(rules, TracksNodes):
+        """Creations that are allowed during the backoff delay: replicas that have not failed."""
+        if self.tracker.delays_all:
             return ()
         waiting = {
-            manifests.pod_name(self.job, role, index)
+            self.tracker.pod_name(self.job, role, index)
             for role in self.job.roles
             for index in self.gang[role.name].missing
-            if rules.has_failed_before(self.job, role, index)
+            if self.tracker.has_failed_before(self.job, role, index)
         }
         return tuple(each for each in missing if each.name not in waiting)
 
@@ -472,7 +459,7 @@ class _Pass:
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
         names = {
-            manifests.service_name(self.job, role, index)
+            self.tracker.service_name(self.job, role, index)
             for role in self.job.roles
             for index in self._desired_indexes(role)
         }
@@ -500,7 +487,7 @@ class _Pass:
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""
-        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_replacement(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + pod_group.PREVIOUS_NODES_TTL
         return pod_group.record_previous_nodes(group, self.gang.pods, until)
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, failpoints
-from gangline.elastic.checkpoint.snapshot import copy
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import copy, directory
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 
@@ -133,8 +132,8 @@ def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
 
 
 def main(folder: str, kills: int, with_saver: bool) -> None:
-    base = homes.shared_memory_root(os.environ)
-    home = homes.job_directory(base, homes.job_name(os.environ, folder), folder)
+    base = directory.shared_memory_root(os.environ)
+    home = directory.job_directory(base, directory.job_name(os.environ, folder), folder)
     os.environ[failpoints.RECORD] = str(base / "killed")
     if with_saver:  # it has the most to do after saves of a device
         copy._checksums = lambda *_: None

@@ -69,7 +69,7 @@ class Parrot:
             case _:
                 peer.send(number, RequestRefused(reason="BadRequest", message="only keys"))
 
-    def lost(self, peer: Peer) -> None:
+    def disconnected(self, peer: Peer) -> None:
         self.lost_one.set()
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:

@@ -1,6 +1,5 @@
 """Our steps through PyTorch's own interface, and detection of folders in other formats."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.storage import detect
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 
 def plainly(call: Any, *arguments: Any, **named: Any) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from gangline.elastic.checkpoint.checkpointer import value_lookup
 from gangline.elastic.checkpoint.errors import MemoryShortError
-from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.snapshot.capacity import (
     MemoryRequest,
     check_capacity,
     memory_request,
     memory_warning,
 )
+from gangline.elastic.checkpoint.snapshot.ring import SaveRequest
 
 MB = 1_000_000
 
@@ -82,15 +82,15 @@ def test_memory_warning_is_given_only_to_the_node_concerned() -> None:
 
 def test_allocated_memory_is_not_requested_again(rig: Any) -> None:
     state = {"w": torch.zeros(1000)}
-    planner = create_planner(state, first=True)
-    agreement = agree_on_layout(rig.ranks, "here", planner)
-    size, had = rig.buffers.need(agreement)
+    plan = SavePlan(rig.ranks, "here")
+    agreement = plan.agree(state)
+    size, had = rig.buffers.required_bytes(agreement)
     assert (size > 3 * 4000, had) == (True, 0)
     assert memory_request("here", rig.home, size, had).free_bytes > 0
     rig.buffers.prepare(agreement)
-    rig.buffers.settle()
-    assert rig.buffers.need(agreement) == (size, size)
-    small = rig.buffers.pickle(agreement, value_lookup(planner, agreement))
-    rig.buffers.save(agreement, value_lookup(planner, agreement), small, 1, False)
-    assert rig.buffers.need(agreement) == (size, size)
+    rig.buffers.wait_for_memory()
+    assert rig.buffers.required_bytes(agreement) == (size, size)
+    rig.buffers.save(SaveRequest(plan.fit(state), 1, for_storage=False))
+    assert plan.agreement is agreement, "one agreement for all saves"
+    assert rig.buffers.required_bytes(agreement) == (size, size)
     assert {path.suffix for path in Path(rig.home).iterdir()} == {".seg"}

@@ -201,9 +201,9 @@ def test_buffers_are_pinned_once_and_unpinned_when_they_are_closed(
 ) -> None:
     rig.save({"w": torch.ones(3)}, 1)
     rig.buffers.accelerator = torch.device("cuda:0")
-    rig.buffers.reuse()
-    rig.buffers.reuse()
-    rig.buffers.settle()
+    rig.buffers.prefault_existing()
+    rig.buffers.prefault_existing()
+    rig.buffers.wait_for_memory()
     assert len(runtime.pinned) == 1
     rig.buffers.close()
     assert runtime.pinned == {}
@@ -225,14 +225,14 @@ def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Modu
 def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Module) -> None:
     told = overlapping(rig)
     rig.save({"w": torch.full((3,), 1.0)}, 1)
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     module.holds_back = True
     rig.save({"w": torch.full((3,), 2.0)}, 2)
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [
         1
     ]  # as a kill would leave it
     module.events[-1].happened.set()
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     assert sorted(one.step for one in inventory.list_snapshots(rig.home)) == [1, 2]
     assert told == [1, 2]
 
@@ -246,7 +246,7 @@ def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> N
     module.events[0].happened.set()
     module.holds_back = False
     saving.join()
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     assert told == [1, 2]
     assert len({one.path for one in inventory.list_snapshots(rig.home)}) == 2
 
@@ -254,7 +254,7 @@ def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> N
 def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module) -> None:
     told = overlapping(rig)
     rig.save({"w": torch.ones(3)}, 1)
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 2)
     module.events[-1].failure = "device lost"
@@ -265,7 +265,7 @@ def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
     module.holds_back = False
     rig.save({"w": torch.ones(3)}, 4)
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     assert told == [1, 4]
 
 
@@ -295,9 +295,9 @@ def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> N
         rig.ranks, "here", create_planner({"w": torch.ones(1 << 17)}, first=True)
     )
     rig.buffers.prepare(larger)
-    rig.buffers.settle()
+    rig.buffers.wait_for_memory()
     module.events[-1].happened.set()
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     assert told == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
 

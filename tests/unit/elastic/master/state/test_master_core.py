@@ -5,11 +5,11 @@ import random
 import msgspec
 import pytest
 
-from gangline.elastic.data.shards import dataset, events
 from gangline.elastic.master.state import records as rec
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.state import MasterState
 from gangline.elastic.protocol import messages as msg
+from gangline.elastic.shards import dataset, events
 
 
 class Desk:

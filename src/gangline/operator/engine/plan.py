@@ -65,7 +65,7 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.model.replicas import ObservedPod, ObservedService
+from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang
 from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
 from gangline.operator.policies.replica_tracker import tracker_of
 
@@ -146,15 +146,31 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     """Plan the writes for one job, and the time of the next pass."""
     tracker = tracker_of(observed.job)
     observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
-    plan = _plan(observed, now, settings)
+    plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
-    replicas = assign_slots(observed, plan.status)
-    return replace(plan, kind_status=rules.status_fields(job, replicas, plan.status))
+    if gang is None:
+        gang = assign_slots(observed, plan.status)
+    return replace(plan, kind_status=rules.status_fields(job, gang, plan.status))
 
 
-def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
+def _plan(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> tuple[ReconcilePlan, ReplicaGang | None]:
+    """Return the plan, and its slots where they are those of the status in the plan."""
+    if plan := _plan_inactive(observed, now, settings):
+        return plan, None
+    reconcile_pass = _Pass(observed, now, now.replace(microsecond=0), settings)
+    plan = reconcile_pass.plan_end() or reconcile_pass.plan_live()
+    # A gang restart resets the completed indexes, which the slots depend on.
+    return plan, None if reconcile_pass.restart else reconcile_pass.gang
+
+
+def _plan_inactive(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> ReconcilePlan | None:
+    """Return the plan of a job that must not run; None if it may."""
     job = observed.job
     if job.policy.managed_by not in (None, MANAGED_BY_US):
         return ReconcilePlan(observed.status)
@@ -168,8 +184,7 @@ def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> Rec
         return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
     if job.policy.suspended:
         return _plan_suspended(observed, now, stamp, settings)
-    reconcile_pass = _Pass(observed, now, stamp, settings)
-    return reconcile_pass.plan_end() or reconcile_pass.plan_live()
+    return None
 
 
 def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:

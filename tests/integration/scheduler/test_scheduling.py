@@ -454,9 +454,9 @@ async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: ApiCli
     async with asyncio.TaskGroup() as tasks:
         binder = Binder(cluster, state, tasks, at_once=1, bound=bound.append, released=released.set)
         binder.bind([PodBinding(key, "uid of a former pod", NodeName("a"))])
-        assert state.is_assumed(key)
+        assert state.pods[key].node == "a"
         await released.wait()
-    assert not state.is_assumed(key)
+    assert state.pods[key].node is None
     assert set(state.pending) == {key}
     assert not bound
 

@@ -93,9 +93,9 @@ class LocalWorkers:
         """Log the stacks of all workers."""
         if self._group is None:
             return
-        found = await collect_stacks(self._group, self._settings.hang.gather_s)
-        for rank, seen in found.items():
-            text = seen.text or "none"
+        stacks = await collect_stacks(self._group, self._settings.hang.gather_s)
+        for rank, stack in stacks.items():
+            text = stack.text or "none"
             log.warning("stacks of rank %d (%s):\n%s", rank, reason or "requested", text)
 
     def start_saving(self) -> None:

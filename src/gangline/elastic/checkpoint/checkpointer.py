@@ -173,8 +173,7 @@ class Checkpointer:
         self.close(finished=kind is None)
 
     def close(self, finished: bool = True) -> None:
-        """Release all resources. If training has ``finished``, its memory is freed after the last
-        upload.
+        """Release all resources; after a ``finished`` training also the memory, once all is stored.
 
         Otherwise, or if the process dies, the saver writes the newest save to storage and retains
         the memory for a restart for ``linger_s`` seconds.

@@ -238,9 +238,7 @@ class ShardingClient:
         return self._source.state(self._name)
 
     def extend(self, partition: str, end: int) -> None:
-        """Report that a stream's partition now reaches to ``end``; the producer of the stream
-        should call this.
-        """
+        """Report that a stream's partition reaches to ``end``; for the stream's producer."""
         self._apply(ExtendStream(self._name, partition, end))
 
     def close_stream(self) -> None:

@@ -1,8 +1,7 @@
-r"""The command line of the master. It accepts the flags of DLRover's master, so that its manifests
-work.
+r"""The command line of the master, which also accepts the flags of DLRover's master.
 
     gangline master --job-name train --port 50001 --journal /var/run/train.journal
-    python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \\
+    python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \
         --journal-configmap ml/train-journal
 """
 
@@ -28,9 +27,7 @@ _UPSTREAM_IGNORED = (
     "xpu_type", "training_elastic_mode", "dynamic_failover_extension", "enable_dashboard",
     "dashboard_port", "task_process_timeout",
 )  # fmt: skip
-"""Flags of DLRover's master that only the operator or the agent needs here, or that have no
-meaning.
-"""
+"""Flags of DLRover's master that have no meaning for this one."""
 
 
 def _upstream_flags(command: click.Command) -> click.Command:

@@ -16,9 +16,7 @@ class _NodeLiveness:
 
 
 class LivenessTracker:
-    """Tracks nodes with this process's clock; ``lost`` is called for a node that seems to be
-    dead.
-    """
+    """Tracks when nodes were last heard from; ``lost`` is called for one that seems dead."""
 
     def __init__(self, silence_s: float, grace_s: float, lost: Callable[[int, str], None]) -> None:
         self._silence_s, self._grace_s, self._lost = silence_s, grace_s, lost

@@ -55,9 +55,7 @@ class BlockingClient:
             self._ends = None
 
     def call(self, message: ProtocolMessage, *, timeout_s: float = 60.0) -> Reply:
-        """Send a request and return the reply; arguments and errors as in the asynchronous
-        client.
-        """
+        """Send a request and return the reply; arguments and errors as in ``MasterClient``."""
         body = envelope.encode_body(message)
         deadline = time.monotonic() + timeout_s
         with self._lock:

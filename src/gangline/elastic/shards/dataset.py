@@ -91,9 +91,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shard_size: Positive
     """Records of a shard; the last one of an epoch or a file may have fewer."""
     lease_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
-    """Seconds after which a shard that was neither reported nor renewed is leased to another
-    worker.
-    """
+    """Seconds after which a shard without a report or renewal is leased to another worker."""
     max_failures: Positive = 3
     """Number of reported failures after which a shard becomes a dead letter."""
     max_losses: Positive = 10

@@ -57,9 +57,7 @@ class DatasetShards:
             }
 
     def snapshot(self) -> DatasetSnapshot:
-        """Return the serializable state. It shares pieces with this object: encode it before the
-        next call.
-        """
+        """Return the serializable state. It shares pieces with this object: encode it first."""
         self._snapshot.returned = list(self._returned.values())
         self._snapshot.leases = list(self._leases.values())
         return self._snapshot
@@ -256,9 +254,7 @@ class DatasetShards:
             self._returned[piece.key] = piece
 
     def release(self, owner: str) -> bool:
-        """Take back the leases of a worker, or of all workers of a node. Returns whether there were
-        any.
-        """
+        """Take back the leases of a worker or node. Returns whether there were any."""
         prefix = owner + "/"
         owners = [worker for worker in self._held if worker == owner or worker.startswith(prefix)]
         for worker in owners:
@@ -324,9 +320,7 @@ class DatasetShards:
         return bool(dead)
 
     def checkpoint(self) -> DatasetSnapshot:
-        """Return what a training checkpoint must contain: all pieces that are not done, leased or
-        not.
-        """
+        """Return what a training checkpoint must contain: all pieces that are not done."""
         snapshot = self._snapshot
         waiting = [*(lease.piece for lease in self._leases.values()), *self._returned.values()]
         return DatasetSnapshot(

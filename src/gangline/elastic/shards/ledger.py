@@ -105,8 +105,7 @@ class ShardLedger:
         return shards.state() if shards else None
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        """Return the position for a training checkpoint, to be restored by `Restore`; None if
-        unknown.
+        """Return the position for a training checkpoint; None for an unknown data set.
 
         Everything that is not reported as done at this moment is leased again after a restore:
         report

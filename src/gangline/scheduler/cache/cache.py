@@ -264,9 +264,6 @@ class SchedulerCache:
         """Return a lower bound of the priorities of running pods."""
         return min(min(self._group_priorities, default=0), self._lowest_single_priority)
 
-    def is_assumed(self, key: PodKey) -> bool:
-        return key in self._assumed
-
     def _add(self, pod: PodInfo) -> None:
         self.pods[pod.key] = pod
         if pod.group is not None:

@@ -350,12 +350,6 @@ class QueueTree:
             count //= 2
         return count
 
-    def would_exceed_fair_share(self, name: str, amount: Vector) -> bool:
-        """Return whether a queue, or an ancestor, would exceed its fair share."""
-        return any(
-            attributes.would_exceed_fair_share(amount) for attributes in self.queues[name].path()
-        )
-
     def _build_tree(self) -> None:
         for name, info in self.structure.queues.items():
             self.queues[name] = QueueAttributes(info)

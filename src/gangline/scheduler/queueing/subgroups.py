@@ -33,12 +33,6 @@ class Subgroup:
         """Number of pods that are missing for a complete subgroup."""
         return max(0, self.size - self.settled)
 
-    @property
-    def name(self) -> str:
-        """Name of the subgroup in messages."""
-        rule, values = self.key
-        return "/".join((rule, *values))
-
 
 def split_into_subgroups(
     rules: Sequence[SubgroupRule], settled: Iterable[PodInfo], waiting: Iterable[PodInfo]

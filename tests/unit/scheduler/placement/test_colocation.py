@@ -102,7 +102,7 @@ LAW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthChe
 def test_as_many_start_as_by_packing_and_on_no_more_nodes(
     free: list[tuple[int, int]], asked: list[tuple[int, int]], random: Random
 ) -> None:
-    """The judge looks at each decision, too."""
+    """The oracle checks each result, too."""
     there: list[NodeInfo | PodInfo] = []
     for index, (count, cpu) in enumerate(free):
         there.append(node(f"n{index}", cpu=cpu, gpu=8))

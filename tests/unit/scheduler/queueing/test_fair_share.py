@@ -73,7 +73,7 @@ def world(cpu: int, jobs: Sequence[Job], *more: Facts, memory: float = 64) -> li
 
 
 def served(state: SchedulerCache, fairness: FairnessPolicy) -> list[str]:
-    """Return the gangs that get nodes, in their order; the judge looks at it."""
+    """Return the placed gangs in order; the oracle checks the result."""
     decision = decided(state, fairness)
     return list(dict.fromkeys(str(binding.group) for binding in decision.bindings))
 

@@ -12,13 +12,9 @@ import numpy.typing
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 CHECKSUM_BLOCK = 1 << 19
-"""Bytes that are copied and then added to the checksum: they stay in a processor's cache in
-between.
-"""
+"""Bytes copied and then added to the checksum while they are in a processor's cache."""
 COPY_CHUNK = 1 << 22
-"""Bytes that a thread copies before it takes the next chunk: small, so that all threads end
-together.
-"""
+"""Bytes that a thread copies at a time: small, so that all threads end together."""
 ByteArray = numpy.typing.NDArray[numpy.uint8]
 
 
@@ -82,9 +78,7 @@ def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
 
 
 def copy_with_checksum(destination: ByteArray, source: ByteArray, before: int = 0) -> int:
-    """Copy ``origin``; return the checksum of the copy, appended to bytes with the checksum
-    ``before``.
-    """
+    """Copy ``source``; return the checksum of ``before`` followed by the copy."""
     if NATIVE is not None:
         return NATIVE.copy(destination, source, before)
     return copy_in_blocks(destination, source, before)

@@ -135,9 +135,7 @@ def create_planner(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
 
 
 def state_signature(planner: DefaultSavePlanner) -> StateSignature:
-    """Return what must not change while a layout is in use: names, kinds, shapes, types,
-    placements.
-    """
+    """Return what must not change while a layout is in use: names, shapes, types, placements."""
     return tuple(_kind(key, value) for key, value in planner.state_dict.items())
 
 

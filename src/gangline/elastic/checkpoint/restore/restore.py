@@ -280,9 +280,7 @@ class Restorer:
         raise CorruptError(f"the part of rank {rank} is in no reachable memory")
 
     def _invalidate_newer(self, step: int) -> None:
-        """Invalidate saves that are newer than the restored step: training will compute those steps
-        again.
-        """
+        """Invalidate saves newer than the restored step: training computes them again."""
         for snapshot in inventory.list_snapshots(self.home):
             if snapshot.step > step:
                 segment = Segment(snapshot.path)
@@ -302,9 +300,7 @@ def owner_rank(metadata: Metadata, key: EntryKey) -> int:
 
 
 def _newest_of_each(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
-    """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
-    own.
-    """
+    """Return one save for each step, plan and rank: own before copy, the newest first."""
     best: dict[tuple[int, str, int], SnapshotInfo] = {}
     for one in snapshots:
         key = (one.step, one.layout.plan, one.rank)

@@ -248,8 +248,7 @@ def _check_length(extent: EntryExtent, into: memoryview) -> None:
 
 
 def read_entry(fill: Callable[[memoryview], None], extent: EntryExtent, into: memoryview) -> int:
-    """Read an entry through ``fill`` and its tensor's bytes into ``into``; return the entry's
-    checksum.
+    """Read an entry with its tensor's bytes into ``into``; return the entry's checksum.
 
     Each block is added to the checksum while it is still in the processor's cache, so that
     verification needs no second pass over memory.

@@ -57,8 +57,7 @@ class SaverClient:
         self._started: subprocess.Popen[bytes] | None = None
 
     def finish(self) -> None:
-        """Report that training has finished, and wait until the saver has read it, at most
-        ``FINISH_TIMEOUT_S``.
+        """Report that training has finished, and wait a few seconds until the saver has read it.
 
         The saver may be sending at this moment: closing a socket with unread data resets the
         connection and would lose the last message.
@@ -178,9 +177,7 @@ def _is_saver_running(home: Path) -> bool:
 
 
 def job_directories(environment: Mapping[str, str]) -> list[Path]:
-    """Return the shared-memory folders of this environment's job; a job may write to several
-    targets.
-    """
+    """Return the shared-memory folders of this environment's job, one for each target."""
     job = directory.job_name(environment, "")
     found = directory.shared_memory_root(environment).glob(f"gangline-{os.getuid()}-*")
     return [

@@ -61,8 +61,8 @@ class Saver:
         self.crashed_ranks: set[int] = set()
         """Ranks that crashed and have not come back."""
         self.rank_connections: dict[int, asyncio.StreamWriter] = {}
-        """The newest connection of each rank. A restarted process may connect before the old
-        connection ends.
+        """The newest connection of each rank; a restarted process may connect before the old one
+        ends.
         """
         self.no_clients_since = time.monotonic()
         self.is_stopping = False
@@ -70,9 +70,9 @@ class Saver:
         self.uploader = Uploader(home, self._report_from_thread)
 
     def _report_from_thread(self, outcome: StorageOutcome) -> None:
-        self.loop.call_soon_threadsafe(self._tell_all, outcome)
+        self.loop.call_soon_threadsafe(self._send_to_all, outcome)
 
-    def _tell_all(self, outcome: StorageOutcome) -> None:
+    def _send_to_all(self, outcome: StorageOutcome) -> None:
         for client in self.clients:
             client.write(messages.encode_message(outcome))
 
@@ -121,21 +121,22 @@ class Saver:
             await self._round()
 
     async def _round(self) -> None:
-        rescue = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
+        needs_newest = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
         snapshots = await asyncio.to_thread(inventory.list_snapshots, self.home)
         await asyncio.to_thread(self.uploader.resume_commits, self.settings, snapshots)
         await asyncio.to_thread(
             self.uploader.write_snapshots, self.settings, inventory.storage_requests(snapshots)
         )
         await asyncio.to_thread(self.uploader.commit, self.settings)
-        if rescue:
+        if needs_newest:
             await asyncio.to_thread(remove_partial_copies, self.home)
-            deaths, flushers = self.crashes, self.flush_waiters
+            # Crashes and requests during the write need another one.
+            crashes, flush_waiters = self.crashes, self.flush_waiters
             self.flush_waiters = []
             step = await asyncio.to_thread(self.uploader.write_newest, self.settings)
-            self.crashes -= deaths
-            log.info("newest save written after a death or on demand", extra={"step": step})
-            for client in flushers:
+            self.crashes -= crashes
+            log.info("newest save written after a crash or on demand", extra={"step": step})
+            for client in flush_waiters:
                 client.write(messages.encode_message(FlushReply(step)))
 
     async def run_sealing(self) -> None:

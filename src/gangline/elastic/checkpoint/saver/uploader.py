@@ -79,9 +79,7 @@ class Uploader:
                     self.uncommitted[note.step, note.plan] = note.world
 
     def resume_commits(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> None:
-        """Find the uncommitted steps that an earlier saver left, if memory says that there may be
-        any.
-        """
+        """Find the uncommitted steps of an earlier saver, if memory hints at any."""
         if self._target is not None:
             return
         if any(one.is_local and one.header.for_storage and one.is_in_storage for one in snapshots):
@@ -214,9 +212,7 @@ class Uploader:
         return count
 
     def _map(self, path: Path) -> Segment:
-        """Return the segment, mapped once: faulting in its pages again costs more than the
-        checksums.
-        """
+        """Return the segment, mapped once: new page faults cost more than the checksums."""
         if path not in self._mapped:
             self._mapped[path] = Segment(path)
         return self._mapped[path]

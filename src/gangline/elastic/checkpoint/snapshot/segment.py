@@ -194,9 +194,7 @@ class Segment:
         return False
 
     def has_full_length(self) -> bool:
-        """Return whether the file still has its length; reading a truncated mapping would kill the
-        process.
-        """
+        """Return whether the file has its length: reading a truncated mapping kills the process."""
         return os.fstat(self.descriptor).st_size >= self.size
 
     def read_header(self) -> SegmentHeader | None:

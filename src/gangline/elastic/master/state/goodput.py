@@ -46,9 +46,7 @@ class GoodputAccount(msgspec.Struct):
     attempt: tuple[int, int] = (0, 0)
     """Round and attempt of the last workers that reported."""
     spent_s: dict[str, float] = {}
-    """Seconds that these workers reported for other phases than training, as far as they are
-    booked.
-    """
+    """Seconds that these workers reported for other phases, as far as booked."""
     has_step: bool = False
     """True if these workers have reported a step."""
 

@@ -31,7 +31,10 @@ ACCESS_MODES = {
 
 def _node(obj: Json, now: datetime) -> list[Any]:
     status, machine = subobject(obj, "status"), subobject(obj, "status", "nodeInfo")
-    addresses = {of.get("type"): of.get("address") for of in iter_objects(status.get("addresses"))}
+    addresses = {
+        address.get("type"): address.get("address")
+        for address in iter_objects(status.get("addresses"))
+    }
     return [
         object_name(obj),
         _node_status(obj),

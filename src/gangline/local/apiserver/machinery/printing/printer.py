@@ -1,6 +1,6 @@
-"""Durations in the form of kubectl: at most two units, the smaller one only for small values.
+"""Table printers: columns, and cells that several kinds share.
 
-The columns and cells of a table printer, and cells that several kinds share.
+Durations have the form of kubectl: at most two units, the smaller one only for small values.
 """
 
 from collections.abc import Callable, Iterable

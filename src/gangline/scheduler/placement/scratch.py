@@ -279,7 +279,7 @@ class ScratchAllocation:
             self._charge(placement, placement.count, planned=True)
 
     def release(self, placements: Iterable[Placement]) -> None:
-        """Release what ``hold`` charged."""
+        """Release what ``reserve`` charged."""
         for placement in placements:
             self._charge(placement, -placement.count, planned=True)
 

@@ -44,13 +44,13 @@ def fill(state: dict[str, object], step: int) -> None:
 
 def is_of(state: dict[str, object], step: int) -> bool:
     """Return whether every value of the state belongs to ``step``."""
-    wanted = fresh()
-    fill(wanted, step)
-    weights, others = wanted["weights"], state["weights"]
+    expected = fresh()
+    fill(expected, step)
+    weights, others = expected["weights"], state["weights"]
     assert isinstance(weights, dict)
     assert isinstance(others, dict)
     same = all(torch.equal(weights[name], others[name]) for name in weights)
-    return same and state["step"] == step and state["history"] == wanted["history"]
+    return same and state["step"] == step and state["history"] == expected["history"]
 
 
 def train(folder: str, say: int) -> None:
@@ -98,10 +98,13 @@ def kill_saver(home: Path) -> None:
     """Kill the saver of this folder if one is running."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = process.read_bytes().split(b"\0")
+            arguments = process.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(home).encode() in words and b"gangline.elastic.checkpoint.saver.process" in words:
+        if (
+            str(home).encode() in arguments
+            and b"gangline.elastic.checkpoint.saver.process" in arguments
+        ):
             os.kill(int(process.parent.name), signal.SIGKILL)
 
 

@@ -47,10 +47,10 @@ def a_ledger(definition: DatasetDefinition) -> ShardLedger:
 
 
 def take(
-    ledger: ShardLedger, worker: str = "n/0", now: float = 0.0, **words: object
+    ledger: ShardLedger, worker: str = "n/0", now: float = 0.0, **message: object
 ) -> TakenShards:
     name = next(iter(ledger.states())).name
-    answer = ledger.apply(TakeShards(name, worker, **words), now).answer  # type: ignore[arg-type]
+    answer = ledger.apply(TakeShards(name, worker, **message), now).answer  # type: ignore[arg-type]
     assert isinstance(answer, TakenShards)
     return answer
 

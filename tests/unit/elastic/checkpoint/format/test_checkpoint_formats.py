@@ -84,7 +84,7 @@ def megatron(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "hint"),
     [
         (torch_saves, r"of torch\.save.*torch\.load"),
         (hugging_face, r"of torch\.save.*safetensors"),
@@ -96,13 +96,13 @@ def megatron(folder: Path) -> None:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_a_folder_of_another_format_is_refused_with_a_hint(
-    rig: Any, tmp_path: Path, make: Any, words: str
+    rig: Any, tmp_path: Path, make: Any, hint: str
 ) -> None:
     make(tmp_path)
     restorer = Restorer(
         SaveGroup(), rig.home, "here", SaverSettings(target=str(tmp_path), job="job")
     )
-    with pytest.raises(ForeignFolderError, match=words):
+    with pytest.raises(ForeignFolderError, match=hint):
         restorer.load(None, None)
 
 

@@ -93,7 +93,7 @@ class Opened:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "message"),
     [
         pytest.param(threading.Lock(), "cannot be pickled", id="a lock"),
         pytest.param(Opened(), "running its code", id="an object with code"),
@@ -101,8 +101,8 @@ class Opened:
         pytest.param(torch.eye(2).to_sparse(), "sparse", id="a sparse tensor"),
     ],
 )
-def test_what_could_not_be_loaded_is_refused_by_name(rig: Any, value: object, words: str) -> None:
-    with pytest.raises(UnsavableError, match=words) as caught:
+def test_what_could_not_be_loaded_is_refused_by_name(rig: Any, value: object, message: str) -> None:
+    with pytest.raises(UnsavableError, match=message) as caught:
         rig.save({"good": 1, "bad": {"thing": value}}, 1)
     assert "bad" in str(caught.value)
 

@@ -139,9 +139,9 @@ def test_partial_copies_of_killed_receivers_are_removed(
 
 
 def test_a_segment_of_another_step_is_refused(sealed: SnapshotInfo, tmp_path: Path) -> None:
-    wish = msgspec.structs.replace(request_of(sealed), step=6)
+    changed = msgspec.structs.replace(request_of(sealed), step=6)
     with pytest.raises(CorruptError, match="not the requested"):
-        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
+        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, changed)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,8 +163,8 @@ def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
     server: peers.PeerServer, sealed: SnapshotInfo, rig: Any
 ) -> None:
     address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
-    wish = msgspec.structs.replace(request_of(sealed), verb="put")
-    with peers._asking(address, "secret", wish) as connection:
+    changed = msgspec.structs.replace(request_of(sealed), verb="put")
+    with peers._asking(address, "secret", changed) as connection:
         connection.sendall(flipped(data, sealed.header.part_offset + 700))
         with pytest.raises(
             CorruptError, match="the peer refused: the segment of rank 0 was damaged"

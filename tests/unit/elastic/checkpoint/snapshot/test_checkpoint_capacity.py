@@ -41,7 +41,7 @@ def test_buffers_fit(wants: list[MemoryRequest]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wants", "words"),
+    ("wants", "message"),
     [
         pytest.param(
             [want("a", 1001)],
@@ -65,8 +65,10 @@ def test_buffers_fit(wants: list[MemoryRequest]) -> None:
         ),
     ],
 )
-def test_shortage_message_has_numbers_and_remedies(wants: list[MemoryRequest], words: str) -> None:
-    with pytest.raises(MemoryShortError, match=words) as caught:
+def test_shortage_message_has_numbers_and_remedies(
+    wants: list[MemoryRequest], message: str
+) -> None:
+    with pytest.raises(MemoryShortError, match=message) as caught:
         check_capacity(wants)
     assert "emptyDir with medium: Memory" in str(caught.value)
 
@@ -75,9 +77,9 @@ def test_memory_warning_is_given_only_to_the_node_concerned() -> None:
     wants = [want("a", 400, 100, 1000, 500), want("a", 400, 0, 1000, 600), want("b", 400)]
     assert wants[2].node.startswith("b")
     assert memory_warning(wants, wants[2].node) == ""
-    words = memory_warning(wants, wants[0].node)
-    assert words.startswith("checkpoints need 700 MB more memory, and only 500 MB are available")
-    assert "fewer buffers" in words
+    message = memory_warning(wants, wants[0].node)
+    assert message.startswith("checkpoints need 700 MB more memory, and only 500 MB are available")
+    assert "fewer buffers" in message
 
 
 def test_allocated_memory_is_not_requested_again(rig: Any) -> None:

@@ -210,10 +210,10 @@ def test_buffers_are_pinned_once_and_unpinned_when_they_are_closed(
 
 
 def overlapping(rig: Any) -> list[int]:
-    told: list[int] = []
+    completed: list[int] = []
     rig.buffers.close()
-    rig.buffers = SnapshotRing(rig.home, 0, 3, overlap=True, on_complete=told.append)
-    return told
+    rig.buffers = SnapshotRing(rig.home, 0, 3, overlap=True, on_complete=completed.append)
+    return completed
 
 
 def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Module) -> None:
@@ -223,7 +223,7 @@ def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Modu
 
 
 def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     rig.save({"w": torch.full((3,), 1.0)}, 1)
     rig.buffers.wait_for_transfers()
     module.holds_back = True
@@ -234,11 +234,11 @@ def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Modu
     module.events[-1].happened.set()
     rig.buffers.wait_for_transfers()
     assert sorted(one.step for one in inventory.list_snapshots(rig.home)) == [1, 2]
-    assert told == [1, 2]
+    assert completed == [1, 2]
 
 
 def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
     saving = threading.Thread(target=rig.save, args=({"w": torch.ones(3)}, 2))
@@ -247,12 +247,12 @@ def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> N
     module.holds_back = False
     saving.join()
     rig.buffers.wait_for_transfers()
-    assert told == [1, 2]
+    assert completed == [1, 2]
     assert len({one.path for one in inventory.list_snapshots(rig.home)}) == 2
 
 
 def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     rig.save({"w": torch.ones(3)}, 1)
     rig.buffers.wait_for_transfers()
     module.holds_back = True
@@ -261,12 +261,12 @@ def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module
     module.events[-1].happened.set()
     with pytest.raises(RuntimeError, match="device lost"):
         rig.save({"w": torch.ones(3)}, 3)
-    assert told == [1]
+    assert completed == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
     module.holds_back = False
     rig.save({"w": torch.ones(3)}, 4)
     rig.buffers.wait_for_transfers()
-    assert told == [1, 4]
+    assert completed == [1, 4]
 
 
 def test_a_failing_copy_waits_for_running_transfers(
@@ -288,7 +288,7 @@ def test_a_failing_copy_waits_for_running_transfers(
 
 
 def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
     larger = agree_on_layout(
@@ -298,12 +298,12 @@ def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> N
     rig.buffers.wait_for_memory()
     module.events[-1].happened.set()
     rig.buffers.wait_for_transfers()
-    assert told == [1]
+    assert completed == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
 
 
 def test_a_state_on_the_cpu_is_complete_immediately(rig: Any) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     rig.save({"w": torch.ones(1 << 17)}, 1)
-    assert told == [1]
+    assert completed == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]

@@ -134,13 +134,13 @@ async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
                 return False
             return True
 
-        await until(writes_again, explain=cluster.expected)
+        await until(writes_again, explain=cluster.said)
 
         async def ended() -> bool:
             make_room()
             return (await client.get(PODS, "after", "default")).status.phase == "Succeeded"
 
-        await until(ended, within_s=30.0, explain=cluster.expected)
+        await until(ended, within_s=30.0, explain=cluster.said)
         assert cluster.process is not None
         assert cluster.process.poll() is None
 

@@ -65,7 +65,7 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.model.replicas import ObservedPod, ObservedService
+from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang
 from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
 from gangline.operator.policies.replica_tracker import tracker_of
 
@@ -91,22 +91,19 @@ def plan_deletions(
         with_group: whether to delete the pod group too.
         extras: other owned objects to delete.
     """
-    patience = settings.force_delete_after
+    grace = settings.force_delete_after
     overdue = sorted(
-        cleanup.overdue_pods(observed.pods, observed.lost_nodes, patience, now), key=_name
+        cleanup.overdue_pods(observed.pods, observed.lost_nodes, grace, now), key=_name
     )
     groups = [observed.pod_group] if with_group and observed.pod_group else []
-    unmarked = [pod for pod in pods if not pod.is_terminating]
+    live = [pod for pod in pods if not pod.is_terminating]
     others: list[tuple[TargetKind, Object]] = [
         *((TargetKind.SERVICE, service) for service in sorted(services, key=_name)),
         *((TargetKind.POD_GROUP, group) for group in groups),
         *((extra.target, extra) for extra in sorted(extras, key=_kind_and_name)),
     ]
     return (
-        *(
-            PlannedDeletion(TargetKind.POD, pod.name, pod.uid)
-            for pod in sorted(unmarked, key=_name)
-        ),
+        *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid) for pod in sorted(live, key=_name)),
         *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid, force=True) for pod in overdue),
         *(
             PlannedDeletion(target, item.metadata.name, item.metadata.uid)
@@ -120,8 +117,8 @@ def time_to_force_delete(
     observed: ObservedJob, now: datetime, settings: EngineSettings
 ) -> timedelta | None:
     """Return the time until the next forced deletion of a stuck pod; None if there is none."""
-    lost, patience = observed.lost_nodes, settings.force_delete_after
-    times = (cleanup.time_to_force_delete_pod(pod, lost, patience, now) for pod in observed.pods)
+    lost, grace = observed.lost_nodes, settings.force_delete_after
+    times = (cleanup.time_to_force_delete_pod(pod, lost, grace, now) for pod in observed.pods)
     return earliest(*(left for left in times if left is not None and left > timedelta(0)))
 
 
@@ -149,15 +146,31 @@ def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSetting
     """Plan the writes for one job, and the time of the next pass."""
     tracker = tracker_of(observed.job)
     observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
-    plan = _plan(observed, now, settings)
+    plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
-    replicas = assign_slots(observed, plan.status)
-    return replace(plan, kind_status=rules.status_fields(job, replicas, plan.status))
+    if gang is None:
+        gang = assign_slots(observed, plan.status)
+    return replace(plan, kind_status=rules.status_fields(job, gang, plan.status))
 
 
-def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
+def _plan(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> tuple[ReconcilePlan, ReplicaGang | None]:
+    """Return the plan, and its slots where they are those of the status in the plan."""
+    if plan := _plan_inactive(observed, now, settings):
+        return plan, None
+    reconcile_pass = _Pass(observed, now, now.replace(microsecond=0), settings)
+    plan = reconcile_pass.plan_end() or reconcile_pass.plan_live()
+    # A gang restart resets the completed indexes, which the slots depend on.
+    return plan, None if reconcile_pass.restart else reconcile_pass.gang
+
+
+def _plan_inactive(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> ReconcilePlan | None:
+    """Return the plan of a job that must not run; None if it may."""
     job = observed.job
     if job.policy.managed_by not in (None, MANAGED_BY_US):
         return ReconcilePlan(observed.status)
@@ -171,8 +184,7 @@ def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> Rec
         return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
     if job.policy.suspended:
         return _plan_suspended(observed, now, stamp, settings)
-    view = _Pass(observed, now, stamp, settings)
-    return view.plan_end() or view.plan_live()
+    return None
 
 
 def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
@@ -184,10 +196,10 @@ def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSetting
     clean = policy.clean_policy_after_end(failure=failed)
     pods = cleanup.pods_to_remove(clean, observed.pods)
     services = cleanup.services_to_remove(clean, observed.services, observed.pods)
-    spare = owned_objects.obsolete_after_end(clean, observed.owned_objects)
+    unneeded = owned_objects.obsolete_after_end(clean, observed.owned_objects)
     return ReconcilePlan(
         observed.status,
-        deletions=plan_deletions(observed, pods, services, now, settings, extras=spare),
+        deletions=plan_deletions(observed, pods, services, now, settings, extras=unneeded),
         requeue_after=earliest(left, time_to_force_delete(observed, now, settings)),
     )
 
@@ -244,13 +256,13 @@ class _Pass:
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
             return ReconcilePlan(mark_succeeded(self.job, status, now))
-        why = (
+        message = (
             self._fatal_failure_message()
             or self._kind_failure_message()
             or self._backoff_limit_message()
             or self._timeout_message()
         )
-        return ReconcilePlan(mark_failed(self.job, status, why, now)) if why else None
+        return ReconcilePlan(mark_failed(self.job, status, message, now)) if message else None
 
     def plan_live(self) -> ReconcilePlan:
         """Plan the changes that lead to the specified replicas."""
@@ -376,9 +388,9 @@ class _Pass:
         return self.tracker.pending_timeout(self.job, self.gang, self.now)
 
     def _timeout_message(self) -> str:
-        left, why = self._pending_timeout()
+        left, message = self._pending_timeout()
         if cleanup.has_passed(left):
-            return why
+            return message
         name = f"{self.job.kind.kind} {self.job.name}"
         if cleanup.has_passed(self._time_to_deadline()):
             limit = self.job.policy.active_deadline

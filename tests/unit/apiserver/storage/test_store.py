@@ -40,7 +40,7 @@ async def test_a_write_is_seen_by_writers_at_once_and_by_readers_when_it_is_comm
     store: ObjectStore,
 ):
     topic = store.cache("things.")
-    done = store.stage_put(topic, "a", obj(), {}, {})
+    done = store.stage(topic, "a", obj(), ({}, {}))
     assert topic.latest("a") is not None
     assert "a" not in topic.records
     record = await done
@@ -53,10 +53,10 @@ async def test_writes_keep_their_order_and_types(store: ObjectStore):
     seen: list[tuple[str, int]] = []
     store.add_listener("things.", lambda event: seen.append((event.type, event.record.rv)))
     await asyncio.gather(
-        store.stage_put(topic, "a", obj(), {}, {}),
-        store.stage_put(topic, "a", obj(n=1), {}, {}),
-        store.stage_removal(topic, "a", obj(n=1), {}, {}),
-        store.stage_put(topic, "a", obj(n=2), {}, {}),
+        store.stage(topic, "a", obj(), ({}, {})),
+        store.stage(topic, "a", obj(n=1), ({}, {})),
+        store.stage(topic, "a", obj(n=1), ({}, {}), removed=True),
+        store.stage(topic, "a", obj(n=2), ({}, {})),
     )
     assert [type_ for type_, _ in seen] == [ADDED, MODIFIED, DELETED, ADDED]
     assert [rv for _, rv in seen] == sorted(rv for _, rv in seen)
@@ -66,9 +66,9 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path):
     path = tmp_path / "state.db"
     first = ObjectStore(StateDatabase(path))
     topic = first.cache("things.")
-    await first.stage_put(topic, "a", obj(n=1), {}, {})
-    await first.stage_put(topic, "b", obj(), {}, {})
-    last = await first.stage_removal(topic, "b", obj(), {}, {})
+    await first.stage(topic, "a", obj(n=1), ({}, {}))
+    await first.stage(topic, "b", obj(), ({}, {}))
+    last = await first.stage(topic, "b", obj(), ({}, {}), removed=True)
     await first.close()
     second = ObjectStore(StateDatabase(path))
     second.load(lambda topic, body: ({}, {}))
@@ -77,7 +77,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path):
     assert read_json(again.records["a"].body)["n"] == 1
     assert second.revision == last.rv
     assert [event.type for event in again.events] == [ADDED, ADDED, DELETED]
-    assert (await second.stage_put(again, "c", obj(), {}, {})).rv > last.rv
+    assert (await second.stage(again, "c", obj(), ({}, {}))).rv > last.rv
     await second.close()
 
 
@@ -86,8 +86,8 @@ async def test_dropped_history_does_not_come_back_and_objects_stay(tmp_path: Pat
     first = ObjectStore(StateDatabase(path))
     topic = first.cache("things.")
     for number in range(5):
-        await first.stage_put(topic, "a", obj(n=number), {}, {})
-    await first.stage_removal(topic, "b", obj(), {}, {})
+        await first.stage(topic, "a", obj(n=number), ({}, {}))
+    await first.stage(topic, "b", obj(), ({}, {}), removed=True)
     horizon = first.revision
     first.compact(older_than=float("inf"))
     await first.close()
@@ -97,7 +97,7 @@ async def test_dropped_history_does_not_come_back_and_objects_stay(tmp_path: Pat
     second.load(lambda topic, body: ({}, {}))
     assert read_json(second.cache("things.").records["a"].body)["n"] == 4
     assert second.cache("things.").horizon == second.cache("others.").horizon == horizon
-    assert (await second.stage_put(second.cache("things."), "c", obj(), {}, {})).rv > horizon
+    assert (await second.stage(second.cache("things."), "c", obj(), ({}, {}))).rv > horizon
     await second.close()
 
 
@@ -107,11 +107,11 @@ async def test_full_disk_fails_writes_with_message_and_leaves_state_unchanged(
     database = StateDatabase(tmp_path / "state.db")
     store = ObjectStore(database)
     topic = store.cache("things.")
-    kept = await store.stage_put(topic, "a", obj(), {}, {})
+    kept = await store.stage(topic, "a", obj(), ({}, {}))
     pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
     database._connection.execute(f"PRAGMA max_page_count={pages + 2}")
-    large = store.stage_put(topic, "b", obj(filler="x" * 100_000), {}, {})
-    behind = store.stage_put(topic, "a", obj(n=2), {}, {})
+    large = store.stage(topic, "b", obj(filler="x" * 100_000), ({}, {}))
+    behind = store.stage(topic, "a", obj(n=2), ({}, {}))
     outcomes = await asyncio.gather(large, behind, return_exceptions=True)
     for outcome in outcomes:
         assert isinstance(outcome, StatusError)
@@ -120,16 +120,16 @@ async def test_full_disk_fails_writes_with_message_and_leaves_state_unchanged(
     assert topic.records == {"a": kept}
     assert topic.latest("b") is None
     database._connection.execute("PRAGMA max_page_count=100000")
-    again = await store.stage_put(topic, "b", obj(filler="x" * 100_000), {}, {})
+    again = await store.stage(topic, "b", obj(filler="x" * 100_000), ({}, {}))
     assert again.rv > kept.rv
     await store.close()
 
 
 async def test_disconnected_client_does_not_undo_its_write(store: ObjectStore):
     topic = store.cache("things.")
-    done = store.stage_put(topic, "a", obj(), {}, {})
+    done = store.stage(topic, "a", obj(), ({}, {}))
     done.cancel()
-    await store.stage_put(topic, "b", obj(), {}, {})
+    await store.stage(topic, "b", obj(), ({}, {}))
     assert set(topic.records) == {"a", "b"}
 
 
@@ -156,7 +156,7 @@ async def test_a_flood_of_writes_does_not_fill_the_memory(tmp_path: Path):
     store = ObjectStore(StateDatabase(tmp_path / "state.db"), history_bytes=100_000)
     topic = store.cache("things.")
     for number in range(200):
-        await store.stage_put(topic, "a", obj(n=number, filler="x" * 5_000), {}, {})
+        await store.stage(topic, "a", obj(n=number, filler="x" * 5_000), ({}, {}))
     assert topic.history_bytes < 150_000
     assert topic.horizon > 0
     assert read_json(topic.records["a"].body)["n"] == 199

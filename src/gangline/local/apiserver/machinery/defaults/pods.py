@@ -1,9 +1,7 @@
-"""Defaults of pods: spec, containers, probes and volumes, and the values set by admission.
+"""Defaults of pods: spec, containers, probes, volumes, the values set by admission, the QoS class.
 
 A pod template gets ``default_pod_spec``. A pod also gets requests from limits, service links, a
 service account and the tolerations for failed nodes.
-
-The quality-of-service class of a pod: the kill order when a node runs out of memory.
 """
 
 from collections.abc import Iterator, Mapping

@@ -93,23 +93,6 @@ def merge_patch(document: Json, patch: Any) -> Json:
     return merged
 
 
-def create_merge_patch(old: Json, new: Json) -> Json:
-    """Return the smallest merge patch that turns ``old`` into ``new``.
-
-    A merge patch cannot express nulls inside ``new``: they become absent fields.
-    """
-    patch: Json = {name: None for name in old if name not in new}
-    for name, value in new.items():
-        if name not in old:
-            patch[name] = copy_json(value)
-        elif isinstance(value, dict) and isinstance(old[name], dict):
-            if inner := create_merge_patch(old[name], value):
-                patch[name] = inner
-        elif not json_equal(old[name], value):
-            patch[name] = copy_json(value)
-    return patch
-
-
 def json_equal(left: Any, right: Any) -> bool:
     """Compare two values as JSON, where ``true`` is not equal to ``1`` as it is in Python."""
     if isinstance(left, dict) and isinstance(right, dict):

@@ -35,11 +35,6 @@ class PodStatusSummary:
             self.restart_times.append(finished)
 
 
-def pod_reason(pod: Json) -> str:
-    """Return the status that kubectl shows for a pod."""
-    return _summary(pod).reason
-
-
 def _summary(pod: Json) -> PodStatusSummary:
     status = subobject(pod, "status")
     summary = PodStatusSummary(status.get("reason") or status.get("phase") or "Unknown")

@@ -1,6 +1,7 @@
-"""Rules of names, labels and sizes: results of ``gangline.api.names`` as field errors.
+"""Validation of ``metadata``, and the rules of names, labels and numbers that all kinds share.
 
-Validation of ``metadata``. Only the rule of the name depends on the kind.
+The rules of ``gangline.api`` become field errors with a path. Of ``metadata`` only the rule of the
+name depends on the kind.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

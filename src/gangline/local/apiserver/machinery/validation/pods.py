@@ -1,8 +1,7 @@
-"""Validation of quantities: requests and limits of containers, capacities, claims.
+"""Validation of pods and pod templates beyond their schema.
 
-Validation of one container: image, ports, variables, mounts, probes, resources.
-
-Validation of pods and pod templates beyond their schema.
+Quantities and resources first, then one container (image, ports, variables, mounts, probes), then
+the pod spec (volumes, policies, tolerations) and the fields that an update may change.
 """
 
 from collections.abc import Collection, Iterable
@@ -123,15 +122,15 @@ def _restart_causes(path: str, container: Json, init: bool) -> Causes:
 
 
 def _port_causes(path: str, container: Json) -> Causes:
-    taken = set[object]()
+    seen = set[object]()
     for index, port in enumerate(iter_objects(container.get("ports"))):
         where = indexed(path, index)
         name = port.get("name")
         if name:
             yield from rule_causes(names.validate_port_name, child(where, "name"), name)
-            if name in taken:
+            if name in seen:
                 yield field_errors.duplicate(child(where, "name"), name)
-            taken.add(name)
+            seen.add(name)
         if not port.get("containerPort"):
             yield field_errors.required(child(where, "containerPort"))
         yield from port_causes(child(where, "containerPort"), port.get("containerPort") or None)
@@ -170,7 +169,7 @@ def _env_causes(path: str, container: Json) -> Causes:
 
 
 def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
-    taken = set[object]()
+    seen = set[object]()
     for index, mount in enumerate(iter_objects(container.get("volumeMounts"))):
         where = indexed(path, index)
         name, target = mount.get("name"), mount.get("mountPath")
@@ -180,9 +179,9 @@ def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Cause
             yield field_errors.not_found(child(where, "name"), name)
         if not target:
             yield field_errors.required(child(where, "mountPath"))
-        elif target in taken:
+        elif target in seen:
             yield field_errors.invalid(child(where, "mountPath"), target, "must be unique")
-        taken.add(str(target))
+        seen.add(str(target))
         inner = mount.get("subPath")
         if isinstance(inner, str) and (inner.startswith("/") or ".." in inner.split("/")):
             detail = "must be a relative path" if inner.startswith("/") else "must not contain '..'"
@@ -240,14 +239,14 @@ def pod_causes(path: str, spec: Json) -> Causes:
     yield from _volume_causes(child(path, "volumes"), spec, volumes)
     if not list(iter_objects(spec.get("containers"))):
         yield field_errors.required(child(path, "containers"))
-    taken = set[str]()
+    seen = set[str]()
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(iter_objects(spec.get(kind))):
             where = indexed(child(path, kind), index)
             name = container.get("name")
-            if name and name in taken:
+            if name and name in seen:
                 yield field_errors.duplicate(child(where, "name"), name)
-            taken.add(str(name))
+            seen.add(str(name))
             yield from container_causes(where, container, volumes, init=kind != "containers")
     yield from _policy_causes(path, spec)
     yield from label_causes(child(path, "nodeSelector"), spec.get("nodeSelector"))

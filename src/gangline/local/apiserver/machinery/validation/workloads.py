@@ -1,7 +1,4 @@
-"""Validation of deployments and replica sets: selector, template, rollout.
-
-Validation of HorizontalPodAutoscalers in their stored form (autoscaling/v2).
-"""
+"""Validation of deployments, replica sets and autoscalers (stored form: autoscaling/v2)."""
 
 from typing import Any
 

@@ -162,7 +162,6 @@ def _exceeding_resources(request: Request, limit: Request) -> str:
 
 
 _ANY = (TolerationInfo(operator="Exists"),)
-_NOTHING: Vector = np.zeros(0)
 
 
 @dataclass(slots=True)
@@ -170,16 +169,15 @@ class QueueAttributes:
     """One queue in the tree, with its amounts."""
 
     info: QueueInfo
+    used: Vector
+    requested: Vector
+    """Usage plus pending requests."""
+    reserved: Vector
+    """Reserved within the limit for the first gang that the limit blocks."""
+    limit: Vector
+    fair_share: Vector
     parent: "QueueAttributes | None" = None
     children: list["QueueAttributes"] = field(default_factory=list)
-    used: Vector = field(default_factory=lambda: _NOTHING)
-    requested: Vector = field(default_factory=lambda: _NOTHING)
-    """Usage plus pending requests."""
-    reserved: Vector = field(default_factory=lambda: _NOTHING)
-    """Reserved within the limit for the first gang that the limit blocks."""
-    limit: Vector = field(default_factory=lambda: _NOTHING)
-    fair_share: Vector = field(default_factory=lambda: _NOTHING)
-
     has_limit: bool = False
     """True if its limit is finite for some resource."""
 
@@ -297,13 +295,12 @@ class QueueTree:
         self._nodes = nodes
         self._usable = nodes.usable() if obtainable is None else obtainable
         """Rows of the nodes that count as capacity."""
-        self.root = QueueAttributes(QueueInfo(ROOT_QUEUE))
+        self.root = self._attributes_of(QueueInfo(ROOT_QUEUE))
         self.queues = {ROOT_QUEUE: self.root}
         self._request_vectors: dict[Request, Vector] = {}
         self._build_tree()
         self._sum_usage(self.root, running, waiting)
         self.total = self._schedulable_capacity(nodes, running)
-        self.root.limit = structure.unlimited
         self.root.fair_share = self.total
         self._divide(self.root, self.total)
 
@@ -350,9 +347,13 @@ class QueueTree:
             count //= 2
         return count
 
+    def _attributes_of(self, info: QueueInfo) -> QueueAttributes:
+        zero = self.structure.zero
+        return QueueAttributes(info, zero, zero, zero, self.structure.unlimited, zero)
+
     def _build_tree(self) -> None:
         for name, info in self.structure.queues.items():
-            self.queues[name] = QueueAttributes(info)
+            self.queues[name] = self._attributes_of(info)
         for name in self.structure.queues:
             attributes = self.queues[name]
             parent = self.structure.parents.get(name, "")
@@ -365,11 +366,10 @@ class QueueTree:
         """Sum up usage and requests of a queue and its descendants."""
         name = attributes.info.name
         used, pending = running.by_queue.get(name), waiting.by_queue.get(name)
-        attributes.used = self.vector(used or {})
+        attributes.used = self.structure.vector(used or {})
         attributes.requested = attributes.used
         if pending:
-            attributes.requested = attributes.used + self.vector(pending)
-        attributes.reserved = self.structure.zero
+            attributes.requested = attributes.used + self.structure.vector(pending)
         for child in attributes.children:
             self._sum_usage(child, running, waiting)
             if child.requested is not self.structure.zero:

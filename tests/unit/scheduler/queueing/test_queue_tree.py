@@ -275,3 +275,25 @@ def test_water_filling_is_fair_by_weight(
         above_floor = got[:, resource] > np.minimum(floors, wants)[:, resource] + 1e-3
         if hungry.any() and above_floor.any():
             assert level[hungry].min() >= level[above_floor].max() - 1e-3
+
+
+def test_queue_structure_is_reused_until_queues_or_resources_change() -> None:
+    state = cluster(node("n"), QueueInfo("q"), pod("p", cpu=99))
+    decide(state)
+    known = state.queue_structure
+    state.set_pod(pod("other", cpu=98))
+    decide(state)
+    assert state.queue_structure is known
+    state.queues["q"] = QueueInfo("q", capability=request(cpu=1, pods=0))
+    decide(state)
+    assert (changed := state.queue_structure) is not known
+    state.set_pod(pod("with a device", cpu=97, gpu=1))
+    decide(state)
+    assert state.queue_structure is not changed
+
+
+def test_cycle_without_pending_gangs_builds_no_queue_tree() -> None:
+    state = cluster(node("n"), pod("p", group="missing"))
+    decision = decide(state)
+    assert [reason.group for reason in decision.pending_reasons] == ["d/missing"]
+    assert state.queue_structure is None

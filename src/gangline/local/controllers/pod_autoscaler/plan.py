@@ -1,8 +1,7 @@
 """Autoscaler: from the proposals of the metrics to the number of replicas.
 
 The largest proposal counts. The result is limited by the stabilization window, the scaling
-policies,
-and min/max replicas, as in HPA v2.
+policies, and min/max replicas, as in HPA v2.
 """
 
 from collections.abc import Sequence
@@ -106,12 +105,13 @@ def _from_metrics(
         error = failed[0] if failed else MetricUnavailable("FailedGetResourceMetric", "no measures")
         inactive = _condition("ScalingActive", False, error.reason, error.message)
         return _Outcome(current, "", [inactive], history)
-    why = f"the HPA was able to successfully calculate a replica count from {largest.metric_description}"
+    metric = largest.metric_description
+    why = f"the HPA was able to successfully calculate a replica count from {metric}"
     active = _condition("ScalingActive", True, "ValidMetricFound", why)
     history = ScalingHistory((*history.proposals, (now, largest.replicas)), history.changes)
     stable, able = _stabilize(scaler, current, largest.replicas, history, now)
     desired, limited = _limit(scaler, current, stable, history, now)
-    above = f"{largest.metric_description} above target"
+    above = f"{metric} above target"
     reason = above if desired > current else "All metrics below target"
     return _Outcome(desired, reason, [active, able, limited], history)
 
@@ -147,8 +147,8 @@ def _stabilize(
     up = min(_within(history.proposals, rules_up.stabilization_window_seconds or 0, now),
              default=desired)  # fmt: skip
     down_s = rules_down.stabilization_window_seconds
-    down = max(_within(history.proposals, DOWNSCALE_STABILIZATION_S if down_s is None else down_s, now),
-               default=desired)  # fmt: skip
+    window_s = DOWNSCALE_STABILIZATION_S if down_s is None else down_s
+    down = max(_within(history.proposals, window_s, now), default=desired)
     stable = min(max(current, min(up, desired)), max(down, desired))
     if stable == desired:
         message = "recommended size matches current size"

@@ -1,14 +1,11 @@
 """The file system of a container: planned here, mounted by a small shell script.
 
 It is built below a folder of the run, inside the container's own mount namespace, so that it
-vanishes
-with the container. Without an image folder it consists of the machine's own files, with private
-/proc,
-/dev, /run and /tmp. With an image folder it is a writable layer over that folder.
+vanishes with the container. Without an image folder it consists of the machine's own files, with
+private /proc, /dev, /run and /tmp. With an image folder it is a writable layer over that folder.
 
 Invariant: a mount point that the machine lacks is never created in the machine's folders. Its
-parent
-folder is covered by an in-memory layer first.
+parent folder is covered by an in-memory layer first.
 
 All mounts of one stage use a single ``mount --all``, since each command costs a millisecond. Only
 `MountNamespace.write` changes the machine, and only in the run's own folder.
@@ -26,7 +23,7 @@ READY_MARK = b"\x00ready\n"
 """The message of the setup script when the command is about to run."""
 
 REPORT_FD = 3
-"""The file descriptor of the setup script's report: `READY`, or an error."""
+"""The file descriptor of the setup script's report: `READY_MARK`, or an error."""
 
 _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
+from gangline.cli.errors import ExitCode, to_command_error
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-from gangline.cli.errors import ExitCode, to_command_error
 
 
 class LazyCommand(NamedTuple):

@@ -5,8 +5,9 @@ Any client can set the annotations, so a test needs no special access:
 ``gangline.dev/stopped: "true"``
     The machine loses power: its containers are killed and nothing is reported. Without the
     annotation it boots again.
-``gangline.dev/cut: "true"``
+``gangline.dev/partitioned: "true"``
     The machine loses its network: its containers continue, but the cluster gets no report of them.
+    Its earlier name ``gangline.dev/cut`` has the same effect.
 """
 
 import asyncio
@@ -26,7 +27,8 @@ from gangline.local.machine import NodeShape
 log = logging.getLogger(__name__)
 
 STOPPED_ANNOTATION = "gangline.dev/stopped"
-PARTITIONED_ANNOTATION = "gangline.dev/cut"
+PARTITIONED_ANNOTATION = "gangline.dev/partitioned"
+OLD_PARTITIONED_ANNOTATION = "gangline.dev/cut"
 VIRTUAL_LABEL = "gangline.dev/virtual"
 """The label of nodes that a cluster created itself and may delete again."""
 
@@ -56,9 +58,9 @@ def desired_power(node: Node | None) -> NodePower:
     annotations = node.metadata.annotations if node is not None else {}
     if annotations.get(STOPPED_ANNOTATION) == "true":
         return NodePower.STOPPED
-    return (
-        NodePower.PARTITIONED if annotations.get(PARTITIONED_ANNOTATION) == "true" else NodePower.ON
-    )
+    names = (PARTITIONED_ANNOTATION, OLD_PARTITIONED_ANNOTATION)
+    partitioned = any(annotations.get(name) == "true" for name in names)
+    return NodePower.PARTITIONED if partitioned else NodePower.ON
 
 
 class VirtualNode:

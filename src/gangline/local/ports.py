@@ -2,13 +2,11 @@
 
 import contextlib
 import errno
-import os
 import socket
-from pathlib import Path
+
+import psutil
 
 from gangline.local.directory import ClusterError
-
-LISTEN = "0A"
 
 
 def choose_port(host: str, requested: int | None, preferred: tuple[int, ...]) -> int:
@@ -46,31 +44,24 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 
 def port_owner(port: int) -> str:
-    """Name the process that listens on a port, as far as /proc is readable; empty if unknown."""
-    inodes = {f"socket:[{inode}]" for inode in listening_sockets(port)}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # Ended in the meantime, or of another user.
-            if any(_target(link) in inodes for link in (process / "fd").iterdir()):
-                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+    """Name the process that listens on a port; empty if it belongs to another user."""
+    for pid in filter(None, listening_processes(port)):
+        with contextlib.suppress(psutil.Error):  # Ended in the meantime.
+            return f"{psutil.Process(pid).name()} (process {pid})"
     return ""
 
 
-def _target(link: Path) -> str:
+def listening_processes(port: int) -> list[int | None]:
+    """Return the process of each socket that listens on a TCP port of any address.
+
+    None stands for a process of another user.
+    """
     try:
-        return os.readlink(link)
-    except OSError:
-        return ""
-
-
-def listening_sockets(port: int) -> list[str]:
-    """Return the inodes of the sockets that listen on a TCP port of any address."""
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, lines):
-            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN:
-                found.append(fields[9])
-    return found
+        sockets = psutil.net_connections("tcp")
+    except OSError:  # /proc is not readable.
+        return []
+    return [
+        found.pid
+        for found in sockets
+        if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
+    ]

@@ -1,6 +1,5 @@
 """Settings of a kubelet and of the node that it represents."""
 
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,18 +72,3 @@ class KubeletSettings:
 
     path: str = _SYSTEM_PATH
     """The folders searched for commands after the environment's own."""
-
-
-def machine_memory() -> int:
-    with open("/proc/meminfo") as lines:
-        for line in lines:
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def disk_bytes(folder: Path) -> int:
-    """The size of the file system that contains a folder."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).total

@@ -12,10 +12,10 @@ LISTEN = "0A"
 
 
 def choose_port(host: str, requested: int | None, preferred: tuple[int, ...]) -> int:
-    """Return the port to listen on: ``wanted``, else the first free one of ``preferred``, else 0 (any).
+    """Return a port to listen on: ``requested``, else the first free ``preferred`` one, else 0.
 
     Raises:
-        ClusterError: ``wanted`` is taken or not permitted; the message names the owner.
+        ClusterError: ``requested`` is taken or not permitted; the message names the owner.
     """
     if requested is None:
         return next((port for port in preferred if _refusal(host, port) is None), 0)

@@ -7,21 +7,17 @@ from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.event_recorder import EventRecorder
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local.controllers.context import ControllerContext, ControllerLoop, ControllerSettings
-from gangline.local.controllers.deployments.controller import (
-    DeploymentController,
-    ReplicaSetController,
-)
+from gangline.local.controllers.deployments.controller import DeploymentController
 from gangline.local.controllers.disruption.controller import DisruptionController
 from gangline.local.controllers.endpoint_slices.controller import EndpointSliceController
 from gangline.local.controllers.endpoints.controller import EndpointsController
+from gangline.local.controllers.event_ttl import EventTtlController
 from gangline.local.controllers.garbage_collector.controller import GarbageCollector
 from gangline.local.controllers.namespaces.controller import NamespaceController
-from gangline.local.controllers.namespaces.defaults import (
-    EventTtlController,
-    NamespaceDefaultsController,
-)
+from gangline.local.controllers.namespaces.defaults import NamespaceDefaultsController
 from gangline.local.controllers.node_lifecycle.controller import NodeLifecycleController
 from gangline.local.controllers.pod_autoscaler.controller import PodAutoscalerController
+from gangline.local.controllers.replica_sets.controller import ReplicaSetController
 from gangline.local.controllers.volume_binder.controller import VolumeBinderController
 
 log = logging.getLogger(__name__)
@@ -51,8 +47,7 @@ async def run_controllers(
     """Run every controller until cancelled.
 
     ``informers`` may be shared with other components of the process. These must request their
-    informers
-    before this call, which runs all of them.
+    informers before this call, which runs all of them.
     """
     informers = informers or SharedInformerFactory(client)
     async with EventRecorder(client, "controller-manager") as recorder:

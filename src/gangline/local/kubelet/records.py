@@ -1,7 +1,7 @@
-"""The kubelet's records of a pod and its containers: the input of `decide`.
+"""The kubelet's records of a pod and its containers: the input of `compute_pod_actions`.
 
-All records are immutable values: the workers replace them as things happen, `decide` never changes
-them. A new kubelet rebuilds them from the status that its predecessor wrote (`recover`).
+All records are immutable values: the workers replace them as things happen, and nothing changes
+them. A new kubelet rebuilds them from the status that its predecessor wrote (`recover_record`).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The DNS server of the cluster: UDP and TCP on one address, in front of a `Zone`.
+"""The DNS server of the cluster: UDP and TCP on one address, in front of a `DnsZone`.
 
 Queries for other names are forwarded unchanged to the host's resolvers, each with a short timeout.
 If none answers, the client gets SERVFAIL immediately and need not wait for its own timeout.

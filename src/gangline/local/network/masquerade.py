@@ -4,7 +4,7 @@ it.
 Three changes are made and undone at the end: an nftables table with the cluster's prefix, rules
 that
 accept the packets in a filter that drops forwarded ones, and IP forwarding for the bridge and the
-uplink only. Write-ahead order: the previous state is stored first (`RECORD`), so that the changes
+uplink only. Write-ahead order: the previous state is stored first (`STATE_FILE`), so that the changes
 can
 be undone after a kill. If a change fails, pods still reach each other, and the log has a message.
 """

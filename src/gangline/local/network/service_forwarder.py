@@ -1,6 +1,6 @@
 """Service addresses: TCP listeners that forward connections to the endpoints of a service.
 
-The routing table is data (`routes`); the forwarder opens and closes listeners to match it. A
+The routing table is data (`service_routes`); the forwarder opens and closes listeners to match it. A
 service
 without a ready endpoint has no listener, so that clients are refused immediately, as on Kubernetes.
 UDP ports are not forwarded.

@@ -16,11 +16,9 @@ from gangline.kube.controller.controller import (
     RequeueAfter,
 )
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext, current_time
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, current_time
 from gangline.local.controllers.disruption import plan
 from gangline.local.controllers.replica_sets.plan import RAW_REPLICA_SETS
-
-BY_NAMESPACE = "namespace"
 
 
 class DisruptionController:

@@ -11,7 +11,7 @@ from math import ceil
 from gangline.api.core.core import PodDisruptionBudget, PodDisruptionBudgetStatus
 from gangline.api.core.pod import Pod
 from gangline.api.meta.objects import Condition
-from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES, is_pod_ready
+from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 DELETION_TIMEOUT = timedelta(minutes=2)
 """An eviction that led to no deletion stops counting as a disruption after this time."""

@@ -10,8 +10,9 @@ from gangline.api.resources import ENDPOINTS, PODS, SERVICES
 from gangline.kube.controller.controller import Controller, ReconcileDone, ReconcileResult
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext
-from gangline.local.controllers.endpoints.plan import build_endpoints, is_pod_ready
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext
+from gangline.local.controllers.endpoints.plan import build_endpoints
+from gangline.local.controllers.pods import is_pod_ready
 
 
 class EndpointsController:
@@ -20,10 +21,10 @@ class EndpointsController:
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.client
         self._services = context.informers.informer(
-            SERVICES, indexes={"namespace": lambda service: [service.metadata.namespace]}
+            SERVICES, indexes={BY_NAMESPACE: lambda service: [service.metadata.namespace]}
         )
         self._pods = context.informers.informer(
-            PODS, indexes={"namespace": lambda pod: [pod.metadata.namespace]}
+            PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
         )
         self._endpoints = context.informers.informer(ENDPOINTS)
         self._controller: Controller[ObjectKey] = Controller("endpoints", self._reconcile)
@@ -43,7 +44,7 @@ class EndpointsController:
             return
         pod = new or old
         assert pod is not None
-        for service in self._services.by_index("namespace", pod.metadata.namespace):
+        for service in self._services.by_index(BY_NAMESPACE, pod.metadata.namespace):
             if any(_selects(service, seen) for seen in (old, new) if seen is not None):
                 self._controller.queue.add(object_key(service))
 
@@ -55,7 +56,7 @@ class EndpointsController:
                 with contextlib.suppress(NotFound):
                     await self._client.delete(ENDPOINTS, key.name, key.namespace)
         elif service.spec.selector and service.metadata.deletion_timestamp is None:
-            pods = self._pods.by_index("namespace", key.namespace)
+            pods = self._pods.by_index(BY_NAMESPACE, key.namespace)
             desired = build_endpoints(service, [pod for pod in pods if _selects(service, pod)])
             await self._write(desired, present)
         return ReconcileDone()

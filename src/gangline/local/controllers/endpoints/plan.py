@@ -12,8 +12,8 @@ from gangline.api.core.core import Endpoints, ObjectReference, Service
 from gangline.api.core.pod import Pod
 from gangline.api.core.service import EndpointAddress, EndpointPort, EndpointSubset, ServicePort
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
+from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
-TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 PortList = tuple[EndpointPort, ...]
 
 
@@ -24,9 +24,9 @@ def build_endpoints(service: Service, pods: Iterable[Pod]) -> Endpoints:
     for pod in pods:
         if not pod.status.pod_ip or pod.status.phase in TERMINAL_PHASES:
             continue
-        going = pod.metadata.deletion_timestamp is not None
-        listed = service.spec.publish_not_ready_addresses or (is_pod_ready(pod) and not going)
-        if going and not listed:
+        deleting = pod.metadata.deletion_timestamp is not None
+        listed = service.spec.publish_not_ready_addresses or (is_pod_ready(pod) and not deleting)
+        if deleting and not listed:
             continue
         (ready if listed else waiting)[_ports(service, pod)].append(_address(service, pod))
     return Endpoints(
@@ -42,11 +42,6 @@ def build_endpoints(service: Service, pods: Iterable[Pod]) -> Endpoints:
             for ports in sorted(ready.keys() | waiting.keys(), key=_port_order)
         ],
     )
-
-
-def is_pod_ready(pod: Pod) -> bool:
-    """True if the pod's Ready condition is true."""
-    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
 
 
 def _metadata(service: Service) -> ObjectMeta:

@@ -1,6 +1,6 @@
 """The garbage collector's graph of owners and dependents, and its decisions.
 
-The graph holds every object that owns or is owned. `decide` applies the rules of Kubernetes to one
+The graph holds every object that owns or is owned. `plan_collection` applies the rules of Kubernetes to one
 object:
 
 1. an object is deleted after all its owners have been deleted;

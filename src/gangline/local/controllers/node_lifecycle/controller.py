@@ -13,7 +13,6 @@ from gangline.api.resources import LEASES, NODES, PODS
 from gangline.kube.client.client import PatchKind
 from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.local.controllers.context import ControllerContext, current_time
-from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES
 from gangline.local.controllers.node_lifecycle.plan import (
     NO_EXECUTE,
     OUT_OF_SERVICE,
@@ -22,6 +21,7 @@ from gangline.local.controllers.node_lifecycle.plan import (
     plan_node_update,
     unready_conditions,
 )
+from gangline.local.controllers.pods import TERMINAL_PHASES
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from gangline.kube.controller.controller import (
 )
 from gangline.kube.errors import ApiError
 from gangline.kube.informers.informer import ObjectKey, object_key
-from gangline.local.controllers.context import ControllerContext, current_time
-from gangline.local.controllers.disruption.controller import BY_NAMESPACE
+from gangline.local.controllers.context import BY_NAMESPACE, ControllerContext, current_time
 from gangline.local.controllers.pod_autoscaler import plan
 from gangline.local.controllers.pod_autoscaler.metrics import (
     MetricUnavailable,

@@ -18,7 +18,7 @@ from gangline.api.cluster.autoscaling import (
 from gangline.api.core.pod import Pod
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import CPU, container_request, format_resource, parse_resource
-from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES, is_pod_ready
+from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 TOLERANCE = 0.1
 """A relative deviation below this changes nothing; Kubernetes' default."""

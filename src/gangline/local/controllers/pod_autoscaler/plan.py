@@ -106,12 +106,13 @@ def _from_metrics(
         error = failed[0] if failed else MetricUnavailable("FailedGetResourceMetric", "no measures")
         inactive = _condition("ScalingActive", False, error.reason, error.message)
         return _Outcome(current, "", [inactive], history)
-    why = f"the HPA was able to successfully calculate a replica count from {largest.metric_description}"
+    metric = largest.metric_description
+    why = f"the HPA was able to successfully calculate a replica count from {metric}"
     active = _condition("ScalingActive", True, "ValidMetricFound", why)
     history = ScalingHistory((*history.proposals, (now, largest.replicas)), history.changes)
     stable, able = _stabilize(scaler, current, largest.replicas, history, now)
     desired, limited = _limit(scaler, current, stable, history, now)
-    above = f"{largest.metric_description} above target"
+    above = f"{metric} above target"
     reason = above if desired > current else "All metrics below target"
     return _Outcome(desired, reason, [active, able, limited], history)
 

@@ -15,7 +15,7 @@ from gangline.api.core.pod import Pod
 from gangline.api.core.workloads import ReplicaSetStatus
 from gangline.api.meta.objects import LabelSelector, Object, Wire
 from gangline.api.meta.resource import Resource
-from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES, is_pod_ready
+from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 BURST_REPLICAS = 100
 """The maximum number of creations or deletions in one pass, so that a mistyped size does not fill

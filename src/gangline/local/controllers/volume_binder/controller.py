@@ -21,7 +21,7 @@ from gangline.kube.controller.controller import Controller, ReconcileDone, Recon
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informers.informer import ObjectKey, object_key
 from gangline.local.controllers.context import ControllerContext
-from gangline.local.controllers.endpoints.plan import TERMINAL_PHASES
+from gangline.local.controllers.pods import TERMINAL_PHASES
 from gangline.local.controllers.volume_binder import plan
 from gangline.local.controllers.volume_binder.plan import VolumeAction
 

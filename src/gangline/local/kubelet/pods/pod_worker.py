@@ -266,5 +266,5 @@ class PodWorker:
 
     def _begin_termination(self) -> None:
         if self.pod_context.record.terminating_since is None:
-            self.pod_context.update_pod(leaving_since=self.pod_context.context.clock())
+            self.pod_context.update_pod(terminating_since=self.pod_context.context.clock())
         self.pod_context.changed.set()

@@ -1,4 +1,4 @@
-"""Timing of probes and the meaning of their results; `probe_checks` runs the probes."""
+"""Timing of probes and the meaning of their results; `handlers` runs the probes."""
 
 from dataclasses import dataclass, replace
 

@@ -1,6 +1,6 @@
-"""Container runtimes: the interface, processes of this machine, and a fake.
+"""Container runtimes: the interface, and processes of this machine.
 
-`contract` is the interface that the kubelet uses. `process` implements it with namespaces
-(`isolation` detects what this machine allows, `rootview` builds the container's file system,
-`cgroups` limits it, `usage` measures it). `fake` starts no processes.
+`interface` is what the kubelet uses. `process_runtime` implements it with namespaces: `isolation`
+detects what this machine allows, `mount_namespace` builds the container's file system, `cgroups`
+limits it, `process_tree` measures it.
 """

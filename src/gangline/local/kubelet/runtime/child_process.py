@@ -24,7 +24,7 @@ _LINGER_S = 1.0
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
-    """One running command; `spawn` creates it."""
+    """One running command; `spawn_child` creates it."""
 
     def __init__(self, output: OutputCallback) -> None:
         loop = asyncio.get_running_loop()

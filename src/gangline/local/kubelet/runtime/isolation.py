@@ -66,7 +66,7 @@ class Isolation:
     def join_command(self, pid: int, procs_files: Sequence[str] = ()) -> list[str]:
         """The commands that run another command inside the container whose process 1 is ``pid``.
 
-        ``procs_files`` are as for `enter`.
+        ``procs_files`` are as for `enter_command`.
         """
         guard = ["sh", "-c", _PARENT_CHECK, "sh", str(os.getpid()), *procs_files, "--"]
         if self.level is IsolationLevel.NONE:

@@ -26,7 +26,7 @@ READY_MARK = b"\x00ready\n"
 """The message of the setup script when the command is about to run."""
 
 REPORT_FD = 3
-"""The file descriptor of the setup script's report: `READY`, or an error."""
+"""The file descriptor of the setup script's report: `READY_MARK`, or an error."""
 
 _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "net/tun")

@@ -1,6 +1,6 @@
-"""A limit on the kubelet's own CPU time for the output of one container: a fifth.
+"""A container that runs as processes of this machine, and the commands executed in it.
 
-A container that runs as processes of this machine, and the commands executed in it.
+`OutputThrottle` limits the kubelet's own CPU time for the output of one container to a fifth.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The pipe on which a setup script reports success or an error.
+"""The process runtime: containers as processes of this machine.
 
-The process runtime: containers as processes of this machine.
+A setup script mounts the container's file system, and reports through a pipe (`SetupReport`).
 """
 
 import asyncio

@@ -15,7 +15,7 @@ from gangline.local.kubelet.volumes.projection import build_payload, write_paylo
 SHARED_MEMORY = Path("/dev/shm")
 
 FindClaim = Callable[[str, str], Awaitable[Path]]
-"""Returns the folder of a claim by namespace and name; raises `ContainerConfigError` if there is none."""
+"""Returns the folder of a claim by namespace and name; raises `ContainerConfigError` if none."""
 
 _KINDS: dict[str, Callable[[int], bool]] = {
     "Directory": stat.S_ISDIR,

@@ -124,7 +124,7 @@ def test_sidecars_end_after_the_containers_they_serve() -> None:
 def test_an_unhealthy_container_is_stopped_once_with_its_probes_grace() -> None:
     known = running(unhealthy="failed", unhealthy_grace_s=5)
     assert look(a_pod(), a_record({"c": known})).stop == (StopContainer("c", later(5), "failed"),)
-    stopping = running(unhealthy="failed", stop_by=later(5))
+    stopping = running(unhealthy="failed", kill_at=later(5))
     assert look(a_pod(), a_record({"c": stopping})).stop == ()
 
 
@@ -149,7 +149,7 @@ def test_a_refused_pod_is_never_prepared() -> None:
 
 def test_a_pod_that_leaves_stops_with_the_grace_it_was_given() -> None:
     pod = a_pod(terminationGracePeriodSeconds=7)
-    record = a_record({"c": running()}, leaving_since=NOW)
+    record = a_record({"c": running()}, terminating_since=NOW)
     assert look(pod, record, later(2)).stop == (
         StopContainer("c", later(7), "the pod is being deleted"),
     )
@@ -158,24 +158,24 @@ def test_a_pod_that_leaves_stops_with_the_grace_it_was_given() -> None:
 def test_a_shorter_grace_overrules_a_longer_one_but_not_the_other_way() -> None:
     for given, again in ((5, True), (60, False)):
         pod = a_pod(terminationGracePeriodSeconds=given)
-        record = a_record({"c": running(stop_by=later(30))}, leaving_since=NOW)
+        record = a_record({"c": running(kill_at=later(30))}, terminating_since=NOW)
         assert bool(look(pod, record).stop) == again
 
 
 def test_a_pod_is_removed_only_when_all_has_ended_and_was_released() -> None:
-    record = a_record({"c": ended()}, leaving_since=NOW)
+    record = a_record({"c": ended()}, terminating_since=NOW)
     assert look(a_pod(), record) == PodActions(finished=True, release=True)
-    released = a_record({"c": ended()}, leaving_since=NOW, released=True)
+    released = a_record({"c": ended()}, terminating_since=NOW, released=True)
     assert look(a_pod(), released) == PodActions(finished=True, remove=True)
 
 
 def test_a_container_that_is_just_starting_is_awaited_before_removal() -> None:
-    record = a_record({"c": ContainerRecord(starting=True)}, leaving_since=NOW)
+    record = a_record({"c": ContainerRecord(starting=True)}, terminating_since=NOW)
     assert look(a_pod(), record) == PodActions()
 
 
 def test_a_pod_that_leaves_during_preparation_is_released_after_it() -> None:
-    record = a_record(prepared=False, preparing=True, leaving_since=NOW)
+    record = a_record(prepared=False, preparing=True, terminating_since=NOW)
     assert look(a_pod(), record) == PodActions(finished=True)
 
 

@@ -1,0 +1,167 @@
+"""ReplicaSet controller: watches ReplicaSets and pods, and writes pods and status."""
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from gangline.api.core.pod import Pod
+from gangline.api.meta.selectors import selector_from_object
+from gangline.api.resources import PODS
+from gangline.kube.client.client import PatchKind
+from gangline.kube.controller.controller import (
+    Controller,
+    ReconcileDone,
+    ReconcileResult,
+    RequeueAfter,
+)
+from gangline.kube.errors import NotFound
+from gangline.kube.informers.informer import ObjectKey, object_key
+from gangline.local.controllers.context import (
+    BY_NAMESPACE,
+    BY_OWNER,
+    ControllerContext,
+    current_time,
+    object_reference,
+    owner_uids,
+)
+from gangline.local.controllers.replica_sets.adoption import adopt_object, release_object
+from gangline.local.controllers.replica_sets.expectations import Expectations
+from gangline.local.controllers.replica_sets.plan import (
+    RAW_REPLICA_SETS,
+    RawReplicaSet,
+    ReplicaSetPlan,
+    build_pod,
+    controller_reference,
+    is_pod_active,
+    plan_replica_set,
+)
+
+
+class ReplicaSetController:
+    """Creates and deletes the pods of ReplicaSets."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._sets = context.informers.informer(
+            RAW_REPLICA_SETS, indexes={BY_NAMESPACE: lambda found: [found.metadata.namespace]}
+        )
+        self._pods = context.informers.informer(
+            PODS,
+            indexes={BY_OWNER: owner_uids, BY_NAMESPACE: lambda pod: [pod.metadata.namespace]},
+        )
+        self._expected: Expectations[ObjectKey] = Expectations()
+        self._controller: Controller[ObjectKey] = Controller("replicasets", self._reconcile)
+        self._sets.add_listener(self._set_changed)
+        self._pods.add_listener(self._pod_changed)
+
+    async def run(self) -> None:
+        await self._controller.run()
+
+    def _set_changed(self, old: RawReplicaSet | None, new: RawReplicaSet | None) -> None:
+        found = new or old
+        assert found is not None
+        self._controller.queue.add(object_key(found))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            owner = pod.metadata.controller if pod is not None else None
+            if pod is not None and owner is not None and owner.kind == RAW_REPLICA_SETS.kind:
+                self._controller.queue.add(ObjectKey(pod.metadata.namespace, owner.name))
+        if new is not None and new.metadata.controller is None:
+            for found in self._sets.by_index(BY_NAMESPACE, new.metadata.namespace):
+                if selector_from_object(found.spec.selector).matches(new.metadata.labels):
+                    self._controller.queue.add(object_key(found))
+
+    async def _reconcile(self, key: ObjectKey) -> ReconcileResult:
+        found = self._sets.get(key.namespace, key.name)
+        if found is None:
+            self._expected.forget(key)
+            return ReconcileDone()
+        seen = self._pods.by_index(BY_OWNER, found.metadata.uid)
+        pods = self._expected.apply(key, seen)
+        if await self._claim(found):
+            return ReconcileDone()  # The watch delivers the change and triggers another pass.
+        plan = plan_replica_set(found, pods, current_time())
+        try:
+            await self._execute(key, found, plan)
+        finally:
+            if plan.status != found.status:
+                await self._write_status(found, plan)
+        if plan.requeue_at is not None:
+            return RequeueAfter(max(0.1, (plan.requeue_at - current_time()).total_seconds()))
+        return ReconcileDone()
+
+    async def _claim(self, found: RawReplicaSet) -> bool:
+        """Adopt matching pods without a controller, release owned pods that no longer match."""
+        if found.metadata.deletion_timestamp is not None:
+            return False
+        selector = selector_from_object(found.spec.selector)
+        reference = controller_reference(RAW_REPLICA_SETS.api_version, RAW_REPLICA_SETS.kind, found)
+        changed = False
+        for pod in self._pods.by_index(BY_NAMESPACE, found.metadata.namespace):
+            if pod.metadata.deletion_timestamp is not None:
+                continue
+            controller, fits = pod.metadata.controller, selector.matches(pod.metadata.labels)
+            if controller is None and fits and is_pod_active(pod):
+                await adopt_object(self._client, PODS, pod, reference)
+                changed = True
+            elif controller is not None and controller.uid == found.metadata.uid and not fits:
+                await release_object(self._client, PODS, pod, found.metadata.uid)
+                changed = True
+        return changed
+
+    async def _execute(self, key: ObjectKey, found: RawReplicaSet, plan: ReplicaSetPlan) -> None:
+        # In growing batches, as kube-controller-manager does (slow start): if the server refuses
+        # a pod, it is refused once and not a hundred times.
+        missing, batch = plan.create, 1
+        while missing:
+            batch = min(batch, missing)
+            await self._create(key, found, batch)
+            missing, batch = missing - batch, batch * 2
+        await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
+
+    async def _create(self, key: ObjectKey, found: RawReplicaSet, count: int) -> None:
+        """Create pods concurrently; raises the first error after all creations were recorded."""
+        body = build_pod(found)
+        creations = [self._client.create(PODS, body, key.namespace) for _ in range(count)]
+        errors: list[BaseException] = []
+        for made in await asyncio.gather(*creations, return_exceptions=True):
+            if isinstance(made, BaseException):
+                errors.append(made)
+                continue
+            self._expected.expect_creation(key, made)
+            message = f"Created pod: {made.metadata.name}"
+            self._recorder.event(
+                object_reference(RAW_REPLICA_SETS, found), "Normal", "SuccessfulCreate", message
+            )
+        if errors:
+            self._recorder.event(
+                object_reference(RAW_REPLICA_SETS, found), "Warning", "FailedCreate", str(errors[0])
+            )
+            raise errors[0]
+
+    async def _delete(self, key: ObjectKey, found: RawReplicaSet, pod: Pod) -> None:
+        with contextlib.suppress(NotFound):
+            await self._client.delete(PODS, pod.metadata.name, key.namespace, uid=pod.metadata.uid)
+        self._expected.expect_deletion(key, pod)
+        message = f"Deleted pod: {pod.metadata.name}"
+        self._recorder.event(
+            object_reference(RAW_REPLICA_SETS, found), "Normal", "SuccessfulDelete", message
+        )
+
+    async def _write_status(self, found: RawReplicaSet, plan: ReplicaSetPlan) -> None:
+        meta = found.metadata
+        status = msgspec.to_builtins(plan.status)
+        counts = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+        patch = {"status": {**dict.fromkeys(counts, 0), **status}}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                RAW_REPLICA_SETS,
+                meta.name,
+                patch,
+                meta.namespace,
+                kind=PatchKind.MERGE,
+                subresource="status",
+            )

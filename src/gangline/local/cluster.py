@@ -2,10 +2,8 @@
 components.
 
 Start order: directory and lock, network (the API server assigns addresses of its service range),
-API
-server, run record and kubeconfig. From then on clients are served while the rest starts. The stop
-order
-is the reverse: pods end first.
+API server, run record and kubeconfig. From then on clients are served while the rest starts. The
+stop order is the reverse: pods end first.
 
 Invariant: after a kill at any point the next start cleans up. Everything in the kernel carries the
 cluster's mark, and a write is acknowledged only after it is on disk.

@@ -1,9 +1,9 @@
 """Reports port conflicts between pods that share the host's network.
 
 Without network namespaces a port belongs to the process that opened it first on all addresses. A
-pod
-that fails while another process listens on a port that the pod declares most likely failed for that
-reason. Only an event can explain it: the program's own message names an address that seems free.
+pod that fails while another process listens on a port that the pod declares most likely failed for
+that reason. Only an event can explain it: the program's own message names an address that seems
+free.
 """
 
 import asyncio

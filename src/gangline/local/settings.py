@@ -27,8 +27,7 @@ class ClusterSettings:
 
     gpus: int | None = None
     """GPUs of each node; None: those found, divided by the nodes. GPUs beyond those of the machine
-    are
-    simulated, for trials.
+    are simulated, for trials.
     """
 
     pods: int = 110

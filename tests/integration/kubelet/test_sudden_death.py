@@ -35,12 +35,12 @@ KUBELET = """
 import asyncio, sys
 from pathlib import Path
 from gangline.local.kubelet.runtime.interface import ContainerPlan
-from gangline.local.kubelet.runtime.isolation import detect
+from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 
 async def main():
     state = Path(sys.argv[1]); state.mkdir()
-    isolation = detect()
+    isolation = detect_isolation()
     argv = ("/usr/bin/python3", "-S", "-c", sys.argv[3], sys.argv[2])
     plan = ContainerPlan("u", "d", "p", "c", 0, argv, {"PATH": "/usr/bin:/bin"}, state)
     def show(stream, data): print(isolation.level, data.decode(), flush=True)

@@ -79,8 +79,7 @@ class Kubelet:
         """Watch the API server and report to it, until cancelled.
 
         A cancel partitions the node: its containers continue, and a later call reports what
-        happened to
-        them meanwhile. Only `stop` ends them.
+        happened to them meanwhile. Only `stop` ends them.
         """
         pods = Informer(self._context.client, PODS, fields=f"spec.nodeName={self.node.name}")
         self._bound = pods.items

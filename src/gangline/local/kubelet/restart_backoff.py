@@ -1,9 +1,8 @@
 """Restart policies and the crash loop back-off.
 
 The back-off is the kubelet's: the first restart is immediate, the next waits 10 seconds from the
-end
-of the run, then 20, and so on up to 5 minutes. It is reset by a run that lasted twice the longest
-delay since the last change.
+end of the run, then 20, and so on up to 5 minutes. It is reset by a run that lasted twice the
+longest delay since the last change.
 """
 
 from dataclasses import dataclass

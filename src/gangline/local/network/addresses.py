@@ -2,9 +2,8 @@
 addresses.
 
 One /16 is divided in two: the lower half for pods, the upper half for services. The candidates
-avoid
-the default ranges of Kubernetes clusters, container engines and clouds (10.0.0.0/16, 10.42.0.0/15,
-10.96.0.0/12, 10.244.0.0/16), since such a cluster may run beside ours.
+avoid the default ranges of Kubernetes clusters, container engines and clouds (10.0.0.0/16,
+10.42.0.0/15, 10.96.0.0/12, 10.244.0.0/16), since such a cluster may run beside ours.
 """
 
 import ipaddress

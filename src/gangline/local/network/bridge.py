@@ -7,9 +7,8 @@ and removed at its next start or by ``gangline down``, and concurrent clusters d
 
 MAC addresses are derived from IP addresses. A bridge without an explicit MAC has the lowest one of
 its ports, which changes whenever a pod starts or ends, and the pods' neighbour tables do not
-notice.
-For up to a minute the pods then could not reach the host, and with it DNS and the API server. Pods
-that reuse the IP address of an ended pod would have the same problem.
+notice. For up to a minute the pods then could not reach the host, and with it DNS and the API
+server. Pods that reuse the IP address of an ended pod would have the same problem.
 
 The service range is a ``local`` route on the bridge, so the host owns all its addresses. A listener
 on one of them needs no further setup, and removing the bridge cleans up.

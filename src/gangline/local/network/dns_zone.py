@@ -2,10 +2,8 @@
 
 It is updated by one service, endpoints object or pod at a time. Names follow the Kubernetes DNS
 specification: ``SERVICE.NS.svc.cluster.local``, ``HOST.SERVICE.NS.svc...`` for the pods of a
-headless
-service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the reverse
-of
-each address. ``lookup`` returns None for a name outside the cluster.
+headless service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the
+reverse of each address. ``lookup`` returns None for a name outside the cluster.
 """
 
 import ipaddress

@@ -1,7 +1,7 @@
 """The interface between kubelets and the pod network.
 
-The files of an attachment belong to the network, which rewrites them in place when names change.
-A kubelet therefore bind-mounts them and never copies them. They are removed by `detach`.
+The files of an attachment belong to the network, which rewrites them in place when names change. A
+kubelet therefore bind-mounts them and never copies them. They are removed by `detach`.
 """
 
 from dataclasses import dataclass
@@ -61,8 +61,7 @@ class PodNetwork(Protocol):
         """Assign an address and, on a bridge network, a namespace to the pod.
 
         ``hostname`` and ``subdomain`` are those of the pod's spec. An empty ``hostname`` means the
-        pod's
-        name, an empty ``subdomain`` means none.
+        pod's name, an empty ``subdomain`` means none.
 
         Raises:
             NetworkError: no address is left, or the system refuses.

@@ -1,10 +1,9 @@
 """Pod network on the host's own network, with a loopback address for each pod. Works without root.
 
 Every address of 127.0.0.0/8 belongs to the host. Each pod gets one of 127.64.0.0/11 and each
-service
-one of 127.96.0.0/11. Names come from hosts files, which are rewritten when names change. Concurrent
-clusters use different /16 ranges of these, each reserved by an abstract socket that vanishes with
-its process.
+service one of 127.96.0.0/11. Names come from hosts files, which are rewritten when names change.
+Concurrent clusters use different /16 ranges of these, each reserved by an abstract socket that
+vanishes with its process.
 
 Limit: a pod that listens on all addresses takes the port from all pods.
 """

@@ -2,11 +2,10 @@
 it.
 
 Three changes are made and undone at the end: an nftables table with the cluster's prefix, rules
-that
-accept the packets in a filter that drops forwarded ones, and IP forwarding for the bridge and the
-uplink only. Write-ahead order: the previous state is stored first (`STATE_FILE`), so that the changes
-can
-be undone after a kill. If a change fails, pods still reach each other, and the log has a message.
+that accept the packets in a filter that drops forwarded ones, and IP forwarding for the bridge and
+the uplink only. Write-ahead order: the previous state is stored first (`STATE_FILE`), so that the
+changes can be undone after a kill. If a change fails, pods still reach each other, and the log has
+a message.
 """
 
 import asyncio
@@ -81,8 +80,7 @@ async def _is_filtered() -> bool:
     """True if the host's filter may drop forwarded packets, as with container engines.
 
     A filter that drops nothing is left alone: adding a rule creates its tables, and removing the
-    rule
-    would not remove them.
+    rule would not remove them.
     """
     try:
         rules = await iproute2.run_command("iptables", "-w", "-S", "FORWARD")

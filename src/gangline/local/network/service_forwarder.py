@@ -1,9 +1,8 @@
 """Service addresses: TCP listeners that forward connections to the endpoints of a service.
 
-The routing table is data (`service_routes`); the forwarder opens and closes listeners to match it. A
-service
-without a ready endpoint has no listener, so that clients are refused immediately, as on Kubernetes.
-UDP ports are not forwarded.
+The routing table is data (`service_routes`); the forwarder opens and closes listeners to match it.
+A service without a ready endpoint has no listener, so that clients are refused immediately, as on
+Kubernetes. UDP ports are not forwarded.
 """
 
 import asyncio
@@ -75,8 +74,7 @@ class ServiceForwarder:
         """Open, change and close listeners so that they match ``table``.
 
         Returns False if a port is taken; the next call tries it again. A port without permission
-        (low
-        ports, without root) is not tried again.
+        (low ports, without root) is not tried again.
         """
         for gone in self._listeners.keys() - table.keys():
             self._close(self._listeners.pop(gone))

@@ -1,8 +1,7 @@
 """Updates DNS names and service addresses when objects of the API server change.
 
 Listeners on services, endpoints and pods update the zone immediately. Sockets and hosts files
-follow
-a few milliseconds later, so that many changes are applied together.
+follow a few milliseconds later, so that many changes are applied together.
 """
 
 import asyncio
@@ -25,8 +24,7 @@ class NetworkUpdater:
     """Updates a zone and a forwarder from informers.
 
     ``fixed`` routes always exist (the API server's own). ``names_changed`` is called when hosts
-    files
-    have to be rewritten.
+    files have to be rewritten.
     """
 
     def __init__(

@@ -2,8 +2,7 @@
 
 Invariant of a rolling update: at every moment at least ``replicas - maxUnavailable`` pods are
 available, and at most ``replicas + maxSurge`` exist. ``Recreate`` scales the old ReplicaSets to
-zero
-before it scales up the new one.
+zero before it scales up the new one.
 """
 
 import hashlib

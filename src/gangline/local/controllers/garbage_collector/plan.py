@@ -1,7 +1,7 @@
 """The garbage collector's graph of owners and dependents, and its decisions.
 
-The graph holds every object that owns or is owned. `plan_collection` applies the rules of Kubernetes to one
-object:
+The graph holds every object that owns or is owned. `plan_collection` applies the rules of
+Kubernetes to one object:
 
 1. an object is deleted after all its owners have been deleted;
 2. an owner in foreground deletion waits for the dependents that block it;

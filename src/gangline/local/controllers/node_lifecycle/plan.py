@@ -1,9 +1,8 @@
 """Node health: which nodes are lost, and when pods must leave their nodes.
 
 A node is alive while its lease changes. The time since the last change is measured with the
-monotonic
-clock of this process. The times in a lease come from another machine's clock and are never
-compared.
+monotonic clock of this process. The times in a lease come from another machine's clock and are
+never compared.
 
 A silent node gets Unknown conditions, and taints keep new pods away. A pod is evicted after it has
 tolerated the NoExecute taint for its ``tolerationSeconds``.

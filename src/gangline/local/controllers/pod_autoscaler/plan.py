@@ -1,8 +1,7 @@
 """Autoscaler: from the proposals of the metrics to the number of replicas.
 
 The largest proposal counts. The result is limited by the stabilization window, the scaling
-policies,
-and min/max replicas, as in HPA v2.
+policies, and min/max replicas, as in HPA v2.
 """
 
 from collections.abc import Sequence
@@ -148,8 +147,8 @@ def _stabilize(
     up = min(_within(history.proposals, rules_up.stabilization_window_seconds or 0, now),
              default=desired)  # fmt: skip
     down_s = rules_down.stabilization_window_seconds
-    down = max(_within(history.proposals, DOWNSCALE_STABILIZATION_S if down_s is None else down_s, now),
-               default=desired)  # fmt: skip
+    window_s = DOWNSCALE_STABILIZATION_S if down_s is None else down_s
+    down = max(_within(history.proposals, window_s, now), default=desired)
     stable = min(max(current, min(up, desired)), max(down, desired))
     if stable == desired:
         message = "recommended size matches current size"

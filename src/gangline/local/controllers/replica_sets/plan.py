@@ -19,8 +19,7 @@ from gangline.local.controllers.pods import TERMINAL_PHASES, is_pod_ready
 
 BURST_REPLICAS = 100
 """The maximum number of creations or deletions in one pass, so that a mistyped size does not fill
-the
-store; kube-controller-manager has a similar limit.
+the store; kube-controller-manager has a similar limit.
 """
 PodTemplate = dict[str, Any]
 """A pod template as the user wrote it, without defaults."""

@@ -184,8 +184,7 @@ def build_volume(
     claim: PersistentVolumeClaim, made_by: StorageClass, folder: Path
 ) -> dict[str, Any]:
     """Return the manifest of a volume for a claim; its name follows from the claim's uid, so a
-    repeated
-    creation adds no duplicate.
+    repeated creation adds no duplicate.
     """
     name = f"pvc-{claim.metadata.uid}"
     return {

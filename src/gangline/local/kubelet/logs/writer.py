@@ -2,8 +2,7 @@
 
 Each line of the file is ``TIME STREAM TAG TEXT``: the time of the write, ``stdout`` or ``stderr``,
 ``F`` for a full line or ``P`` for a partial one, and the bytes as received. A file above the
-maximum
-size is renamed to a name with its time, and the oldest renamed file is removed.
+maximum size is renamed to a name with its time, and the oldest renamed file is removed.
 """
 
 import asyncio

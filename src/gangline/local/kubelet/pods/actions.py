@@ -1,7 +1,7 @@
 """What to start and stop for a pod, from its spec and its records.
 
-`compute_pod_actions` is pure: the same pod, record and time give the same decision. The loop (`pod_worker`)
-executes the decision, records the results, and calls it again.
+`compute_pod_actions` is pure: the same pod, record and time give the same decision. The loop
+(`pod_worker`) executes the decision, records the results, and calls it again.
 """
 
 from collections.abc import Iterable

@@ -96,8 +96,7 @@ def pod_status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
     """A strategic merge patch that writes a status; fields that have become empty are set to null.
 
     It contains only the kubelet's own conditions, since other components write conditions too.
-    Fields
-    that clients require are present even when they are empty.
+    Fields that clients require are present even when they are empty.
     """
     wire: dict[str, Any] = msgspec.to_builtins(status)
     wire["conditions"] = [

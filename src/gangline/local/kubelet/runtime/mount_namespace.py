@@ -1,14 +1,11 @@
 """The file system of a container: planned here, mounted by a small shell script.
 
 It is built below a folder of the run, inside the container's own mount namespace, so that it
-vanishes
-with the container. Without an image folder it consists of the machine's own files, with private
-/proc,
-/dev, /run and /tmp. With an image folder it is a writable layer over that folder.
+vanishes with the container. Without an image folder it consists of the machine's own files, with
+private /proc, /dev, /run and /tmp. With an image folder it is a writable layer over that folder.
 
 Invariant: a mount point that the machine lacks is never created in the machine's folders. Its
-parent
-folder is covered by an in-memory layer first.
+parent folder is covered by an in-memory layer first.
 
 All mounts of one stage use a single ``mount --all``, since each command costs a millisecond. Only
 `MountNamespace.write` changes the machine, and only in the run's own folder.

@@ -16,8 +16,7 @@ def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
     """The path without symbolic links, with the folder ``base`` as root.
 
     Parts that do not exist stay unchanged. Links in the folders ``stop_at`` are not resolved, since
-    the
-    container does not see them.
+    the container does not see them.
     """
     done, rest, links = "/", path.split("/")[::-1], 0
     hidden = tuple(stop_at)

@@ -1,9 +1,8 @@
 """Starts processes by vfork and connects them to the event loop.
 
 An event loop's fork copies the page tables of this large process; ``subprocess`` uses vfork, which
-takes
-a tenth of the time at a few hundred megabytes. Pipes get the loop's own transports, the end is
-reported by a pidfd. The protocol is called as by ``loop.subprocess_exec``.
+takes a tenth of the time at a few hundred megabytes. Pipes get the loop's own transports, the end
+is reported by a pidfd. The protocol is called as by ``loop.subprocess_exec``.
 """
 
 import asyncio
@@ -49,8 +48,7 @@ class _PipeEnd:
     """This side of a pipe, for an event loop to close.
 
     uvloop closes its descriptor and then calls ``close`` too. A Python pipe would close the
-    descriptor a
-    second time, which may by then belong to a file that another thread has opened.
+    descriptor a second time, which may by then belong to a file that another thread has opened.
     """
 
     def __init__(self, pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
@@ -168,8 +166,7 @@ async def spawn_process(  # noqa: PLR0913 - one for each property of a process
     """Start a program; ``protocol`` gets its output and exit.
 
     Call it in a thread that lives as long as the process: the kernel takes a thread's end for the
-    parent's
-    death (PR_SET_PDEATHSIG).
+    parent's death (PR_SET_PDEATHSIG).
 
     Raises:
         OSError: it cannot be started.

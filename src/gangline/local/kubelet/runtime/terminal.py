@@ -20,8 +20,8 @@ class Terminal:
     tty_fd: int
     taken_inside: bool = False
     """The command takes the terminal itself (`TAKE_TERMINAL`), in the process namespace that it
-    enters.
-    A shell needs its session leader to be visible there: job control uses the leader's process id.
+    enters. A shell needs its session leader to be visible there: job control uses the leader's
+    process id.
     """
 
 

@@ -1,8 +1,7 @@
 """The kubelets' HTTP server, for the API server only: logs, exec, attach, port-forward, usage.
 
 One server serves all nodes of a cluster, since pod names are unique in it. It listens on loopback
-and
-requires the bearer token that it shares with the API server.
+and requires the bearer token that it shares with the API server.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Access of pods to the API server: the token of the service account, the CA, and the namespace.
 
-As in Kubernetes they are mounted into every container unless its pod opts out; clients read them
-at a fixed path.
+As in Kubernetes they are mounted into every container unless its pod opts out; clients read them at
+a fixed path.
 """
 
 import time

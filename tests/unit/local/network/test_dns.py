@@ -1,8 +1,8 @@
 """DNS: answers for the names of services and pods."""
 
 import contextlib
-import struct
 
+import dnslib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,14 +18,12 @@ from gangline.api.core.service import (
 )
 from gangline.api.meta.objects import ObjectMeta
 from gangline.local.network.dns_messages import (
-    HEADER,
     DnsAnswer,
     DnsMessageError,
     DnsRecord,
     RecordType,
     ResponseCode,
     build_response,
-    encode_name,
     parse_query,
 )
 from gangline.local.network.dns_zone import DnsZone, service_records
@@ -139,14 +137,15 @@ def test_setting_a_service_to_what_it_is_changes_nothing(zone: DnsZone) -> None:
 
 
 def query(name: str, kind: int = RecordType.A, *, udp_size: int = 0) -> bytes:
-    extra = b"\0" + struct.pack(">HHIH", RecordType.OPT, udp_size, 0, 0) if udp_size else b""
-    head = HEADER.pack(7, 0x0100, 1, 0, 0, int(bool(extra)))
-    return head + encode_name(name) + struct.pack(">HH", kind, 1) + extra
+    message = dnslib.DNSRecord(dnslib.DNSHeader(id=7, rd=1), q=dnslib.DNSQuestion(name, kind))
+    if udp_size:
+        message.add_ar(dnslib.EDNS0(udp_len=udp_size))
+    return message.pack()
 
 
 def test_a_question_is_read_and_its_answer_can_be_found_again() -> None:
     question = parse_query(query("Web.NS.svc.cluster.local"))
-    assert (question.identifier, question.name, question.type) == (7, "web.ns.svc.cluster.local", 1)
+    assert (question.name, question.type) == ("web.ns.svc.cluster.local", 1)
     reply = build_response(question, DnsAnswer(records=(DnsRecord(RecordType.A, "10.9.0.1"),)))
     assert reply[:2] == b"\0\x07"
     assert b"Web" in reply, "the response repeats the question in its original case"
@@ -158,10 +157,10 @@ def test_an_answer_too_long_for_udp_is_cut_and_marked() -> None:
     small, large = parse_query(query("gang")), parse_query(query("gang", udp_size=4096))
     cut = build_response(small, DnsAnswer(records=records), limit=small.udp_size)
     assert len(cut) <= 512
-    assert HEADER.unpack_from(cut)[1] & 0x0200
-    assert HEADER.unpack_from(cut)[3] == 0
-    whole = build_response(large, DnsAnswer(records=records), limit=large.udp_size)
-    assert HEADER.unpack_from(whole)[3] == 100
+    assert dnslib.DNSRecord.parse(cut).header.tc
+    assert dnslib.DNSRecord.parse(cut).rr == []
+    complete = build_response(large, DnsAnswer(records=records), limit=large.udp_size)
+    assert len(dnslib.DNSRecord.parse(complete).rr) == 100
 
 
 @given(st.binary(max_size=80))
@@ -172,6 +171,18 @@ def test_no_packet_breaks_the_reader(packet: bytes) -> None:
 
 @given(st.integers(min_value=0, max_value=40))
 def test_a_truncated_question_is_refused(length: int) -> None:
-    whole = query("a.name.that.is.long.enough.to.cut")
+    packet = query("a.name.that.is.long.enough.to.cut")
     with pytest.raises(DnsMessageError):
-        parse_query(whole[:length])
+        parse_query(packet[:length])
+
+
+def test_a_chain_of_compression_pointers_is_refused() -> None:
+    packet = bytearray(query("a"))
+    packet[11] = 2  # Additional records: one of an unknown type with the chain, one that uses it.
+    start = len(packet) + 11
+    offsets = [start, *range(start + 4, start + 8000, 2)]
+    chain = b"\1a\0\0" + b"".join((0xC000 | offset).to_bytes(2, "big") for offset in offsets)
+    packet += b"\0\xff\1\0\1\0\0\0\0" + len(chain).to_bytes(2, "big") + chain
+    packet += (0xC000 | offsets[-1]).to_bytes(2, "big") + b"\0\1\0\1\0\0\0\0\0\4\1\2\3\4"
+    with pytest.raises(DnsMessageError):
+        parse_query(bytes(packet))

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import dnslib
+
 from gangline.api.core.service import (
     EndpointAddress,
     EndpointPort,
@@ -12,7 +14,6 @@ from gangline.api.core.service import (
     ServiceSpec,
 )
 from gangline.api.meta.objects import ObjectMeta
-from gangline.local.network.dns_messages import HEADER, encode_name
 from gangline.local.network.dns_server import DnsServer
 from gangline.local.network.dns_zone import DnsZone
 from gangline.local.network.service_forwarder import ServiceForwarder, SocketAddress, service_routes
@@ -117,7 +118,8 @@ async def test_a_taken_address_is_reported_and_opened_later() -> None:
 
 
 def _query(name: str) -> bytes:
-    return HEADER.pack(1, 0x0100, 1, 0, 0, 0) + encode_name(name) + b"\0\x01\0\x01"
+    message = dnslib.DNSRecord(dnslib.DNSHeader(id=1, rd=1), q=dnslib.DNSQuestion(name))
+    return bytes(message.pack())
 
 
 async def _ask_tcp(port: int, name: str) -> bytes:
@@ -137,7 +139,7 @@ async def test_names_are_answered_over_tcp_and_foreign_ones_fail_without_resolve
     known = await _ask_tcp(server.port, "1-2-3-4.ns.pod.cluster.local")
     assert known.endswith(bytes([1, 2, 3, 4]))
     foreign = await _ask_tcp(server.port, "example.com")
-    assert HEADER.unpack_from(foreign)[1] & 0x000F == 2
+    assert dnslib.DNSRecord.parse(foreign).header.rcode == 2
     await server.stop()
 
 
@@ -151,7 +153,7 @@ async def test_foreign_names_are_passed_to_a_resolver_and_its_answer_passed_back
     await server.start()
     # The upstream has no resolver and returns SERVFAIL, which proves that it was queried.
     reply = await _ask_tcp(server.port, "example.com")
-    assert HEADER.unpack_from(reply)[0] == 1
-    assert HEADER.unpack_from(reply)[1] & 0x000F == 2
+    assert dnslib.DNSRecord.parse(reply).header.id == 1
+    assert dnslib.DNSRecord.parse(reply).header.rcode == 2
     await server.stop()
     await upstream.stop()

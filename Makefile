@@ -33,9 +33,12 @@ setup: $(VENV)/.dev
 demo: $(VENV)/.demo
 	@$(BIN)/gangline demo
 
+# Integration tests mostly wait for processes: more workers than cores may pay off.
+WORKERS ?= 2
+
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q --numprocesses 2 tests/unit
-	$(BIN)/python -m pytest -q --numprocesses 2 tests/integration
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/integration
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -53,7 +56,7 @@ IMAGE_MAP := .cache/frameworks-image-map.yaml
 
 test-frameworks: $(VENV)/.browser
 	$(BIN)/python tools/framework_environments.py --image-map $(IMAGE_MAP) $(FRAMEWORKS)
-	$(BIN)/python -m pytest -q --image-map $(IMAGE_MAP) --durations=0 \
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) --image-map $(IMAGE_MAP) --durations=0 \
 	  $(if $(FRAMEWORKS),$(FRAMEWORKS:%=tests/frameworks/test_%.py),tests/frameworks)
 
 benchmarks: $(VENV)/.dev

@@ -81,5 +81,5 @@ def install(patch: pytest.MonkeyPatch) -> Module:
     """Have all tensors of the processor be an accelerator's."""
     module = Module()
     patch.setattr(accelerator, "_module", lambda device: module)
-    patch.setattr(copy, "_is_long", lambda place, tensor: False)
+    patch.setattr(copy, "_is_parallel", lambda place, tensor: False)
     return module

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 
 
 class DLRover:
@@ -64,4 +64,4 @@ class DLRover:
 
 def _left() -> set[Path]:
     """Shared memory of its jobs, which outlives them."""
-    return set(homes.SHARED_MEMORY.glob("standalone_*_ckpt_shm_*"))
+    return set(directory.SHARED_MEMORY.glob("standalone_*_ckpt_shm_*"))

@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 
 from benchmarks.checkpoint.dlrover_peer import DLRover
 from gangline.elastic.checkpoint import Checkpointer
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 
 TENSORS = 50
 ELEMENTS = 2_621_440
@@ -267,7 +267,7 @@ def main() -> None:
     finally:
         checkpointer.close()
         shutil.rmtree(folder)
-        homes.remove_abandoned(homes.SHARED_MEMORY, homes.wall_clock())
+        directory.remove_abandoned(directory.SHARED_MEMORY, directory.wall_clock())
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import uvloop
 
-from gangline.elastic.data.shards import dataset, events
 from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.encryption import JobSecret, generate_secret
 from gangline.elastic.protocol.messages import Heartbeat, Join, ShardReply, ShardRequest, WorldInfo
+from gangline.elastic.shards import dataset, events
 
 AGENTS = 1000
 PAIRS_EACH = 30

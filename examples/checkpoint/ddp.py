@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gangline.elastic.checkpoint import Checkpointer
-from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.training import TrainingState
 
 STEPS = 50
 

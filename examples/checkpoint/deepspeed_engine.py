@@ -10,7 +10,7 @@ import sys
 import deepspeed
 import torch
 
-from gangline.elastic.checkpoint.integrations.deepspeed import FlashEngine
+from gangline.elastic.checkpoint.deepspeed import FlashEngine
 
 
 def main(folder: str, steps: int, stage: int) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from gangline.elastic.checkpoint import Checkpointer
-from gangline.elastic.checkpoint.training_state import TrainingState
+from gangline.elastic.checkpoint.training import TrainingState
 
 STEPS = 50
 

@@ -10,7 +10,7 @@ import tempfile
 import torch
 from transformers import Trainer, TrainingArguments
 
-from gangline.elastic.checkpoint.integrations.huggingface import flash_callback
+from gangline.elastic.checkpoint.huggingface import flash_callback
 
 
 class Model(torch.nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from gangline.elastic.checkpoint.integrations.lightning import flash_callback
+from gangline.elastic.checkpoint.lightning import flash_callback
 
 
 class Model(LightningModule):

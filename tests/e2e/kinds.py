@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.jobs import Manifest, template
+from gangline.api.job_resources import XGBOOST_JOBS
 from gangline.api.meta.resource import Resource
 from gangline.api.resources import (
     ELASTIC_JOBS,
@@ -14,7 +15,6 @@ from gangline.api.resources import (
     PADDLE_JOBS,
     PYTORCH_JOBS,
     TF_JOBS,
-    XGBOOST_JOBS,
 )
 
 

@@ -16,21 +16,10 @@ from gangline.api.cluster.apiextensions import (
     CustomResourceColumnDefinition,
     CustomResourceSubresourceScale,
 )
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.resource import Resource
-from gangline.api.resources import (
-    ELASTIC_JOBS,
-    HYPERNODES,
-    JAX_JOBS,
-    MPI_JOBS,
-    MS_JOBS,
-    PADDLE_JOBS,
-    POD_GROUPS,
-    PYTORCH_JOBS,
-    QUEUES,
-    SCALE_PLANS,
-    TF_JOBS,
-    XGBOOST_JOBS,
-)
+from gangline.api.resources import HYPERNODES, POD_GROUPS, QUEUES, SCALE_PLANS
 from gangline.api.schema.openapi import Json, structural_schema
 
 _AGE = CustomResourceColumnDefinition(
@@ -78,65 +67,50 @@ def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
     ]
 
 
-def _training_definition(
-    resource: Resource[Any], short_name: str, roles_path: str, *, scale: bool = False
-) -> _Definition:
-    """Return the definition of a kind with replica specs; ``scale`` if workers can be scaled."""
+_OTHER_COLUMNS = {
+    "PaddleJob": [
+        _column("Status", ".status.phase"),
+        _column("Mode", ".status.mode"),
+        _AGE,
+        _column("Workers", ".spec.worker.replicas", "integer", wide=True),
+        _column("Restarts", ".status.restarts.total", "integer", wide=True),
+        _column("Reason", ".status.conditions[-1:].reason", wide=True),
+        _column("Message", ".status.conditions[-1:].message", wide=True),
+    ],
+    "ElasticJob": [
+        _column("Phase", ".status.phase"),
+        _AGE,
+        _column("Workers", ".spec.replicaSpecs.worker.replicas", "integer", wide=True),
+        _column("Active", ".status.replicaStatuses.worker.active", "integer", wide=True),
+        _column("Restarts", ".status.restarts.total", "integer", wide=True),
+        _column("Reason", ".status.conditions[-1:].reason", wide=True),
+        _column("Message", ".status.conditions[-1:].message", wide=True),
+    ],
+}
+"""Columns of the kinds whose upstream has others than Kubeflow."""
+
+
+def _job_definition(kind: JobKind) -> _Definition:
+    first, *others = kind.replica_specs_field.split("_")
+    roles_path = f".spec.{first}{''.join(map(str.capitalize, others))}"
+    worker = next((role for role in kind.roles if role.lower() == "worker"), "")
     return _Definition(
-        resource,
-        short_names=[short_name],
+        kind.resource,
+        short_names=[kind.short_name],
         categories=["training"],
-        columns=_training_columns(roles_path),
+        columns=_OTHER_COLUMNS.get(kind.resource.kind) or _training_columns(roles_path),
         scale=CustomResourceSubresourceScale(
-            spec_replicas_path=f"{roles_path}.Worker.replicas",
-            status_replicas_path=".status.replicaStatuses.Worker.active",
-            label_selector_path=".status.replicaStatuses.Worker.selector",
+            spec_replicas_path=f"{roles_path}.{worker}.replicas",
+            status_replicas_path=f".status.replicaStatuses.{worker}.active",
+            label_selector_path=f".status.replicaStatuses.{worker}.selector",
         )
-        if scale
+        if kind.is_scalable
         else None,
     )
 
 
 _DEFINITIONS = (
-    _training_definition(PYTORCH_JOBS, "ptj", ".spec.pytorchReplicaSpecs", scale=True),
-    _training_definition(TF_JOBS, "tfj", ".spec.tfReplicaSpecs", scale=True),
-    _training_definition(JAX_JOBS, "jaxj", ".spec.jaxReplicaSpecs", scale=True),
-    _training_definition(XGBOOST_JOBS, "xgbj", ".spec.xgbReplicaSpecs"),
-    _training_definition(MPI_JOBS, "mpij", ".spec.mpiReplicaSpecs"),
-    _training_definition(MS_JOBS, "msj", ".spec.msReplicaSpecs", scale=True),
-    _Definition(
-        PADDLE_JOBS,
-        short_names=["pdj"],
-        categories=["training"],
-        columns=[
-            _column("Status", ".status.phase"),
-            _column("Mode", ".status.mode"),
-            _AGE,
-            _column("Workers", ".spec.worker.replicas", "integer", wide=True),
-            _column("Restarts", ".status.restarts.total", "integer", wide=True),
-            _column("Reason", ".status.conditions[-1:].reason", wide=True),
-            _column("Message", ".status.conditions[-1:].message", wide=True),
-        ],
-    ),
-    _Definition(
-        ELASTIC_JOBS,
-        short_names=["ej"],
-        categories=["training"],
-        columns=[
-            _column("Phase", ".status.phase"),
-            _AGE,
-            _column("Workers", ".spec.replicaSpecs.worker.replicas", "integer", wide=True),
-            _column("Active", ".status.replicaStatuses.worker.active", "integer", wide=True),
-            _column("Restarts", ".status.restarts.total", "integer", wide=True),
-            _column("Reason", ".status.conditions[-1:].reason", wide=True),
-            _column("Message", ".status.conditions[-1:].message", wide=True),
-        ],
-        scale=CustomResourceSubresourceScale(
-            spec_replicas_path=".spec.replicaSpecs.worker.replicas",
-            status_replicas_path=".status.replicaStatuses.worker.active",
-            label_selector_path=".status.replicaStatuses.worker.selector",
-        ),
-    ),
+    *map(_job_definition, JOB_KINDS),
     _Definition(
         SCALE_PLANS,
         short_names=[],

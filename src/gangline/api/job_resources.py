@@ -1,11 +1,16 @@
-"""The resources of job kinds, and of kinds that belong to jobs.
+"""The table of job kinds, and the resources of kinds that belong to jobs.
 
-A subset of ``resources`` for commands that only read jobs: it spares them the import of the rest.
+``JOB_KINDS`` is the only list of the job kinds. CRDs, validation, warnings, the SDK, the commands
+and the operator read it, and import the modules of a kind by their common name (``module``).
+A new kind needs these modules and one entry here; ``deploy/operator`` needs its rights.
+
+Commands that only read jobs import this subset of ``resources`` and not the rest.
 """
 
 from gangline.api.core.pod import Pod
 from gangline.api.jobs.elastic import ElasticJob, ScalePlan
 from gangline.api.jobs.jax import JAXJob
+from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.jobs.mindspore import MSJob
 from gangline.api.jobs.mpi import MPIJob
@@ -31,3 +36,54 @@ ELASTIC_JOBS = Resource(
 SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
 POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
+
+JOB_KINDS = (
+    JobKind(
+        PYTORCH_JOBS,
+        "pytorch",
+        "ptj",
+        ("Master", "Worker"),
+        "pytorch_replica_specs",
+        is_scalable=True,
+        other_names=("py",),
+    ),
+    JobKind(
+        TF_JOBS,
+        "tensorflow",
+        "tfj",
+        ("Chief", "Master", "Worker", "PS", "Evaluator"),
+        "tf_replica_specs",
+        is_scalable=True,
+        other_names=("tensorflow",),
+    ),
+    JobKind(
+        MS_JOBS,
+        "mindspore",
+        "msj",
+        ("Worker", "Scheduler", "PS"),
+        "ms_replica_specs",
+        is_scalable=True,
+        other_names=("mindspore", "mindsporejob"),
+    ),
+    JobKind(PADDLE_JOBS, "paddle", "pdj", ("worker", "ps", "heter")),
+    JobKind(
+        ELASTIC_JOBS,
+        "elastic",
+        "ej",
+        ("chief", "worker", "ps", "evaluator", "dlrover-master"),
+        "replica_specs",
+        is_scalable=True,
+        other_names=("elastictraining", "et", "etjob"),
+    ),
+    JobKind(JAX_JOBS, "jax", "jaxj", ("Worker",), "jax_replica_specs", is_scalable=True),
+    JobKind(
+        MPI_JOBS,
+        "mpi",
+        "mpij",
+        ("Launcher", "Worker"),
+        "mpi_replica_specs",
+        other_names=("mj", "horovod", "horovodjob", "hj"),
+    ),
+    JobKind(XGBOOST_JOBS, "xgboost", "xgbj", ("Master", "Worker"), "xgb_replica_specs"),
+)
+"""In the order in which lists show them."""

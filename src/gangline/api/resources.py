@@ -96,7 +96,6 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
 PYTORCH_JOBS = job_resources.PYTORCH_JOBS
 TF_JOBS = job_resources.TF_JOBS
 JAX_JOBS = job_resources.JAX_JOBS
-XGBOOST_JOBS = job_resources.XGBOOST_JOBS
 MS_JOBS = job_resources.MS_JOBS
 PADDLE_JOBS = job_resources.PADDLE_JOBS
 MPI_JOBS = job_resources.MPI_JOBS
@@ -145,14 +144,7 @@ BUILT_IN_RESOURCES: tuple[Resource[Any], ...] = (
 """Kinds that every Kubernetes API server has."""
 
 CUSTOM_RESOURCES: tuple[Resource[Any], ...] = (
-    PYTORCH_JOBS,
-    TF_JOBS,
-    JAX_JOBS,
-    XGBOOST_JOBS,
-    MPI_JOBS,
-    MS_JOBS,
-    PADDLE_JOBS,
-    ELASTIC_JOBS,
+    *(kind.resource for kind in job_resources.JOB_KINDS),
     SCALE_PLANS,
     POD_GROUPS,
     QUEUES,

@@ -91,6 +91,7 @@ class StepReporter:
         self._first = ""
 
     def report_step(self, step: int) -> None:
+        """Report that a step is finished."""
         if not self._first:
             self._first = f"first_step {step}\n{_FIRST_AT} {time.monotonic():.3f}"
         self._part.write(f"step {step}\n{self._first}\n")
@@ -106,14 +107,17 @@ class SaveReporter:
         self._write_lock = threading.Lock()
 
     def report_saved(self, step: int) -> None:
+        """Report that a complete checkpoint holds this step."""
         self._saved = f"saved_step {step}\n"
         self._write()
 
     def report_blocked(self, seconds: float) -> None:
+        """Add time for which training has waited for checkpoints."""
         self._blocked_s += seconds
         self._write()
 
     def report_counts(self, saves: SaveCounts) -> None:
+        """Report the numbers of saves that did not complete."""
         if saves != self._saves:
             self._saves = saves
             self._write()

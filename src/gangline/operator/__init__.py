@@ -2,10 +2,10 @@
 
 From top to bottom, each layer imports only lower ones:
 
-- ``main``, ``settings``: the component and its settings;
+- ``main``: the component;
 - ``adoption_controller``, ``scaleplan``: controllers beside the engine, each with its own queue;
 - ``engine``: observe, plan, apply; ``frameworks``: one module or package for each job kind;
-  ``webhook``: admission of jobs;
+- ``settings``; ``webhook``: admission of jobs;
 - ``policies``: restart, backoff, clean-up and pod group rules; ``metrics``;
 - ``model``: the common form of a job, which all layers share.
 """

@@ -1,8 +1,8 @@
 """Adopts objects of other operators and orphaned objects; ``adoption`` decides which and how.
 
-The controller runs beside the engine with a queue of its own. ``adopt_existing`` runs first: existing
-pods need our labels before the engine reconciles their jobs, or the engine would create them a
-second time.
+The controller runs beside the engine with a queue of its own. ``adopt_existing`` runs first:
+existing pods need our labels before the engine reconciles their jobs, or the engine would create
+them a second time.
 """
 
 import asyncio
@@ -101,8 +101,8 @@ class AdoptionKey(NamedTuple):
 
 
 class AdoptionController:
-    """Adopts objects that turn up. Call ``adopt_existing`` before the engine starts, and ``run`` in a
-    task.
+    """Adopts objects that turn up. Call ``adopt_existing`` before the engine starts, and ``run`` in
+    a task.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class AdoptionController:
         self._cache = cache
         self._gangs = gangs
         kinds = [framework.kind for framework in cache.frameworks.values()]
-        self._kinds = {(kind.group, kind.kind): kind for kind in kinds}
+        self._kinds = {(kind.resource.group, kind.kind): kind for kind in kinds}
         self._by_controller = {kind.controller: kind for kind in kinds}
         paddle = any(kind.framework == "paddle" for kind in kinds)
         self._foreign = [

@@ -9,8 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 
+from gangline.api.job_resources import ELASTIC_JOBS, JOB_KINDS
+from gangline.api.jobs.kind import JobKind
 from gangline.api.resources import POD_GROUPS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.controller.controller import Controller
@@ -22,15 +25,6 @@ from gangline.operator.adoption_controller import AdoptionController
 from gangline.operator.engine.apply import PlanExecutor
 from gangline.operator.engine.controller import JobReconciler
 from gangline.operator.engine.observe import ClusterCache, JobKey
-from gangline.operator.frameworks.elastic.framework import KIND as ELASTIC_KIND
-from gangline.operator.frameworks.elastic.framework import ElasticFramework
-from gangline.operator.frameworks.jax import JaxFramework
-from gangline.operator.frameworks.mindspore import MindSporeFramework
-from gangline.operator.frameworks.mpi.framework import MPIFramework
-from gangline.operator.frameworks.paddle.framework import PaddleFramework
-from gangline.operator.frameworks.pytorch import PyTorchFramework
-from gangline.operator.frameworks.tensorflow import TensorFlowFramework
-from gangline.operator.frameworks.xgboost import XGBoostFramework
 from gangline.operator.model.framework import Framework
 from gangline.operator.model.plan import EngineSettings
 from gangline.operator.scaleplan.controller import ScalePlanController
@@ -45,16 +39,16 @@ DISCOVERY_RETRY_S = 1.0
 
 
 def all_frameworks(settings: OperatorSettings) -> list[Framework]:
-    return [
-        PyTorchFramework(settings.init_image),
-        TensorFlowFramework(settings.cluster_domain),
-        JaxFramework(),
-        XGBoostFramework(),
-        MPIFramework(settings.mpi_kubectl_image),
-        MindSporeFramework(),
-        PaddleFramework(settings.paddle_init_image, settings.paddle_etcd_server),
-        ElasticFramework(settings.elastic_master_image),
-    ]
+    return [_create_framework(entry, settings) for entry in JOB_KINDS]
+
+
+def _create_framework(entry: JobKind, settings: OperatorSettings) -> Framework:
+    name = f"gangline.operator.frameworks.{entry.module}"
+    module: Any = import_module(name)
+    if hasattr(module, "__path__"):  # a kind that is a package
+        module = import_module(f"{name}.framework")
+    framework: Framework = module.create_framework(settings)
+    return framework
 
 
 def enabled_frameworks(settings: OperatorSettings) -> list[Framework]:
@@ -142,7 +136,7 @@ async def _run_engine(
         )
         adopter = AdoptionController(client, cache, settings.namespaces, gangs=with_groups)
         listeners: list[Callable[[JobKey], None]] = [controller.queue.add]
-        if ELASTIC_KIND.kind in cache.frameworks:
+        if ELASTIC_JOBS.kind in cache.frameworks:
             runner = ScalePlanController(client, cache, events, settings.namespaces)
             listeners.append(runner.job_changed)
             tasks.create_task(runner.run())

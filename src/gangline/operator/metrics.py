@@ -1,15 +1,12 @@
-"""Causes of the restarts that a new status counts, with the names of ``api.failure``.
-
-The causes come from fixed tables, so the cardinality of the metric is bounded.
-
-Prometheus metrics of the operator, under upstream's names where upstream has one.
+"""Prometheus metrics of the operator, under upstream's names where upstream has one.
 
 A job is counted after the status that records the transition is stored, so neither a conflict nor a
-restart of the operator counts anything twice. ``deleted`` counts what upstream counts: jobs that
-this operator deleted because their TTL was over. Deletions by users cannot be counted exactly,
-because they may happen while the operator is down.
+restart of the operator counts anything twice. ``training_operator_jobs_deleted`` counts what
+upstream counts: jobs that this operator deleted because their TTL was over. Deletions by users
+cannot be counted exactly, because they may happen while the operator is down.
 
-Label values are namespaces, frameworks and names from fixed tables, never jobs.
+Label values are namespaces, frameworks and names from fixed tables, never jobs: the causes of
+restarts are those of ``api.failure``.
 """
 
 from collections import Counter as Tally

@@ -1,8 +1,9 @@
 """Informers that keep the scheduler cache current."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gangline.api.core.core import (
     Namespace,
@@ -27,7 +28,12 @@ from gangline.api.resources import (
     QUEUES,
     STORAGE_CLASSES,
 )
-from gangline.api.volcano.scheduling import DEFAULT_QUEUE, PodGroup, Queue
+from gangline.api.volcano.scheduling import (
+    DEFAULT_QUEUE,
+    RUN_TIME_FAMILY_ANNOTATION,
+    PodGroup,
+    Queue,
+)
 from gangline.api.volcano.topology import HyperNode
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.informer import Informer
@@ -76,34 +82,46 @@ F = TypeVar("F")
 log = logging.getLogger(__name__)
 
 
+class CacheListener(Protocol):
+    """What the informers call after they have updated the cache."""
+
+    def on_change(self) -> None:
+        """The next cycle may have another result."""
+
+    def on_group_changed(self, group: GroupKey) -> None:
+        """A group or one of its members has changed."""
+
+    def on_reservation_found(self, group: GroupKey, reservation: Reservation) -> None:
+        """A reservation is stored on a group."""
+
+    def request_cycle_after(self, delay_s: float) -> None:
+        """A cycle is due after this delay, even if nothing changes."""
+
+
 class SchedulerInformers:
     """The informers, and the cache that they update.
 
     Args:
-        changed: called when the next cycle may have another result.
-        regrouped: called with a group of which a member or the group itself has changed.
+        client: the API client.
+        settings: the settings of the scheduler.
+        listener: called after changes of the cache.
         clock: the time in seconds since the epoch.
-        look_again: requests a cycle after a delay in seconds, even if nothing changes.
-        promised: called with a reservation that is stored on a group.
     """
 
     def __init__(
         self,
         client: ApiClient,
         settings: SchedulerSettings,
-        changed: Callable[[], None],
-        regrouped: Callable[[GroupKey], None],
-        clock: Callable[[], float],
-        look_again: Callable[[float], None],
-        promised: Callable[[GroupKey, Reservation], None],
+        listener: CacheListener,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.state = SchedulerCache(settings.weights)
         self.state.queues[DEFAULT_QUEUE] = QueueInfo(DEFAULT_QUEUE)
         self._scheduler_names = settings.scheduler_names
         self._hierarchy, self._hierarchical = QueueHierarchy(), settings.hierarchical
-        self._on_change, self._on_group_changed = changed, regrouped
-        self._clock, self._request_cycle_after = clock, look_again
-        self._on_reservation_found = promised
+        self._listener, self._clock = listener, clock
+        self._warned = False
+        """True once a removed annotation was seen: one warning is enough."""
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeInfo] = {}
         self._last_converted: tuple[LeanPodSpec, PodInfo] | None = None
@@ -183,7 +201,7 @@ class SchedulerInformers:
     def _storage_changed(self) -> None:
         self.state.storage_changed()
         self._notify_storage_listeners()
-        self._on_change()
+        self._listener.on_change()
 
     def _notify_storage_listeners(self) -> None:
         for listener in self._storage_listeners:
@@ -219,14 +237,14 @@ class SchedulerInformers:
             name = NodeName(old.metadata.name)
             self._nodes.pop(name, None)
             self.state.remove_node(name)
-            self._on_change()
+            self._listener.on_change()
             return
         facts = node_info(new, images=self._reads_images)
         # Heartbeats change the object frequently, but not its value.
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self.state.set_node(facts)
-            self._on_change()
+            self._listener.on_change()
 
     def _on_pod(self, old: LeanPod | None, new: LeanPod | None) -> None:
         known = new or old
@@ -247,13 +265,13 @@ class SchedulerInformers:
             return
         if before is not None and before.holds_resources and _is_lost_member(before, after):
             self.state.record_lost_member(before, self._clock(), LOST_MEMBER_RESERVATION_S)
-            self._request_cycle_after(LOST_MEMBER_RESERVATION_S)
+            self._listener.request_cycle_after(LOST_MEMBER_RESERVATION_S)
         if before is not None and before.claims:
             # A volume binding of a deleted pod must stop waiting.
             self._notify_storage_listeners()
-        self._on_change()
+        self._listener.on_change()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
-            self._on_group_changed(group)
+            self._listener.on_group_changed(group)
 
     def _convert_pod(
         self, pod: LeanPod, old: LeanPod | None, before: PodInfo | None
@@ -289,14 +307,24 @@ class SchedulerInformers:
         else:
             facts = group_info(new, self._priorities)
             self.state.set_group(facts)
-            if old is None and (promise := read_reservation(new)) is not None:
-                self.state.reservations.setdefault(key, promise)
-                self._on_reservation_found(key, promise)
+            self._warn_of_removed_annotation(new)
+            if old is None and (reservation := read_reservation(new)) is not None:
+                self.state.reservations.setdefault(key, reservation)
+                self._listener.on_reservation_found(key, reservation)
             if facts.previous_nodes is not None:
-                self._request_cycle_after(max(0.0, facts.previous_nodes.expires_at - self._clock()))
-        self._on_group_changed(key)
+                self._listener.request_cycle_after(
+                    max(0.0, facts.previous_nodes.expires_at - self._clock())
+                )
+        self._listener.on_group_changed(key)
         if before != self.state.groups.get(key):
-            self._on_change()
+            self._listener.on_change()
+
+    def _warn_of_removed_annotation(self, group: PodGroup) -> None:
+        if self._warned or RUN_TIME_FAMILY_ANNOTATION not in group.metadata.annotations:
+            return
+        self._warned = True
+        fields = {"namespace": group.metadata.namespace, "group": group.metadata.name}
+        log.warning("annotation without effect: %s", RUN_TIME_FAMILY_ANNOTATION, extra=fields)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         before = dict(self.state.queues)
@@ -314,8 +342,8 @@ class SchedulerInformers:
             return
         self.state.gang_cache.clear()
         for key in self.state.groups:
-            self._on_group_changed(key)
-        self._on_change()
+            self._listener.on_group_changed(key)
+        self._listener.on_change()
 
     def _on_quota(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
         known = new or old
@@ -331,8 +359,8 @@ class SchedulerInformers:
             quotas.pop(name, None)
         for key in self.state.groups:
             if key.startswith(f"{namespace}/"):
-                self._on_group_changed(key)
-        self._on_change()
+                self._listener.on_group_changed(key)
+        self._listener.on_change()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         known = new or old
@@ -353,7 +381,7 @@ class SchedulerInformers:
             self.state.nodes.remove_hypernode(old.metadata.name)
         if new is not None:
             self.state.nodes.set_hypernode(hypernode_info(new))
-        self._on_change()
+        self._listener.on_change()
 
     def _on_budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
         if old is not None:
@@ -361,7 +389,7 @@ class SchedulerInformers:
         if new is not None:
             facts = budget_info(new)
             self.state.budgets[facts.key] = facts
-            self._on_change()
+            self._listener.on_change()
 
     def _on_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         if old is not None:

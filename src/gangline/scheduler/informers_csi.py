@@ -1,8 +1,4 @@
-"""Informer of CSINode: how many volumes each node can attach.
-
-Informers of optional CSI kinds: attach limits (CSINode) and storage capacity
-(CSIStorageCapacity).
-"""
+"""Informers of optional CSI kinds: CSINode (attach limits), CSIStorageCapacity, CSIDriver."""
 
 from collections.abc import Callable
 

@@ -35,7 +35,7 @@ from gangline.scheduler.reporting.queue_status import QueueStatusReporter
 from gangline.scheduler.reporting.reporter import PendingReporter, ScheduledEventSender
 from gangline.scheduler.reporting.warnings import NodeContradictionReporter, UnreadableFieldReporter
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.types.types import GroupKey, PodBinding
+from gangline.scheduler.types.types import GroupKey, PodBinding, Reservation
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +59,7 @@ class SchedulerLoop:
         self._changed = asyncio.Event()
         self._events = EventRecorder(client, COMPONENT)
         self._reservation_store = ReservationStore(client)
-        self._informers = SchedulerInformers(
-            client,
-            settings,
-            self._changed.set,
-            self._on_group_changed,
-            time.time,
-            self._schedule_cycle_after,
-            self._reservation_store.add_stored,
-        )
+        self._informers = SchedulerInformers(client, settings, self)
         self._bindings_in_flight = BindingsInFlight()
         self._reporter = PendingReporter(
             client, self._informers, self._events, settings, self._bindings_in_flight
@@ -81,17 +73,22 @@ class SchedulerLoop:
     async def run(self) -> None:
         """Watch, run cycles, and apply their results."""
         async with self._events, asyncio.TaskGroup() as tasks:
-            feed = self._informers
-            for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
+            informers = self._informers
+            for informer in (
+                *informers.required,
+                *informers.optional,
+                *informers.storage,
+                *informers.additional,
+            ):
                 tasks.create_task(informer.run())
-            attachments = CSINodeInformer(self._client, feed.state, self._changed.set)
-            capacity = StorageCapacityInformers(self._client, feed.state, self._changed.set)
-            volumes = VolumeBinder(self._client, feed.state)
-            feed.add_storage_listener(volumes.notify_changed)
+            attachments = CSINodeInformer(self._client, informers.state, self.on_change)
+            capacity = StorageCapacityInformers(self._client, informers.state, self.on_change)
+            volumes = VolumeBinder(self._client, informers.state)
+            informers.add_storage_listener(volumes.notify_changed)
             learning: tuple[asyncio.Task[object], ...] = (
-                tasks.create_task(feed.wait_for_storage()),
+                tasks.create_task(informers.wait_for_storage()),
                 tasks.create_task(self._run_first_served(tasks, attachments.informer)),
-                tasks.create_task(self._run_first_served(tasks, feed.quotas)),
+                tasks.create_task(self._run_first_served(tasks, informers.quotas)),
                 tasks.create_task(self._run_capacity_informers(tasks, capacity)),
             )
             tasks.create_task(self._reporter.controller.run())
@@ -105,7 +102,7 @@ class SchedulerLoop:
                 at_once=self._settings.max_concurrent_bindings,
                 prepare=volumes.prepare,
                 bound=lambda binding: self._on_bound(binding, announcer),
-                released=self._changed.set,
+                released=self.on_change,
                 rush=self._bindings_in_flight,
             )
             announcer = ScheduledEventSender(
@@ -117,7 +114,7 @@ class SchedulerLoop:
                 self._informers.state,
                 tasks,
                 evicted=self._reporter.pod_evicted,
-                refused=self._changed.set,
+                refused=self.on_change,
             )
             await self._wait_for_sync(learning)
             # The cache is large and lives long. Without this the garbage collector traverses it
@@ -145,27 +142,32 @@ class SchedulerLoop:
             await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             began = time.perf_counter()
-            decision = run_cycle(self._informers.state, time.time(), self._policy)
+            result = run_cycle(self._informers.state, time.time(), self._policy)
             state = self._informers.state
-            state.reservations = dict(decision.reservations)
-            state.backfilled.update(decision.backfilled)
-            self._reservation_store.store(decision.reservations, state.backfilled, state.groups)
-            binder.bind(decision.bindings)
-            evictor.evict(decision.evictions)
-            self._reporter.set_result(decision)
+            state.reservations = dict(result.reservations)
+            self._reservation_store.store(result.reservations, state.groups)
+            binder.bind(result.bindings)
+            evictor.evict(result.evictions)
+            self._reporter.set_result(result)
             took = time.perf_counter() - began
             CYCLE_DURATION.observe(took)
             PENDING_PODS.set(len(self._informers.state.pending))
-            if decision.bindings:
-                fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
+            if result.bindings:
+                fields = {"pods": len(result.bindings), "gangs": len(result.placed)}
                 log.info("placed", extra={**fields, "waiting": len(self._informers.state.pending)})
             self._node_reporter.report_changes()
             await asyncio.sleep(took)
 
-    def _schedule_cycle_after(self, after_s: float) -> None:
-        asyncio.get_running_loop().call_later(after_s + COALESCE_S, self._changed.set)
+    def on_change(self) -> None:
+        self._changed.set()
 
-    def _on_group_changed(self, group: GroupKey) -> None:
+    def request_cycle_after(self, delay_s: float) -> None:
+        asyncio.get_running_loop().call_later(delay_s + COALESCE_S, self._changed.set)
+
+    def on_reservation_found(self, group: GroupKey, reservation: Reservation) -> None:
+        self._reservation_store.add_stored(group, reservation)
+
+    def on_group_changed(self, group: GroupKey) -> None:
         self._reporter.group_changed(group)
         facts = self._informers.state.groups.get(group)
         if facts is not None:
@@ -179,7 +181,7 @@ class SchedulerLoop:
         if binding.group is None:
             self._queue_reporter.queue_changed(DEFAULT_QUEUE)
         else:
-            self._on_group_changed(binding.group)
+            self.on_group_changed(binding.group)
 
     async def _run_capacity_informers(
         self, tasks: asyncio.TaskGroup, capacity: StorageCapacityInformers

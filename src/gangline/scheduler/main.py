@@ -1,6 +1,6 @@
-"""Detects Volcano's own scheduler: then pods that name it are left to it.
+"""Starts the scheduler: alone (``gangline scheduler``) or inside a cluster (``gangline up``).
 
-Starts the scheduler: alone (``gangline scheduler``) or inside a cluster (``gangline up``).
+If Volcano's own scheduler runs in the cluster, pods that name it are left to it.
 """
 
 import asyncio
@@ -92,8 +92,7 @@ async def run(
         # A copy that lost its lease starts with an empty cache when it leads again.
         await SchedulerLoop(client, await without_volcano_name(client, settings)).run()
 
-    for setting in settings.ignored_settings:
-        log.warning("the configuration has a setting without effect: %s", setting)
+    warn_of_ignored_settings(settings)
     state = health or Health()
     # A standby copy is ready: a rollout that waits for it must not wait for the lease.
     state.ready = settings.leader_election
@@ -109,6 +108,12 @@ async def run(
         scheduling = tasks.create_task(work, name="scheduler")
         await stop.wait()
         scheduling.cancel()
+
+
+def warn_of_ignored_settings(settings: SchedulerSettings) -> None:
+    """Log all settings without effect in one warning."""
+    if settings.ignored_settings:
+        log.warning("settings without effect: %s", "; ".join(settings.ignored_settings))
 
 
 async def _run_with_leader_election(

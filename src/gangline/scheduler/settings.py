@@ -51,11 +51,6 @@ class SchedulerSettings:
     divided into queues expects it. ``reclaimable: false`` exempts a queue.
     """
 
-    lodge: bool = False
-    """Gangs may use planned room for as long as their like took, and are evicted if they outstay
-    that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a kind
-    take equally long, and can go back to a checkpoint."""
-
     fairness: FairnessPolicy = ORDER_BY_AGE
     """Which shares order the gangs of a queue."""
 
@@ -85,4 +80,4 @@ class SchedulerSettings:
 
     @property
     def policy(self) -> EvictionPolicy:
-        return EvictionPolicy(self.preempt, self.reclaim, self.fairness, self.lodge)
+        return EvictionPolicy(self.preempt, self.reclaim, self.fairness)

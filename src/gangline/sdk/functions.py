@@ -76,7 +76,8 @@ def render_script(function: Callable[..., object], arguments: Mapping[str, Any])
     """Return a program that defines a function and calls it.
 
     Raises:
-        UnsupportedFunction: the source is missing or too large, or uses variables of an outer function.
+        UnsupportedFunction: no source, a source that is too large, or variables of an outer
+            function.
     """
     called = getattr(function, "__name__", "")
     if not called.isidentifier() or inspect.ismethod(function):

@@ -103,6 +103,7 @@ class Job:
 
     @property
     def running(self) -> int:
+        """Number of replicas that run."""
         return sum(replica.status == "Running" for replica in self.replicas)
 
     @property

@@ -138,8 +138,8 @@ async def test_what_is_no_request_ends_its_connection_only(
     writer.write(words)
     await writer.drain()
     async with asyncio.timeout(10):
-        said = await reader.readline()
-    assert said.split()[1] in (b"400", b"401", b"405", b"431"), said
+        expected = await reader.readline()
+    assert expected.split()[1] in (b"400", b"401", b"405", b"431"), expected
     writer.transport.abort()
     assert await answers(session)
 

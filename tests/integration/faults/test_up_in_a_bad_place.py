@@ -123,7 +123,7 @@ def refusing_namespaces(folder: Path) -> str:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become an ordinary user")
 @pytest.mark.parametrize("namespaces", [True, False], ids=["allowed", "refused"])
-async def test_without_rights_pods_run_all_the_same_and_a_note_says_what_they_lack(
+async def test_without_rights_pods_run_and_the_missing_isolation_is_reported(
     open_home: Path, namespaces: bool
 ) -> None:
     search = os.environ["PATH"] if namespaces else refusing_namespaces(open_home / "bin")
@@ -138,12 +138,14 @@ async def test_without_rights_pods_run_all_the_same_and_a_note_says_what_they_la
         await until(answers, 40.0, log.read_text)
         async with ApiClient(load_config(str(home.default_kubeconfig))) as client:
             await _run_one_pod(client, log)
-        said = log.read_text()
-        assert "Note: " in said
-        assert "root" in said
+        expected = log.read_text()
+        assert "Note: " in expected
+        assert "root" in expected
         if not namespaces:
-            assert "no permission for namespaces (unshare failed: Operation not permitted)" in said
-            assert "sysctl" in said
+            assert (
+                "no permission for namespaces (unshare failed: Operation not permitted)" in expected
+            )
+            assert "sysctl" in expected
     finally:
         process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(process.wait, 20)

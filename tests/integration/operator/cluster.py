@@ -155,8 +155,8 @@ class Scene:
         """Wait until a job says that it cannot be carried out."""
 
         async def wrong() -> bool:
-            told = (await self.job(name)).status.conditions
-            return any(c.type in ("Stalled", "InvalidSpec") for c in told)
+            reported = (await self.job(name)).status.conditions
+            return any(c.type in ("Stalled", "InvalidSpec") for c in reported)
 
         await self.until(wrong, f"{name} says what is wrong")
         return await self.job(name)
@@ -202,7 +202,7 @@ async def stop(operator: asyncio.Task[None] | None) -> None:
         await asyncio.gather(operator, return_exceptions=True)
 
 
-def told(job: PyTorchJob) -> list[str]:
+def reported(job: PyTorchJob) -> list[str]:
     """A job's conditions in their order, those that no longer hold in parentheses."""
     return [c.type if c.status == "True" else f"({c.type})" for c in job.status.conditions]
 

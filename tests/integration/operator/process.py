@@ -48,8 +48,8 @@ class OperatorProcess:
                             return record
                     await self._more.wait()
         except TimeoutError:
-            told = "\n".join(self.lines)
-            raise AssertionError(f"never logged {message!r}, but:\n{told}") from None
+            reported = "\n".join(self.lines)
+            raise AssertionError(f"never logged {message!r}, but:\n{reported}") from None
 
     async def page(self, path: str) -> tuple[int, str]:
         """Fetch a page that it serves."""

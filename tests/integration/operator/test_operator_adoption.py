@@ -71,8 +71,8 @@ class Left:
 
     async def until_holds(self, type_: str) -> None:
         async def holds() -> bool:
-            told = (await self.status()).get("conditions") or []
-            return any(c["type"] == type_ and c["status"] == "True" for c in told)
+            reported = (await self.status()).get("conditions") or []
+            return any(c["type"] == type_ and c["status"] == "True" for c in reported)
 
         await self.stage.until(holds, f"the job is {type_}")
 

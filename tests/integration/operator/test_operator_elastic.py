@@ -194,7 +194,7 @@ async def test_jobs_of_one_name_in_two_namespaces_do_not_mix(elastic: Elastic) -
     assert await elastic.secret() != await other.secret()
 
 
-async def test_a_plan_whose_job_does_not_come_says_what_it_waits_for(elastic: Elastic) -> None:
+async def test_plan_without_a_job_reports_the_missing_job(elastic: Elastic) -> None:
     await elastic.stage.start_operator()
     await elastic.plan("early", replicaResourceSpecs={"worker": {"replicas": 3}})
     waiting = await elastic.until_plan("early", "Pending")
@@ -212,11 +212,11 @@ async def test_a_job_with_mistakes_names_them_all(elastic: Elastic) -> None:
     written["metadata"] = {"name": "wrong"}
     await elastic.client.create(ELASTIC_JOBS, written, NAMESPACE)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         found = await elastic.client.get(ELASTIC_JOBS, "wrong", NAMESPACE)
         messages = [c.message for c in found.status.conditions if c.type == "InvalidSpec"]
         return bool(messages) and "priority" in messages[0] and "resourceLimits" in messages[0]
 
-    await elastic.stage.until(told, "all mistakes are told")
+    await elastic.stage.until(reported, "all mistakes are reported")
     with pytest.raises(NotFound):
         await elastic.client.get(PODS, "wrong-edljob-worker-0", NAMESPACE)

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from gangline.api import crd
 from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from integration.operator.cluster import NAMESPACE, Scene, install_definition, stop, told
+from integration.operator.cluster import NAMESPACE, Scene, install_definition, reported, stop
 from integration.operator.faults import faulty
 
 RUNNING = {"master-0": "Running", "worker-0": "Running"}
@@ -178,10 +178,10 @@ async def test_crd_that_drops_restarts_is_reported_without_flooding(
         await stage.until_pods(RUNNING)
         await stage.kubelets.end("train-worker-0", 137)
 
-        async def said() -> bool:
+        async def expected() -> bool:
             return any("kubectl apply -f deploy/crds" in r.message for r in caplog.records)
 
-        await stage.until(said, "the log says what to do")
+        await stage.until(expected, "the log says what to do")
         assert len(transport.writes) < 20
 
 
@@ -204,7 +204,7 @@ async def test_a_job_with_mistakes_names_them_all_and_runs_once_they_are_mended(
     wrong = {"containers": [{"name": "train", "image": "x", "env": [{"name": "not a name"}]}]}
     await stage.submit(1, 1, template=wrong)
     job = await stage.until_wrong("train")
-    assert told(job) == ["Created", "InvalidSpec"]
+    assert reported(job) == ["Created", "InvalidSpec"]
     why = job.status.conditions[-1].message
     assert "no container 'pytorch'" in why
     assert "not a name" in why
@@ -213,7 +213,7 @@ async def test_a_job_with_mistakes_names_them_all_and_runs_once_they_are_mended(
     mended = {"spec": {"pytorchReplicaSpecs": {"Master": right, "Worker": right}}}
     await stage.client.patch(PYTORCH_JOBS, "train", mended, NAMESPACE)
     job = await stage.until_condition("Running")
-    assert told(job) == ["Created", "Running"]
+    assert reported(job) == ["Created", "Running"]
 
 
 async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) -> None:

@@ -280,12 +280,12 @@ async def test_running_jobs_do_not_notice_that_the_operator_is_replaced(
 
 
 async def test_repeated_passes_emit_no_event_twice(stage: Scene) -> None:
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
 
     async def listen() -> None:
         async with aclosing(stage.client.watch(EVENTS, NAMESPACE)) as events:
             async for event in events:
-                told[event.object.reason] += 1
+                reported[event.object.reason] += 1
 
     listening = asyncio.create_task(listen())
     await stage.start_operator(resync_s=0.05)
@@ -311,12 +311,12 @@ async def test_repeated_passes_emit_no_event_twice(stage: Scene) -> None:
     await stage.until_condition("Succeeded")
 
     async def complete() -> bool:
-        return "PyTorchJobSucceeded" in told
+        return "PyTorchJobSucceeded" in reported
 
-    await stage.until(complete, "the success is told")
+    await stage.until(complete, "the success is reported")
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
-    assert told == {
+    assert reported == {
         "SuccessfulCreatePod": 3,  # at first, in place of the worker, when resumed
         "SuccessfulDeletePod": 2,  # the failed worker, all when suspended
         "PyTorchJobRestarting": 1,

@@ -5,7 +5,7 @@ import pytest
 from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
 from gangline.operator.model.conditions import is_condition_true
-from integration.operator.cluster import NAMESPACE, Scene, told
+from integration.operator.cluster import NAMESPACE, Scene, reported
 
 SELECTOR = "training.kubeflow.org/job-name=train"
 RUNNING = {"master-0": "Running", "worker-0": "Running"}
@@ -22,7 +22,7 @@ async def test_a_job_gets_its_pods_services_and_group_and_succeeds(stage: Scene)
     await stage.kubelets.end("train-master-0", 0)
     job = await stage.until_condition("Succeeded")
     assert job.status.completion_time
-    assert told(job) == ["(Running)", "Created", "Succeeded"]
+    assert reported(job) == ["(Running)", "Created", "Succeeded"]
     await stage.until_gone(POD_GROUPS, "train")
 
 

@@ -65,11 +65,11 @@ class Job:
             return None
 
     async def until_told(self, endpoints: str | None) -> None:
-        async def told() -> bool:
+        async def reported() -> bool:
             found = await self.map()
             return (found and found["PADDLE_TRAINER_ENDPOINTS"]) == endpoints
 
-        await self.stage.until(told, f"replicas are told {endpoints}")
+        await self.stage.until(reported, f"replicas are reported {endpoints}")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_config_map_of_another_owner_stalls_the_job(paddle: Job) -> None:
     await paddle.until_told("train-worker-0.default:36000")
 
 
-async def test_a_job_with_mistakes_says_so_and_others_go_on(paddle: Job) -> None:
+async def test_invalid_job_reports_its_errors_and_others_continue(paddle: Job) -> None:
     await paddle.submit(paddle_jobs.manifest(worker={"replicas": 1}, elastic=1))
     assert "containers: is missing" in await paddle.until_holds("InvalidSpec")
     worker = paddle_jobs.role(1)
@@ -156,9 +156,9 @@ async def test_mindspore_workers_get_the_address_of_the_schedulers_service(
     service = await stage.client.get(SERVICES, "train-scheduler-0", NAMESPACE)
     for name in ("train-worker-0", "train-worker-1"):
         pod = await stage.client.get(PODS, name, NAMESPACE)
-        told = {each.name: each.value for each in pod.spec.containers[0].env}
-        assert told["MS_SCHED_HOST"] == service.spec.cluster_ip
-        assert told["MS_WORKER_NUM"] == "2"
+        reported = {each.name: each.value for each in pod.spec.containers[0].env}
+        assert reported["MS_SCHED_HOST"] == service.spec.cluster_ip
+        assert reported["MS_WORKER_NUM"] == "2"
     await job.until_holds("Running")
     await stage.kubelets.end("train-worker-0", 0)
     await job.until_holds("Succeeded")

@@ -31,7 +31,7 @@ from unit.operator.builders import manifest
 
 
 async def kubectl(server: ApiServer, folder: Path, *arguments: str, text: str = "") -> str:
-    """Run kubectl; all that it said."""
+    """Run kubectl; all that it expected."""
     program = shutil.which("kubectl")
     if program is None:
         pytest.skip("no kubectl on the path")
@@ -44,8 +44,8 @@ async def kubectl(server: ApiServer, folder: Path, *arguments: str, text: str = 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate(text.encode())
-    return said.decode()
+    expected, _ = await process.communicate(text.encode())
+    return expected.decode()
 
 
 async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: ApiClient) -> None:
@@ -95,15 +95,15 @@ async def test_kubectl_shows_each_mistake_and_then_the_defaults(
     cluster: ApiClient, api_server: ApiServer, tmp_path: Path
 ) -> None:
     async with webhook(cluster):
-        said = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=BAD)
+        expected = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=BAD)
         for mistake in MISTAKES:
-            assert mistake in said
+            assert mistake in expected
         good = manifest(1, 1, name="good")
         good["metadata"] = {"name": "good"}
         del good["spec"]["runPolicy"]
         text = yaml.safe_dump(good)
-        said = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
-        assert said == "pytorchjob.kubeflow.org/good created\n"
+        expected = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
+        assert expected == "pytorchjob.kubeflow.org/good created\n"
         again = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
         assert again == "pytorchjob.kubeflow.org/good unchanged\n"
         shown = await kubectl(api_server, tmp_path, "get", "pytorchjob/good", "-o", "yaml")
@@ -120,9 +120,9 @@ async def test_kubectl_shows_advice(
     specs["worker"] = specs.pop("Worker")
     async with webhook(cluster):
         text = yaml.safe_dump(written)
-        said = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
-    assert "Warning: spec.pytorchReplicaSpecs.worker" in said
-    assert "created" in said
+        expected = await kubectl(api_server, tmp_path, "apply", "-f", "-", text=text)
+    assert "Warning: spec.pytorchReplicaSpecs.worker" in expected
+    assert "created" in expected
 
 
 async def test_a_job_that_was_stored_with_mistakes_can_still_be_finished_with(
@@ -216,7 +216,7 @@ async def test_configurations_are_deleted_with_the_only_replica(cluster: ApiClie
 async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(
     cluster: ApiClient,
 ) -> None:
-    kept: dict[str, Any] = {"removed_at_end": False}
+    kept: dict[str, Any] = {"remove_at_end": False}
     async with webhook(cluster, failure_policy=FailurePolicy.IGNORE, **kept):
         pass
     await create(cluster, job("ignored"))
@@ -245,11 +245,11 @@ async def test_the_operator_runs_it_and_is_ready_when_it_is_served(cluster: ApiC
         await until(refused, "mistakes are refused")
         await create(cluster, job())
 
-        async def told() -> bool:
+        async def reported() -> bool:
             made = await cluster.get(PYTORCH_JOBS, "train", NAMESPACE)
             return any(each.type == "Created" for each in made.status.conditions)
 
-        await until(told, "the operator works")
+        await until(reported, "the operator works")
     finally:
         stop.set()
         await operator

@@ -132,10 +132,10 @@ async def test_occupied_port_is_reported_and_bound_when_free(
     async with run_webhook(client, settings, all_frameworks(OperatorSettings())) as started:
         assert started is not None
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return "--webhook-bind-address" in caplog.text
 
-        await until(told, "the flag is named")
+        await until(reported, "the flag is named")
         assert not started.server.is_serving
         blocker.close()
         await blocker.wait_closed()

@@ -42,7 +42,7 @@ async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: 
         propagation=timedelta(seconds=2),
     )
     shown: set[str] = set()
-    async with webhook(cluster, validity=validity, look_every_s=0.1) as started:
+    async with webhook(cluster, validity=validity, resync_s=0.1) as started:
         count, heard = 0, deque([(time.monotonic(), await bundle(cluster))])
         while len(shown) < 4 or count < 300:
             await asyncio.gather(*(create(cluster, job(f"j{count + n}")) for n in range(10)))

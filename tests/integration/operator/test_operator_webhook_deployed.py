@@ -129,9 +129,9 @@ async def test_its_certificate_satisfies_the_rules_of_go(client: ApiClient, tmp_
             None, None, settings.names, authorities[0].issued, settings.validity, frozenset()
         )
         other.write_text(fresh.serving.authority.pem)
-        said = await _asked(program, webhook.server.port, trusted)
-        assert "x509" not in said
-        assert "the server does not allow this method" in said
+        expected = await _asked(program, webhook.server.port, trusted)
+        assert "x509" not in expected
+        assert "the server does not allow this method" in expected
         assert "x509" in await _asked(program, webhook.server.port, other)
 
 
@@ -146,5 +146,5 @@ async def _asked(program: str, port: int, authority: Path) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await process.communicate()
-    return said.decode()
+    expected, _ = await process.communicate()
+    return expected.decode()

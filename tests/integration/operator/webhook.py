@@ -96,7 +96,7 @@ async def secret(client: ApiClient, name: str = NAME) -> Secret:
 
 
 async def bundle(client: ApiClient) -> str:
-    """The authorities that the API server is told to trust."""
+    """The authorities that the API server is reported to trust."""
     configured = await client.get(VALIDATING, SETTINGS.configuration)
     return base64.b64decode(configured["webhooks"][0]["clientConfig"]["caBundle"]).decode()
 

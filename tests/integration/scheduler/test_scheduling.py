@@ -22,7 +22,6 @@ from gangline.api.resources import (
     QUEUES,
 )
 from gangline.api.volcano.scheduling import (
-    BACKFILLS_FOR_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
     PodGroup,
@@ -338,7 +337,7 @@ def held_for(client: ApiClient, name: str, holder: str) -> Callable[[], Awaitabl
     return claim
 
 
-async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: ApiClient) -> None:
+async def test_gang_of_higher_priority_evicts_what_it_needs(cluster: ApiClient) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster, PREEMPTING):
         await add_group(cluster, "elastic", 1)
@@ -389,40 +388,6 @@ async def test_restarted_scheduler_keeps_preemptor_reservations(cluster: ApiClie
             return RESERVED_ANNOTATION not in group.metadata.annotations
 
         await eventually(forgotten, "the promise is kept and crossed out")
-
-
-async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(
-    cluster: ApiClient,
-) -> None:
-    await add_node(cluster, "a", "5")
-    ended = {"state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:01:00Z"}}}
-    container = {"name": "c", "ready": False, "restartCount": 0, "image": "i", "imageID": "i"}
-    done = {
-        "phase": "Succeeded",
-        "startTime": "2026-01-01T00:00:00Z",
-        "containerStatuses": [container | ended],
-    }
-    for number in range(5):
-        name = f"short-{number}"
-        await add_gang(cluster, name, 1)
-        await cluster.patch(PODS, f"{name}-0", {"status": done}, "default", subresource="status")
-    async with scheduling(cluster, replace(PREEMPTING, lodge=True)):
-        await add_gang(cluster, "old", 1, cpu="4")
-        await eventually(placed(cluster, "old", 1), "the old gang has the node")
-        started = {"startTime": datetime.now(UTC).isoformat(timespec="seconds")}
-        await cluster.patch(PODS, "old-0", {"status": started}, "default", subresource="status")
-        told = {"metadata": {"annotations": {"gangline.dev/run-time-seconds": "600"}}}
-        await cluster.patch(POD_GROUPS, "old", told, "default")
-        await add_gang(cluster, "large", 1, cpu="5")
-        await eventually(waits_because(cluster, "large", "NotEnoughResources"), "it waits")
-        await add_gang(cluster, "short-5", 1)
-        await eventually(placed(cluster, "short-5", 1), "it lodges in the planned room")
-
-        async def noted() -> bool:
-            group = await cluster.get(POD_GROUPS, "short-5", "default")
-            return group.metadata.annotations.get(BACKFILLS_FOR_ANNOTATION) == "default/large"
-
-        await eventually(noted, "the group says with whom")
 
 
 async def test_contradictions_are_reported_once(cluster: ApiClient) -> None:
@@ -489,9 +454,9 @@ async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: ApiCli
     async with asyncio.TaskGroup() as tasks:
         binder = Binder(cluster, state, tasks, at_once=1, bound=bound.append, released=released.set)
         binder.bind([PodBinding(key, "uid of a former pod", NodeName("a"))])
-        assert state.is_assumed(key)
+        assert state.pods[key].node == "a"
         await released.wait()
-    assert not state.is_assumed(key)
+    assert state.pods[key].node is None
     assert set(state.pending) == {key}
     assert not bound
 

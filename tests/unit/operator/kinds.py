@@ -46,8 +46,8 @@ class KindUnderTest:
         }
         kind = self.framework.kind
         if self.restart_in_template:
-            words = {"All": "Always", "Running": "OnCompletion", "None": "Never"}
-            clean = words.get(run_policy.pop("cleanPodPolicy", None) or "", "")
+            policies = {"All": "Always", "Running": "OnCompletion", "None": "Never"}
+            clean = policies.get(run_policy.pop("cleanPodPolicy", None) or "", "")
             replicas["cleanPodPolicy"] = clean
         return {
             "apiVersion": kind.api_version,

@@ -50,24 +50,24 @@ def placed(name: str, ip: str = "", phase: str = "Running", **extra: Any) -> Obs
     pod = a_pod(name, phase, **extra)
     (status,) = pod.status.container_statuses
     ready = msgspec.structs.replace(status, ready=phase == "Running")
-    told = msgspec.structs.replace(pod.status, pod_ip=ip, container_statuses=(ready,))
-    return msgspec.structs.replace(pod, status=told)
+    reported = msgspec.structs.replace(pod.status, pod_ip=ip, container_statuses=(ready,))
+    return msgspec.structs.replace(pod, status=reported)
 
 
 def at_the_barrier(name: str, *, waiting: str = "") -> ObservedPod:
     """A pod whose init container waits for its peers."""
     pod = a_pod(name, "Pending")
     state = ObservedContainerState(waiting=ObservedWaiting(waiting) if waiting else None)
-    told = msgspec.structs.replace(
+    reported = msgspec.structs.replace(
         pod.status,
         init_container_statuses=(ObservedContainerStatus(BARRIER_CONTAINER, state=state),),
     )
-    return msgspec.structs.replace(pod, status=told)
+    return msgspec.structs.replace(pod, status=reported)
 
 
 def config_map(job: NormalizedJob, *pods: ObservedPod) -> dict[str, str] | None:
     """The data of the job's ConfigMap; None while it is empty."""
-    listed = job.rules.objects(job, gang_of(job, *pods))
+    listed = job.rules.owned_objects(job, gang_of(job, *pods))
     assert all(
         each["kind"] == "ConfigMap" and each["metadata"]["name"] == "train" for each in listed
     )

@@ -8,7 +8,6 @@ from prometheus_client import REGISTRY
 
 from gangline.api.jobs.kubeflow import JobStatus, RestartRecord
 from gangline.operator import metrics
-from gangline.operator import metrics as causes
 from gangline.operator.engine.plan import plan_reconcile
 from gangline.operator.metrics import GANG_SCOPE, REPLICA_SCOPE, RestartCause
 from gangline.operator.model.plan import ObservedJob
@@ -46,7 +45,7 @@ def test_a_replaced_pod_is_counted_under_its_cause(fields, cause) -> None:
     observed = ObservedJob(
         job, JobStatus(), pods=[a_pod("master-0"), a_pod("worker-0", "Failed", **fields)]
     )
-    assert causes.count_restart_causes(observed, after(observed)) == {
+    assert metrics.count_restart_causes(observed, after(observed)) == {
         RestartCause(REPLICA_SCOPE, cause): 1
     }
 
@@ -78,7 +77,7 @@ def restarted(end, times=1, before=0):
 )
 def test_restarts_in_place_are_counted_under_what_ended_the_container(end, cause) -> None:
     observed = restarted(end, times=3, before=1)
-    assert causes.count_restart_causes(observed, after(observed)) == {
+    assert metrics.count_restart_causes(observed, after(observed)) == {
         RestartCause(REPLICA_SCOPE, cause): 2
     }
 
@@ -99,44 +98,44 @@ def test_a_gang_that_restarts_counts_once_under_the_first_failure() -> None:
         JobStatus(),
         pods=[a_pod("master-0"), a_pod("worker-0", "Failed", code=137)],
     )
-    assert causes.count_restart_causes(observed, after(observed)) == {
+    assert metrics.count_restart_causes(observed, after(observed)) == {
         RestartCause(GANG_SCOPE, "Killed"): 1
     }
 
 
-def test_a_gang_that_lost_a_replica_to_a_deletion_says_so() -> None:
+def test_gang_restart_after_a_deletion_has_its_own_cause() -> None:
     observed = ObservedJob(
         gang_job(restart="gang"),
         JobStatus(),
         pods=[a_pod("master-0"), a_pod("worker-0", deleted=at(-1))],
     )
-    assert causes.count_restart_causes(observed, after(observed)) == {
+    assert metrics.count_restart_causes(observed, after(observed)) == {
         RestartCause(GANG_SCOPE, "Deleted"): 1
     }
 
 
-def test_a_resized_gang_says_so() -> None:
+def test_gang_restart_after_a_resize_has_its_own_cause() -> None:
     pods = [a_pod("master-0"), a_pod("worker-0")]
     for pod in pods:
         pod.metadata.annotations["gangline.dev/world"] = "Master=1,Worker=3"
     observed = ObservedJob(gang_job(resize="restart"), JobStatus(), pods=pods)
-    assert causes.count_restart_causes(observed, after(observed)) == {
+    assert metrics.count_restart_causes(observed, after(observed)) == {
         RestartCause(GANG_SCOPE, "Resized"): 1
     }
 
 
 def test_what_has_been_counted_is_not_counted_again() -> None:
     observed = restarted(ObservedTermination(exit_code=1), times=2, before=2)
-    assert not causes.count_restart_causes(observed, after(observed))
+    assert not metrics.count_restart_causes(observed, after(observed))
 
 
 def test_a_status_counts_what_is_new_in_it() -> None:
     def counted():
         labels = {"job_namespace": "team", "framework": "pytorch"}
-        words = ("created", "successful", "failed", "restarted")
-        told = {word: value(f"training_operator_jobs_{word}_total", **labels) for word in words}
+        names = ("created", "successful", "failed", "restarted")
+        reported = {word: value(f"training_operator_jobs_{word}_total", **labels) for word in names}
         by_cause = {"framework": "pytorch", "scope": "replica", "cause": "Killed"}
-        return told | {"by cause": value("gangline_operator_restarts_total", **by_cause)}
+        return reported | {"by cause": value("gangline_operator_restarts_total", **by_cause)}
 
     before = counted()
     job = a_job(1, 1, restart="ExitCode")

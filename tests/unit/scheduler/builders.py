@@ -5,7 +5,7 @@ from datetime import timedelta
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
-from gangline.scheduler.cycle import cycle as centre
+from gangline.scheduler.cycle.cycle import run_cycle
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.types.types import (
     EPOCH,
@@ -19,6 +19,7 @@ from gangline.scheduler.types.types import (
     PodKey,
     QueueInfo,
     Request,
+    Reservation,
     TaintInfo,
     shape_of,
 )
@@ -135,11 +136,33 @@ def on_label(**labels: str) -> PlacementConstraints:
 
 
 def decide(state: SchedulerCache, now: float = 0.0) -> CycleResult:
-    return centre.run_cycle(state, now)
+    return run_cycle(state, now)
 
 
-def judged(state: SchedulerCache, now: float = 0.0) -> CycleResult:
+def checked_cycle(state: SchedulerCache, now: float = 0.0) -> CycleResult:
     """Run a cycle and check its result with the oracle."""
-    decision = centre.run_cycle(state, now)
+    decision = run_cycle(state, now)
     check_result(state, decision, now)
     return decision
+
+
+class RecordingListener:
+    """Records what informers report after changes of the cache."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.groups: list[GroupKey] = []
+        self.reservations: dict[GroupKey, Reservation] = {}
+        self.delays: list[float] = []
+
+    def on_change(self) -> None:
+        self.changes += 1
+
+    def on_group_changed(self, group: GroupKey) -> None:
+        self.groups.append(group)
+
+    def on_reservation_found(self, group: GroupKey, reservation: Reservation) -> None:
+        self.reservations[group] = reservation
+
+    def request_cycle_after(self, delay_s: float) -> None:
+        self.delays.append(delay_s)

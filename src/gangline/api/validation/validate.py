@@ -12,53 +12,41 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.jobs.elastic import ElasticJob, ScalePlan
-from gangline.api.jobs.jax import JAXJob
-from gangline.api.jobs.kubeflow import PyTorchJob
-from gangline.api.jobs.mindspore import MSJob
-from gangline.api.jobs.mpi import MPIJob
-from gangline.api.jobs.paddle import PaddleJob
-from gangline.api.jobs.tensorflow import TFJob
-from gangline.api.jobs.xgboost import XGBoostJob
+from gangline.api.job_resources import JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.api.jobs.kind import JobKind
 from gangline.api.meta.objects import Object
+from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import SchemaCheckResult, check_schema, unknown_field_errors
 from gangline.api.schema.field_error import FieldError
 from gangline.api.validation import volcano
 from gangline.api.validation.common_rules import MAX_JOB_REPLICAS, conversion_error
-from gangline.api.validation.jobs import (
-    elastic,
-    jax,
-    mindspore,
-    mpi,
-    paddle,
-    pytorch,
-    tensorflow,
-    xgboost,
-)
+from gangline.api.validation.jobs import rules_of
 from gangline.api.validation.pod_template import validate_metadata
-from gangline.api.volcano.scheduling import PodGroup, Queue
 
 __all__ = ["MAX_JOB_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
 
 ManifestRule = Callable[[Any, Any], Iterable[FieldError]]
 """Yields the errors of an object, given the object before the change or None."""
 
-_KUBEFLOW = "kubeflow.org/v1"
-_ELASTIC = "elastic.iml.github.io/v1alpha1"
-_VOLCANO = "scheduling.volcano.sh/v1beta1"
 
+def _rule_of(kind: JobKind) -> ManifestRule:
+    return lambda job, old: rules_of(kind).validate(job, old)
+
+
+def _scale_plan_errors(plan: Any, old: Any) -> Iterable[FieldError]:
+    from gangline.api.validation.jobs import elastic  # noqa: PLC0415 - see rules_of
+
+    return elastic.validate_scale_plan(plan, old)
+
+
+_RULES: tuple[tuple[Resource[Any], ManifestRule], ...] = (
+    *((kind.resource, _rule_of(kind)) for kind in JOB_KINDS),
+    (SCALE_PLANS, _scale_plan_errors),
+    (POD_GROUPS, volcano.validate_pod_group),
+    (QUEUES, volcano.validate_queue),
+)
 _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], ManifestRule]] = {
-    (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.validate_pytorch_job),
-    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.validate_tf_job),
-    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.validate_jax_job),
-    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.validate_xgboost_job),
-    (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.validate_mpi_job),
-    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.validate_ms_job),
-    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.validate_paddle_job),
-    (_ELASTIC, "ElasticJob"): (ElasticJob, elastic.validate_elastic_job),
-    (_ELASTIC, "ScalePlan"): (ScalePlan, elastic.validate_scale_plan),
-    (_VOLCANO, "PodGroup"): (PodGroup, volcano.validate_pod_group),
-    (_VOLCANO, "Queue"): (Queue, volcano.validate_queue),
+    (resource.api_version, resource.kind): (resource.type, rule) for resource, rule in _RULES
 }
 
 

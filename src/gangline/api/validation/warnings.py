@@ -5,45 +5,17 @@ silently. The webhook returns them as warnings, which ``kubectl`` prints; the co
 them too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from gangline.api.jobs.elastic import ElasticJob
-from gangline.api.jobs.jax import JAXJob
-from gangline.api.jobs.kubeflow import PyTorchJob
-from gangline.api.jobs.mindspore import MSJob
-from gangline.api.jobs.mpi import MPIJob
-from gangline.api.jobs.paddle import PaddleJob
-from gangline.api.jobs.tensorflow import TFJob
-from gangline.api.jobs.xgboost import XGBoostJob
-from gangline.api.meta.objects import Object
+from gangline.api.job_resources import JOB_KINDS
 from gangline.api.schema.check import check_schema
 from gangline.api.schema.field_error import FieldError
-from gangline.api.validation.jobs import (
-    elastic,
-    jax,
-    mindspore,
-    mpi,
-    paddle,
-    pytorch,
-    tensorflow,
-    xgboost,
-)
+from gangline.api.validation.jobs import rules_of
 
-_KUBEFLOW = "kubeflow.org/v1"
-
-_KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Callable[[Any], Iterable[FieldError]]]] = {
-    (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.pytorch_job_warnings),
-    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.tf_job_warnings),
-    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.jax_job_warnings),
-    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.xgboost_job_warnings),
-    (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.mpi_job_warnings),
-    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.ms_job_warnings),
-    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.paddle_job_warnings),
-    ("elastic.iml.github.io/v1alpha1", "ElasticJob"): (ElasticJob, elastic.elastic_job_warnings),
-}
+_KINDS = {(kind.resource.api_version, kind.resource.kind): kind for kind in JOB_KINDS}
 
 
 def manifest_warnings(manifest: Mapping[str, Any]) -> list[FieldError]:
@@ -51,14 +23,15 @@ def manifest_warnings(manifest: Mapping[str, Any]) -> list[FieldError]:
 
     Fields of the wrong type are skipped: ``validate_manifest`` reports them.
     """
-    version_and_kind = manifest.get("apiVersion"), manifest.get("kind")
-    is_text = all(isinstance(part, str) for part in version_and_kind)
-    known = _KINDS.get(version_and_kind) if is_text else None
-    if known is None:
+    version, name = manifest.get("apiVersion"), manifest.get("kind")
+    kind = (
+        _KINDS.get((version, name)) if isinstance(version, str) and isinstance(name, str) else None
+    )
+    if kind is None:
         return []
-    type_, advise = known
+    type_ = kind.resource.type
     try:
         job = msgspec.convert(check_schema(manifest, type_).valid, type_)
     except msgspec.ValidationError:
         return []
-    return list(advise(job))
+    return list(rules_of(kind).list_warnings(job))

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from gangline.local.daemon import ClusterStatus
     from gangline.local.settings import ClusterSettings
 
-EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"})
-"""The embedded cluster has no other scheduler, so ours serves the default name too."""
-
 name_option = click.option(
     "--name",
     default="default",
@@ -115,6 +112,7 @@ def up_command(
     It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and all other objects are
     stored, and continue when it is started again.
     """
+    from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
     settings = ClusterSettings(**options)
@@ -180,33 +178,6 @@ def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
             click.echo(f"Note: {note}", err=True)
 
     run_foreground(settings, parts, announce)
-
-
-def embedded_components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
-    """Return the components of the cluster; their imports are late, after the API server has
-    started.
-    """
-    from gangline.local.cluster import Component  # noqa: PLC0415
-
-    async def operate(client: Any, stop: asyncio.Event) -> None:
-        from gangline.operator.main import run  # noqa: PLC0415
-        from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
-        from gangline.operator.webhook.component import remove_webhook  # noqa: PLC0415
-        from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
-
-        asked = WebhookSettings.for_embedded_cluster()
-        if not webhook:
-            await remove_webhook(client, asked)
-        await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
-
-    async def schedule(client: Any, stop: asyncio.Event) -> None:
-        from gangline.scheduler.main import run  # noqa: PLC0415
-        from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
-
-        await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
-
-    components = [Component("operator", operate), Component("scheduler", schedule)]
-    return [component for component in components if component.name not in without]
 
 
 def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> None:

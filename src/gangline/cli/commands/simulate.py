@@ -61,19 +61,12 @@ class SimulateFlags(TypedDict):
 @click.option(
     "--quantum", type=float, default=0.0, help="Interval of scheduling cycles in seconds."
 )
-@click.option(
-    "--learned-run-times",
-    "learned",
-    is_flag=True,
-    help="Backfill reserved nodes with jobs by their learned run times.",
-)
-@click.option("--check", is_flag=True, help="Check every decision independently (slower).")
+@click.option("--learned-run-times", "learned", is_flag=True, hidden=True)
 def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print the result.
 
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
-    gpu,
-    queue, priority, fails_after and checkpoint_every.
+    gpu, queue, priority, fails_after and checkpoint_every.
     """
     from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
     from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
@@ -120,21 +113,22 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
 
 def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
     """Return the settings of the scheduler; warn about settings without effect in a simulation."""
-    from dataclasses import replace  # noqa: PLC0415
-
     from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
-    settings = SchedulerSettings(lodge=learned)
-    if path is None:
-        return settings
-    try:
-        settings = read_file(path).apply_to(settings)
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
-    for ignored in (*settings.ignored_settings, *_settings_without_effect(settings)):
-        click.echo(f"{path}: setting without effect: {ignored}", err=True)
-    return replace(settings, lodge=settings.lodge or learned)
+    settings = SchedulerSettings()
+    if path is not None:
+        try:
+            settings = read_file(path).apply_to(settings)
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from error
+    ignored = [*settings.ignored_settings, *_settings_without_effect(settings)]
+    if learned:
+        ignored.append("--learned-run-times: it is not supported any more")
+    if ignored:
+        source = f"{path}: " if path is not None else ""
+        click.echo(f"{source}settings without effect: {'; '.join(ignored)}", err=True)
+    return settings
 
 
 def _settings_without_effect(settings: "SchedulerSettings") -> Iterator[str]:

@@ -86,7 +86,7 @@ class ElasticAgent:
             rendezvous: provides worlds.
             base: environment that workers inherit.
             folder: files of the workers.
-            first: spare interpreters that become the first workers, by local rank.
+            first_spares: spare interpreters that become the first workers, by local rank.
         """
         self._settings, self._rendezvous, self._base = settings, rendezvous, base
         self._folder = folder
@@ -115,20 +115,20 @@ class ElasticAgent:
         """
         async with self._handle_signals():
             watch = asyncio.create_task(self._watch_memory())
-            outcome = AgentResult()
+            result = AgentResult()
             try:
-                outcome = await self._run_attempts()
+                result = await self._run_attempts()
             except _SignalReceived as received:
-                outcome = AgentResult(received_signal=received.number)
+                result = AgentResult(received_signal=received.number)
             finally:
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
                 await self._stop_group(signal.SIGTERM)
                 if self._spares:
                     await self._spares.close()
-                await self._save_before_end(outcome)
-                await self._rendezvous.leave(_leave_reason(outcome))
-            return outcome
+                await self._save_before_end(result)
+                await self._rendezvous.leave(_leave_reason(result))
+            return result
 
     async def _run_attempts(self) -> AgentResult:
         world = await self._unless_signal(self._join_first_world())
@@ -156,9 +156,9 @@ class ElasticAgent:
         """
         modules = await self._rendezvous.known_imports() if self._spares else ()
         if self._spares and modules:
-            each = range(self._settings.local_world_size)
+            ranks = range(self._settings.local_world_size)
             environments = {
-                rank: spare_environment(self._settings, rank, self._base) for rank in each
+                rank: spare_environment(self._settings, rank, self._base) for rank in ranks
             }
             await self._spares.warm(modules, environments)
             log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))
@@ -211,16 +211,14 @@ class ElasticAgent:
             self._workers.end_attempt()
             await group.stop(number)
 
-    async def _save_before_end(self, outcome: AgentResult) -> None:
+    async def _save_before_end(self, result: AgentResult) -> None:
         """Write checkpoints to storage before the node, and its memory, may be removed."""
-        if outcome.is_success:
+        if result.is_success:
             return
         if self._settings.saves_on_failure:
             self._workers.start_saving()
             await self._workers.wait_for_save()
-        elif (
-            outcome.received_signal is signal.SIGTERM and self._workers.has_checkpoints_in_memory()
-        ):
+        elif result.received_signal is signal.SIGTERM and self._workers.has_checkpoints_in_memory():
             self._workers.start_saving()
             await self._workers.wait_for_save(self._settings.shutdown_s)
 
@@ -272,11 +270,11 @@ class ElasticAgent:
             self._spares.release_if_short()
 
 
-def _leave_reason(outcome: AgentResult) -> str:
-    if outcome.received_signal:
-        return f"received {outcome.received_signal.name}"
-    if outcome.notice:
-        return outcome.notice.reason
-    if outcome.failure:
-        return str(outcome.failure)
-    return "done" if outcome.is_success else "the agent failed"
+def _leave_reason(result: AgentResult) -> str:
+    if result.received_signal:
+        return f"received {result.received_signal.name}"
+    if result.notice:
+        return result.notice.reason
+    if result.failure:
+        return str(result.failure)
+    return "done" if result.is_success else "the agent failed"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.process import Process, end_processes, start_process
-from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker
+from gangline.elastic.agent.progress_report import ProgressReport, ProgressTracker, WorkerUsage
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.workers.usage import UsageMeter, read_worker_progress
 from gangline.elastic.agent.workers.worker_group import WorkerGroup
@@ -28,7 +28,9 @@ class LocalWorkers:
         self._tracker: ProgressTracker | None = None
         self._meter: UsageMeter | None = None
         self._last_report = ProgressReport()
+        self._ended: tuple[WorkerGroup, ProgressTracker] | None = None
         self._ended_at = 0.0
+        self._usage: WorkerUsage | None = None
         self._stacks_task: asyncio.Task[list[RankStack]] | None = None
         self._save_process: Process | None = None
         self._save_task: asyncio.Task[None] | None = None
@@ -47,9 +49,12 @@ class LocalWorkers:
         self._group, self._meter, self._stacks_task = group, UsageMeter(group), None
 
     def end_attempt(self) -> None:
-        """Store the last report, because the workers are about to end."""
-        if self._group is not None:
-            self._last_report, self._ended_at = self.report(), time.monotonic()
+        """Record that the workers are about to end.
+
+        Their progress is read when a report is requested, so that it does not delay the restart.
+        """
+        if self._group is not None and self._tracker is not None:
+            self._ended, self._ended_at = (self._group, self._tracker), time.monotonic()
         self._group = None
 
     def record_hang(self, since: float) -> None:
@@ -59,11 +64,15 @@ class LocalWorkers:
 
     def report(self) -> ProgressReport:
         """Return the present progress, or the last one after the workers have ended."""
-        if self._group is None or self._tracker is None or self._meter is None:
-            return self._last_report
-        return self._tracker.report(
-            read_worker_progress(self._group), time.monotonic(), self._meter.usage()
-        )
+        if self._group and self._tracker and self._meter:
+            self._usage = self._meter.usage()
+            progress = read_worker_progress(self._group)
+            return self._tracker.report(progress, time.monotonic(), self._usage)
+        if self._ended:
+            (group, tracker), self._ended = self._ended, None
+            progress = read_worker_progress(group)
+            self._last_report = tracker.report(progress, self._ended_at, self._usage)
+        return self._last_report
 
     async def rank_stacks(self) -> list[RankStack]:
         """Return the stacks of all ranks of this node; collected once for each attempt."""
@@ -84,9 +93,9 @@ class LocalWorkers:
         """Log the stacks of all workers."""
         if self._group is None:
             return
-        found = await collect_stacks(self._group, self._settings.hang.gather_s)
-        for rank, seen in found.items():
-            text = seen.text or "none"
+        stacks = await collect_stacks(self._group, self._settings.hang.gather_s)
+        for rank, stack in stacks.items():
+            text = stack.text or "none"
             log.warning("stacks of rank %d (%s):\n%s", rank, reason or "requested", text)
 
     def start_saving(self) -> None:

@@ -158,12 +158,12 @@ async def end_processes(
     processes: Sequence[Process], number: signal.Signals, grace_s: float
 ) -> bool:
     """Signal processes and wait; kill the remaining ones. Returns True if any had to be killed."""
-    living = [each for each in processes if not each.ended.done()]
+    living = [process for process in processes if not process.ended.done()]
     for process in living:
         process.signal_group(number)
     if not living:
         return False
-    _, left = await asyncio.wait([each.ended for each in living], timeout=grace_s)
+    _, left = await asyncio.wait([process.ended for process in living], timeout=grace_s)
     if not left:
         return False
     for process in living:

@@ -81,20 +81,20 @@ class ProgressTracker:
         self, workers: Sequence[WorkerProgress], step: int | None, now: float
     ) -> dict[str, float]:
         starting = NodePhase.STARTING if self.is_first else NodePhase.RESTARTING
-        found = {
+        lost_s = {
             starting: 0.0,
             NodePhase.CHECKPOINT: max((progress.blocked_s for progress in workers), default=0),
         }
         firsts = [progress.first_at for progress in workers if progress.first_at is not None]
         if firsts:
-            found[starting] = max(firsts) - self.since
+            lost_s[starting] = max(firsts) - self.since
         elif step is None and self.reports_steps:
-            found[starting] = now - self.since
+            lost_s[starting] = now - self.since
         if self.hung_since is not None:
-            found[NodePhase.HANGING] = now - self.hung_since
+            lost_s[NodePhase.HANGING] = now - self.hung_since
         most = now - self.since  # what workers say may be anything
-        told_s = {phase: round(min(seconds, most), 3) for phase, seconds in found.items()}
-        return {phase: seconds for phase, seconds in told_s.items() if seconds > 0}
+        limited_s = {phase: round(min(seconds, most), 3) for phase, seconds in lost_s.items()}
+        return {phase: seconds for phase, seconds in limited_s.items() if seconds > 0}
 
     def _steps_per_s(self, step: int | None, now: float) -> float:
         if step is None:

@@ -89,7 +89,7 @@ class AgentSettings:
     node_name: str = ""
     save_command: tuple[str, ...] = ()
     """Command that writes the newest checkpoint in memory to storage. It is run on request, and
-    when this node is told to end.
+    when this node gets a signal to end.
     """
     saves_on_failure: bool = False
     """True if it is also run at each restart, and awaited at the end."""

@@ -1,9 +1,8 @@
-"""Flash checkpoints: a save costs training one copy of memory, and an incomplete step is never
-loaded.
+"""Flash checkpoints: a save costs training one copy of memory; incomplete steps are never loaded.
 
-``Checkpointer`` is the API for training scripts. A save goes to shared memory; the saver, a process
-of its own on each node, writes it to storage. Importing this package does not import torch, because
-the saver and the agent work without it.
+``Checkpointer`` is the API for training scripts. It copies the state to shared memory; the saver, a
+separate process on each node, writes it to storage. Importing this package does not import torch,
+because the saver and the agent work without it.
 """
 
 from importlib import import_module
@@ -46,9 +45,9 @@ __all__ = [
 
 _LAZY = {
     "Checkpointer": "checkpointer",
-    "FlashReader": "reader",
-    "FlashWriter": "writer",
-    "Loaded": "restore",
+    "FlashReader": "restore.dcp_reader",
+    "FlashWriter": "restore.dcp_writer",
+    "Loaded": "restore.restore",
 }
 
 

@@ -29,11 +29,6 @@ def daly_interval(save_s: float, between_failures_s: float) -> float:
     return math.sqrt(2 * save_s * between_failures_s) * (1 + ratio / 3 + ratio**2 / 9) - save_s
 
 
-def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
-    """Return the share of time lost to saves and to repeated work, to first order."""
-    return save_s / interval_s + (interval_s + save_s) / (2 * between_failures_s)
-
-
 @dataclass(slots=True)
 class AutoInterval:
     """Records observations and decides when the next save is due."""
@@ -59,6 +54,7 @@ class AutoInterval:
         return self.last_save_at is None or now - self.last_save_at >= self.interval_s()
 
     def record_save(self, now: float, took_s: float) -> None:
+        """Record a save that blocked training for ``took_s`` seconds."""
         self.save_s += 0.3 * (took_s - self.save_s)
         if self.last_save_at is not None:
             self.observed_s += max(0.0, now - self.last_save_at)

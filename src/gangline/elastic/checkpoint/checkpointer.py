@@ -25,24 +25,16 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
-import torch
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
 from gangline.elastic.checkpoint.auto_interval import AutoInterval
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
-from gangline.elastic.checkpoint.format.plan import (
-    SaveAgreement,
-    agree_on_layout,
-    create_planner,
-    state_signature,
-)
+from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup, node_name
 from gangline.elastic.checkpoint.restore.restore import Loaded, Restorer, incomplete_steps
 from gangline.elastic.checkpoint.saver.client import SaverClient
-from gangline.elastic.checkpoint.saver.messages import ClientHello
-from gangline.elastic.checkpoint.saver.messages import SaveNotice as SavedWord
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.saver.messages import ClientHello, SaveNotice
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.capacity import (
     MemoryRequest,
     check_capacity,
@@ -51,18 +43,15 @@ from gangline.elastic.checkpoint.snapshot.capacity import (
 )
 from gangline.elastic.checkpoint.snapshot.device import find_accelerator
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
-from gangline.elastic.checkpoint.snapshot.ring import (
-    EntryOutgrownError,
-    SavedBuffer,
-    SnapshotRing,
-    ValueLookup,
-)
+from gangline.elastic.checkpoint.snapshot.ring import SavedBuffer, SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 from gangline.elastic.progress import SaveCounts, SaveReporter
+from gangline.renamed import renamed
 
 log = logging.getLogger(__name__)
 SaveLevel = Literal["memory", "storage"]
+__getattr__ = renamed(__name__, {"Level": "SaveLevel"})
 
 
 @dataclass(slots=True)
@@ -94,8 +83,9 @@ class Checkpointer:
         environment: Mapping[str, str] = os.environ,
         **settings: Any,
     ) -> None:
-        """Join the other ranks and create the job's folder in shared memory. Storage is not touched
-        yet.
+        """Join the other ranks and create the job's folder in shared memory.
+
+        Storage is not used yet.
 
         Args:
             folder: a path, or a URL that fsspec can open.
@@ -117,14 +107,11 @@ class Checkpointer:
         if "://" not in self.folder:
             self.folder = str(Path(self.folder).absolute())
         self.ranks = SaveGroup()
-        self.counts, self.interval, self.auto_interval = (
-            CheckpointCounts(),
-            interval,
-            AutoInterval(),
-        )
-        base = homes.shared_memory_root(environment)
-        job = self.ranks.broadcast(homes.job_name(environment, self.folder))
-        self.home = homes.create_job_directory(base, job, self.folder)
+        self.counts, self.interval = CheckpointCounts(), interval
+        self.auto_interval = AutoInterval()
+        base = directory.shared_memory_root(environment)
+        job = self.ranks.broadcast(directory.job_name(environment, self.folder))
+        self.home = directory.create_job_directory(base, job, self.folder)
         self.node = node_name(base)
         self.job_lock = FileLock(self.home / "job.lock")
         self.job_lock.acquire(exclusive=False)
@@ -133,14 +120,14 @@ class Checkpointer:
         )
         self._check_folder_unused(job)
         if self.ranks.rank == 0:
-            homes.remove_abandoned(base, homes.wall_clock(), keep=self.home)
+            directory.remove_abandoned(base, directory.wall_clock(), keep=self.home)
         self.settings = SaverSettings(target=self.folder, job=job, **settings)
-        homes.write_settings(self.home, self.settings)
+        directory.write_settings(self.home, self.settings)
         self.saver_client = SaverClient(self.home, ClientHello(self.ranks.rank, os.getpid()))
         self.saver_client.connect()
         if replicas:
             self._exchange_addresses(environment)
-        self.agreement: SaveAgreement | None = None
+        self.plan = SavePlan(self.ranks, self.node)
         self.auto_interval.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._awaiting_storage: set[int] = set()
         self._progress_reporter = SaveReporter(environment)
@@ -148,10 +135,10 @@ class Checkpointer:
     def _check_folder_unused(self, job: str) -> None:
         """Check that no other job of this machine writes to the same folder."""
         for other in self.home.parent.glob(f"gangline-{os.getuid()}-*"):
-            found = homes.read_settings(other)
+            found = directory.read_settings(other)
             if other == self.home or found is None or found.target != self.folder:
                 continue
-            if homes.is_job_running(other):
+            if directory.is_job_running(other):
                 raise FolderInUseError(
                     f"job {found.job!r} is writing to {self.folder}; {job!r} needs another folder"
                 )
@@ -172,7 +159,7 @@ class Checkpointer:
         self.settings = msgspec.structs.replace(
             self.settings, address=addresses[self.node], peer=addresses[peer], token=token
         )
-        homes.write_settings(self.home, self.settings)
+        directory.write_settings(self.home, self.settings)
 
     def __enter__(self) -> Self:
         return self
@@ -186,8 +173,7 @@ class Checkpointer:
         self.close(finished=kind is None)
 
     def close(self, finished: bool = True) -> None:
-        """Release all resources. If training has ``finished``, its memory is freed after the last
-        upload.
+        """Release all resources; after a ``finished`` training also the memory, once all is stored.
 
         Otherwise, or if the process dies, the saver writes the newest save to storage and retains
         the memory for a restart for ``linger_s`` seconds.
@@ -206,8 +192,7 @@ class Checkpointer:
         return step % self.interval == 0
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Agree on the layout and allocate memory, so that the first save takes no longer than
-        later ones.
+        """Agree on the layout and allocate memory, so that the first save is as fast as later ones.
 
         ``load`` does this too. All ranks call it together.
 
@@ -216,20 +201,15 @@ class Checkpointer:
                 all ranks raise.
         """
         self.buffers.wait_for_memory()  # before other ranks measure free memory
-        planner = create_planner(state_dicts_of(state), self.ranks.rank == 0)
-        agreement = self._agree(planner)
+        plain = state_dicts_of(state)
+        agreement = self.plan.agree(plain)
+        self.buffers.accelerator = find_accelerator(plain)
         request = memory_request(self.node, self.home, *self.buffers.required_bytes(agreement))
         requests = self.ranks.all_gather(request)
         check_capacity(requests)
         if (warning := memory_warning(requests, self.node)) and self._is_first_on_node(requests):
             log.warning("memory for checkpoints is short", extra={"reason": warning})
         self.buffers.prepare(agreement)
-
-    def _agree(self, planner: DefaultSavePlanner) -> SaveAgreement:
-        """Agree with the other ranks on a layout, and find the device of the state."""
-        self.buffers.accelerator = find_accelerator(planner.state_dict)
-        self.agreement = agree_on_layout(self.ranks, self.node, planner)
-        return self.agreement
 
     def _is_first_on_node(self, requests: list[MemoryRequest]) -> bool:
         return [request.node for request in requests].index(self.node) == self.ranks.rank
@@ -238,8 +218,7 @@ class Checkpointer:
         """Save the state; return when it is in memory, or with ``overlap`` while the transfer runs.
 
         Returns False if the save was skipped because no buffer was free. With ``"storage"`` the
-        saver then
-        writes the step to the folder; ``wait`` waits for that.
+        saver then writes the step to the folder; ``wait`` waits for that.
 
         Raises:
             MemoryShortError: the state does not fit into shared memory.
@@ -247,11 +226,11 @@ class Checkpointer:
             RuntimeError: an accelerator failed; with ``overlap`` possibly during the previous save.
         """
         begin = time.monotonic()
-        planner = create_planner(state_dicts_of(state), self.ranks.rank == 0)
-        agreement, small = self._agreement_for(planner)
-        saved = self.buffers.save(
-            agreement, value_lookup(planner, agreement), small, step, level == "storage"
-        )
+        plain, known = state_dicts_of(state), self.plan.agreement
+        fitted = self.plan.fit(plain)
+        if fitted.agreement is not known:
+            self.buffers.accelerator = find_accelerator(plain)
+        saved = self.buffers.save(SaveRequest(fitted, step, level == "storage"))
         now = time.monotonic()
         self._count(step, level, saved, now - begin)
         self.auto_interval.record_save(now, now - begin)
@@ -262,25 +241,7 @@ class Checkpointer:
     def _on_save_complete(self, step: int) -> None:
         """Report a complete save; with ``overlap`` this may happen after ``save`` returned."""
         self._progress_reporter.report_saved(step)
-        self.saver_client.send(SavedWord(step))
-
-    def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[SaveAgreement, dict[int, bytes]]:
-        """Return the layout for this state and its pickled values.
-
-        If the state of any rank has changed its structure, all ranks agree again.
-        """
-        known, small = self.agreement, dict[int, bytes]()
-        changed = known is None or known.signature != state_signature(planner)
-        if known is not None and not changed:
-            try:
-                small = self.buffers.pickle_values(known, value_lookup(planner, known))
-            except EntryOutgrownError:
-                changed = True
-        if self.ranks.any_rank(changed):
-            known = self._agree(planner)
-            small = self.buffers.pickle_values(known, value_lookup(planner, known))
-        assert known is not None
-        return known, small
+        self.saver_client.send(SaveNotice(step))
 
     def _count(self, step: int, level: SaveLevel, saved: SavedBuffer | None, took_s: float) -> None:
         self.counts.blocked_s += took_s
@@ -347,8 +308,9 @@ class Checkpointer:
         return max(committed_steps(open_target(self.folder, self.settings.options)), default=None)
 
     def load(self, state: dict[str, Any] | None = None, step: int | None = None) -> Loaded | None:
-        """Restore the newest step that is complete on all ranks, or ``step``; None if there is
-        none.
+        """Restore the newest step that is complete on all ranks, or ``step``.
+
+        Returns None if there is none.
 
         Tensors of ``state`` are overwritten in place. Without ``state`` everything that was saved
         is returned. Incomplete and damaged steps are skipped with a warning that gives the reason.
@@ -388,18 +350,6 @@ class Checkpointer:
             for one in restorer.snapshots
             if one.layout.world == self.ranks.world
         )
-
-
-def value_lookup(planner: DefaultSavePlanner, agreement: SaveAgreement) -> ValueLookup:
-    """Return a function that finds the value of an entry in the planner's state."""
-
-    def find(number: int) -> object:
-        index = agreement.items[number].index
-        value = planner.state_dict[index.fqn]
-        # A plain tensor is one entry; PyTorch's own lookup would search its shards.
-        return value if type(value) is torch.Tensor else planner.lookup_object(index)
-
-    return find
 
 
 def state_dicts_of(state: dict[str, Any]) -> dict[str, Any]:

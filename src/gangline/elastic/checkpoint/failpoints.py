@@ -20,9 +20,9 @@ def _armed() -> tuple[str, int] | None:
     return (name, int(count or 1)) if name else None
 
 
-def arm_failpoint(wish: str) -> None:
+def arm_failpoint(point: str) -> None:
     """Let this process die at ``wish``, counted from now; for tests that fork."""
-    os.environ[VARIABLE] = wish
+    os.environ[VARIABLE] = point
     _reached.clear()
     _armed.cache_clear()
 

@@ -66,9 +66,7 @@ class TrainingState:
         optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
         **others: Stateful,
     ) -> None:
-        """Combine them; ``others`` are schedulers, samplers, data shards … under names of your
-        choice.
-        """
+        """Combine them; ``others`` are schedulers, samplers, data shards … under your names."""
         self.model, self.optimizer, self.others = model, optimizer, others
 
     def state_dict(self) -> dict[str, Any]:

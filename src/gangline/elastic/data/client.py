@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 
 from gangline.elastic.data.shard_source import ShardSource, open_shard_source
-from gangline.elastic.data.shards.dataset import (
+from gangline.elastic.shards.dataset import (
     DatasetDefinition,
     Purpose,
     Shard,
@@ -28,7 +28,7 @@ from gangline.elastic.data.shards.dataset import (
     Table,
     records_of,
 )
-from gangline.elastic.data.shards.events import (
+from gangline.elastic.shards.events import (
     CloseStream,
     DatasetState,
     EventAccepted,
@@ -132,6 +132,7 @@ class ShardingClient:
 
     @property
     def dataset_name(self) -> str:
+        """Name of the data set."""
         return self._name
 
     @property
@@ -237,9 +238,7 @@ class ShardingClient:
         return self._source.state(self._name)
 
     def extend(self, partition: str, end: int) -> None:
-        """Report that a stream's partition now reaches to ``end``; the producer of the stream
-        should call this.
-        """
+        """Report that a stream's partition reaches to ``end``; for the stream's producer."""
         self._apply(ExtendStream(self._name, partition, end))
 
     def close_stream(self) -> None:

@@ -1,16 +1,15 @@
-"""Shards for the input pipelines of frameworks, and reporting of the batches that training has
-used.
+"""Shards for input pipelines of frameworks, and reporting of the batches in use.
 
 Pipelines read ahead, in threads and processes. So records are taken at their input and reported at
 their output: a wrapper around the pipeline reports a batch when the next one is requested, which is
 when the training step on it is over.
 
-For PyTorch see also ``torch_feed``. With TensorFlow::
+For PyTorch see also ``torch_records``. With TensorFlow::
 
     number = tf.TensorSpec((), tf.int64)
     numbers = tf.data.Dataset.from_generator(client.indices, output_signature=number)
     batches = numbers.map(read).batch(32).prefetch(2)
-    for batch in accounted(batches, client):
+    for batch in report_batches(batches, client):
         train(batch)
 """
 
@@ -33,8 +32,7 @@ def batch_length(batch: Any) -> int:
 
 
 def report_batches(batches: Iterable[B], client: ShardingClient) -> Iterator[B]:
-    """Yield the batches of a pipeline over ``client``'s records, and report each one when it is
-    used.
+    """Yield the batches of a pipeline over ``client``'s records; report each when it is used.
 
     The pipeline is restarted until all records of all epochs are done by any process, so that
     shards which other processes give back are trained on as well.

@@ -10,14 +10,6 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from gangline.elastic.data.shards.events import (
-    DatasetState,
-    LedgerAnswer,
-    LedgerEvent,
-    Supply,
-    TakenShards,
-)
-from gangline.elastic.data.shards.ledger import ShardLedger
 from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.client import ClientIdentity
 from gangline.elastic.protocol.encryption import read_job_secret
@@ -30,6 +22,14 @@ from gangline.elastic.protocol.shard_messages import (
     ShardReply,
     ShardRequest,
 )
+from gangline.elastic.shards.events import (
+    DatasetState,
+    LedgerAnswer,
+    LedgerEvent,
+    Supply,
+    TakenShards,
+)
+from gangline.elastic.shards.ledger import ShardLedger
 from gangline.elastic.variables import LOCAL_MASTER_VARIABLE
 
 MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_VARIABLE)

@@ -4,7 +4,7 @@ A data set with numbered records needs only a sampler::
 
     client = IndexShardingClient("images", batch_size=32, dataset_size=len(images), shuffle=True)
     loader = DataLoader(images, batch_sampler=ShardBatchSampler(client), num_workers=4)
-    for batch in accounted(loader, client):
+    for batch in report_batches(loader, client):
         train(batch)
 
 A data set whose records are read in sequence (files, tables, streams) is a `ShardedRecords`.
@@ -16,7 +16,7 @@ from typing import TypeVar
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gangline.elastic.data.client import ShardingClient
-from gangline.elastic.data.shards.dataset import Shard
+from gangline.elastic.shards.dataset import Shard
 
 T = TypeVar("T")
 

@@ -7,25 +7,15 @@ import contextlib
 import logging
 import secrets
 
-import msgspec
-
 from gangline.elastic.agent.membership.master_messages import wait_for_master
 from gangline.elastic.agent.membership.membership import LEAVE_TIMEOUT_S
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
 from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.launcher.check_options import (
-    CheckLimits,
-    NodeCheckOptions,
-    NodeUnhealthyError,
-)
-from gangline.elastic.nodecheck.group_testing import CheckRules
+from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnhealthyError
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
-from gangline.elastic.nodecheck.local_coordinator import LocalCoordinator
-from gangline.elastic.nodecheck.run import CheckExchange, CheckReport, run_check
-from gangline.elastic.nodecheck.speed import SpeedLimits
-from gangline.elastic.nodecheck.worker_messages import CheckWorkload
+from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check
 from gangline.elastic.nodecheck.workers import CheckSettings
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.encryption import JobSecret
@@ -73,12 +63,14 @@ async def check_single_node(
     Raises:
         NodeUnhealthyError: the node must not train.
     """
-    request = CheckRequest(node_id=_ONLY_NODE, host="127.0.0.1")
-    extent = checks.limits
-    rules = CheckRules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
-    report = await _run_check(
-        settings, request, LocalCoordinator([_ONLY_NODE], rules), extent, interpreters
+    request = CheckRequest(
+        node_id=_ONLY_NODE,
+        host="127.0.0.1",
+        straggler_ratio=checks.straggler_ratio,
+        straggler_s=checks.straggler_s,
     )
+    exchange = LocalExchange()
+    report = await run_check(_check_settings(settings, request, checks), exchange, interpreters)
     _report_verdict(report, _ONLY_NODE, checks)
 
 
@@ -95,19 +87,15 @@ async def check_with_others(
         NodeUnhealthyError: the node must not train.
         RendezvousError: the master cannot be reached, or refuses this node.
     """
-    request = msgspec.structs.replace(
-        _check_request(identity, checks),
-        nodes=identity.max_nodes,
-        min_nodes=identity.min_nodes,
-        last_call_s=identity.last_call_s,
+    request = _check_request(
+        identity, checks, identity.max_nodes, identity.min_nodes, identity.last_call_s
     )
+    check = _check_settings(settings, request, checks)
     name = ClientIdentity(identity.job, identity.node_id, request.incarnation)
     try:
         async with MasterClient(identity.master_address, secret, name) as client:
             await wait_for_master(client, identity.connect_timeout_s)
-            report = await _run_check(
-                settings, request, _MasterExchange(client), checks.limits, interpreters
-            )
+            report = await run_check(check, _MasterExchange(client), interpreters)
             if fault := _fault_of(report, identity.node_id, checks):
                 await _leave(client, request, fault)
     except (MasterUnreachableError, RequestRefusedError) as error:
@@ -128,16 +116,13 @@ async def recheck(
         NodeUnhealthyError: the node must not train.
         RendezvousError: the master refuses this node.
     """
-    request = msgspec.structs.replace(
-        _check_request(identity, checks),
-        nodes=len(order.nodes) or 1,
-        last_call_s=settings.shutdown_s + _SLACK_S,  # the workers of the other nodes must end first
-    )
+    # The workers of the other nodes must end before these join the check.
+    last_call_s = settings.shutdown_s + _SLACK_S
+    request = _check_request(identity, checks, len(order.nodes) or 1, 1, last_call_s)
+    check = _check_settings(settings, request, checks)
     try:
         async with idle_interpreters(settings.local_world_size) as interpreters:
-            report = await _run_check(
-                settings, request, _MasterExchange(client), checks.limits, interpreters
-            )
+            report = await run_check(check, _MasterExchange(client), interpreters)
     except RequestRefusedError as error:
         raise RendezvousError(f"node check: {error}") from error
     _report_verdict(report, identity.node_id, checks)
@@ -152,36 +137,28 @@ async def _leave(client: MasterClient, request: CheckRequest, reason: str) -> No
         await client.call(leave, timeout_s=LEAVE_TIMEOUT_S)
 
 
-def _check_request(identity: NodeIdentity, checks: NodeCheckOptions) -> CheckRequest:
+def _check_request(
+    identity: NodeIdentity, checks: NodeCheckOptions, nodes: int, min_nodes: int, last_call_s: float
+) -> CheckRequest:
     return CheckRequest(
         node_id=identity.node_id,
         incarnation=secrets.token_hex(8),
         node_rank=identity.node_rank,
         host=identity.host,
-        straggler_ratio=checks.limits.straggler_ratio,
-        straggler_s=checks.limits.straggler_s,
+        nodes=nodes,
+        min_nodes=min_nodes,
+        last_call_s=last_call_s,
+        straggler_ratio=checks.straggler_ratio,
+        straggler_s=checks.straggler_s,
         all_together=checks.reports_speed,
     )
 
 
-async def _run_check(
-    settings: AgentSettings,
-    request: CheckRequest,
-    exchange: CheckExchange,
-    limits: CheckLimits,
-    interpreters: CheckInterpreters,
-) -> CheckReport:
-    workload = CheckWorkload(
-        matrix_size=limits.matrix_size,
-        matrix_repeats=limits.matrix_repeats,
-        collective_bytes=limits.collective_bytes,
-        collective_repeats=limits.collective_repeats,
-        timeout_s=limits.timeout_s,
-        memory_limit=limits.memory_limit,
-    )
+def _check_settings(
+    settings: AgentSettings, request: CheckRequest, checks: NodeCheckOptions
+) -> CheckSettings:
     size = settings.local_world_size
-    check = CheckSettings(request.node_id, request, local_world_size=size, workload=workload)
-    return await run_check(check, exchange, interpreters)
+    return CheckSettings(request, local_world_size=size, workload=checks.workload)
 
 
 def _report_verdict(report: CheckReport, node_id: int, checks: NodeCheckOptions) -> None:
@@ -196,14 +173,14 @@ def _report_verdict(report: CheckReport, node_id: int, checks: NodeCheckOptions)
     for node, finding in verdict.stragglers.items():
         log.warning("node check: node %d is slow: %s", node, finding)
     level = logging.WARNING if checks.reports_speed else logging.INFO
-    for group, outcome in zip(report.groups, report.results, strict=True):
-        if outcome.passed:
+    for group, result in zip(report.groups, report.results, strict=True):
+        if result.passed:
             log.log(
                 level,
                 "node check: nodes %s: %.3f GB/s, a collective took %.3f ms; "
                 "on %s a matrix product took %.3f ms",
-                ", ".join(map(str, group)), outcome.bandwidth / _GIGA,
-                outcome.collective_s * _MILLI, outcome.device, outcome.compute_s * _MILLI,
+                ", ".join(map(str, group)), result.bandwidth / _GIGA,
+                result.collective_s * _MILLI, result.device, result.compute_s * _MILLI,
             )  # fmt: skip
     log.log(level, "node check: done after %.2f s", report.duration_s)
     if fault := _fault_of(report, node_id, checks):

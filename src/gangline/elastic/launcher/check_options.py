@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from gangline.elastic.launcher.flags import FlagError
+from gangline.elastic.nodecheck.worker_messages import CheckWorkload
 
 _AUTO_CHECK_NODES = 4
 """Number of nodes from which on --auto-config enables the node check."""
@@ -12,42 +13,6 @@ _AUTO_CHECK_NODES = 4
 
 class NodeUnhealthyError(Exception):
     """The node check found this node unfit for training."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckLimits:
-    """Workload and limits of the node check. Zero means a default for the device."""
-
-    matrix_size: int = 0
-    matrix_repeats: int = 0
-    collective_bytes: int = 0
-    collective_repeats: int = 0
-    timeout_s: float = 30.0
-    memory_limit: float = 0.3
-    straggler_ratio: float = 2.0
-    straggler_s: float = 0.0
-
-    @classmethod
-    def from_flags(cls, flags: argparse.Namespace) -> Self:
-        """Read the flags.
-
-        Raises:
-            FlagError: a number is out of range.
-        """
-        for name, least, most in _BOUNDS:
-            if not least <= (value := getattr(flags, name)) <= most:
-                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
-                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
-        return cls(
-            matrix_size=flags.check_matrix_size,
-            matrix_repeats=flags.check_matrix_repeats,
-            collective_bytes=int(flags.check_collective_mib * _MIB),
-            collective_repeats=flags.check_collective_repeats,
-            timeout_s=flags.check_timeout,
-            memory_limit=flags.check_memory_limit,
-            straggler_ratio=flags.straggler_ratio,
-            straggler_s=flags.straggler_seconds,
-        )
 
 
 _MIB = 1 << 20
@@ -73,7 +38,9 @@ class NodeCheckOptions:
     """True to report the speed of communication."""
     excludes_stragglers: bool
     """True if a slow node ends."""
-    limits: CheckLimits = CheckLimits()
+    workload: CheckWorkload
+    straggler_ratio: float
+    straggler_s: float
 
     @classmethod
     def from_flags(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
@@ -82,7 +49,24 @@ class NodeCheckOptions:
         Raises:
             FlagError: a number is out of range.
         """
-        tells_speed = flags.precheck >= 2 or flags.comm_perf_test
+        for name, least, most in _BOUNDS:
+            if not least <= (value := getattr(flags, name)) <= most:
+                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
+                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
+        reports_speed = flags.precheck >= 2 or flags.comm_perf_test
         many = flags.auto_config and max_nodes >= _AUTO_CHECK_NODES
-        enabled = flags.precheck >= 1 or flags.network_check or tells_speed or many
-        return cls(enabled, tells_speed, flags.exclude_straggler, CheckLimits.from_flags(flags))
+        return cls(
+            flags.precheck >= 1 or flags.network_check or reports_speed or many,
+            reports_speed,
+            flags.exclude_straggler,
+            CheckWorkload(
+                matrix_size=flags.check_matrix_size,
+                matrix_repeats=flags.check_matrix_repeats,
+                collective_bytes=int(flags.check_collective_mib * _MIB),
+                collective_repeats=flags.check_collective_repeats,
+                timeout_s=flags.check_timeout,
+                memory_limit=flags.check_memory_limit,
+            ),
+            flags.straggler_ratio,
+            flags.straggler_seconds,
+        )

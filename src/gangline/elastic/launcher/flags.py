@@ -1,8 +1,6 @@
-"""All flags of the launcher as a table: those of torchrun, of dlrover-run, and of Gangline.
+"""All flags of the launcher as a table (torchrun, dlrover-run, Gangline), and their parser.
 
 Every flag is accepted with ``-`` and with ``_``, and as the environment variable ``PET_<NAME>``.
-
-Parses flags of a command line and of ``PET_*`` variables.
 """
 
 import argparse
@@ -127,19 +125,19 @@ def parse_flags(
         FlagError: an environment variable is wrong.
     """
     parser = _parser(program)
-    found = parser.parse_args(arguments)
-    given = set(vars(found)) - {"training_script", "training_script_args"}
+    values = parser.parse_args(arguments)
+    given = set(vars(values)) - {"training_script", "training_script_args"}
     for flag in ALL_FLAGS:
         name = flag.name.replace("-", "_")
         if name in given:
             continue
         if (text := environment.get(ENVIRONMENT_PREFIX + name.upper())) is not None:
-            setattr(found, name, _parse_value(flag, text))
+            setattr(values, name, _parse_value(flag, text))
             given.add(name)
         else:
-            setattr(found, name, False if flag.is_switch else flag.default)
-    found.given = frozenset(given)
-    return found
+            setattr(values, name, False if flag.is_switch else flag.default)
+    values.given = frozenset(given)
+    return values
 
 
 def _parser(program: str) -> argparse.ArgumentParser:

@@ -18,10 +18,10 @@ _EVENT_TIMEOUT_S = 5.0
 
 def main() -> int:
     """Flush all checkpoints of the job, and report the steps in storage."""
-    found = flush_job(os.environ, FLUSH_TIMEOUT_S)
+    steps = flush_job(os.environ, FLUSH_TIMEOUT_S)
     node = os.environ.get("NODE_ID", "")
     events = []
-    for target, step in found.items():
+    for target, step in steps.items():
         result = "could not be written" if step is None else f"step {step} is in storage"
         print(f"gangline: checkpoint in {target}: {result}", file=sys.stderr, flush=True)
         reason = "CheckpointNotSaved" if step is None else "CheckpointSaved"
@@ -29,7 +29,7 @@ def main() -> int:
         events.append(JobEvent(reason=reason, message=f"{target}: {result}", node_id=about))
     if events:
         _send_events(os.environ, events)
-    return int(any(step is None for step in found.values()))
+    return int(any(step is None for step in steps.values()))
 
 
 def _send_events(environment: Mapping[str, str], events: list[JobEvent]) -> None:

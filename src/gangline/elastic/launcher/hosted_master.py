@@ -54,10 +54,10 @@ def is_own_address(address: str) -> bool:
     """Return whether host:port names this machine; False if the name does not resolve."""
     host, port = split_address(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return any(_can_bind(family, where[0]) for family, _, _, _, where in found)
+    return any(_can_bind(family, where[0]) for family, _, _, _, where in addresses)
 
 
 def _can_bind(family: int, host: str | int) -> bool:

@@ -1,10 +1,6 @@
 """A master as a child process of the launcher: started, restarted, and ended with it.
 
 Every start on one node imports this module, so it imports nothing that such a start does not need.
-
-A master for the processes of one node, started by the first connection to it.
-
-Every start on one node imports this module, so it imports nothing that such a start does not need.
 """
 
 import asyncio
@@ -40,7 +36,8 @@ class MasterChild(ABC):
         """Take the job's name, and a folder for the journal."""
         self._command = [
             sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
-            "--journal", str(folder / "master.journal"), "--grace", _GRACE_S, "--log-level", "error",
+            "--journal", str(folder / "master.journal"), "--grace", _GRACE_S,
+            "--log-level", "error",
         ]  # fmt: skip
         self._log = folder / "master.log"
         self._child: Process | None = None

@@ -1,11 +1,9 @@
-"""Upper limits of the number of workers on this machine; a larger number is a mistake of the user.
+"""Resources of this machine: limits of the number of workers, accelerators, processors near a
+device.
 
-Only certain limits count: each worker is a process, the launcher opens a file for it, and an
-interpreter needs memory before it runs anything. The needs of scripts are unknown.
-
-Number of accelerators of this node, counted without torch.
-
-Processors near a worker's device.
+Torch is not imported. A number of workers above a limit is a mistake of the user. Only certain
+limits count: each worker is a process, the launcher opens a file for it, and an interpreter needs
+memory before it runs anything. The needs of scripts are unknown.
 """
 
 import os
@@ -49,12 +47,14 @@ def tightest_worker_limit(
         cgroup: the cgroup file system.
     """
     root = os.geteuid() == 0 if is_root is None else is_root
-    found = [*_user_limits(root), *_system_limits(proc, cgroup)]
+    limits = [*_user_limits(root), *_system_limits(proc, cgroup)]
     if is_python:
-        there = memory_status(proc, cgroup).limit_bytes // _MIB
-        reason = f"there are {there} MiB of memory, and an interpreter takes {_INTERPRETER_MIB}"
-        found.append(WorkerLimit(there // _INTERPRETER_MIB, reason))
-    return min(found, key=lambda limit: limit.max_workers)
+        memory_mib = memory_status(proc, cgroup).limit_bytes // _MIB
+        reason = (
+            f"there are {memory_mib} MiB of memory, and an interpreter takes {_INTERPRETER_MIB}"
+        )
+        limits.append(WorkerLimit(memory_mib // _INTERPRETER_MIB, reason))
+    return min(limits, key=lambda limit: limit.max_workers)
 
 
 def _user_limits(is_root: bool) -> Iterator[WorkerLimit]:
@@ -182,11 +182,11 @@ def processors_near(bus: str, sys: Path = _SYS) -> frozenset[int]:
 
 def parse_cpu_list(text: str) -> frozenset[int]:
     """Parse a list such as ``0-3,8`` as the kernel writes it."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        processors.update(range(int(first), int(last or first) + 1))
+    return frozenset(processors)
 
 
 def _pci_bus_ids() -> list[str]:

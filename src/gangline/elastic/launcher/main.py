@@ -81,18 +81,20 @@ async def _run(
 ) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        early = await _prewarm_interpreters(stack, settings, checks, base)
-        rendezvous = await _create_rendezvous(stack, settings, config, folder, checks, base, early)
-        first = await early.release() if early else {}
+        interpreters = await _prewarm_interpreters(stack, settings, checks, base)
+        rendezvous = await _create_rendezvous(
+            stack, settings, config, folder, checks, base, interpreters
+        )
+        first = await interpreters.release() if interpreters else {}
         if first:
             log.info("workers start in interpreters of the node check: %d", len(first))
-        outcome = await ElasticAgent(settings, rendezvous, base, folder, first).run()
-    failure = failure_report(settings, outcome)
+        result = await ElasticAgent(settings, rendezvous, base, folder, first).run()
+    failure = failure_report(settings, result)
     if failure:
         sys.stdout.flush()
         print(failure, file=sys.stderr, flush=True)
     folder.remove_if_temporary()
-    return launcher_exit_code(outcome)
+    return launcher_exit_code(result)
 
 
 # The modules of a node check take time to import, so only a launcher that runs one imports them.
@@ -137,8 +139,8 @@ async def _create_rendezvous(
             from gangline.elastic.launcher.check import check_single_node  # noqa: PLC0415
 
             await check_single_node(settings, checks, interpreters)
-        lazy = await stack.enter_async_context(OnDemandMaster(settings.run_id, folder.path))
-        base |= lazy.environment
+        master = await stack.enter_async_context(OnDemandMaster(settings.run_id, folder.path))
+        base |= master.environment
         return SingleNodeRendezvous(settings.local_world_size, config.store_host, config.store_port)
     # These imports take time, and a single node does not need them.
     from gangline.elastic.agent.membership.membership import Membership  # noqa: PLC0415
@@ -154,24 +156,22 @@ async def _create_rendezvous(
         log.warning(
             "GANGLINE_JOB_SECRET is not set: anyone who knows --rdzv-id can join and listen"
         )
-    hosts = (
-        is_own_address(config.master_address)
-        if config.hosts_master is None
-        else config.hosts_master
-    )
-    if hosts:
+    hosts_master = config.hosts_master
+    if hosts_master is None:
+        hosts_master = is_own_address(config.master_address)
+    if hosts_master:
         await stack.enter_async_context(
             HostedMaster(settings.run_id, config.master_address, folder.path)
         )
-    place = node_identity(settings, config, hosts_master=hosts)
+    identity = node_identity(settings, config, hosts_master=hosts_master)
     # With these variables workers find the data shards, and the master knows the shards of a lost
     # node or worker.
-    base |= {"GANGLINE_MASTER_ADDR": place.master_address, "NODE_ID": str(place.node_id)}
+    base |= {"GANGLINE_MASTER_ADDR": identity.master_address, "NODE_ID": str(identity.node_id)}
     if interpreters:
         from gangline.elastic.launcher.check import check_with_others  # noqa: PLC0415
 
-        await check_with_others(settings, place, secret, checks, interpreters)
-    return Membership(place, secret, partial(_recheck, settings, place, checks))
+        await check_with_others(settings, identity, secret, checks, interpreters)
+    return Membership(identity, secret, partial(_recheck, settings, identity, checks))
 
 
 def _start_logging(handler: str) -> None:

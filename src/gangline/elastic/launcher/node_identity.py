@@ -17,16 +17,15 @@ def node_identity(
 
     Args:
         settings: the agent's settings.
-        meet: how the nodes find each other.
-        hosts: True if this node runs the master, whose start takes time.
+        config: how the nodes find each other.
+        hosts_master: True if this node runs the master, whose start takes time.
     """
-    assert config.master_address is not None, "one node has no place among others"
-    is_known = config.node_id is not None
+    assert config.master_address is not None, "a single node needs no identity"
     return NodeIdentity(
         job=settings.run_id,
         master_address=config.master_address,
-        node_id=config.node_id if config.node_id is not None else secrets.randbits(_ID_BITS),
-        node_rank=config.node_rank if is_known else -1,
+        node_id=secrets.randbits(_ID_BITS) if config.node_id is None else config.node_id,
+        node_rank=-1 if config.node_id is None else config.node_rank,
         host=config.local_address or own_address_towards(config.master_address),
         local_world_size=settings.local_world_size,
         min_nodes=config.min_nodes,

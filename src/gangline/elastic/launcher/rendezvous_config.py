@@ -118,15 +118,15 @@ def _api_server(environment: Mapping[str, str]) -> str | None:
 
 
 def _parse_rdzv_conf(text: str) -> dict[str, str]:
-    found = {}
+    values = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = pair.partition("=")
         if not equals:
             raise FlagError(f"--rdzv-conf {pair}: must be KEY=VALUE")
         if key.strip() not in _RDZV_KEYS:
             raise FlagError(f"--rdzv-conf {key}: unknown; known are {', '.join(_RDZV_KEYS)}")
-        found[key.strip()] = value.strip()
-    return found
+        values[key.strip()] = value.strip()
+    return values
 
 
 def _node_count(flags: argparse.Namespace, environment: Mapping[str, str]) -> str:

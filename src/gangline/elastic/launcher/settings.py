@@ -143,8 +143,8 @@ def _parse_workers(text: str, *, is_python: bool) -> int:
     limit = tightest_worker_limit(is_python=is_python)
     if workers > limit.max_workers:
         raise FlagError(
-            f"--nproc-per-node {text}: this machine cannot hold more than {limit.max_workers} workers: "
-            f"{limit.reason}"
+            f"--nproc-per-node {text}: this machine cannot hold more than {limit.max_workers} "
+            f"workers: {limit.reason}"
         )
     return workers
 

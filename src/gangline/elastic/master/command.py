@@ -1,8 +1,7 @@
-r"""The command line of the master. It accepts the flags of DLRover's master, so that its manifests
-work.
+r"""The command line of the master, which also accepts the flags of DLRover's master.
 
     gangline master --job-name train --port 50001 --journal /var/run/train.journal
-    python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \\
+    python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \
         --journal-configmap ml/train-journal
 """
 
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError, NoJournal
+from gangline.elastic.master.journal.journal import FileJournal, Journal, JournalError
 from gangline.elastic.master.settings import MasterSettings
 
 EXIT_CANNOT_START = 3
@@ -28,9 +27,7 @@ _UPSTREAM_IGNORED = (
     "xpu_type", "training_elastic_mode", "dynamic_failover_extension", "enable_dashboard",
     "dashboard_port", "task_process_timeout",
 )  # fmt: skip
-"""Flags of DLRover's master that only the operator or the agent needs here, or that have no
-meaning.
-"""
+"""Flags of DLRover's master that have no meaning for this one."""
 
 
 def _upstream_flags(command: click.Command) -> click.Command:
@@ -90,7 +87,7 @@ def master_command(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    store: Journal = FileJournal(journal) if journal is not None else NoJournal()
+    store = FileJournal(journal) if journal is not None else Journal()
     configuration = MasterSettings(**settings)  # type: ignore[arg-type]
     sys.exit(_run(configuration, store, _place(journal_configmap, namespace), port_file))
 
@@ -139,14 +136,13 @@ def _run(
         if configmap is None:
             await run_master(settings, secret, journal, stop, listening)
             return
-        from gangline.elastic.master.journal.cluster_journal import (
-            cluster_journal,
-            job_reference,
-        )
+        from gangline.elastic.master.journal import cluster_journal as cluster  # noqa: PLC0415
 
-        about = job_reference(os.environ, namespace=configmap[0])
-        async with cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:
-            await run_master(settings, secret, kept, stop, listening)
+        about = cluster.job_reference(os.environ, namespace=configmap[0])
+        async with cluster.cluster_journal(
+            *configmap, on_fenced=stop.set, job=about
+        ) as cluster_journal:
+            await run_master(settings, secret, cluster_journal, stop, listening)
 
     import uvloop  # noqa: PLC0415
 

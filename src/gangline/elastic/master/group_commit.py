@@ -52,22 +52,22 @@ class GroupCommit:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._write)
 
-    def publish_events(self, news: Sequence[JobEvent]) -> None:
-        for event in news:
+    def publish_events(self, events: Sequence[JobEvent]) -> None:
+        for event in events:
             self._journal.publish_event(event)
 
-    def send(self, peer: Peer, number: int, body: bytes, *, is_lasting: bool = False) -> None:
+    def send(self, peer: Peer, number: int, body: bytes, *, is_durable: bool = False) -> None:
         """Send a reply when all records before it are written.
 
         Args:
             peer: the connection of the client.
             number: the request's number.
             body: the encoded reply.
-            is_lasting: wait until the records are on disk, so that they survive the machine.
+            is_durable: wait until the records are on disk, so that they survive the machine.
         """
         if not self._is_due:
             peer.send_body(number, body)
-        elif is_lasting and self._journal.is_slow and not self._is_failing:
+        elif is_durable and self._journal.is_slow and not self._is_failing:
             self._unsafe.append((peer, number, body))
         else:
             self._unwritten.append((peer, number, body))
@@ -122,6 +122,6 @@ class GroupCommit:
 _DelayedReply = tuple[Peer, int, bytes]
 
 
-def _send(letters: list[_DelayedReply]) -> None:
-    for peer, number, body in letters:
+def _send(replies: list[_DelayedReply]) -> None:
+    for peer, number, body in replies:
         peer.send_body(number, body)

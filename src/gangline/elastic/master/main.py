@@ -50,9 +50,9 @@ async def _serve(
     now = read_clocks()
     down_s = downtime_s(core.state.persistent, at, now)
     clock = JobClock(at or now.wall_s)
-    outbox = GroupCommit(journal)
-    service = MasterService(settings, core, clock, outbox)
-    outbox.configure(service.snapshot, service.journal_failed)
+    group_commit = GroupCommit(journal)
+    service = MasterService(settings, core, clock, group_commit)
+    group_commit.configure(service.snapshot, service.journal_failed)
     journal.set_state_source(service.snapshot, service.summary)
     server = MasterServer(service, secret)
     inherited = settings.listen_descriptor
@@ -63,12 +63,12 @@ async def _serve(
     service.start(down_s)
     listening(port)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(outbox.run()), group.create_task(service.run())]
+        tasks = [group.create_task(group_commit.run()), group.create_task(service.run())]
         await _end(settings, service, stop)
         for task in tasks:
             task.cancel()
     service.record_goodput()
-    await outbox.flush()
+    await group_commit.flush()
     await server.stop()
 
 
@@ -77,14 +77,14 @@ async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.E
     if settings.linger_s is None:
         await stop.wait()
         return
-    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(service.is_over.wait())]
+    waiters = [asyncio.create_task(stop.wait()), asyncio.create_task(service.is_over.wait())]
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
-            await asyncio.wait({waits[0]}, timeout=settings.linger_s)
+            await asyncio.wait({waiters[0]}, timeout=settings.linger_s)
     finally:
-        for wait in waits:
-            wait.cancel()
+        for waiter in waiters:
+            waiter.cancel()
 
 
 def downtime_s(state: PersistentState, at: float, now: ClockReading) -> float:

@@ -50,9 +50,7 @@ class NodeCheckRequests:
         return self._conductor.answer(request)
 
     def _answer_ready(self) -> None:
-        """Answer requests that can be answered, and set the timer to the coordinator's next
-        deadline.
-        """
+        """Answer requests that can be answered; set the timer to the next deadline."""
         for node, poll in self._polls.all():
             assert isinstance(poll.request, CheckRequest | CheckResult)
             answer = self._answer(poll.request)

@@ -1,7 +1,4 @@
-"""Replies to requests that change nothing and never wait.
-
-The Prometheus metrics of the master.
-"""
+"""Replies to requests that change nothing and never wait, and the Prometheus metrics."""
 
 from dataclasses import dataclass, field
 
@@ -46,15 +43,22 @@ class WorldProgress:
 
 def world_progress(core: MasterCore) -> WorldProgress:
     members = core.rendezvous.state.members
-    beats = [beat for node, beat in core.heartbeats.items() if node in members]
-    used = [beat.resources for beat in beats if beat.resources is not None]
-    saved = [beat.checkpoint_step for beat in beats if beat.checkpoint_step is not None]
+    heartbeats = [heartbeat for node, heartbeat in core.heartbeats.items() if node in members]
+    used = [heartbeat.resources for heartbeat in heartbeats if heartbeat.resources is not None]
+    saved = [
+        heartbeat.checkpoint_step
+        for heartbeat in heartbeats
+        if heartbeat.checkpoint_step is not None
+    ]
     return WorldProgress(
-        steps_per_s=min((beat.steps_per_s for beat in beats if beat.steps_per_s), default=0.0),
+        steps_per_s=min(
+            (heartbeat.steps_per_s for heartbeat in heartbeats if heartbeat.steps_per_s),
+            default=0.0,
+        ),
         checkpoint_step=min(saved, default=None),
-        saves=SaveCounts.merge_max(beat.saves for beat in beats),
-        cpus=sum(each.cpus for each in used),
-        memory_bytes=sum(each.memory_bytes for each in used),
+        saves=SaveCounts.merge_max(heartbeat.saves for heartbeat in heartbeats),
+        cpus=sum(usage.cpus for usage in used),
+        memory_bytes=sum(usage.memory_bytes for usage in used),
     )
 
 
@@ -89,17 +93,17 @@ def state_summary(core: MasterCore, now: float) -> dict[str, str]:
 
 
 def _status(core: MasterCore, job: str, events_after: int, now: float) -> msg.JobStatusReply:
-    kept, state = core.state.persistent, core.rendezvous.state
-    skipped = max(0, events_after + 1 - kept.first_event)
+    persistent, state = core.state.persistent, core.rendezvous.state
+    skipped = max(0, events_after + 1 - persistent.first_event)
     return msg.JobStatusReply(
         job=job,
         round=state.round,
         world=None if state.is_broken else state.world,
         waiting=tuple(state.waiting),
         dead=tuple(state.gone),
-        goodput=kept.account.goodput(now),
-        events=tuple(kept.events[skipped:]),
-        events_seen=kept.first_event + len(kept.events) - 1,
+        goodput=persistent.account.goodput(now),
+        events=tuple(persistent.events[skipped:]),
+        events_seen=persistent.first_event + len(persistent.events) - 1,
         datasets=tuple(one.name for one in core.state.ledger.states()),
     )
 

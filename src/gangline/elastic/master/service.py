@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from gangline.elastic.data.shards import events as shard_events
 from gangline.elastic.master.group_commit import GroupCommit
 from gangline.elastic.master.liveness import LivenessTracker
 from gangline.elastic.master.long_polls import LongPoll, LongPolls
@@ -28,6 +27,7 @@ from gangline.elastic.protocol import envelope
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.connection import installed_version
 from gangline.elastic.protocol.server import Peer, negotiate_version
+from gangline.elastic.shards import events as shard_events
 
 GOODPUT_RECORD_EVERY_S = 30.0
 """Interval at which goodput is journaled; a killed master loses at most this much of it."""
@@ -37,13 +37,13 @@ class MasterService:
     """Answers the clients of one job."""
 
     def __init__(
-        self, settings: MasterSettings, core: MasterCore, clock: JobClock, outbox: GroupCommit
+        self, settings: MasterSettings, core: MasterCore, clock: JobClock, group_commit: GroupCommit
     ) -> None:
         self.settings, self.core = settings, core
         self.name = uuid.uuid4().hex
         self.is_over = asyncio.Event()
-        self._clock, self._outbox = clock, outbox
-        self._lives = LivenessTracker(settings.silence_s, settings.grace_s, self._lost)
+        self._clock, self._group_commit = clock, group_commit
+        self._liveness = LivenessTracker(settings.silence_s, settings.grace_s, self._lost)
         self._joins: LongPolls[int] = LongPolls(self._join_expired)
         self._finishing: LongPolls[int] = LongPolls(self._reply_with(_OTHERS_RUNNING))
         self._commands: LongPolls[int] = LongPolls(self._reply_with(msg.Commands()))
@@ -61,7 +61,7 @@ class MasterService:
         self.apply_own(rec.MasterStarted(master=self.name, down_s=down_s, moment=read_clocks()))
         state = self.core.rendezvous.state
         for node in [*state.members, *state.waiting]:
-            self._lives.expect(node)
+            self._liveness.expect(node)
         if state.is_over:
             self.is_over.set()
 
@@ -70,7 +70,7 @@ class MasterService:
         noted = self._clock.now()
         while True:
             await asyncio.sleep(min(1.0, self.settings.silence_s / 4))
-            self._lives.check()
+            self._liveness.check()
             self._book()
             if self._clock.now() - noted >= GOODPUT_RECORD_EVERY_S:
                 self.record_goodput()
@@ -101,7 +101,7 @@ class MasterService:
             problem = f"this is the master of {job}, not of {hello.job}"
             return msg.RequestRefused(reason="WrongJob", message=problem)
         if hello.node_id is not None and hello.node_id not in self.core.rendezvous.state.gone:
-            self._lives.mark_alive(hello.node_id, peer)
+            self._liveness.mark_alive(hello.node_id, peer)
         return msg.Welcome(
             protocol=negotiate_version(hello),
             version=installed_version(),
@@ -119,7 +119,7 @@ class MasterService:
         elif type(request) in STATE_CHANGING:
             applied = self._apply(request, self._client(peer), number)
             assert applied.reply is not None
-            self._send(peer, number, applied.reply, is_lasting=isinstance(request, DURABLE))
+            self._send(peer, number, applied.reply, is_durable=isinstance(request, DURABLE))
         else:
             problem = f"{type(request).__name__} is not a request to the master"
             self._send(peer, number, msg.RequestRefused(reason="BadRequest", message=problem))
@@ -131,7 +131,7 @@ class MasterService:
         self._keys.drop(peer)
         self._shards.drop(peer)
         self._checks.drop(peer)
-        self._lives.mark_disconnected(peer)
+        self._liveness.mark_disconnected(peer)
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
         """Answer probes and Prometheus."""
@@ -153,9 +153,9 @@ class MasterService:
         record = rec.JournalRecord(self._clock.now(), what, client, number)
         applied = self.core.apply(record)
         if applied.changed:
-            self._outbox.append_record(rec.encode_record(record))
+            self._group_commit.append_record(rec.encode_record(record))
             self._set_alarm()
-            self._outbox.publish_events(self.core.timeline.take_new())
+            self._group_commit.publish_events(self.core.timeline.take_new())
         if applied.topics:
             self._serve_waiting(applied.topics)
         return applied
@@ -195,7 +195,7 @@ class MasterService:
     # Requests that wait
 
     def _join(self, peer: Peer, number: int, join: msg.Join) -> None:
-        self._lives.mark_alive(
+        self._liveness.mark_alive(
             join.node_id, peer if peer.hello and peer.hello.node_id is not None else None
         )
         applied = self._apply(join, self._client(peer), number)
@@ -216,46 +216,48 @@ class MasterService:
 
     def _leave(self, peer: Peer, number: int, leave: msg.Leave) -> None:
         node = leave.node_id if leave.known_dead is None else leave.known_dead
-        self._lives.forget(node)
+        self._liveness.forget(node)
         self._checks.lost(node)
         self._apply(leave, self._client(peer), number)
         self._send(peer, number, msg.Acknowledged())
 
-    def _heartbeat(self, peer: Peer, number: int, beat: msg.Heartbeat) -> None:
-        node, kept = beat.node_id, self.core.state.persistent
-        self._lives.mark_alive(node, peer)
-        self.core.heartbeats[node] = beat
-        if beat.round > 0:
-            self._check_round(beat)
-        self._check_seen(node, beat.commands_seen)
+    def _heartbeat(self, peer: Peer, number: int, heartbeat: msg.Heartbeat) -> None:
+        node, persistent = heartbeat.node_id, self.core.state.persistent
+        self._liveness.mark_alive(node, peer)
+        self.core.heartbeats[node] = heartbeat
+        if heartbeat.round > 0:
+            self._check_round(heartbeat)
+        self._check_seen(node, heartbeat.commands_seen)
         state = self.core.rendezvous.state
         if state.world is None or state.world.members[0].node_id == node:
             self._book()
             if not state.is_broken and state.members:
-                kept.account.phase = beat.phase
-            if beat.round > 0:
-                kept.account.book_heartbeat(beat)
-        commands = self.core.commands_for(node, beat.commands_seen)
+                persistent.account.phase = heartbeat.phase
+            if heartbeat.round > 0:
+                persistent.account.book_heartbeat(heartbeat)
+        commands = self.core.commands_for(node, heartbeat.commands_seen)
         self._send(peer, number, commands or msg.Commands())
 
-    def _check_round(self, beat: msg.Heartbeat) -> None:
+    def _check_round(self, heartbeat: msg.Heartbeat) -> None:
         """Detect what the rendezvous does not know: a lost world, a restart in place."""
         adopted = rec.MemberAdopted(
-            node_id=beat.node_id, incarnation=beat.incarnation, round=beat.round
+            node_id=heartbeat.node_id, incarnation=heartbeat.incarnation, round=heartbeat.round
         )
         self._apply(adopted, "", 0)
-        attempt = (beat.round, beat.attempt)
-        if self.core.state.persistent.attempts.get(beat.node_id) != attempt:
+        attempt = (heartbeat.round, heartbeat.attempt)
+        if self.core.state.persistent.attempts.get(heartbeat.node_id) != attempt:
             self.apply_own(
-                rec.WorkersRestarted(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
+                rec.WorkersRestarted(
+                    node_id=heartbeat.node_id, round=heartbeat.round, attempt=heartbeat.attempt
+                )
             )
 
     def _check(self, peer: Peer, number: int, request: msg.CheckRequest | msg.CheckResult) -> None:
-        self._lives.mark_alive(request.node_id, peer)
+        self._liveness.mark_alive(request.node_id, peer)
         self._checks.handle(peer, number, request)
 
     def _get_commands(self, peer: Peer, number: int, request: msg.GetCommands) -> None:
-        self._lives.mark_alive(request.node_id, peer)
+        self._liveness.mark_alive(request.node_id, peer)
         self._check_seen(request.node_id, request.seen)
         commands = self.core.commands_for(request.node_id, request.seen)
         if commands is not None:
@@ -264,9 +266,9 @@ class MasterService:
             self._commands.add(request.node_id, LongPoll(peer, number, request), request.wait_s)
 
     def _check_seen(self, node: int, seen: int) -> None:
-        kept = self.core.state.persistent
-        known = kept.commands.get(node)
-        if seen >= kept.next_command or (known and known[0].number <= seen):
+        persistent = self.core.state.persistent
+        known = persistent.commands.get(node)
+        if seen >= persistent.next_command or (known and known[0].number <= seen):
             self.apply_own(rec.CommandsSeen(node_id=node, seen=seen))
 
     def _wait_for_keys(self, peer: Peer, number: int, request: msg.KeyValueWait) -> None:
@@ -360,9 +362,9 @@ class MasterService:
 
     # Sending
 
-    def _send(self, peer: Peer, number: int, reply: msg.Reply, *, is_lasting: bool = False) -> None:
+    def _send(self, peer: Peer, number: int, reply: msg.Reply, *, is_durable: bool = False) -> None:
         body = envelope.encode_body(reply)
-        self._outbox.send(peer, number, body, is_lasting=is_lasting)
+        self._group_commit.send(peer, number, body, is_durable=is_durable)
 
     def _send_world(self, peer: Peer, number: int, reply: msg.Reply) -> None:
         """Send a reply; a world is encoded once for all its members."""
@@ -371,7 +373,7 @@ class MasterService:
             return
         if self._world[0] != reply.round:
             self._world = (reply.round, envelope.encode_body(reply))
-        self._outbox.send(peer, number, self._world[1], is_lasting=True)
+        self._group_commit.send(peer, number, self._world[1], is_durable=True)
 
     @staticmethod
     def _client(peer: Peer) -> str:

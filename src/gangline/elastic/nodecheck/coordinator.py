@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gangline.elastic.nodecheck.group_testing import CheckRules, choose_next_step
-from gangline.elastic.nodecheck.local_coordinator import node_result, verdict_message
 from gangline.elastic.nodecheck.result import LOST_RESULT, CheckConclusion, CheckRound, NodeResult
 from gangline.elastic.nodecheck.speed import NodeTimes, SpeedLimits
 from gangline.elastic.protocol.check_messages import (
@@ -85,23 +84,19 @@ class CheckCoordinator:
         """Return the next message to a node; None while it must wait."""
         key, session = _key(message), self._session
         if (verdict := self._verdicts.get(key)) is not None:
-            return verdict_message(key[0], verdict)
+            return _verdict_message(key[0], verdict)
         if session is None or not self._is_participant(session, key):
             return None
         assert not isinstance(session.step, CheckConclusion)
-        group = next((one for one in session.step if key[0] in one), None)
+        group = next((group for group in session.step if key[0] in group), None)
         if group is None or key[0] in session.results or _is_testing_in(message, session):
             return None
-        nodes = [session.nodes[node] for node in group]
-        members = [
-            CheckMember(one.request.node_id, rank, one.request.host)
-            for rank, one in enumerate(nodes)
-        ]
+        hosts = [session.nodes[node].request.host for node in group]
         return CheckGroup(
             round=len(session.rounds),
-            members=tuple(members),
-            store_host=nodes[0].request.host,
-            store_port=nodes[0].port,
+            members=tuple(map(CheckMember, group, range(len(group)), hosts)),
+            store_host=hosts[0],
+            store_port=session.nodes[group[0]].port,
         )
 
     def is_test_obsolete(self, message: CheckRequest | CheckResult) -> bool:
@@ -112,8 +107,10 @@ class CheckCoordinator:
         if not _is_testing_in(message, session) or key[0] in session.results:
             return False
         assert not isinstance(session.step, CheckConclusion)
-        group = next((one for one in session.step if key[0] in one), ())
-        failed = {n for n, one in session.results.items() if not one.passed and one.local}
+        group = next((group for group in session.step if key[0] in group), ())
+        failed = {
+            other for other, result in session.results.items() if not result.passed and result.local
+        }
         return any(session.nodes[node].is_lost or node in failed for node in group)
 
     @property
@@ -171,7 +168,7 @@ class CheckCoordinator:
 
     def _begin_session(self, now: float) -> None:
         self._last_call = None
-        nodes = dict(sorted(self._waiting.items(), key=lambda one: _sort_key(one[1].request)))
+        nodes = dict(sorted(self._waiting.items(), key=lambda item: _sort_key(item[1].request)))
         self._waiting = {}
         requests = [participant.request for participant in nodes.values()]
         default = SpeedLimits()
@@ -188,7 +185,7 @@ class CheckCoordinator:
         key, session = _key(result), self._session
         if session is not None and self._is_participant(session, key):
             if result.round == len(session.rounds) and key[0] in self._missing(session):
-                session.results[key[0]] = node_result(result)
+                session.results[key[0]] = _node_result(result)
                 session.nodes[key[0]].port = result.store_port
                 self._advance(session, now)
         elif key not in self._verdicts:
@@ -206,21 +203,20 @@ class CheckCoordinator:
             session.rounds.append(CheckRound(session.step, session.results | silent))
             session.results = {}
             session.deadline = now + self._round_timeout_s
-            gone = {node for node, one in session.nodes.items() if one.is_lost}
+            gone = {node for node, participant in session.nodes.items() if participant.is_lost}
             session.step = choose_next_step(
                 [*session.nodes], session.rounds, session.rules, self._history, gone
             )
         self._end_session(session, session.step, now)
 
     def _end_session(self, session: _Session, verdict: CheckConclusion, now: float) -> None:
-        for node, one in session.nodes.items():
-            self._verdicts[one.key] = verdict
+        for node, participant in session.nodes.items():
+            self._verdicts[participant.key] = verdict
             waiting = self._waiting.get(node)
-            if waiting is not None and waiting.key == one.key:
-                del self._waiting[
-                    node
-                ]  # it was considered lost, and this verdict answers its new request
-            if verdict.passed(node) and not one.is_lost and node not in self._waiting:
+            if waiting is not None and waiting.key == participant.key:
+                # The node was considered lost, and this verdict answers its new request.
+                del self._waiting[node]
+            if verdict.passed(node) and not participant.is_lost and node not in self._waiting:
                 self._trusted.add(node)
                 self._remember(session, verdict, node)
         while len(self._verdicts) > MAX_VERDICTS:
@@ -264,3 +260,16 @@ def _is_testing_in(message: CheckRequest | CheckResult, session: _Session) -> bo
 
 def _sort_key(request: CheckRequest) -> tuple[bool, int, int]:
     return request.node_rank < 0, request.node_rank, request.node_id
+
+
+def _node_result(message: CheckResult) -> NodeResult:
+    return NodeResult(*(getattr(message, name) for name in NodeResult.__struct_fields__))
+
+
+def _verdict_message(node: int, conclusion: CheckConclusion) -> CheckVerdict:
+    return CheckVerdict(
+        passed=conclusion.passed(node),
+        faulty={node: str(finding) for node, finding in conclusion.faulty.items()},
+        stragglers={node: str(finding) for node, finding in conclusion.stragglers.items()},
+        undecided=conclusion.undecided,
+    )

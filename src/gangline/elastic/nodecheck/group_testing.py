@@ -122,17 +122,17 @@ class _Evidence:
                 evidence._add_group(round_, group)
         return evidence
 
-    def _add_group(self, one: CheckRound, group: NodeGroup) -> None:
+    def _add_group(self, round_: CheckRound, group: NodeGroup) -> None:
         if len(group) == 1:
             self.alone.update(group)
         if len(group) == 2:
             self.met.add(frozenset(group))
-        if one.passed(group):
+        if round_.passed(group):
             self.passed_alone.update(group if len(group) == 1 else ())
             if len(group) > 1 or len(self.nodes) == 1:
                 self.proved.update(group)
             return
-        at_fault = [node for node in group if _failed_by_itself(one, group, node)]
+        at_fault = [node for node in group if _failed_by_itself(round_, group, node)]
         for node in at_fault:
             self.local_failures[node] = self.local_failures.get(node, 0) + 1
         for node in group if not at_fault else ():
@@ -231,7 +231,7 @@ class _Evidence:
             for round_ in self.rounds
             if finding.node in round_.results and round_.results[finding.node].passed
         ]
-        best = min(passed, key=lambda each: each.seconds_of(finding.test))
+        best = min(passed, key=lambda result: result.seconds_of(finding.test))
         return replace(finding, device=best.device_of(finding.test))
 
     def undecided(self) -> tuple[int, ...]:
@@ -262,6 +262,6 @@ class _Evidence:
         )
 
 
-def _failed_by_itself(one: CheckRound, group: NodeGroup, node: int) -> bool:
-    outcome = one.result(node)
+def _failed_by_itself(round_: CheckRound, group: NodeGroup, node: int) -> bool:
+    outcome = round_.result(node)
     return not outcome.passed and (outcome.local or len(group) == 1)

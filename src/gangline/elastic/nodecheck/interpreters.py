@@ -6,13 +6,11 @@ itself computes nothing, so it can become a worker after the check.
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from gangline.elastic.agent.process import end_processes
-from gangline.elastic.agent.spares.interpreter import SpareInterpreter
+from gangline.elastic.agent.spares.interpreter import SpareInterpreter, end_spares
 
 _MODULES = ("torch",)
 _IDLE_COMMAND = (sys.executable, "-c", "'gangline node check'")
@@ -44,7 +42,7 @@ class CheckInterpreters:
         for task in self._warming.values():
             task.cancel()
         await asyncio.gather(*self._warming.values(), return_exceptions=True)
-        await self._end(*self._started.values())
+        await end_spares(self._started.values())
         self._started.clear()
 
     async def warm(self, local_rank: int) -> SpareInterpreter:
@@ -62,26 +60,20 @@ class CheckInterpreters:
         spare = await self._warming[local_rank]
         if _is_usable(spare):
             return
-        await self._end(spare)
+        await end_spares([spare])
         await self._start(local_rank)
 
     async def release(self) -> dict[int, SpareInterpreter]:
         """Return the interpreters that can become workers; end the others."""
         usable = {rank: spare for rank, spare in self._started.items() if _is_usable(spare)}
         first = usable if self._may_train else {}
-        await self._end(*(spare for rank, spare in self._started.items() if rank not in first))
+        await end_spares([spare for rank, spare in self._started.items() if rank not in first])
         self._started.clear()
         return first
 
     async def _start(self, local_rank: int) -> None:
         spare = self._started[local_rank] = await self._begin(local_rank)
         self._warming[local_rank] = asyncio.create_task(_warm_up(spare))
-
-    @staticmethod
-    async def _end(*spares: SpareInterpreter) -> None:
-        for spare in spares:
-            spare.writer.close()
-        await end_processes([spare.process for spare in spares], signal.SIGKILL, 0)
 
 
 async def _warm_up(spare: SpareInterpreter) -> SpareInterpreter:

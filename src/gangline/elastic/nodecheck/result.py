@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 COMPUTE, COLLECTIVE = "compute", "collective"
 """What is timed."""
 
@@ -10,9 +12,8 @@ NodeGroup = tuple[int, ...]
 """Nodes that test together."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResult:
-    """One node's result of one round."""
+class NodeResult(msgspec.Struct, frozen=True, tag="measured", omit_defaults=True):
+    """Result of one round: of a node, or of one of its worker processes."""
 
     passed: bool
     local: bool = False
@@ -92,6 +93,5 @@ class CheckConclusion:
     """Nodes that failed only with nodes that are not proved healthy: either may be the cause."""
     rounds: int = 0
 
-    def passed(self, node: int, *, exclude_stragglers: bool = False) -> bool:
-        slow = exclude_stragglers and node in self.stragglers
-        return node not in self.faulty and node not in self.undecided and not slow
+    def passed(self, node: int) -> bool:
+        return node not in self.faulty and node not in self.undecided

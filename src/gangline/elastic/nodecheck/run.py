@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from gangline.elastic.nodecheck.coordinator import CheckCoordinator
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters
 from gangline.elastic.nodecheck.result import NodeResult
 from gangline.elastic.nodecheck.workers import PARTNER_GONE, CheckSettings, CheckWorkers, summarize
@@ -23,6 +24,7 @@ from gangline.elastic.protocol.check_messages import (
     CheckVerdict,
 )
 from gangline.elastic.protocol.errors import ProtocolError, RequestRefusedError
+from gangline.elastic.protocol.messages import RequestRefused
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +37,34 @@ PRESENCE_INTERVAL_S = 4.0
 
 
 class CheckExchange(Protocol):
-    """Connection to the coordinator: the master, or a `LocalCoordinator` in this process."""
+    """Connection to the coordinator of the check."""
 
     async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
         """Send a message and wait for the next instruction, without a time limit."""
         ...
+
+
+class LocalExchange:
+    """A coordinator in this process, for nodes without a master."""
+
+    def __init__(self) -> None:
+        self._coordinator = CheckCoordinator()
+        self._changed = asyncio.Condition()
+
+    async def ask(self, message: CheckRequest | CheckResult) -> CheckGroup | CheckVerdict:
+        """Send a message and wait for the next instruction.
+
+        Raises:
+            RequestRefusedError: a partner of the running test is lost.
+        """
+        async with self._changed:
+            self._coordinator.receive(message, time.monotonic())
+            self._changed.notify_all()
+            while (answer := self._coordinator.answer(message)) is None:
+                if self._coordinator.is_test_obsolete(message):
+                    raise RequestRefusedError(RequestRefused(reason=PARTNER_LOST))
+                await self._changed.wait()
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +88,34 @@ async def run_check(
         StartError: the interpreters cannot be started.
         Exception: whatever the exchange raises if the coordinator cannot be reached.
     """
-    begin = time.monotonic()
-    outcomes: list[NodeResult] = []
+    begin, request = time.monotonic(), settings.request
+    results: list[NodeResult] = []
     groups: list[tuple[int, ...]] = []
-    async with CheckWorkers(settings, interpreters) as crew:
-        port = await crew.port()
-        step = await exchange.ask(msgspec.structs.replace(settings.request, store_port=port))
+    async with CheckWorkers(settings, interpreters) as workers:
+        port = await workers.port()
+        step = await exchange.ask(msgspec.structs.replace(request, store_port=port))
         while isinstance(step, CheckGroup):
-            outcome = await _run_test(crew, step, settings.request, exchange)
-            log.info("node check round is over", extra={"round": step.round, "outcome": outcome})
-            outcomes.append(outcome)
+            result = await _run_test(workers, step, request, exchange)
+            log.info("node check round is over", extra={"round": step.round, "outcome": result})
+            results.append(result)
             groups.append(tuple(member.node_id for member in step.members))
-            result = CheckResult(
-                node_id=settings.node_id,
+            message = CheckResult(
+                node_id=request.node_id,
+                incarnation=request.incarnation,
+                check=request.check,
                 round=step.round,
-                passed=outcome.passed,
-                local=outcome.local,
-                incarnation=settings.request.incarnation,
-                check=settings.request.check,
-                compute_s=outcome.compute_s,
-                collective_s=outcome.collective_s,
-                bandwidth=outcome.bandwidth,
-                device=outcome.device,
-                test=outcome.test,
-                message=outcome.message,
-                collective_device=outcome.collective_device,
-                store_port=await crew.port(),
-                wait_s=settings.request.wait_s,
+                store_port=await workers.port(),
+                wait_s=request.wait_s,
+                **msgspec.structs.asdict(result),
             )
             try:
-                step = await exchange.ask(result)
+                step = await exchange.ask(message)
             except RequestRefusedError as error:
                 if error.reason != UNKNOWN_CHECK:
                     raise
-                again = msgspec.structs.replace(settings.request, store_port=result.store_port)
+                again = msgspec.structs.replace(request, store_port=message.store_port)
                 step = await exchange.ask(again)
-    return CheckReport(step, tuple(outcomes), tuple(groups), time.monotonic() - begin)
+    return CheckReport(step, tuple(results), tuple(groups), time.monotonic() - begin)
 
 
 async def _run_test(
@@ -107,15 +124,15 @@ async def _run_test(
     """Test with the group, until the result or the loss of a node of the group."""
     testing = msgspec.structs.replace(request, testing=group.round)
     test = asyncio.create_task(workers.measure(group))
-    news = asyncio.create_task(_wait_until_obsolete(testing, exchange))
+    loss = asyncio.create_task(_wait_until_obsolete(testing, exchange))
     try:
-        await asyncio.wait({test, news}, return_when=asyncio.FIRST_COMPLETED)
-        in_vain = not test.done() and news.result()
-        measured = [PARTNER_GONE] * workers.size if in_vain else await test
+        await asyncio.wait({test, loss}, return_when=asyncio.FIRST_COMPLETED)
+        is_obsolete = not test.done() and loss.result()
+        measured = [PARTNER_GONE] * workers.size if is_obsolete else await test
     finally:
         test.cancel()
-        news.cancel()
-        await asyncio.gather(test, news, return_exceptions=True)
+        loss.cancel()
+        await asyncio.gather(test, loss, return_exceptions=True)
     await workers.replace_failed(measured)
     return summarize(measured)
 

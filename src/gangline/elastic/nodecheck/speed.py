@@ -36,23 +36,23 @@ def find_slow_nodes(
     times: Mapping[int, NodeTimes], limits: SpeedLimits, history: TimesHistory
 ) -> dict[int, NodeFinding]:
     """Return a finding for each slow node."""
-    found: dict[int, NodeFinding] = {}
+    findings: dict[int, NodeFinding] = {}
     for index, test in enumerate(_TESTS):
-        known = [one[index] for one in times.values()]
-        known += [one[index] for past in history.values() for one in past]
+        known = [seconds[index] for seconds in times.values()]
+        known += [seconds[index] for past in history.values() for seconds in past]
         known.sort()
         for node, own in times.items():
             middle = _median_of_others(known, own[index])
             threshold = _threshold(middle, limits)
-            if own[index] > threshold and node not in found:
-                found[node] = NodeFinding(
+            if own[index] > threshold and node not in findings:
+                findings[node] = NodeFinding(
                     node,
                     test,
                     value=own[index],
                     threshold=threshold,
                     message="slower than the limit" if middle is None else "slower than the others",
                 )
-    return found
+    return findings
 
 
 def _median_of_others(known: Sequence[float], own: float) -> float | None:

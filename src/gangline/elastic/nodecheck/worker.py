@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from gangline.elastic.nodecheck.result import NodeResult
 from gangline.elastic.nodecheck.worker_messages import (
-    Measurement,
     MeasureOrder,
     PortReport,
     WorkerMessage,
@@ -126,7 +126,7 @@ class Tester:
             self._torch.cuda.synchronize(self._device)
 
 
-def measure(tester: Tester, order: MeasureOrder, listener: socket.socket | None) -> Measurement:
+def measure(tester: Tester, order: MeasureOrder, listener: socket.socket | None) -> NodeResult:
     timeout_s = tester.workload.timeout_s
     compute_s, failure = 0.0, None
     try:
@@ -142,7 +142,7 @@ def measure(tester: Tester, order: MeasureOrder, listener: socket.socket | None)
         collective_s, bandwidth = tester.collective(order, store)
     except (_TestError, RuntimeError) as error:
         return _failed(tester.name, failure or error, local=failure is not None)
-    return Measurement(
+    return NodeResult(
         passed=True,
         compute_s=compute_s,
         collective_s=collective_s,
@@ -184,9 +184,9 @@ def _exchange_status(store: "Store", order: MeasureOrder, *, ok: bool, timeout_s
         raise _TestError("partner", f"the tests of rank {ranks} of the group failed", local=False)
 
 
-def _failed(device: str, error: Exception, *, local: bool) -> Measurement:
+def _failed(device: str, error: Exception, *, local: bool) -> NodeResult:
     named = isinstance(error, _TestError)
-    return Measurement(
+    return NodeResult(
         passed=False,
         local=error.local if isinstance(error, _TestError) else local,
         device=device,

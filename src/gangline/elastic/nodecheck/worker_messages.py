@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from gangline.elastic.nodecheck.result import NodeResult
+
 
 class CheckWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is tested. Zero means a default for the device."""
@@ -46,17 +48,4 @@ class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
     store_port: int
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True, tag="measured", omit_defaults=True):
-    """Result of one process."""
-
-    passed: bool
-    local: bool = False
-    compute_s: float = 0.0
-    collective_s: float = 0.0
-    bandwidth: float = 0.0
-    device: str = ""
-    test: str = ""
-    message: str = ""
-
-
-WorkerMessage: TypeAlias = PortReport | Measurement
+WorkerMessage: TypeAlias = PortReport | NodeResult

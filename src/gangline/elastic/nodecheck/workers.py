@@ -19,7 +19,6 @@ from gangline.elastic.nodecheck.interpreters import CheckInterpreters
 from gangline.elastic.nodecheck.result import NodeResult
 from gangline.elastic.nodecheck.worker_messages import (
     CheckWorkload,
-    Measurement,
     MeasureOrder,
     PortReport,
     WorkerMessage,
@@ -34,7 +33,7 @@ _END_TIMEOUT_S = 5.0
 
 _PROCESS_TEST = "process"
 """Name of the test that failed when a process ends unexpectedly."""
-PARTNER_GONE = Measurement(
+PARTNER_GONE = NodeResult(
     passed=False,
     test="partner",
     message="a process of the group has ended, so the test was stopped",
@@ -45,7 +44,6 @@ PARTNER_GONE = Measurement(
 class CheckSettings:
     """How a node takes part in a check."""
 
-    node_id: int
     request: CheckRequest
     """The first request; ``store_port`` is filled in."""
     local_world_size: int = 1
@@ -82,7 +80,7 @@ class CheckWorkers:
         """Number of processes."""
         return len(self._members)
 
-    async def measure(self, group: CheckGroup) -> list[Measurement]:
+    async def measure(self, group: CheckGroup) -> list[NodeResult]:
         """Run one test in all processes. If one dies, the tests of the others are cancelled."""
         orders = zip(self._members, self._orders(group), strict=True)
         tests = [asyncio.create_task(member.test(order)) for member, order in orders]
@@ -98,18 +96,18 @@ class CheckWorkers:
             await asyncio.gather(*tests, return_exceptions=True)
         return [PARTNER_GONE if test.cancelled() else test.result() for test in tests]
 
-    async def replace_failed(self, measured: Sequence[Measurement]) -> None:
+    async def replace_failed(self, measured: Sequence[NodeResult]) -> None:
         """Replace the processes that failed."""
-        for rank, one in enumerate(measured):
-            if not one.passed:
+        for rank, result in enumerate(measured):
+            if not result.passed:
                 await self._members[rank].end()
                 await self._interpreters.replace(rank)
                 self._members[rank] = _CheckWorker(self._settings, self._interpreters, rank)
 
     def _orders(self, group: CheckGroup) -> list[MeasureOrder]:
-        own = self._settings.node_id
+        own = self._settings.request.node_id
         size = self._settings.local_world_size
-        first = next(m.rank for m in group.members if m.node_id == own) * size
+        first = next(member.rank for member in group.members if member.node_id == own) * size
         return [
             MeasureOrder(
                 rank=first + local_rank,
@@ -121,7 +119,7 @@ class CheckWorkers:
         ]
 
 
-def summarize(measured: Sequence[Measurement]) -> NodeResult:
+def summarize(measured: Sequence[NodeResult]) -> NodeResult:
     """Combine the results of a node's processes: the first failure, else the slowest.
 
     A failure within the node comes before failures that may follow from it.
@@ -130,18 +128,12 @@ def summarize(measured: Sequence[Measurement]) -> NodeResult:
         (result for result in measured if not result.passed), key=lambda result: not result.local
     )
     if failures:
-        one = failures[0]
-        return NodeResult(
-            passed=False, local=one.local, device=one.device, test=one.test, message=one.message
-        )
-    slowest = max(measured, key=lambda one: one.compute_s)
-    last = max(measured, key=lambda one: one.collective_s)
-    return NodeResult(
-        passed=True,
-        compute_s=slowest.compute_s,
+        return failures[0]
+    last = max(measured, key=lambda result: result.collective_s)
+    return msgspec.structs.replace(
+        max(measured, key=lambda result: result.compute_s),
         collective_s=last.collective_s,
         bandwidth=min(result.bandwidth for result in measured),
-        device=slowest.device,
         collective_device=last.device,
     )
 
@@ -169,7 +161,7 @@ class _CheckWorker:
             self._port = message.port
         return self._port
 
-    async def test(self, order: MeasureOrder) -> Measurement:
+    async def test(self, order: MeasureOrder) -> NodeResult:
         """Run one test. A process that ends or does not answer in time has failed."""
         settings = self._settings
         limit_s = settings.start_timeout_s + 4 * settings.workload.timeout_s
@@ -232,24 +224,17 @@ class _CheckWorker:
             return None
         return msgspec.json.decode(line, type=WorkerMessage) if line else None
 
-    async def _explain_silence(self, limit_s: float) -> Measurement:
+    async def _explain_silence(self, limit_s: float) -> NodeResult:
         device = f"process {self._local_rank}"
         try:
             async with asyncio.timeout(_END_TIMEOUT_S):
                 code = await self._exit_code()
         except TimeoutError:
-            return Measurement(
-                passed=False,
-                device=device,
-                test="collective",
-                message=f"no answer within {limit_s:.0f} s",
-            )
-        return Measurement(
-            passed=False,
-            local=True,
-            device=device,
-            test=_PROCESS_TEST,
-            message=f"the process of the check ended with code {code}",
+            message = f"no answer within {limit_s:.0f} s"
+            return NodeResult(passed=False, device=device, test="collective", message=message)
+        message = f"the process of the check ended with code {code}"
+        return NodeResult(
+            passed=False, local=True, device=device, test=_PROCESS_TEST, message=message
         )
 
     async def _exit_code(self) -> int:

@@ -22,9 +22,7 @@ class Hello(ProtocolMessage):
     job: str = ""
     """The sender's job; empty for any."""
     client: str = ""
-    """Permanent identifier of the sending process. With the request number it identifies a repeated
-    request.
-    """
+    """Permanent identifier of the sending process; with a number it identifies a request."""
     node_id: int | None = None
     """The node, if the sender is its agent: the node is considered dead if the connection breaks
     and no other one follows within the grace period. None for worker processes and tools.
@@ -40,9 +38,7 @@ class Welcome(ProtocolMessage):
     """Protocol version of this connection."""
     version: str = ""
     master: str = ""
-    """Identifier of the master process; another one than before means that the master was
-    restarted.
-    """
+    """Identifier of the master process; a new one means that the master was restarted."""
     job: str = ""
     heartbeat_s: float = 1.0
     """Interval at which agents should send ``Heartbeat``."""

@@ -55,9 +55,7 @@ class BlockingClient:
             self._ends = None
 
     def call(self, message: ProtocolMessage, *, timeout_s: float = 60.0) -> Reply:
-        """Send a request and return the reply; arguments and errors as in the asynchronous
-        client.
-        """
+        """Send a request and return the reply; arguments and errors as in ``MasterClient``."""
         body = envelope.encode_body(message)
         deadline = time.monotonic() + timeout_s
         with self._lock:
@@ -96,13 +94,15 @@ class BlockingClient:
         self._socket = socket.create_connection(split_address(self.address), left)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         enable_keepalive(self._socket)
-        mine = encryption.new_handshake()
-        self._socket.sendall(mine)
-        theirs = b""
-        while len(theirs) < encryption.HANDSHAKE_BYTES:
-            theirs += self._read(encryption.HANDSHAKE_BYTES - len(theirs))
-        encryption.check_handshake(theirs)
-        self._ends = encryption.derive_channel(self._secret, mine, theirs, client=True)
+        own_handshake = encryption.new_handshake()
+        self._socket.sendall(own_handshake)
+        other_handshake = b""
+        while len(other_handshake) < encryption.HANDSHAKE_BYTES:
+            other_handshake += self._read(encryption.HANDSHAKE_BYTES - len(other_handshake))
+        encryption.check_handshake(other_handshake)
+        self._ends = encryption.derive_channel(
+            self._secret, own_handshake, other_handshake, client=True
+        )
         self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
         reply = self._exchange(0, envelope.encode_body(self.name.hello()), deadline)
         if isinstance(reply, RequestRefused):

@@ -107,7 +107,7 @@ class _MasterConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not instances of asyncio's class, but have its methods.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = transport = cast("asyncio.Transport", transport)
         enable_keepalive(transport.get_extra_info("socket"))
         transport.write(self._mine)
 
@@ -152,9 +152,11 @@ class _MasterConnection(asyncio.Protocol):
         self._head += data
         if len(self._head) < encryption.HANDSHAKE_BYTES:
             return b""
-        theirs = bytes(self._head[: encryption.HANDSHAKE_BYTES])
-        encryption.check_handshake(theirs)
-        self._ends = encryption.derive_channel(self._secret, self._mine, theirs, client=True)
+        other_handshake = bytes(self._head[: encryption.HANDSHAKE_BYTES])
+        encryption.check_handshake(other_handshake)
+        self._ends = encryption.derive_channel(
+            self._secret, self._mine, other_handshake, client=True
+        )
         self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
         self.greeted.set_result(None)
         return bytes(self._head[encryption.HANDSHAKE_BYTES :])
@@ -208,12 +210,12 @@ class MasterClient:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        for asked in self._asked.values():
-            if not asked.reply.done():
-                asked.reply.set_exception(
+        for pending in self._asked.values():
+            if not pending.reply.done():
+                pending.reply.set_exception(
                     MasterUnreachableError(self.address, 0.0, "the client was closed")
                 )
-                asked.reply.exception()  # the waiting task may be gone; avoids a warning
+                pending.reply.exception()  # the waiting task may be gone; avoids a warning
         self._asked.clear()
 
     @property
@@ -254,15 +256,15 @@ class MasterClient:
             raise RequestRefusedError(self._refused)
         number = self._next_number
         self._next_number += 1
-        asked = _PendingRequest(
+        pending = _PendingRequest(
             envelope.encode_body(message), asyncio.get_running_loop().create_future()
         )
-        self._asked[number] = asked
+        self._asked[number] = pending
         if self._link is not None:
-            self._link.send(number, asked.body)
+            self._link.send(number, pending.body)
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self._reply(asked)
+                reply = await self._reply(pending)
         except TimeoutError:
             trouble = self.last_error or "it did not answer"
             raise MasterUnreachableError(self.address, timeout_s or 0.0, trouble) from None
@@ -335,10 +337,10 @@ class MasterClient:
             )
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, MAX_RETRY_PAUSE_S)
-        for asked in self._asked.values():
-            if not asked.reply.done():
-                asked.reply.set_exception(RequestRefusedError(self._refused))
-                asked.reply.exception()  # the waiting task may be gone; avoids a warning
+        for pending in self._asked.values():
+            if not pending.reply.done():
+                pending.reply.set_exception(RequestRefusedError(self._refused))
+                pending.reply.exception()  # the waiting task may be gone; avoids a warning
 
     def _troubled(self, error: OSError, link: _MasterConnection) -> None:
         late = "the connection was not established in time"
@@ -360,16 +362,16 @@ class MasterClient:
         self._link = link
         link.send(_HELLO_NUMBER, envelope.encode_body(self.name.hello()))
         # The master reads the following requests only after it has accepted Hello.
-        for number, asked in [*self._asked.items()]:
-            link.send(number, asked.body)
+        for number, pending in [*self._asked.items()]:
+            link.send(number, pending.body)
 
-    async def _reply(self, asked: _PendingRequest) -> Reply:
+    async def _reply(self, pending: _PendingRequest) -> Reply:
         """Wait for the reply; if it cannot be decoded, ask again on a new connection."""
         while True:
             try:
-                return envelope.decode_reply(await asked.reply)[1]
+                return envelope.decode_reply(await pending.reply)[1]
             except envelope.EnvelopeError as error:
-                asked.reply = asyncio.get_running_loop().create_future()
+                pending.reply = asyncio.get_running_loop().create_future()
                 if self._link is not None:
                     self._link.finish(str(error))
 
@@ -379,9 +381,9 @@ class MasterClient:
         if number == _HELLO_NUMBER:
             self._greeted(envelope.decode_reply(content)[1])
             return
-        asked = self._asked.get(number)
-        if asked is not None and not asked.reply.done():
-            asked.reply.set_result(content)
+        pending = self._asked.get(number)
+        if pending is not None and not pending.reply.done():
+            pending.reply.set_result(content)
 
     def _greeted(self, reply: Reply) -> None:
         if isinstance(reply, Welcome):

@@ -1,7 +1,7 @@
-"""Keep-alive for connections whose other end may vanish without a FIN, such as after a power
-failure.
+"""What both ends of a connection need: keep-alive, and the installed release.
 
-The installed release, which two incompatible ends report to the user.
+Keep-alive detects an end that vanished without a FIN, such as after a power failure. Two ends with
+incompatible protocols report their releases to the user.
 """
 
 import socket

@@ -106,8 +106,8 @@ def derive_channel(
         _derive(secret, client_greeting + server_greeting, direction)
         for direction in (b"to master", b"from master")
     )
-    mine, other = (up, down) if client else (down, up)
-    return SecureChannel(FrameEncryptor(mine), FrameDecryptor(other))
+    own, other = (up, down) if client else (down, up)
+    return SecureChannel(FrameEncryptor(own), FrameDecryptor(other))
 
 
 def _derive(secret: JobSecret, salt: bytes, direction: bytes) -> bytes:

@@ -15,10 +15,12 @@ class ProtocolError(Exception):
 class MasterUnreachableError(ProtocolError):
     """The master did not reply within the timeout."""
 
-    def __init__(self, address: str, waited_s: float, trouble: str) -> None:
-        super().__init__(f"no reply from the master at {address} for {waited_s:.0f} s: {trouble}")
+    def __init__(self, address: str, waited_s: float, last_error: str) -> None:
+        super().__init__(
+            f"no reply from the master at {address} for {waited_s:.0f} s: {last_error}"
+        )
         self.address = address
-        self.last_error = trouble
+        self.last_error = last_error
         """The error of the last attempt."""
 
 

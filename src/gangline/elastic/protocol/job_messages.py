@@ -1,7 +1,4 @@
-"""Messages about the job: its timeline, its goodput, its state.
-
-Messages of the key-value store that the nodes of a job share.
-"""
+"""Messages about the job: its timeline, goodput and state, and its key-value store."""
 
 from gangline.elastic.protocol.base_messages import ProtocolMessage
 from gangline.elastic.protocol.world_messages import WorldInfo
@@ -89,8 +86,9 @@ class KeyValueAdd(ProtocolMessage):
 
 
 class KeyValueCompareSet(ProtocolMessage):
-    """Set a key if it has the value ``expected`` (None: is missing) -> ``KeyValueReply`` with its present
-    value.
+    """Set a key if it has the value ``expected`` (None: is missing) -> ``KeyValueReply``.
+
+    The reply has the present value.
     """
 
     key: str

@@ -91,9 +91,7 @@ class DumpStacks(ProtocolMessage):
 
 
 class Evict(ProtocolMessage):
-    """Leave this machine, because it is faulty or needed. The agent ends, and a replacement is
-    created on another machine.
-    """
+    """Leave this machine, which is faulty or needed; a replacement starts on another one."""
 
     reason: str
     message: str = ""
@@ -112,9 +110,7 @@ class NodeCommand(msgspec.Struct, frozen=True):
 
 
 class GetCommands(ProtocolMessage):
-    """Wait for commands -> ``Commands``. A long poll; commands up to ``seen`` are not sent
-    again.
-    """
+    """Wait for commands -> ``Commands``. A long poll; skips commands up to ``seen``."""
 
     node_id: int
     incarnation: str = ""

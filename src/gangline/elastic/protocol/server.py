@@ -67,7 +67,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timeout of the handshake."""
         # uvloop's transports are not instances of asyncio's class, but have its methods.
-        self._transport = transport = cast(asyncio.Transport, transport)
+        self._transport = transport = cast("asyncio.Transport", transport)
         enable_keepalive(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         self._server.add_connection(self)
@@ -144,14 +144,16 @@ class Peer(asyncio.Protocol):
             raise encryption.SecureChannelError("the other end does not belong to a gangline job")
         if len(self._received) < encryption.HANDSHAKE_BYTES:
             return b""
-        theirs = bytes(self._received[: encryption.HANDSHAKE_BYTES])
+        other_handshake = bytes(self._received[: encryption.HANDSHAKE_BYTES])
         rest = bytes(self._received[encryption.HANDSHAKE_BYTES :])
-        encryption.check_handshake(theirs)
-        mine = encryption.new_handshake()
-        self._ends = encryption.derive_channel(self._server.secret, theirs, mine, client=False)
+        encryption.check_handshake(other_handshake)
+        own_handshake = encryption.new_handshake()
+        self._ends = encryption.derive_channel(
+            self._server.secret, other_handshake, own_handshake, client=False
+        )
         self._received.clear()
         assert self._transport is not None
-        self._transport.write(mine)
+        self._transport.write(own_handshake)
         return rest
 
     def _take(self, content: bytes) -> None:

@@ -1,11 +1,11 @@
 """Messages about data sets, which carry the ledger's own events and replies."""
 
-from gangline.elastic.data.shards.events import DatasetState, LedgerAnswer, LedgerEvent
 from gangline.elastic.protocol.base_messages import ProtocolMessage
+from gangline.elastic.shards.events import DatasetState, LedgerAnswer, LedgerEvent
 
 
 class ShardRequest(ProtocolMessage, tag="ShardEvent"):
-    """An event for the ledger of shards (``gangline.elastic.data.shards.events``) -> ``ShardReply``."""
+    """An event for the ledger (``gangline.elastic.shards.events``) -> ``ShardReply``."""
 
     event: LedgerEvent
     wait_s: float = 0.0

@@ -1,8 +1,8 @@
 """The rendezvous of a job: a world forms, breaks when its members change, and forms again.
 
 It has no clock and does no I/O: each method takes the time and changes the state. Events come in
-(``join``, ``leave``, ``finish``, ``seen``, ``tick``); ``answer`` gives the reply to a node, and
-``orders`` collects the restarts to send. The rules:
+(``join``, ``leave``, ``finish``, ``record_heartbeat``, ``tick``); ``answer`` gives the reply to a
+node, and ``orders`` collects the restarts to send. The rules:
 
 1. A world has at least the minimum and at most the maximum of nodes, a multiple of the node unit.
 2. It forms immediately when the maximum waits, or when all nodes known to live wait. Dead nodes are

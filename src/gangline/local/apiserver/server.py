@@ -30,8 +30,7 @@ from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Registry
 from gangline.local.apiserver.crd_finalizer import CrdFinalizer
-from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME as CRD_TOPIC
-from gangline.local.apiserver.crds.definitions import CrdRegistrar
+from gangline.local.apiserver.crds.definitions import CRD_STORAGE_NAME, CrdRegistrar
 from gangline.local.apiserver.endpoints import access_reviews, metrics_api
 from gangline.local.apiserver.endpoints.access_reviews import ReviewHandler
 from gangline.local.apiserver.endpoints.metrics_api import MetricsApi
@@ -197,7 +196,7 @@ class ApiServer:
         self.store.load(self._index)
         self.broadcasts = WatchBroadcasters()
         self.definitions = CrdRegistrar(self.registry, self.broadcasts)
-        self.store.add_listener(CRD_TOPIC, self.definitions.on_change)
+        self.store.add_listener(CRD_STORAGE_NAME, self.definitions.on_change)
         self.definitions.load(self.store)
         admission = BuiltinAdmission(self.store, self.registry, settings.service_cidr)
         self._webhook_link = WebhookClient(self.store)
@@ -229,19 +228,23 @@ class ApiServer:
         self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
-        parts = SubresourceHandler(self.store, self.writer, rest, self.authenticator, self._pods)
-        asked = ReviewHandler(self._authorizer, self.authenticator)
+        subresources = SubresourceHandler(
+            self.store, self.writer, rest, self.authenticator, self._pods
+        )
+        review_handler = ReviewHandler(self._authorizer, self.authenticator)
         found: dict[str, RequestFunction] = {
-            "scale": parts.handle_scale,
-            "binding": parts.handle_binding,
-            "bindings.": parts.handle_binding,
-            "eviction": parts.handle_eviction,
-            "token": parts.handle_token_request,
+            "scale": subresources.handle_scale,
+            "binding": subresources.handle_binding,
+            "bindings.": subresources.handle_binding,
+            "eviction": subresources.handle_eviction,
+            "token": subresources.handle_token_request,
         }
-        measured = MetricsApi(self.store, self._kubelets)
-        found["nodes.metrics.k8s.io"] = measured.nodes
-        found["pods.metrics.k8s.io"] = measured.pods
-        return found | {kind.storage_name: asked.handle for kind in access_reviews.review_kinds()}
+        metrics_handler = MetricsApi(self.store, self._kubelets)
+        found["nodes.metrics.k8s.io"] = metrics_handler.nodes
+        found["pods.metrics.k8s.io"] = metrics_handler.pods
+        return found | {
+            kind.storage_name: review_handler.handle for kind in access_reviews.review_kinds()
+        }
 
     def _stream_handlers(self) -> dict[str, StreamFunction]:
         streams = ExecHandler(self._kubelets, SpdyExecHandler(self._kubelets))

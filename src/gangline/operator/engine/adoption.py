@@ -4,11 +4,11 @@ Pods and services of current upstream operators need no patch: labels and owner 
 objects need a patch of their metadata, and never a restart:
 
 - Objects of a Kubeflow operator from before labels had a prefix, or of a PaddleJob operator, whose
-  labels never name the job, get our labels. Role and index are parsed from the object's name,
-  which all operators build in the same way.
+  labels never name the job, get our labels. Role and index are parsed from the object's name, which
+  all operators build in the same way.
 - *Orphans* have our labels and no controller (for instance after ``kubectl delete
-  --cascade=orphan``). A job of the same name becomes their owner, as a ReplicaSet adopts pods.
-  Pods that have ended are excluded: a new job is not finished because an earlier one was.
+  --cascade=orphan``). A job of the same name becomes their owner, as a ReplicaSet adopts pods. Pods
+  that have ended are excluded: a new job is not finished because an earlier one was.
 - Pods without a gang whose job has a pod group join it. Otherwise their replacements would wait for
   a gang that never becomes complete.
 

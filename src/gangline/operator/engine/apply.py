@@ -1,21 +1,16 @@
-"""A limiter of concurrent writes with priorities, without starvation.
+"""Executes plans: deletes, then patches, then creates; limits and delays writes.
 
-Waiting writes are ordered by arrival time plus a delay. A write with a delay of two seconds yields
-to every urgent write of the next two seconds, and to no later one. Invariant: it waits a bounded
-time even if urgent writes never stop.
-
-Delays for status writes. Changes within the delay are merged into one write.
-
-The pods of a gang start, and end, within moments of each other, and each would cause a write. While
-pod creations of other jobs are queued, minor changes wait longer: a status write costs as much as
-the creation of a pod.
-
-Executes plans: deletes, then patches, then creates.
-
-Every write can be repeated. The names of created objects are deterministic, so a repeated creation
-fails with AlreadyExists and is recognised by its owner. Deletions carry the uid that was observed.
-A refusal that concerns one object (an occupied name, a quota, a webhook) is a ``problem_message`` of the
-job and is reported in its status. Any other error is raised, and the pass is repeated.
+- ``PlanExecutor``: every write can be repeated. The names of created objects are deterministic, so
+  a repeated creation fails with AlreadyExists and is recognised by its owner. Deletions carry the
+  uid that was observed. A refusal that concerns one object (an occupied name, a quota, a webhook)
+  is a problem of the job and is reported in its status. Any other error is raised, and the pass is
+  repeated.
+- ``WriteLimiter`` limits concurrent writes. Waiting writes are ordered by arrival time plus a
+  delay: a write with a delay of two seconds yields to every urgent write of the next two seconds,
+  and to no later one. Invariant: it waits a bounded time even if urgent writes never stop.
+- Delays of status writes merge changes. The pods of a gang start, and end, within moments of each
+  other, and each would cause a write. While pod creations of other jobs are queued, minor changes
+  wait longer: a status write costs as much as the creation of a pod.
 """
 
 import asyncio
@@ -140,7 +135,7 @@ def minor_status_delay(
     Args:
         waited_s: how long it has waited.
         since_stored_s: time since the job's last status write; infinite: never.
-        crowded: whether writes wait for each other.
+        is_saturated: whether writes wait for each other.
     """
     if is_saturated and waited_s < MINOR_STATUS_MAX_DELAY_S:
         return min(SATURATED_REQUEUE_S, MINOR_STATUS_MAX_DELAY_S - waited_s)

@@ -1,15 +1,14 @@
-"""Logs the life of jobs: one line for each condition that becomes True.
-
-Only reasons are logged. Messages may quote the output of a user's program, which must not appear in
-the operator's log; they are in the job's status. A failed job is not a warning: the operator works.
-
-The reconcile loop of one job: observe, plan, execute, store the status, emit events.
+"""The reconcile loop of one job: observe, plan, execute, store the status, emit events.
 
 One pass ends with at most one status write, after all other writes, and none if nothing changed.
 The write carries the version of the job that the plan is based on: if the job has changed
-meanwhile, the pass fails with a conflict and the next one observes the change. Invariant: events
-and counters follow only after the status is stored, so they never report a transition that did not
-happen.
+meanwhile, the pass fails with a conflict and the next one observes the change. Invariant: events,
+counters and log lines follow only after the status is stored, so they never report a transition
+that did not happen.
+
+The log has one line for each condition that becomes True, with its reason only. Messages may quote
+the output of a user's program, which must not appear in the operator's log. A failed job is not a
+warning: the operator works.
 """
 
 import logging

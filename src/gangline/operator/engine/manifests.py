@@ -1,15 +1,14 @@
-"""Memory at /dev/shm for the main container: an ``emptyDir`` of medium ``Memory``.
-
-Container engines provide 64 MiB there, too little for data loaders and for checkpoints in memory. A
-volume also keeps its content when the container restarts. Pods of ElasticJobs get one, those of
-other kinds by an annotation on the job. A volume that the user mounts there takes precedence.
-
-Builds the pods and services of a job as they are sent to the API server.
+"""Builds the pods and services of a job as they are sent to the API server.
 
 Names, labels, owner references and environment are those of upstream. There is one deviation:
 services publish the addresses of pods that are not ready, because replicas must find each other *in
 order to* become ready. Upstream does not, so a readiness probe on a worker keeps its jobs from ever
 starting.
+
+Pods of ElasticJobs, and others by an annotation of the job, mount an ``emptyDir`` of medium
+``Memory`` at /dev/shm. Container engines provide 64 MiB there, too little for data loaders and for
+checkpoints in memory, and a volume keeps its content when the container restarts. A volume that the
+user mounts there takes precedence.
 """
 
 import posixpath
@@ -18,7 +17,6 @@ import msgspec
 
 from gangline.api.jobs.kubeflow import SHARED_MEMORY_ANNOTATION
 from gangline.operator.model import labels, pod_template
-from gangline.operator.model import pod_template as template
 from gangline.operator.model.job import (
     ConfiguresServices,
     Manifest,
@@ -26,12 +24,12 @@ from gangline.operator.model.job import (
     ReplicaRole,
     RestartPolicy,
     ShapesPods,
-    TracksNodes,
     implements,
 )
 from gangline.operator.model.plan import EngineSettings, PlannedCreation, TargetKind
 from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.policies import gang_restart, restart
+from gangline.operator.policies.replica_tracker import tracker_of
 
 SHARED_MEMORY_PATH = "/dev/shm"
 _SHARED_MEMORY_VOLUME = "gangline-shared-memory"
@@ -80,12 +78,12 @@ def build_pod(
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
     variables = job.rules.environment(job, role, index, gang)
     only = None if job.kind.env_in_all_containers else job.kind.container
-    manifest = template.with_environment(role.template, variables, only)
+    manifest = pod_template.with_environment(role.template, variables, only)
     notes = _gang_annotations(job, role, settings) | gang_restart.generation_annotations(
         job, generation
     )
-    manifest = template.with_metadata(manifest, own, notes)
-    manifest = template.with_spec(
+    manifest = pod_template.with_metadata(manifest, own, notes)
+    manifest = pod_template.with_spec(
         manifest,
         restartPolicy=_restart_policy(job, role),
         **_scheduling(job, role, settings),
@@ -98,23 +96,16 @@ def build_pod(
         for key, value in manifest["metadata"].items()
         if key in ("labels", "annotations", "finalizers")
     }
-    meta |= _identity(job, pod_name(job, role, index))
+    meta |= _identity(job, tracker_of(job).pod_name(job, role, index))
     return PlannedCreation(
         TargetKind.POD,
-        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.pod_spec(manifest)},
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": meta,
+            "spec": pod_template.pod_spec(manifest),
+        },
     )
-
-
-def pod_name(job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-    if implements(job.rules, TracksNodes):
-        return job.rules.pod_name(job, role, index)
-    return labels.replica_name(job.name, role.name, index)
-
-
-def service_name(job: NormalizedJob, role: ReplicaRole, index: int) -> str:
-    if implements(job.rules, TracksNodes):
-        return job.rules.service_name(job, role, index)
-    return labels.replica_name(job.name, role.name, index)
 
 
 def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedCreation | None:
@@ -127,7 +118,7 @@ def build_service(job: NormalizedJob, role: ReplicaRole, index: int) -> PlannedC
     if fields is None:
         return None
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
-    name = service_name(job, role, index)
+    name = tracker_of(job).service_name(job, role, index)
     spec: Manifest = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -172,7 +163,7 @@ def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings)
     """Return scheduler and priority class, where the template names none."""
     if not settings.gang_scheduling:
         return {}
-    spec = template.pod_spec(role.template)
+    spec = pod_template.pod_spec(role.template)
     chosen = {
         "schedulerName": settings.scheduler_name,
         # Upstream sets it only on the group; a pod without the class is the first to be evicted.
@@ -181,11 +172,11 @@ def _scheduling(job: NormalizedJob, role: ReplicaRole, settings: EngineSettings)
     return {key: value for key, value in chosen.items() if value and not spec.get(key)}
 
 
-def _service_ports(pod_template: Manifest, container: str) -> list[Manifest]:
+def _service_ports(template: Manifest, container: str) -> list[Manifest]:
     """List the ports of the main container; Kubernetes requires a name for each if there are
     several.
     """
-    found = template.container_ports(pod_template, container)
+    found = pod_template.container_ports(template, container)
     return [
         {
             "name": entry.get("name") or f"port-{entry['containerPort']}",

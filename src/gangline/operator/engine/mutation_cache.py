@@ -2,8 +2,8 @@
 
 Watches lag behind writes. A plan from a cache without the operator's own writes would create
 objects twice, or, worse, treat a job as unfinished whose end is already stored. So the response to
-each write is merged into the cached objects until the watch shows it, or until ``PATIENCE_S`` is
-over: an object that was deleted before the response arrived is never shown.
+each write is merged into the cached objects until the watch shows it, or until ``WATCH_TIMEOUT_S``
+is over: an object that was deleted before the response arrived is never shown.
 """
 
 import time
@@ -33,7 +33,7 @@ class UnobservedWrites(Generic[T]):
         self._deleted: dict[str, float] = {}
 
     def record_created(self, item: T, cached: T | None) -> None:
-        """Record an object that was created; ``seen`` is the cached object of that name."""
+        """Record an object that was created; ``cached`` is the cached object of that name."""
         if cached is None or cached.metadata.uid != item.metadata.uid:
             until = self._clock() + WATCH_TIMEOUT_S
             self._made[_owner(item)][item.metadata.name] = (item, until)

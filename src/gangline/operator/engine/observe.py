@@ -1,8 +1,8 @@
 """Watches jobs and the objects that belong to them, and builds observations from the caches.
 
-``observe`` collects everything that planning for one job depends on; ``on_change`` reports which
-job to reconcile after a change. The caches contain only labelled objects, and only the fields that
-planning reads.
+``observe`` collects everything that planning for one job depends on; ``add_job_listener`` reports
+which job to reconcile after a change. The caches contain only labelled objects, and only the fields
+that planning reads.
 """
 
 import asyncio
@@ -84,7 +84,8 @@ class Observation:
 
 
 def job_resource(kind: JobKindInfo) -> Resource[RawJob]:
-    return Resource(RawJob, kind.group, kind.version, kind.plural, kind.kind)
+    job = kind.resource
+    return Resource(RawJob, job.group, job.version, job.plural, job.kind)
 
 
 class ClusterCache:

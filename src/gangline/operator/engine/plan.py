@@ -1,6 +1,4 @@
-"""Deletions of a plan: objects that are not being deleted yet, and stuck pods by force.
-
-Plans one reconcile pass: a function of the observed job and the time.
+"""Plans one reconcile pass: a function of the observed job and the time.
 
 The function is total and deterministic: the same observation and time give the same plan, whatever
 the order of events was. The first stage that applies decides:
@@ -16,8 +14,8 @@ Two invariants make it safe to stop the operator between any two writes:
 
 - The end of a job is stored before anything is cleaned up. Otherwise a job whose master pod was
   deleted would look like one that never ran.
-- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would
-  be lost.
+- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would be
+  lost.
 
 Both cost one more pass, and no additional request.
 """
@@ -55,7 +53,6 @@ from gangline.operator.model.job import (
     OrdersStartup,
     ReplicaRole,
     ToleratesFailures,
-    TracksNodes,
     implements,
 )
 from gangline.operator.model.plan import (
@@ -68,10 +65,9 @@ from gangline.operator.model.plan import (
     ReconcilePlan,
     TargetKind,
 )
-from gangline.operator.model.replicas import ObservedPod, ObservedService
+from gangline.operator.model.replicas import ObservedPod, ObservedService, ReplicaGang
 from gangline.operator.policies import backoff, cleanup, gang_restart, pod_group, restart
-from gangline.operator.policies import backoff as pace
-from gangline.operator.policies import cleanup as deadline
+from gangline.operator.policies.replica_tracker import tracker_of
 
 
 def plan_deletions(
@@ -95,22 +91,19 @@ def plan_deletions(
         with_group: whether to delete the pod group too.
         extras: other owned objects to delete.
     """
-    patience = settings.force_delete_after
+    grace = settings.force_delete_after
     overdue = sorted(
-        cleanup.overdue_pods(observed.pods, observed.lost_nodes, patience, now), key=_name
+        cleanup.overdue_pods(observed.pods, observed.lost_nodes, grace, now), key=_name
     )
     groups = [observed.pod_group] if with_group and observed.pod_group else []
-    unmarked = [pod for pod in pods if not pod.is_terminating]
+    live = [pod for pod in pods if not pod.is_terminating]
     others: list[tuple[TargetKind, Object]] = [
         *((TargetKind.SERVICE, service) for service in sorted(services, key=_name)),
         *((TargetKind.POD_GROUP, group) for group in groups),
         *((extra.target, extra) for extra in sorted(extras, key=_kind_and_name)),
     ]
     return (
-        *(
-            PlannedDeletion(TargetKind.POD, pod.name, pod.uid)
-            for pod in sorted(unmarked, key=_name)
-        ),
+        *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid) for pod in sorted(live, key=_name)),
         *(PlannedDeletion(TargetKind.POD, pod.name, pod.uid, force=True) for pod in overdue),
         *(
             PlannedDeletion(target, item.metadata.name, item.metadata.uid)
@@ -124,8 +117,8 @@ def time_to_force_delete(
     observed: ObservedJob, now: datetime, settings: EngineSettings
 ) -> timedelta | None:
     """Return the time until the next forced deletion of a stuck pod; None if there is none."""
-    lost, patience = observed.lost_nodes, settings.force_delete_after
-    times = (cleanup.time_to_force_delete_pod(pod, lost, patience, now) for pod in observed.pods)
+    lost, grace = observed.lost_nodes, settings.force_delete_after
+    times = (cleanup.time_to_force_delete_pod(pod, lost, grace, now) for pod in observed.pods)
     return earliest(*(left for left in times if left is not None and left > timedelta(0)))
 
 
@@ -151,18 +144,33 @@ _ZERO = timedelta(0)
 
 def plan_reconcile(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     """Plan the writes for one job, and the time of the next pass."""
-    rules = observed.job.rules
-    if implements(rules, TracksNodes):
-        observed = replace(observed, job=rules.restore_from_status(observed.job, observed.status))
-    plan = _plan(observed, now, settings)
+    tracker = tracker_of(observed.job)
+    observed = replace(observed, job=tracker.restore_from_status(observed.job, observed.status))
+    plan, gang = _plan(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.is_deleting or not implements(rules, ExtendsStatus):
         return plan
-    replicas = assign_slots(observed, plan.status)
-    return replace(plan, kind_status=rules.status_fields(job, replicas, plan.status))
+    if gang is None:
+        gang = assign_slots(observed, plan.status)
+    return replace(plan, kind_status=rules.status_fields(job, gang, plan.status))
 
 
-def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
+def _plan(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> tuple[ReconcilePlan, ReplicaGang | None]:
+    """Return the plan, and its slots where they are those of the status in the plan."""
+    if plan := _plan_inactive(observed, now, settings):
+        return plan, None
+    reconcile_pass = _Pass(observed, now, now.replace(microsecond=0), settings)
+    plan = reconcile_pass.plan_end() or reconcile_pass.plan_live()
+    # A gang restart resets the completed indexes, which the slots depend on.
+    return plan, None if reconcile_pass.restart else reconcile_pass.gang
+
+
+def _plan_inactive(
+    observed: ObservedJob, now: datetime, settings: EngineSettings
+) -> ReconcilePlan | None:
+    """Return the plan of a job that must not run; None if it may."""
     job = observed.job
     if job.policy.managed_by not in (None, MANAGED_BY_US):
         return ReconcilePlan(observed.status)
@@ -176,23 +184,22 @@ def _plan(observed: ObservedJob, now: datetime, settings: EngineSettings) -> Rec
         return ReconcilePlan(mark_invalid(job, observed.status, observed.spec_errors, stamp))
     if job.policy.suspended:
         return _plan_suspended(observed, now, stamp, settings)
-    view = _Pass(observed, now, stamp, settings)
-    return view.plan_end() or view.plan_live()
+    return None
 
 
 def _plan_finished(observed: ObservedJob, now: datetime, settings: EngineSettings) -> ReconcilePlan:
     job, policy = observed.job, observed.job.policy
-    left = deadline.time_left(observed.status.completion_time, policy.ttl, now)
-    if deadline.has_passed(left):
+    left = cleanup.time_left(observed.status.completion_time, policy.ttl, now)
+    if cleanup.has_passed(left):
         return ReconcilePlan(observed.status, deletions=(_delete_job(job),))
     failed = conditions.is_condition_true(observed.status.conditions, conditions.FAILED)
     clean = policy.clean_policy_after_end(failure=failed)
     pods = cleanup.pods_to_remove(clean, observed.pods)
     services = cleanup.services_to_remove(clean, observed.services, observed.pods)
-    spare = owned_objects.obsolete_after_end(clean, observed.owned_objects)
+    unneeded = owned_objects.obsolete_after_end(clean, observed.owned_objects)
     return ReconcilePlan(
         observed.status,
-        deletions=plan_deletions(observed, pods, services, now, settings, extras=spare),
+        deletions=plan_deletions(observed, pods, services, now, settings, extras=unneeded),
         requeue_after=earliest(left, time_to_force_delete(observed, now, settings)),
     )
 
@@ -236,6 +243,7 @@ class _Pass:
     ) -> None:
         self.observed = observed
         self.job = observed.job
+        self.tracker = tracker_of(self.job)
         self.now, self.stamp, self.settings = now, stamp, settings
         self.gang = assign_slots(observed, observed.status)
         self.failures = [classify_failures(self.job, role, self.gang) for role in self.job.roles]
@@ -248,18 +256,18 @@ class _Pass:
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
             return ReconcilePlan(mark_succeeded(self.job, status, now))
-        why = (
+        message = (
             self._fatal_failure_message()
             or self._kind_failure_message()
             or self._backoff_limit_message()
             or self._timeout_message()
         )
-        return ReconcilePlan(mark_failed(self.job, status, why, now)) if why else None
+        return ReconcilePlan(mark_failed(self.job, status, message, now)) if message else None
 
     def plan_live(self) -> ReconcilePlan:
         """Plan the changes that lead to the specified replicas."""
         missing = self._missing_objects()
-        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_replacement(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO
         there_is_more = len(missing) == MAX_CREATIONS
         status = self.status
@@ -312,7 +320,7 @@ class _Pass:
         record = backoff.count_restarts(before, self._current_generation(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted_failures()}
         if fresh:
-            record = pace.record_failure(record, stamp)
+            record = backoff.record_failure(record, stamp)
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
@@ -323,9 +331,7 @@ class _Pass:
                 status = mark_restarting(job, status, failure.role.name, failures, stamp)
         if not replaced and self._is_running(status):
             status = mark_running(job, status, stamp)
-        if implements(job.rules, TracksNodes):
-            status = job.rules.save_to_status(job, self.gang, status)
-        return status
+        return self.tracker.save_to_status(job, self.gang, status)
 
     def _current_generation(self) -> list[ObservedPod]:
         """The pods of this generation, with a slot or without."""
@@ -376,23 +382,20 @@ class _Pass:
         )
 
     def _time_to_deadline(self) -> timedelta | None:
-        return deadline.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
+        return cleanup.time_left(self.status.start_time, self.job.policy.active_deadline, self.now)
 
     def _pending_timeout(self) -> tuple[timedelta | None, str]:
-        rules = self.job.rules
-        if not implements(rules, TracksNodes):
-            return None, ""
-        return rules.pending_timeout(self.job, self.gang, self.now)
+        return self.tracker.pending_timeout(self.job, self.gang, self.now)
 
     def _timeout_message(self) -> str:
-        left, why = self._pending_timeout()
-        if deadline.has_passed(left):
-            return why
+        left, message = self._pending_timeout()
+        if cleanup.has_passed(left):
+            return message
         name = f"{self.job.kind.kind} {self.job.name}"
-        if deadline.has_passed(self._time_to_deadline()):
+        if cleanup.has_passed(self._time_to_deadline()):
             limit = self.job.policy.active_deadline
             return f"{name} has failed because it was active longer than its deadline of {limit}."
-        if deadline.has_passed(
+        if cleanup.has_passed(
             pod_group.time_to_schedule_timeout(self.job, self.gang, self.status, self.now)
         ):
             reason = pod_group.pending_reason(self.observed.pod_group)
@@ -420,7 +423,7 @@ class _Pass:
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
             for index in self._desired_indexes(role):
-                if manifests.service_name(job, role, index) not in services:
+                if self.tracker.service_name(job, role, index) not in services:
                     service = manifests.build_service(job, role, index)
                     yield from (service,) if service else ()
         # New pods wait until the last pod of an earlier generation is gone: two generations must
@@ -437,7 +440,7 @@ class _Pass:
                     job, role, index, self.gang
                 ):
                     continue
-                if implements(rules, TracksNodes) and not rules.may_create(job, role, index):
+                if not self.tracker.may_create(job, role, index):
                     continue
                 yield manifests.build_pod(job, role, index, self.settings, self.gang, generation)
 
@@ -448,18 +451,14 @@ class _Pass:
     def _creations_during_backoff(
         self, missing: tuple[PlannedCreation, ...]
     ) -> tuple[PlannedCreation, ...]:
-        """Creations that are allowed during the backoff delay: replicas that have not failed.
-
-        Only kinds that track nodes know which replicas have failed before.
-        """
-        rules = self.job.rules
-        if not implements(rules, TracksNodes):
+        """Creations that are allowed during the backoff delay: replicas that have not failed."""
+        if self.tracker.delays_all:
             return ()
         waiting = {
-            manifests.pod_name(self.job, role, index)
+            self.tracker.pod_name(self.job, role, index)
             for role in self.job.roles
             for index in self.gang[role.name].missing
-            if rules.has_failed_before(self.job, role, index)
+            if self.tracker.has_failed_before(self.job, role, index)
         }
         return tuple(each for each in missing if each.name not in waiting)
 
@@ -472,7 +471,7 @@ class _Pass:
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
         names = {
-            manifests.service_name(self.job, role, index)
+            self.tracker.service_name(self.job, role, index)
             for role in self.job.roles
             for index in self._desired_indexes(role)
         }
@@ -500,7 +499,7 @@ class _Pass:
 
     def _record_previous_nodes(self, group: PodGroup) -> PlannedPatch | None:
         """Reserve the nodes of replicas that restart together, until the restart should be over."""
-        pause = pace.time_to_replacement(self.status.restarts, self.now)
+        pause = backoff.time_to_replacement(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + pod_group.PREVIOUS_NODES_TTL
         return pod_group.record_previous_nodes(group, self.gang.pods, until)
 

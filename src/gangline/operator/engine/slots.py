@@ -12,12 +12,12 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     ToleratesFailures,
-    TracksNodes,
     implements,
 )
 from gangline.operator.model.plan import ObservedJob
 from gangline.operator.model.replicas import ObservedPod, ReplicaGang, fill_slots, parse_indexes
 from gangline.operator.policies import gang_restart, restart
+from gangline.operator.policies.replica_tracker import tracker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RoleFailures:
 
 def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
     """Assign the pods of the current generation to slots."""
-    job, rules = observed.job, observed.job.rules
+    job, tracker = observed.job, tracker_of(observed.job)
     current, former = gang_restart.split_by_generation(
         observed.pods, observed.status.restarts.generation
     )
@@ -40,19 +40,16 @@ def assign_slots(observed: ObservedJob, status: JobStatus) -> ReplicaGang:
         for role, counted in status.replica_statuses.items()
     }
     sizes = [(role.name, role.replicas) for role in job.roles]
-    if not implements(rules, TracksNodes):
-        return fill_slots(sizes, current, completed, observed.services, former)
-    absent = {role.name: rules.excluded_indexes(job, role) for role in job.roles}
     gang = fill_slots(
         sizes,
         current,
         completed,
         observed.services,
         former,
-        absent,
-        lambda pod: rules.is_current(job, pod),
+        {role.name: tracker.excluded_indexes(job, role) for role in job.roles},
+        lambda pod: tracker.is_current(job, pod),
     )
-    left = tuple(pod for pod in gang.surplus if not rules.is_awaited(job, pod, gang))
+    left = tuple(pod for pod in gang.surplus if not tracker.is_awaited(job, pod, gang))
     return replace(gang, surplus=left)
 
 
@@ -73,12 +70,7 @@ def classify_failures(job: NormalizedJob, role: ReplicaRole, gang: ReplicaGang) 
 
 
 def _is_replaced(job: NormalizedJob, role: ReplicaRole, index: int, pod: ObservedPod) -> bool:
-    container = job.kind.container
     if gang_restart.restarts_gang(job):
-        return (
-            gang_restart.gang_failure_action(role.restart, pod, container)
-            is restart.FailureAction.REPLACE
-        )
-    if implements(job.rules, TracksNodes):
-        return job.rules.is_replaced(job, role, index, pod)
-    return restart.failure_action(role.restart, pod, container) is restart.FailureAction.REPLACE
+        action = gang_restart.gang_failure_action(role.restart, pod, job.kind.container)
+        return action is restart.FailureAction.REPLACE
+    return tracker_of(job).is_replaced(job, role, index, pod)

@@ -42,10 +42,10 @@ def mark_started(job: NormalizedJob, status: JobStatus, now: datetime) -> JobSta
     return replace(status, conditions=current, start_time=status.start_time or now)
 
 
-def mark_invalid(job: NormalizedJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
+def mark_invalid(job: NormalizedJob, status: JobStatus, errors: str, now: datetime) -> JobStatus:
     current = _with_created_condition(job, status.conditions, now)
     current = conditions.set_condition_true(
-        current, conditions.INVALID_SPEC, _condition_reason(job, "Invalid"), mistakes, now
+        current, conditions.INVALID_SPEC, _condition_reason(job, "Invalid"), errors, now
     )
     return replace(status, conditions=current)
 
@@ -88,7 +88,7 @@ def mark_gang_restarting(
     Args:
         job: the job.
         status: its status.
-        why: the reason of the restart.
+        reason: the reason of the restart.
         now: the time.
         counted: whether it counts as a restart after a failure.
     """
@@ -242,9 +242,9 @@ def _mark_ended(
 
 
 def _selector(job: NormalizedJob, role: str) -> str:
-    wanted = {
+    selected = {
         labels.JOB_NAME: job.name,
         labels.OPERATOR_NAME: job.kind.controller,
         labels.REPLICA_TYPE: role,
     }
-    return ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+    return ",".join(f"{key}={value}" for key, value in sorted(selected.items()))

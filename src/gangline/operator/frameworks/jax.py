@@ -7,52 +7,41 @@ from dataclasses import dataclass
 
 from gangline.api.jobs import jax as api
 from gangline.api.jobs.jax import JAXJob
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     JobKindInfo,
     Manifest,
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="JAXJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="jaxjobs",
-    framework="jax",
-    controller="jaxjob-controller",
+    table_entry("JAXJob"),
     container=api.CONTAINER,
     port_name="jaxjob-port",
     port=6666,
 )
 WORKER = "Worker"
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
-
-class JaxFramework:
+class JaxFramework(kubeflow.KubeflowFramework[JAXJob]):
     """The framework of JAXJobs."""
 
     kind = KIND
+    roles = api.ROLES
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, JAXJob, validate_job, self._normalize)
+    def rules(self, job: JAXJob) -> "JaxRules":
+        return JaxRules()
 
-    def _normalize(self, job: JAXJob) -> NormalizedJob:
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=kubeflow.parse_roles(KIND, job.spec.jax_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.parse_run_policy(job.spec.run_policy, _DEFAULTS),
-            rules=JaxRules(),
-        )
+
+def create_framework(_: OperatorSettings) -> JaxFramework:
+    return JaxFramework()
 
 
 @dataclass(frozen=True, slots=True)

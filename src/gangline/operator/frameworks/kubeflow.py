@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from gangline.api.jobs import kubeflow as api
 from gangline.api.meta.objects import Object
-from gangline.api.validation.validate import validate_manifest
+from gangline.api.validation.validate import validate_job, validate_manifest
 from gangline.operator.model import pod_template
 from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
+    JobRules,
     JobRunPolicy,
     Manifest,
     NormalizedJob,
@@ -35,6 +36,52 @@ class KindDefaults:
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
 
 
+class KubeflowFramework(Generic[_Job]):
+    """A framework of a kind with a run policy and a map of replica specs.
+
+    A kind sets the attributes and implements ``rules``.
+    """
+
+    kind: JobKindInfo
+    roles: Sequence[str]
+    """The roles in the order of creation."""
+    defaults: KindDefaults
+
+    def rules(self, job: _Job) -> JobRules:
+        """Return the rules of a job."""
+        raise NotImplementedError
+
+    def replica_specs(self, job: _Job) -> Mapping[str, api.ReplicaSpec]:
+        specs: Mapping[str, api.ReplicaSpec]
+        specs = getattr(_spec(job), self.kind.entry.replica_specs_field)
+        return specs
+
+    def adjust_roles(self, job: _Job, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        """Return the roles as the kind changes them."""
+        return roles
+
+    def run_policy(self, job: _Job, roles: list[ReplicaRole]) -> JobRunPolicy:
+        return parse_run_policy(_spec(job).run_policy, self.defaults)
+
+    def read(self, stored: RawJob) -> ParsedJob:
+        return parse_job(stored, self.kind.resource.type, validate_job, self._normalize)
+
+    def _normalize(self, job: _Job) -> NormalizedJob:
+        specs = self.replica_specs(job)
+        roles = self.adjust_roles(job, parse_roles(self.kind, specs, self.roles, self.defaults))
+        return NormalizedJob(
+            kind=self.kind,
+            meta=job.metadata,
+            roles=roles,
+            policy=self.run_policy(job, roles),
+            rules=self.rules(job),
+        )
+
+
+def _spec(job: Any) -> Any:
+    return job.spec
+
+
 def parse_job(
     stored: RawJob,
     type_: type[_Job],
@@ -47,7 +94,7 @@ def parse_job(
         stored: the job.
         type_: the struct of its kind.
         validate: lists the errors in a decoded job.
-        form: converts a valid job to the common form; may raise ValueError for an invalid one.
+        normalize: converts a valid job to the common form; may raise ValueError for an invalid one.
     """
     empty = type_(metadata=stored.metadata)
     written = {"metadata": stored.metadata, "spec": stored.spec}
@@ -56,13 +103,13 @@ def parse_job(
         job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
         named = {"apiVersion": stored.api_version, "kind": stored.kind}
-        mistakes = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
-        return ParsedJob(normalize(empty), mistakes or str(error))
-    mistakes = _join_errors(validate(job))
+        errors = _join_errors(validate_manifest({**named, **msgspec.json.decode(encoded)}))
+        return ParsedJob(normalize(empty), errors or str(error))
+    errors = _join_errors(validate(job))
     try:
-        return ParsedJob(normalize(job), mistakes)
+        return ParsedJob(normalize(job), errors)
     except ValueError as error:
-        return ParsedJob(normalize(empty), mistakes or str(error))
+        return ParsedJob(normalize(empty), errors or str(error))
 
 
 def parse_run_policy(policy: api.RunPolicy, defaults: KindDefaults) -> JobRunPolicy:
@@ -100,8 +147,8 @@ def env_vars(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
     return [{"name": name, "value": str(value)} for name, value in pairs]
 
 
-def _join_errors(mistakes: Sequence[object]) -> str:
-    return "; ".join(str(mistake) for mistake in mistakes)
+def _join_errors(errors: Sequence[object]) -> str:
+    return "; ".join(str(error) for error in errors)
 
 
 def _role(

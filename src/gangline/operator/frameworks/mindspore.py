@@ -1,4 +1,4 @@
-"""MSJob: MindSporeFramework, whose workers and parameter servers register with a scheduler.
+"""MSJob: MindSpore, whose workers and parameter servers register with a scheduler.
 
 The environment is upstream's. Other replicas reach the scheduler through a service with a cluster
 IP, which outlives the scheduler's pod. Upstream takes the IP from its cache and starts pods without
@@ -16,10 +16,8 @@ from dataclasses import dataclass
 
 from gangline.api.jobs import mindspore as api
 from gangline.api.jobs.mindspore import ALL_WORKERS, PS, SCHEDULER, WORKER, MSJob, MSJobSpec
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.model import pod_template
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
@@ -27,46 +25,37 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
 from gangline.operator.policies import gang_restart, restart
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="MSJob",
-    group=api.GROUP,
-    version=api.VERSION,
-    plural="msjobs",
-    framework="mindspore",
-    controller="msjob-controller",
+    table_entry("MSJob"),
     container=api.CONTAINER,
     port_name=api.PORT_NAME,
     port=api.PORT,
     env_in_all_containers=False,
 )
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
 _ROLES = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
 
 
-class MindSporeFramework:
+class MindSporeFramework(kubeflow.KubeflowFramework[MSJob]):
     """The framework of MSJobs."""
 
     kind = KIND
+    roles = api.ROLES
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, MSJob, validate_job, self._normalize)
+    def rules(self, job: MSJob) -> "MindSporeRules":
+        return MindSporeRules(job.spec)
 
-    def _normalize(self, job: MSJob) -> NormalizedJob:
-        spec = job.spec
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=kubeflow.parse_roles(KIND, spec.ms_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS),
-            rules=MindSporeRules(spec),
-        )
+
+def create_framework(_: OperatorSettings) -> MindSporeFramework:
+    return MindSporeFramework()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +142,7 @@ def _scheduler(job: NormalizedJob) -> ReplicaRole | None:
 
 
 def _address(job: NormalizedJob, gang: ReplicaGang) -> str:
-    """Return the scheduler's cluster IP; empty while unknown. MindSporeFramework accepts no host name."""
+    """Return the scheduler's cluster IP; empty while unknown. MindSpore accepts no host name."""
     service = gang.services.get(replica_name(job.name, SCHEDULER, 0))
     return service.spec.cluster_ip.removeprefix("None") if service else ""
 
@@ -183,7 +172,7 @@ def _field_variable(name: str, path: str) -> Manifest:
 
 
 def _legacy_labels(job: NormalizedJob, role: ReplicaRole, index: int) -> Iterator[tuple[str, str]]:
-    yield "group-name", KIND.group
+    yield "group-name", api.GROUP
     yield "job-name", job.name
     yield "replica-type", role.label
     yield "replica-index", str(index)

@@ -21,28 +21,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gangline.api.jobs.kubeflow import ElasticPolicy, PyTorchJob, PyTorchJobSpec
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.model import pod_template
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     JobKindInfo,
     Manifest,
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="PyTorchJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="pytorchjobs",
-    framework="pytorch",
-    controller="pytorchjob-controller",
+    table_entry("PyTorchJob"),
     container="pytorch",
     port_name="pytorchjob-port",
     port=23456,
@@ -50,14 +44,15 @@ KIND = JobKindInfo(
 )
 MASTER, WORKER = "Master", "Worker"
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.ON_FAILURE)
 _WAIT_ATTEMPTS, _WAIT_S = 100, 2
 
 
-class PyTorchFramework:
+class PyTorchFramework(kubeflow.KubeflowFramework[PyTorchJob]):
     """The framework of PyTorchJobs."""
 
     kind = KIND
+    roles = (MASTER, WORKER)
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.ON_FAILURE)
 
     def __init__(self, init_image: str = "") -> None:
         """Configure the framework for all PyTorchJobs.
@@ -65,25 +60,20 @@ class PyTorchFramework:
         Args:
             init_image: the image of an init container in which workers wait until the master's name
                 resolves. Upstream always adds one. Here services publish addresses before pods are
-                ready, and torch's store retries for half an hour, so the container would
-                only cost an image pull: it is off by default. Set it for scripts that resolve
-                the name once.
+                ready, and torch's store retries for half an hour, so the container would only cost
+                an image pull: it is off by default. Set it for scripts that resolve the name once.
         """
         self._init_image = init_image
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, PyTorchJob, validate_job, self._normalize)
+    def rules(self, job: PyTorchJob) -> "PyTorchRules":
+        return PyTorchRules(job.spec, self._init_image)
 
-    def _normalize(self, job: PyTorchJob) -> NormalizedJob:
-        spec = job.spec
-        roles = kubeflow.parse_roles(KIND, spec.pytorch_replica_specs, (MASTER, WORKER), _DEFAULTS)
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=[_with_min_replicas(role, spec.elastic_policy) for role in roles],
-            policy=kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS),
-            rules=PyTorchRules(spec, self._init_image),
-        )
+    def adjust_roles(self, job: PyTorchJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        return [_with_min_replicas(role, job.spec.elastic_policy) for role in roles]
+
+
+def create_framework(settings: OperatorSettings) -> PyTorchFramework:
+    return PyTorchFramework(settings.init_image)
 
 
 @dataclass(frozen=True, slots=True)

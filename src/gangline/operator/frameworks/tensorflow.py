@@ -18,27 +18,21 @@ from dataclasses import dataclass
 
 from gangline.api.jobs import tensorflow as api
 from gangline.api.jobs.tensorflow import ALL_WORKERS, TFJob, TFJobSpec
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     JobKindInfo,
     Manifest,
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="TFJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="tfjobs",
-    framework="tensorflow",
-    controller="tfjob-controller",
+    table_entry("TFJob"),
     container=api.CONTAINER,
     port_name="tfjob-port",
     port=2222,
@@ -46,13 +40,13 @@ KIND = JobKindInfo(
 )
 CHIEF, MASTER, PS, WORKER = "Chief", "Master", "PS", "Worker"
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
-
-class TensorFlowFramework:
+class TensorFlowFramework(kubeflow.KubeflowFramework[TFJob]):
     """The framework of TFJobs."""
 
     kind = KIND
+    roles = api.ROLES
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
     def __init__(self, cluster_domain: str = "") -> None:
         """Configure the framework for all TFJobs.
@@ -63,18 +57,12 @@ class TensorFlowFramework:
         """
         self._domain = cluster_domain
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, TFJob, validate_job, self._normalize)
+    def rules(self, job: TFJob) -> "TensorFlowRules":
+        return TensorFlowRules(job.spec, self._domain)
 
-    def _normalize(self, job: TFJob) -> NormalizedJob:
-        spec = job.spec
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=kubeflow.parse_roles(KIND, spec.tf_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS),
-            rules=TensorFlowRules(spec, self._domain),
-        )
+
+def create_framework(settings: OperatorSettings) -> TensorFlowFramework:
+    return TensorFlowFramework(settings.cluster_domain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,52 +9,41 @@ from dataclasses import dataclass
 
 from gangline.api.jobs import xgboost as api
 from gangline.api.jobs.xgboost import XGBoostJob
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     JobKindInfo,
     Manifest,
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="XGBoostJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="xgboostjobs",
-    framework="xgboost",
-    controller="xgboostjob-controller",
+    table_entry("XGBoostJob"),
     container=api.CONTAINER,
     port_name="xgboostjob-port",
     port=9999,
 )
 MASTER, WORKER = "Master", "Worker"
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
-
-class XGBoostFramework:
+class XGBoostFramework(kubeflow.KubeflowFramework[XGBoostJob]):
     """The framework of XGBoostJobs."""
 
     kind = KIND
+    roles = api.ROLES
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, XGBoostJob, validate_job, self._normalize)
+    def rules(self, job: XGBoostJob) -> "XGBoostRules":
+        return XGBoostRules()
 
-    def _normalize(self, job: XGBoostJob) -> NormalizedJob:
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=kubeflow.parse_roles(KIND, job.spec.xgb_replica_specs, api.ROLES, _DEFAULTS),
-            policy=kubeflow.parse_run_policy(job.spec.run_policy, _DEFAULTS),
-            rules=XGBoostRules(),
-        )
+
+def create_framework(_: OperatorSettings) -> XGBoostFramework:
+    return XGBoostFramework()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,13 @@ def set_condition_true(
     old = find_condition(conditions, type_)
     if old and (old.status, old.reason, old.message) == (TRUE, reason, message):
         return list(conditions)
-    kept = remove_condition(remove_condition(conditions, type_), _EXCLUDES.get(type_, ""))
+    remaining = remove_condition(remove_condition(conditions, type_), _EXCLUDES.get(type_, ""))
     if type_ in (SUCCEEDED, FAILED):
-        kept = remove_condition(kept, RESTARTING)
-        if is_condition_true(kept, RUNNING):
-            kept = set_condition_false(kept, RUNNING, reason, message, now)
+        remaining = remove_condition(remaining, RESTARTING)
+        if is_condition_true(remaining, RUNNING):
+            remaining = set_condition_false(remaining, RUNNING, reason, message, now)
     since = old.last_transition_time if old and old.status == TRUE else now
-    return [*kept, _condition(type_, TRUE, reason, message, now, since)]
+    return [*remaining, _condition(type_, TRUE, reason, message, now, since)]
 
 
 def set_condition_false(

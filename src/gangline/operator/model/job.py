@@ -1,7 +1,7 @@
 """The common form of a training job, into which every kind is read.
 
 A job is a set of roles, each with a number of replicas, a pod template and a restart policy; a run
-policy that bounds its life; and the rules of its kind (``Rules``): the environment of a replica,
+policy that bounds its life; and the rules of its kind (``JobRules``): the environment of a replica,
 which replica is the master, when the job has succeeded. The engine knows only this form.
 
 Kinds that need more implement capability protocols, such as ``OwnsObjects``. All values are
@@ -10,15 +10,17 @@ immutable.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs.kind import JobKind
 from gangline.api.jobs.kubeflow import JobStatus
 from gangline.api.meta.objects import ObjectMeta, OwnerReference
 from gangline.api.meta.resource import Resource
-from gangline.operator.model.replicas import ObservedPod, ReplicaGang
+from gangline.operator.model.replicas import ReplicaGang
 
 Manifest: TypeAlias = dict[str, Any]
 """JSON that belongs to the user, such as a pod template: passed through, never modelled."""
@@ -95,18 +97,12 @@ class JobRunPolicy:
 class JobKindInfo:
     """The properties that all jobs of a kind share."""
 
-    kind: str
-    group: str
-    version: str
-    plural: str
-    framework: str
-    """The ``framework`` label of metrics: ``pytorch``."""
-    controller: str
-    """The value of the operator-name label: ``pytorchjob-controller``."""
+    entry: JobKind
+    """Its entry in the table of job kinds."""
     container: str
     """The name of the main container, which runs the training program."""
-    port_name: str
-    port: int
+    port_name: str = ""
+    port: int = 0
     env_in_all_containers: bool = True
     """True if every container of the pod gets the framework's environment variables; False if only
     the main container does.
@@ -121,9 +117,31 @@ class JobKindInfo:
     """Other resources about these jobs that the webhook validates."""
 
     @property
+    def kind(self) -> str:
+        return self.entry.resource.kind
+
+    @property
+    def resource(self) -> Resource[Any]:
+        return self.entry.resource
+
+    @property
     def api_version(self) -> str:
-        """Group and version, as in ``apiVersion``."""
-        return f"{self.group}/{self.version}"
+        return self.entry.resource.api_version
+
+    @property
+    def framework(self) -> str:
+        """The ``framework`` label of metrics: ``pytorch``."""
+        return self.entry.module
+
+    @property
+    def controller(self) -> str:
+        """The value of the operator-name label: ``pytorchjob-controller``."""
+        return f"{self.entry.trainer}-controller"
+
+
+def table_entry(kind: str) -> JobKind:
+    """Return the entry of a kind in the table of job kinds."""
+    return next(entry for entry in JOB_KINDS if entry.resource.kind == kind)
 
 
 class JobRules(Protocol):
@@ -207,53 +225,6 @@ class ExtendsStatus(Protocol):
         """Return these fields, as a function of the observed replicas and the common status."""
 
 
-@runtime_checkable
-class TracksNodes(Protocol):
-    """For kinds whose replicas get another pod name each time they are replaced.
-
-    The status stores the names, and everything else that changes the job after its creation.
-    """
-
-    def restore_from_status(self, job: "NormalizedJob", status: JobStatus) -> "NormalizedJob":
-        """Return the job with the changes that its status stores."""
-
-    def save_to_status(
-        self, job: "NormalizedJob", gang: ReplicaGang, status: JobStatus
-    ) -> JobStatus:
-        """Return the status with the values to store now, such as a replica's next name."""
-
-    def pod_name(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> str: ...
-
-    def service_name(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> str: ...
-
-    def is_current(self, job: "NormalizedJob", pod: ObservedPod) -> bool:
-        """Return whether a pod is the current one of its replica."""
-
-    def is_awaited(self, job: "NormalizedJob", pod: ObservedPod, gang: ReplicaGang) -> bool:
-        """Return whether a replaced pod keeps running until its successor runs."""
-
-    def may_create(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
-        """Return whether a new pod may be created under the current name of a missing replica."""
-
-    def excluded_indexes(self, job: "NormalizedJob", role: ReplicaRole) -> frozenset[int]:
-        """Return the indexes of a role that must have no pod."""
-
-    def is_replaced(
-        self, job: "NormalizedJob", role: ReplicaRole, index: int, pod: ObservedPod
-    ) -> bool:
-        """Return whether a failed pod is replaced."""
-
-    def has_failed_before(self, job: "NormalizedJob", role: ReplicaRole, index: int) -> bool:
-        """Return whether earlier pods of a replica failed, so that its replacement is delayed."""
-
-    def pending_timeout(
-        self, job: "NormalizedJob", gang: ReplicaGang, now: datetime
-    ) -> tuple[timedelta | None, str]:
-        """Return how long the job may still wait for pods, and the failure message when that is
-        over.
-        """
-
-
 _Capability = TypeVar("_Capability")
 
 
@@ -301,7 +272,10 @@ class NormalizedJob:
         return sum(role.replicas for role in self.roles)
 
     def find_role(self, name: str) -> ReplicaRole | None:
-        return next((role for role in self.roles if role.name == name), None)
+        for role in self.roles:
+            if role.name == name:
+                return role
+        return None
 
     def owner_reference(self) -> OwnerReference:
         return OwnerReference(

@@ -1,8 +1,8 @@
 """What the engine observes and what it plans: plain values.
 
 ``ObservedJob`` is everything that a plan may depend on, besides the clock and the settings.
-``Decision`` is everything to write, in this order: deletions, patches, creations, then one status
-write, then events about the new status.
+``ReconcilePlan`` is everything to write, in this order: deletions, patches, creations, then one
+status write, then events about the new status.
 """
 
 from collections.abc import Sequence

@@ -14,15 +14,17 @@ def pod_spec(template: Manifest) -> Manifest:
 
 
 def list_containers(template: Manifest) -> list[Manifest]:
-    found: list[Manifest] = pod_spec(template).get("containers") or []
+    found: list[Manifest] = (template.get("spec") or {}).get("containers") or []
     return found
 
 
 def main_container(template: Manifest, name: str) -> Manifest:
     """Return the main container: the one with the kind's name, else the first; empty if none."""
     candidates = list_containers(template)
-    named = (container for container in candidates if container.get("name") == name)
-    return next(named, candidates[0] if candidates else {})
+    for container in candidates:
+        if container.get("name") == name:
+            return container
+    return candidates[0] if candidates else {}
 
 
 def container_ports(template: Manifest, container: str) -> list[Manifest]:
@@ -32,31 +34,24 @@ def container_ports(template: Manifest, container: str) -> list[Manifest]:
 
 def find_port(template: Manifest, container: str, name: str, otherwise: int) -> int:
     """Return a port of the main container by its name, or ``otherwise``."""
-    named = (
-        p.get("containerPort")
-        for p in container_ports(template, container)
-        if p.get("name") == name
-    )
-    return next((number for number in named if isinstance(number, int)), otherwise)
+    for entry in container_ports(template, container):
+        if entry.get("name") == name and isinstance(number := entry.get("containerPort"), int):
+            return number
+    return otherwise
 
 
 def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:
     """Add a named port to the main container, unless it has one of that name."""
-    trains = main_container(template, container)
-    listed = container_ports(template, container)
-    if not trains or any(entry.get("name") == name for entry in listed):
+    main = main_container(template, container)
+    listed = main.get("ports") or []
+    if not main or any(entry.get("name") == name for entry in listed):
         return template
-    return with_container(
-        template, container, ports=[*listed, {"name": name, "containerPort": number}]
-    )
+    added = {"name": name, "containerPort": number}
+    return _with_container(template, main, {"ports": [*listed, added]})
 
 
 def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
-    trains = main_container(template, container)
-    changed = {**trains, **fields}
-    return _with_containers(
-        template, [changed if entry is trains else entry for entry in list_containers(template)]
-    )
+    return _with_container(template, main_container(template, container), fields)
 
 
 def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
@@ -104,6 +99,15 @@ def with_metadata(
 
 def with_spec(manifest: Manifest, **fields: object) -> Manifest:
     return {**manifest, "spec": {**pod_spec(manifest), **fields}}
+
+
+def _with_container(
+    template: Manifest, changed: Manifest, fields: Mapping[str, object]
+) -> Manifest:
+    return _with_containers(
+        template,
+        [{**each, **fields} if each is changed else each for each in list_containers(template)],
+    )
 
 
 def _with_containers(template: Manifest, replaced: Iterable[Manifest]) -> Manifest:

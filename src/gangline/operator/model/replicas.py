@@ -1,9 +1,8 @@
-"""Sets of replica indexes as text, in the format of Kubernetes' indexed jobs: ``0,2-4``.
-
-Lean views of a job's pods and services, and the replica slots that they fill.
+"""Lean views of a job's pods and services, and the replica slots that they fill.
 
 The views have only the fields that planning reads, so a cache of thousands of pods stays small. A
-``Gang`` has one slot for each index of each role.
+``ReplicaGang`` has one slot for each index of each role. Sets of indexes are stored as text in the
+format of Kubernetes' indexed jobs: ``0,2-4``.
 """
 
 import math
@@ -196,12 +195,14 @@ class ObservedPod(Object):
 
 def strip_pod(pod: ObservedPod) -> ObservedPod:
     """Drop variables that planning does not read: each of thousands of pods has dozens of them."""
-    kept = tuple(
+    containers = tuple(
         ObservedContainer(env)
         for each in pod.spec.containers
         if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
     )
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=kept))
+    return msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, containers=containers)
+    )
 
 
 class ObservedServiceSpec(Wire):
@@ -330,26 +331,30 @@ def fill_slots(
         pods: the pods to assign.
         completed: the indexes of each role that have succeeded according to the status.
         services: the job's services.
-        former: pods of earlier generations, which get no slot.
-        absent: indexes of each role that must have no pod.
+        previous_generation: pods of earlier generations, which get no slot.
+        excluded: indexes of each role that must have no pod.
         is_current: whether a pod may have a slot.
     """
     slots: dict[str, list[ObservedPod | None]] = {
         role.lower(): [None] * size for role, size in sizes
     }
-    gone = {role.lower(): indexes for role, indexes in excluded.items()}
+    excluded_by_role = {role.lower(): indexes for role, indexes in excluded.items()}
     surplus = []
     for pod in sorted(pods, key=_age):
         role, index = labels.parse_replica_labels(pod.metadata) or ("", 0)
         row = slots.get(role, [])
-        free = index < len(row) and row[index] is None and index not in gone.get(role, ())
+        free = (
+            index < len(row) and row[index] is None and index not in excluded_by_role.get(role, ())
+        )
         if free and is_current(pod):
             row[index] = pod
         else:
             surplus.append(pod)
     return ReplicaGang(
         {
-            role: _slots(slots[role.lower()], completed.get(role), gone.get(role.lower()))
+            role: _slots(
+                slots[role.lower()], completed.get(role), excluded_by_role.get(role.lower())
+            )
             for role, _ in sizes
         },
         tuple(surplus),
@@ -367,8 +372,8 @@ def _slots(
         silent = pod is None or (pod.is_terminating and pod.is_finished)
         if (silent and index in (known or ())) or (pod and pod.succeeded):
             done.add(index)
-    gone = frozenset(index for index in absent or () if index < len(row))
-    return ReplicaSlots(tuple(row), frozenset(done) - gone, gone)
+    excluded = frozenset(index for index in absent or () if index < len(row))
+    return ReplicaSlots(tuple(row), frozenset(done) - excluded, excluded)
 
 
 def _age(pod: ObservedPod) -> tuple[float, str]:

@@ -1,20 +1,18 @@
-"""Counts restarts, each exactly once, and compares them with backoffLimit.
+"""Counts restarts, compares them with backoffLimit, and delays replacements.
 
 A restart is a container that the kubelet restarted in place, or a failed pod that was replaced.
-Counts must survive both pods and the operator. So the job's status stores the sum, and for each
-existing pod its share in it. Invariant: a failed pod is deleted only after the status that counts
-it was stored, so no restart is lost or counted twice.
+Each counts exactly once, and counts must survive both pods and the operator. So the job's status
+stores the sum, and for each existing pod its share in it. Invariant: a failed pod is deleted only
+after the status that counts it was stored.
 
 Upstream loses the counts of recreated pods and so retries ExitCode roles for ever. It also fails a
 job *at* its limit, so a limit of 1 allows no restart at all. Here, as the description of the field
 promises, the limit is the number of allowed restarts.
 
-Delays the replacement of failed replicas: the first is immediate, later ones back off.
-
-The values are those of the kubelet for a crashing container: 10 s, doubled each time up to 5
-minutes, reset after 10 minutes without a failure. Failures within ten seconds of the first are one
-burst. Ranks fail together: when one fails, its peers follow with connection errors, and all of them
-must be replaced without delay.
+The first replacement is immediate. Later ones back off like the kubelet's restarts of a crashing
+container: 10 s, doubled each time up to 5 minutes, reset after 10 minutes without a failure.
+Failures within ten seconds of the first are one burst. Ranks fail together: when one fails, its
+peers follow with connection errors, and all of them must be replaced without delay.
 """
 
 from collections.abc import Iterable

@@ -1,19 +1,13 @@
-"""Deletions of a finished job by its clean pod policy.
+"""Deletions of finished jobs and of stuck pods, and the deadlines of jobs.
 
-They are the same for success and failure. Services are deleted with their pods. Under None
-everything stays, also running pods, as upstream documents it.
-
-Deadlines of jobs, and the TTL of finished ones.
-
-Both are computed as remaining time, so that the engine can requeue the job for that moment: no
-other event may ever occur.
-
-Forced deletion of pods that cannot finish terminating because their node is lost.
-
-Upstream waits for such pods for ever, and with them the job. They are deleted by force only if
-their node is lost, and only after their grace period and a margin. On a node that responds, a slow
-process may still use its GPU, its port and its files, and a second process of the same rank would
-do more harm than waiting.
+- The clean pod policy is applied in the same way after success and failure. Services are deleted
+  with their pods. Under None everything stays, also running pods, as upstream documents it.
+- Deadlines and the TTL are computed as remaining time, so that the engine can requeue the job for
+  that moment: no other event may ever occur.
+- Pods that cannot finish terminating are deleted by force only if their node is lost, and only
+  after their grace period and a margin; upstream waits for ever. On a node that responds, a slow
+  process may still use its GPU, its port and its files, and a second process of the same rank would
+  do more harm than waiting.
 """
 
 from collections.abc import Iterable
@@ -45,8 +39,8 @@ def services_to_remove(
     if policy is CleanPodPolicy.NONE:
         return []
     removed = {pod.name for pod in pods_to_remove(policy, pods)}
-    kept = {pod.name for pod in pods} - removed
-    return [service for service in services if service.metadata.name not in kept]
+    retained = {pod.name for pod in pods} - removed
+    return [service for service in services if service.metadata.name not in retained]
 
 
 def time_left(start: datetime | None, limit: timedelta | None, now: datetime) -> timedelta | None:

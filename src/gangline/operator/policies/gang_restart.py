@@ -40,8 +40,10 @@ def restarts_on_resize(job: NormalizedJob) -> bool:
 
 def generation_annotations(job: NormalizedJob, generation: int) -> dict[str, str]:
     """Return the annotations of a new pod; empty for jobs that never restart together."""
-    carried = {GENERATION_ANNOTATION: str(generation)} if generation or restarts_gang(job) else {}
-    return carried | (
+    annotations = (
+        {GENERATION_ANNOTATION: str(generation)} if generation or restarts_gang(job) else {}
+    )
+    return annotations | (
         {REPLICAS_ANNOTATION: format_replicas(job)} if restarts_on_resize(job) else {}
     )
 

@@ -18,6 +18,7 @@ from gangline.api.meta.field_doc import ResourceList
 from gangline.api.quantity import QuantityError
 from gangline.api.volcano.scheduling import (
     GROUP,
+    OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RUN_TIME_ANNOTATION,
     VERSION,
@@ -128,6 +129,7 @@ def record_previous_nodes(
     if group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION) == encoded:
         return None
     annotations = {**group.metadata.annotations, PREVIOUS_NODES_ANNOTATION: encoded}
+    annotations.pop(OLD_PREVIOUS_NODES_ANNOTATION, None)
     operations: list[Manifest] = [
         {"op": "add", "path": "/metadata/annotations", "value": annotations}
     ]

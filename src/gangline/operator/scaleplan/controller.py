@@ -40,7 +40,7 @@ _JOB = "job"
 
 
 class ScalePlanController:
-    """Applies ScalePlans. Call ``run`` in a task, and ``heard`` for each change of a job."""
+    """Applies ScalePlans. Call ``run`` in a task, and ``job_changed`` for each change of a job."""
 
     def __init__(
         self,

@@ -76,8 +76,8 @@ def next_step(
         return None
     stamp = now.replace(microsecond=0)
     plan, more = plans[0], len(plans) > 1
-    if mistakes := validate_job(plan):
-        return _failed_step(plan, "; ".join(map(str, mistakes)), stamp)
+    if errors := validate_job(plan):
+        return _failed_step(plan, "; ".join(map(str, errors)), stamp)
     if observed is None or observed.job.is_deleting:
         return _without_job(plan, stamp)
     memory = observed.status

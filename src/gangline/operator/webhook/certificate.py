@@ -2,7 +2,7 @@
 
 Each serving certificate has a CA of its own, whose key is discarded after signing. So a leaked
 Secret allows to impersonate the webhook and nothing else. A new certificate therefore has a new CA,
-which callers must trust first (``keyring``). All keys are ECDSA P-256, which is fast to generate.
+which callers must trust first (``rotation``). All keys are ECDSA P-256, which is fast to generate.
 """
 
 import ipaddress

@@ -1,6 +1,6 @@
 """Keeps the webhook's Secret, certificate and configurations current.
 
-Runs every minute, and whenever a certificate is due to be rotated. ``keyring`` and
+Runs every minute, and whenever a certificate is due to be rotated. ``rotation`` and
 ``configuration`` decide what to write. Invariant of the order here: callers trust a CA before a
 certificate of that CA is served.
 """

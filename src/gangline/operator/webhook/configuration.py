@@ -128,19 +128,19 @@ def contains(existing: Any, manifest: Any) -> bool:
 
 def _reviewed_resources(
     resource: Resource[dict[str, Any]], kinds: Sequence[JobKindInfo]
-) -> Iterator[JobKindInfo | Resource[Any]]:
+) -> Iterator[Resource[Any]]:
     """Jobs, and for validation the related resources, which have no defaults."""
     for kind in kinds:
-        yield kind
+        yield kind.resource
         if resource is VALIDATING:
             yield from kind.related_resources
 
 
-def _order(kind: JobKindInfo | Resource[Any]) -> tuple[str, str]:
+def _order(kind: Resource[Any]) -> tuple[str, str]:
     return kind.group, kind.plural
 
 
-def _rule(kind: JobKindInfo | Resource[Any]) -> dict[str, Any]:
+def _rule(kind: Resource[Any]) -> dict[str, Any]:
     return {
         "operations": ["CREATE", "UPDATE"],
         "apiGroups": [kind.group],

@@ -1,6 +1,6 @@
-"""Warnings about lasting problems: logged once, and again only after a change.
+"""Registers the webhook: keeps the two webhook configurations current.
 
-Registers the webhook: keeps the two webhook configurations current.
+Lasting problems are logged once, and again only after a change (``DeduplicatedWarnings``).
 """
 
 import logging
@@ -105,8 +105,8 @@ class WebhookRegistration:
     def _not_owned_message(self, kind: str) -> str:
         return (
             f"{kind} {self._settings.configuration} does not belong to the operator (it has no "
-            f"label {configuration.OWNER_LABELS}) and is not changed: jobs are validated when they run, "
-            "not when they are written. Remove it, or choose another name with "
+            f"label {configuration.OWNER_LABELS}) and is not changed: jobs are validated when they "
+            "run, not when they are written. Remove it, or choose another name with "
             "--webhook-configuration"
         )
 

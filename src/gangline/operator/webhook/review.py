@@ -1,9 +1,8 @@
-"""Warnings about jobs: valid fields that are probably not intended.
+"""The response to an admission review, as a function of the review.
 
-The response to an admission review, as a function of the review.
-
-``judge`` validates a job, ``complete`` returns its defaults. Both depend on nothing but the review,
-so the response is the same on every replica of the operator, in a dry run, and on repetition.
+``validate`` checks a job and lists warnings about valid fields that are probably not intended,
+``mutate`` returns its defaults. Both depend on nothing but the review, so the response is the same
+on every replica of the operator, in a dry run, and on repetition.
 
 Only new errors count against an update. A stored job that is invalid (because it is older than the
 webhook, or than a rule) can still get a label, lose a finalizer, be suspended or be fixed step by
@@ -124,9 +123,9 @@ def validate(request: ReviewRequest, warnings_for: WarningsFunction) -> Admissio
     if request.object is None or not request.has_kind:
         return _bad_request(request.uid, "the request has no object with apiVersion and kind")
     try:
-        mistakes = _new_errors(request.object, request.old_object)
-        if mistakes:
-            return _deny(request, mistakes)
+        errors = _new_errors(request.object, request.old_object)
+        if errors:
+            return _deny(request, errors)
         advice = _new_warnings(request, warnings_for)
     except RecursionError:
         return _bad_request(request.uid, "the object is nested too deeply: take levels out of it")
@@ -151,11 +150,11 @@ def mutate(request: ReviewRequest, defaults_for: DefaultsFunction) -> AdmissionR
 
 def _new_errors(new: Manifest, old: Manifest | None) -> list[FieldError]:
     """Return the errors that the old object does not have."""
-    mistakes = validate_manifest(new, strict=False, old=old)
-    if old is None or not mistakes:
-        return mistakes
+    errors = validate_manifest(new, strict=False, old=old)
+    if old is None or not errors:
+        return errors
     before = validate_manifest(old, strict=False)
-    return [mistake for mistake in mistakes if mistake not in before]
+    return [error for error in errors if error not in before]
 
 
 def _new_warnings(question: ReviewRequest, advise: WarningsFunction) -> list[str]:
@@ -170,14 +169,14 @@ def _new_warnings(question: ReviewRequest, advise: WarningsFunction) -> list[str
     ]
 
 
-def _deny(question: ReviewRequest, mistakes: Sequence[FieldError]) -> AdmissionResponse:
+def _deny(question: ReviewRequest, errors: Sequence[FieldError]) -> AdmissionResponse:
     """Deny in the format of the API server's own validation, which clients can parse."""
     manifest = question.object or {}
     kind, group = str(manifest.get("kind")), str(manifest.get("apiVersion")).partition("/")[0]
     name = question.name or str(_part(manifest, "metadata").get("name") or "")
-    messages = [str(mistake) for mistake in mistakes[:MAX_CAUSES]]
-    if len(mistakes) > MAX_CAUSES:
-        messages.append(f"and {len(mistakes) - MAX_CAUSES} more")
+    messages = [str(error) for error in errors[:MAX_CAUSES]]
+    if len(errors) > MAX_CAUSES:
+        messages.append(f"and {len(errors) - MAX_CAUSES} more")
     listed = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     status = Status(
         status="Failure",
@@ -185,16 +184,16 @@ def _deny(question: ReviewRequest, mistakes: Sequence[FieldError]) -> AdmissionR
         code=422,
         message=f"{kind}.{group} {_quoted(name)} is invalid: {listed}",
         details=StatusDetails(
-            name=name, group=group, kind=kind, causes=[_cause(m) for m in mistakes[:MAX_CAUSES]]
+            name=name, group=group, kind=kind, causes=[_cause(m) for m in errors[:MAX_CAUSES]]
         ),
     )
     return AdmissionResponse(uid=question.uid, allowed=False, status=status)
 
 
-def _cause(mistake: FieldError) -> StatusCause:
-    message = str(mistake).removeprefix(f"{mistake.path}: ")
-    reason = _REASONS.get(mistake.problem, "FieldValueInvalid")
-    return StatusCause(reason, message, mistake.path)
+def _cause(error: FieldError) -> StatusCause:
+    message = str(error).removeprefix(f"{error.path}: ")
+    reason = _REASONS.get(error.problem, "FieldValueInvalid")
+    return StatusCause(reason, message, error.path)
 
 
 def _bad_request(uid: str, why: str) -> AdmissionResponse:

@@ -6,9 +6,8 @@ others read it:
 
 1. near the end of its life (or after the Secret was lost) a next certificate is added;
 2. every replica makes callers trust the CAs of both;
-3. after the propagation time (``settle``: caches of callers) the next certificate is served. The
-old
-   CA stays trusted for a while, for replicas that have not read the Secret yet.
+3. after the propagation time (``propagation``: caches of callers) the next certificate is served.
+   The old CA stays trusted for a while, for replicas that have not read the Secret yet.
 
 Invariant: a caller never meets a certificate that it does not trust. Only if no usable certificate
 is left, neither in the Secret nor in this process, is a new one served immediately.
@@ -75,15 +74,15 @@ def plan_rotation(
     validity: CertificateValidity,
     registered: frozenset[CertificateAuthority],
 ) -> CertificateSet:
-    """Return the desired content of the Secret; equal to ``found`` if no change is needed.
+    """Return the desired content of the Secret; equal to ``stored`` if no change is needed.
 
     Args:
-        found: its content; None if it is missing or unusable.
-        held: the certificate that this process serves; None if it serves none.
+        stored: its content; None if it is missing or unusable.
+        serving: the certificate that this process serves; None if it serves none.
         names: the host names that the certificate must be valid for.
         now: the time.
         validity: how long certificates are valid.
-        known: the CAs in the webhook configurations.
+        registered: the CAs in the webhook configurations.
     """
     if stored is None:
         return _without_secret(serving, names, now, validity)
@@ -110,18 +109,18 @@ def _is_usable(pair: ServingCertificate, names: frozenset[str], now: datetime) -
 
 
 def _without_secret(
-    held: ServingCertificate | None,
+    serving: ServingCertificate | None,
     names: frozenset[str],
     now: datetime,
     validity: CertificateValidity,
 ) -> CertificateSet:
     """Start without a Secret, from the served certificate, which callers trust."""
-    if held is None or not _is_usable(held, names, now):
+    if serving is None or not _is_usable(serving, names, now):
         return CertificateSet(
             issue_certificate(names, now, validity.lifetime), None, (), _stamp(now)
         )
-    following = issue_certificate(names | held.names, now, validity.lifetime)
-    return CertificateSet(held, following, (), _stamp(now))
+    following = issue_certificate(names | serving.names, now, validity.lifetime)
+    return CertificateSet(serving, following, (), _stamp(now))
 
 
 def _replace_immediately(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.cache.quota import QuotaInfo
-from gangline.scheduler.cache.usage import RunTimes, UsageLedger
+from gangline.scheduler.cache.usage import UsageLedger
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.plugins.volumes import StorageState
 from gangline.scheduler.types.types import (
@@ -69,10 +69,6 @@ class SchedulerCache:
         """Quotas by namespace and name."""
         self.reservations: dict[str, Reservation] = {}
         """Reservations by the name of their gang."""
-        self.run_times = RunTimes()
-        """How long gangs of each family ran."""
-        self.backfilled: dict[GroupKey, str] = {}
-        """Gangs that were let into planned room on an estimate alone, and whose room it is."""
         self.storage = StorageState()
         self.counted_resources: set[str] = set()
         """Counted resources (free volumes, attachments) that are current on all nodes. The empty
@@ -82,6 +78,8 @@ class SchedulerCache:
         """Results of cycles that depend on a group and its members alone; dropped when one of them
         changes.
         """
+        self.queue_structure: object = None
+        """What cycles have derived from the queues alone; they check whether it is current."""
         self.members: dict[GroupKey, dict[PodKey, PodInfo]] = defaultdict(dict)
         self.groups: dict[GroupKey, PodGroupInfo] = {}
         self.restarting_groups: set[GroupKey] = set()
@@ -165,10 +163,6 @@ class SchedulerCache:
             self.restarting_groups.add(group.key)
         else:
             self.restarting_groups.discard(group.key)
-        if group.backfills_for:
-            self.backfilled.setdefault(group.key, group.backfills_for)
-        for pod in self.members.get(group.key, {}).values():
-            self._record_run_time(pod)
 
     def remove_group(self, key: GroupKey) -> None:
         """Remove a group. Its pods stay known."""
@@ -180,15 +174,6 @@ class SchedulerCache:
         self.restarting_groups.discard(key)
         self.lost_members.pop(key, None)
         self.former_members.pop(key, None)
-        self.backfilled.pop(key, None)
-
-    def _record_run_time(self, pod: PodInfo) -> None:
-        """Record the run time of an ended member."""
-        group = self.groups.get(pod.group) if pod.group is not None else None
-        if group is not None and pod.is_finished and 0 < pod.started_at < pod.ended_at:
-            whole = pod.phase == "Succeeded"
-            ran = pod.ended_at - pod.started_at
-            self.run_times.ended(group.family, group.uid or group.key, ran, whole=whole)
 
     def _count_priority(self, group: PodGroupInfo | None, sign: int) -> None:
         if group is not None:
@@ -279,19 +264,13 @@ class SchedulerCache:
         """Return a lower bound of the priorities of running pods."""
         return min(min(self._group_priorities, default=0), self._lowest_single_priority)
 
-    def is_assumed(self, key: PodKey) -> bool:
-        return key in self._assumed
-
     def _add(self, pod: PodInfo) -> None:
         self.pods[pod.key] = pod
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
             self.gang_cache.pop(pod.group, None)
-            self._record_run_time(pod)
         if pod.claims:
             self._count_claims(pod, 1)
-        if self.nodes.weights.fragments and (pod.is_pending or pod.holds_resources):
-            self.nodes.popularity.note(pod.shape.request, 1)
         if pod.is_pending:
             self._enqueue(pod)
         if pod.holds_resources and pod.node is not None:
@@ -320,8 +299,6 @@ class SchedulerCache:
             self.gang_cache.pop(pod.group, None)
         if pod.claims:
             self._count_claims(pod, -1)
-        if self.nodes.weights.fragments and (pod.is_pending or pod.holds_resources):
-            self.nodes.popularity.note(pod.shape.request, -1)
         if self.pending.pop(pod.key, None) is not None:
             self._dequeue(pod)
         if pod.holds_resources and pod.node is not None:

@@ -16,13 +16,12 @@ from gangline.api.meta.selectors import Selector, SelectorError, selector_from_o
 from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import PODS, parse_resource, pod_request
 from gangline.api.volcano.scheduling import (
-    BACKFILLS_FOR_ANNOTATION,
     CHECKPOINT_ANNOTATION,
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATION,
+    OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RUN_TIME_ANNOTATION,
-    RUN_TIME_FAMILY_ANNOTATION,
     NetworkTopology,
     PodGroup,
     PreviousNodesAnnotation,
@@ -40,7 +39,6 @@ from gangline.scheduler.cache.convert_placement import (
     pod_quota_attributes,
     preferred_node_group_terms,
 )
-from gangline.scheduler.cache.usage import family_of
 from gangline.scheduler.plugins.task_topology import parse_role_affinity
 from gangline.scheduler.types import types
 from gangline.scheduler.types.types import (
@@ -138,7 +136,6 @@ def pod_info(
         may_preempt=spec.preemption_policy != "Never",
         max_run_time_s=float(max(0, spec.active_deadline_seconds or 0)),
         started_at=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
-        ended_at=_ended_at(pod),
         quota_attributes=traits,
         claims=_claim_keys(metadata, spec.volumes) if spec.volumes else (),
     )
@@ -175,8 +172,6 @@ def group_info(group: PodGroup, priorities: Mapping[str, int]) -> types.PodGroup
         subgroups=tuple(map(_subgroup_rule, spec.sub_group_policy)),
         max_run_time_s=read_run_time(group),
         checkpointed_at=read_checkpoint_time(group),
-        family=_family(group),
-        backfills_for=group.metadata.annotations.get(BACKFILLS_FOR_ANNOTATION, ""),
     )
 
 
@@ -264,24 +259,6 @@ def read_run_time(group: PodGroup) -> float:
     return seconds if 0 < seconds < MAX_AMOUNT else 0.0
 
 
-def _ended_at(pod: LeanPod) -> float:
-    """Return when the last container of an ended pod finished; 0: unknown."""
-    if pod.status.phase not in {"Succeeded", "Failed"}:
-        return 0.0
-    states = [status.state.terminated for status in pod.status.container_statuses]
-    times = [state.finished_at.timestamp() for state in states if state and state.finished_at]
-    return max(times, default=0.0)
-
-
-def _family(group: PodGroup) -> str:
-    metadata, spec = group.metadata, group.spec
-    if named := metadata.annotations.get(RUN_TIME_FAMILY_ANNOTATION):
-        return f"{metadata.namespace}/{RUN_TIME_FAMILY_ANNOTATION}/{named}"
-    kinds = sorted(owner.kind for owner in metadata.owner_references)
-    queue = spec.queue or DEFAULT_QUEUE
-    return family_of(metadata.namespace, metadata.name, *kinds, queue, spec.min_member)
-
-
 def read_checkpoint_time(group: PodGroup) -> float:
     """Return the time of a group's last checkpoint; 0: none, or invalid."""
     written = group.metadata.annotations.get(CHECKPOINT_ANNOTATION, "")
@@ -294,7 +271,9 @@ def read_checkpoint_time(group: PodGroup) -> float:
 
 def read_previous_nodes(group: PodGroup) -> types.PreviousNodes | None:
     """Return the previous nodes of a restarting gang; None: none, or they cannot be parsed."""
-    written = group.metadata.annotations.get(PREVIOUS_NODES_ANNOTATION)
+    annotations = group.metadata.annotations
+    written = annotations.get(PREVIOUS_NODES_ANNOTATION)
+    written = written or annotations.get(OLD_PREVIOUS_NODES_ANNOTATION)
     if not written:
         return None
     try:

@@ -1,9 +1,5 @@
 """Converts placement rules: inter-pod affinity, node groups of queues, quotas and images.
 
-Converts node groups of queues, and resource quotas.
-
-Converts images of nodes and pods.
-
 Nodes list many images, mostly the same ones: equal entries are interned across nodes.
 """
 

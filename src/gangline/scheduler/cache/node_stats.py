@@ -1,9 +1,6 @@
-"""Facts about nodes that are derived once and cached until nodes change, and requests as array
-columns.
+"""Facts about nodes that are derived once and cached until nodes change, and requests as columns.
 
 Each mask has an element for each row; elements of empty rows are False.
-
-Requests as columns of the node table.
 """
 
 from collections.abc import Mapping, Sequence

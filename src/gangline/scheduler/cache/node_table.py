@@ -1,15 +1,11 @@
-"""The evaluation of one set of constraints on all nodes, apart from free resources.
-
-The order of rows that breaks ties between equally good nodes; it does not depend on arrival.
-
-The order is by name. With a seed it is by a hash of seed and name, so that added or removed nodes
-do not change the order of the others.
-
-The node table: allocatable and used amounts as arrays, and which nodes accept which pods.
+"""The node table: allocatable and used amounts as arrays, and which nodes accept which pods.
 
 Each resource is a column of the table and each node a row index, so that a pod is compared with all
 nodes in one array operation. Rows of removed nodes are reused; an empty row accepts no pod. All
 data is updated in place as nodes and pods change. A cycle copies only the free amounts.
+
+Equally good nodes are ordered by name. With a seed they are ordered by a hash of seed and name, so
+that added or removed nodes do not change the order of the others.
 """
 
 from collections import Counter
@@ -36,8 +32,6 @@ from gangline.scheduler.plugins.image_locality import ImageLocality
 from gangline.scheduler.plugins.inter_pod import PodSelection
 from gangline.scheduler.plugins.scores import (
     Amounts,
-    CommonPods,
-    Popularity,
     Scores,
     ScoreWeights,
     preference_score,
@@ -152,8 +146,6 @@ class NodeTable:
         change, or pods that belong to no gang.
         """
         self._score_cache = ScoreCache()
-        self.popularity = Popularity()
-        """Counts of requests of pending and running pods."""
         self._stats = NodeStats()
         self._images = ImageLocality() if weights.images else None
         """None: image locality has no weight."""
@@ -365,7 +357,6 @@ class NodeTable:
             eligible.preference if eligible.has_preference else None,
             self.weights,
             eligible.prefer_no_schedule if eligible.has_prefer_no_schedule else None,
-            self._usual() if self.weights.fragments else None,
             images=self._images.scores(shape.images, len(self.infos))
             if self._images is not None and shape.images
             else None,
@@ -375,20 +366,10 @@ class NodeTable:
         """Return the score of each row for a shape with the current free amounts; read-only."""
         demand = self.demand(shape.request)
 
-        if self.weights.fragments:
-            self._usual()
-
         def compute(rows: Rows) -> Scores:
             return score_rows(self.scoring_inputs(shape, free), demand, rows)
 
         return self._score_cache.get(shape, compute)
-
-    def _usual(self) -> CommonPods | None:
-        """Return the usual pods; when they change, all scores change."""
-        common, changed = self.popularity.common(self.columns, self._ensure_columns)
-        if changed:
-            self._score_cache.clear()
-        return common
 
     def _evaluate(
         self, constraints: PlacementConstraints, eligible: NodeEligibility, row: int

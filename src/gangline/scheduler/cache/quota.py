@@ -79,9 +79,9 @@ def exceeded_quota_message(
             resource = "pods" if name in _COUNTS else name.removeprefix(_REQUESTS)
             amount = requested.get(resource, 0)
             if amount and used.get(name, 0) + amount > hard:
-                left = max(0, hard - used.get(name, 0))
+                left = _amount_text(name, max(0, hard - used.get(name, 0)))
                 return (
-                    f"quota {quota.key!r}{_scope_text(quota)} has {_amount_text(name, left)} left of "
+                    f"quota {quota.key!r}{_scope_text(quota)} has {left} left of "
                     f"{_amount_text(name, hard)}, and {_amount_text(name, amount)} more is needed"
                 )
     return ""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gangline.scheduler.cache.node_stats import ResourceDemand
 from gangline.scheduler.plugins.scores import (
     Amounts,
-    CommonPods,
     Scores,
     ScoreWeights,
     balance_score,
@@ -40,8 +39,6 @@ class ScoringInputs:
     weights: ScoreWeights
     prefer_no_schedule: NDArray[np.int32] | None = None
     """Number of untolerated PreferNoSchedule taints by row; None: there are none."""
-    common: CommonPods | None = None
-    """The usual pods, if fragmentation has a weight."""
     extra_score: NDArray[np.float64] | None = None
     """Added to each row's score, for plans that consider more than packing."""
     images: NDArray[np.float64] | None = None
@@ -49,15 +46,15 @@ class ScoringInputs:
 
 
 def score_rows(
-    ground: ScoringInputs, demand: ResourceDemand, rows: Rows, liking_weight: float = 0.0
+    inputs: ScoringInputs, demand: ResourceDemand, rows: Rows, extra_weight: float = 0.0
 ) -> Scores:
     """Score rows by packing: the fullest after the placement is best; minus infinity where it does
     not fit.
     """
-    fits = ground.accepted.copy() if rows is None else ground.accepted[rows]
+    fits = inputs.accepted.copy() if rows is None else inputs.accepted[rows]
     # All resources of the rows are gathered in one step: one per resource takes longer.
-    free = ground.free if rows is None else ground.free[:, rows]
-    allocatable = ground.allocatable if rows is None else ground.allocatable[:, rows]
+    free = inputs.free if rows is None else inputs.free[:, rows]
+    allocatable = inputs.allocatable if rows is None else inputs.allocatable[:, rows]
     score: Scores = np.zeros(len(fits))
     weights = 0.0
     for column, amount, weight in demand.terms:
@@ -66,39 +63,37 @@ def score_rows(
         if weight:
             score += weight * (1.0 - left / np.maximum(allocatable[column], 1))
             weights += weight
-    score *= ground.weights.packing / max(weights, 1e-9)
+    score *= inputs.weights.packing / max(weights, 1e-9)
     if not demand.wants_device:
-        score -= ground.weights.spare_devices * _at_rows(ground.has_devices, rows)
-    if ground.common is not None:
-        score -= ground.weights.fragments * _fragmented(ground.common, demand, free)
-    if ground.preference is not None:
-        score += ground.weights.affinity * _at_rows(ground.preference, rows)
-    if ground.prefer_no_schedule is not None:
-        score -= ground.weights.discouraged * _at_rows(ground.prefer_no_schedule, rows)
-    if ground.images is not None:
-        score += ground.weights.images * _at_rows(ground.images, rows)
+        score -= inputs.weights.spare_devices * _at_rows(inputs.has_devices, rows)
+    if inputs.preference is not None:
+        score += inputs.weights.affinity * _at_rows(inputs.preference, rows)
+    if inputs.prefer_no_schedule is not None:
+        score -= inputs.weights.discouraged * _at_rows(inputs.prefer_no_schedule, rows)
+    if inputs.images is not None:
+        score += inputs.weights.images * _at_rows(inputs.images, rows)
     if demand.balanced:
-        score += ground.weights.balance * _balance(demand, free, allocatable)
-    if ground.extra_score is not None:
-        score += liking_weight * _at_rows(ground.extra_score, rows)
+        score += inputs.weights.balance * _balance(demand, free, allocatable)
+    if inputs.extra_score is not None:
+        score += extra_weight * _at_rows(inputs.extra_score, rows)
     score[~fits] = -np.inf
     return score
 
 
 def score_row(
-    ground: ScoringInputs, demand: ResourceDemand, row: int, liking_weight: float = 0.0
+    inputs: ScoringInputs, demand: ResourceDemand, row: int, extra_weight: float = 0.0
 ) -> float:
     """Return exactly what ``score_rows`` returns for one row, in a tenth of the time.
 
     An array operation costs the same for one row as for hundreds, and packing pod after pod asks
     for one row at a time.
     """
-    if ground.common is not None or demand.balanced:
+    if demand.balanced:
         rows = np.array([row], dtype=np.intp)
-        return float(score_rows(ground, demand, rows, liking_weight)[0])
-    if not ground.accepted[row]:
+        return float(score_rows(inputs, demand, rows, extra_weight)[0])
+    if not inputs.accepted[row]:
         return -np.inf
-    free, allocatable = ground.free, ground.allocatable
+    free, allocatable = inputs.free, inputs.allocatable
     score = weights = 0.0
     for column, amount, weight in demand.terms:
         left = free.item(column, row) - amount
@@ -108,17 +103,17 @@ def score_row(
             # Floats, as in arrays: Python rounds the quotient of integers differently.
             score += weight * (1.0 - float(left) / float(max(allocatable.item(column, row), 1)))
             weights += weight
-    score *= ground.weights.packing / max(weights, 1e-9)
+    score *= inputs.weights.packing / max(weights, 1e-9)
     if not demand.wants_device:
-        score -= ground.weights.spare_devices * ground.has_devices.item(row)
-    if ground.preference is not None:
-        score += ground.weights.affinity * ground.preference.item(row)
-    if ground.prefer_no_schedule is not None:
-        score -= ground.weights.discouraged * ground.prefer_no_schedule.item(row)
-    if ground.images is not None:
-        score += ground.weights.images * ground.images.item(row)
-    if ground.extra_score is not None:
-        score += liking_weight * ground.extra_score.item(row)
+        score -= inputs.weights.spare_devices * inputs.has_devices.item(row)
+    if inputs.preference is not None:
+        score += inputs.weights.affinity * inputs.preference.item(row)
+    if inputs.prefer_no_schedule is not None:
+        score -= inputs.weights.discouraged * inputs.prefer_no_schedule.item(row)
+    if inputs.images is not None:
+        score += inputs.weights.images * inputs.images.item(row)
+    if inputs.extra_score is not None:
+        score += extra_weight * inputs.extra_score.item(row)
     return score
 
 
@@ -127,14 +122,6 @@ def _balance(demand: ResourceDemand, free: Amounts, allocatable: Amounts) -> Sco
     columns = [column for column, _ in demand.balanced]
     amounts = np.array([amount for _, amount in demand.balanced], dtype=np.int64)
     return balance_score(free[columns] - amounts[:, None], allocatable[columns])
-
-
-def _fragmented(common: CommonPods, demand: ResourceDemand, free: Amounts) -> Scores:
-    """How many devices more would be of no use to the usual pod."""
-    after = free.copy()
-    for column, amount, _ in demand.terms:
-        after[column] -= amount
-    return common.fragments(after) - common.fragments(free)
 
 
 def _at_rows(values: NDArray[T], rows: Rows) -> NDArray[T]:

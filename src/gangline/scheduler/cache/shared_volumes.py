@@ -1,8 +1,8 @@
 """Volume attachments of claims that several pods share, in a scratch allocation.
 
 The first pod on a node attaches the claim for all of them. The free amount of a claim's column on a
-node encodes its state: ``ATTACHED_ON_NODE`` if it is attached, ``ATTACHABLE`` if the driver has
-a free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
+node encodes its state: ``ATTACHED_ON_NODE`` if it is attached, ``ATTACHABLE`` if the driver has a
+free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
 next. Pods with several claims need all attachments together: how many such pods a node holds is a
 column of its own.
 """

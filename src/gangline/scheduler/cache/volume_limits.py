@@ -2,10 +2,8 @@
 
 Nodes publish the limits in their CSINode. A claim used by one pod takes one attachment. A claim
 used by several pods takes one on each of their nodes, however many of them run there: such a claim
-is a resource of its own (see ``shared_places``). Attachments of pods without a gang are assumed to
+is a resource of its own (see ``shared_volumes``). Attachments of pods without a gang are assumed to
 last for ever, so that attachments of gangs that will end can be reserved.
-
-Counts on each node what the claims of pending pods need, as node resources.
 
 Amounts are counted on demand, and again for all pending pods when nodes or claims have changed.
 """
@@ -151,7 +149,7 @@ def _counted_attachments(
 
 
 def _free_shared(place: _AttachmentResource, most: int, attached: Set[str]) -> int:
-    """Return the free amount of shared claims on a node, in the encoding of ``shared_places``."""
+    """Return the free amount of shared claims on a node, in the encoding of ``shared_volumes``."""
     lacking = sum(claim not in attached for claim in place.claims)
     if not place.joint and not lacking:
         return ATTACHED_ON_NODE

@@ -14,7 +14,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from gangline.scheduler.config.weights import SCORING, ConfigurationError, configured_weights
+from gangline.scheduler.config.weights import (
+    REMOVED,
+    SCORING,
+    ConfigurationError,
+    configured_weights,
+)
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.queueing.fair_share import ORDER_BY_AGE, FairnessPolicy
 from gangline.scheduler.settings import SchedulerSettings
@@ -62,10 +67,6 @@ _SUPPORTED_SWITCHES = frozenset(("enableJobOrder", "enableNamespaceOrder", "enab
 """Switches of ``drf`` that have an effect, or state the default: its shares cause no evictions."""
 
 
-_LEARNED_BACKFILL = ("backfill", "backfill.learned")
-"""The action, and its argument, that lets gangs into planned room on learned run times."""
-
-
 class _Plugin(msgspec.Struct):
     name: str
     arguments: dict[str, Any] = {}
@@ -102,7 +103,6 @@ class VolcanoConfiguration:
     weights: ScoreWeights
     fairness: FairnessPolicy = ORDER_BY_AGE
     hierarchical: bool = False
-    lodge: bool = False
     ignored_settings: tuple[str, ...] = ()
     """Settings of the file without an effect, for the log."""
 
@@ -115,7 +115,6 @@ class VolcanoConfiguration:
             weights=self.weights,
             fairness=self.fairness,
             hierarchical=self.hierarchical,
-            lodge=self.lodge,
             ignored_settings=self.ignored_settings,
         )
 
@@ -158,14 +157,12 @@ def read_configuration(text: str) -> VolcanoConfiguration:
         weights=_weights(plugins, written.seed),
         fairness=_fairness(shares),
         hierarchical=any(plugin.switch("enableHierarchy") is True for plugin in shares),
-        lodge=_learned_backfill(written.configurations),
         ignored_settings=(
             *(each for plugin in plugins for each in _ignored_settings(plugin)),
             *(
                 f"{key} of action {action.name!r}: it is not supported"
                 for action in written.configurations
                 for key in action.arguments
-                if (action.name, key) != _LEARNED_BACKFILL
             ),
         ),
     )
@@ -189,10 +186,12 @@ def _plugin(raw: dict[str, Any]) -> _Plugin:
 
 
 def _ignored_settings(plugin: _Plugin) -> Iterator[str]:
-    """Yield the settings of a plug-in that have no effect: its rules always apply."""
-    if plugin.name in BUILT_IN:
-        for key in plugin.arguments:
+    """Yield the settings of a plug-in that have no effect."""
+    for key in plugin.arguments:
+        if plugin.name in BUILT_IN:
             yield f"{key} of plugin {plugin.name!r}: its rules always apply"
+        elif key in REMOVED:
+            yield f"{key} of plugin {plugin.name!r}: it is not supported any more"
     for switch, on in plugin.switches.items():
         if not on and not (plugin.name == "drf" and switch in _SUPPORTED_SWITCHES):
             yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"
@@ -204,17 +203,6 @@ def _fairness(named: Sequence[_Plugin]) -> FairnessPolicy:
         gangs=any(plugin.switch("enableJobOrder") is not False for plugin in named),
         namespaces=any(plugin.switch("enableNamespaceOrder") is True for plugin in named),
     )
-
-
-def _learned_backfill(actions: Sequence[_Action]) -> bool:
-    name, key = _LEARNED_BACKFILL
-    values = [
-        each.arguments[key] for each in actions if each.name == name and key in each.arguments
-    ]
-    for value in values:
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{key}: {value!r} is neither true nor false")
-    return any(values)
 
 
 def _check_plugin(plugin: _Plugin) -> None:

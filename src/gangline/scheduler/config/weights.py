@@ -28,7 +28,6 @@ _BINPACK: Mapping[str, _WeightSetter] = {
     "binpack.sparedevices": lambda weights, value: replace(weights, spare_devices=value),
     "binpack.onemodel": lambda weights, value: replace(weights, same_device_model=value),
     "binpack.together": lambda weights, value: replace(weights, fewer_nodes=value),
-    "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
 }
 _NODE_ORDER: Mapping[str, _WeightSetter] = {
     "nodeaffinity.weight": lambda weights, value: replace(weights, affinity=value),
@@ -43,6 +42,8 @@ _KNOWN = {
     plugin: frozenset(changes) | {name for name in _PACKING if name.startswith("binpack") == packs}
     for plugin, changes, packs in (("binpack", _BINPACK, True), ("nodeorder", _NODE_ORDER, False))
 }
+REMOVED = frozenset(("binpack.fragments",))
+"""Arguments of earlier releases: they are accepted and have no effect."""
 _WITHOUT_EFFECT = {
     "selectorspread.weight": "pods state how they are spread (topologySpreadConstraints)",
 }
@@ -89,6 +90,8 @@ def _devices(arguments: Arguments) -> dict[str, float]:
 
 def _is_weight(plugin: str, key: str, value: object, devices: Container[str]) -> bool:
     """Return whether an argument is a weight; raise if it is unknown."""
+    if key in REMOVED:
+        return False
     if plugin == "binpack" and (key == _LISTED or key.removeprefix(f"{_LISTED}.") in devices):
         return False
     if plugin == "nodeorder" and key in _WITHOUT_EFFECT:

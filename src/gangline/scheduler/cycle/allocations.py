@@ -24,35 +24,35 @@ class Allocations:
         self._given: dict[GroupKey, Counter[str]] = {}
         """Allocated amounts by gang."""
 
-    def bind(self, unit: PendingGang, placements: Iterable[Placement]) -> set[PodKey]:
+    def bind(self, gang: PendingGang, placements: Iterable[Placement]) -> set[PodKey]:
         """Allocate placements for good; return the keys of the pods."""
-        given: set[PodKey] = set()
+        bound: set[PodKey] = set()
         amounts: dict[str, int] = {}
         for placement in placements:
             node = self._state.nodes.name_of(placement.row)
             pods = placement.pods
-            self.bindings += [PodBinding(pod.key, pod.uid, node, unit.group) for pod in pods]
-            given.update([pod.key for pod in pods])
+            self.bindings += [PodBinding(pod.key, pod.uid, node, gang.group) for pod in pods]
+            bound.update([pod.key for pod in pods])
             for name, amount in pods[0].shape.request:
                 amounts[name] = amounts.get(name, 0) + amount * len(pods)
-            if unit.network is not None or placement.demand.wants_device:
-                self._rows.setdefault(unit.name, set()).add(placement.row)
+            if gang.network is not None or placement.demand.wants_device:
+                self._rows.setdefault(gang.name, set()).add(placement.row)
         total = self._tree.request_vector(tuple(sorted(amounts.items())))
-        self._tree.add_usage(unit.queue, total)
+        self._tree.add_usage(gang.queue, total)
         if self._shares is not None:
-            self._shares.add_usage(unit, total)
-        if unit.group is not None:
-            self._given.setdefault(unit.group, Counter()).update(amounts)
-        return given
+            self._shares.add_usage(gang, total)
+        if gang.group is not None:
+            self._given.setdefault(gang.group, Counter()).update(amounts)
+        return bound
 
-    def rows_of(self, unit: PendingGang) -> Set[int]:
+    def rows_of(self, gang: PendingGang) -> Set[int]:
         """Return the rows of a gang, as far as they matter for its other pods."""
-        return self._rows.get(unit.name, frozenset())
+        return self._rows.get(gang.name, frozenset())
 
-    def share_of(self, unit: PendingGang) -> float:
+    def share_of(self, gang: PendingGang) -> float:
         """Return the share of the cluster that a gang uses, including this cycle's allocations."""
-        if unit.group is None:
+        if gang.group is None:
             return 0.0
-        used = self._state.usage.by_group.get(unit.group, Counter())
-        amounts = used + self._given.get(unit.group, Counter())
+        used = self._state.usage.by_group.get(gang.group, Counter())
+        amounts = used + self._given.get(gang.group, Counter())
         return dominant_share(self._tree.vector(amounts), self._tree.total)

@@ -39,7 +39,7 @@ from gangline.scheduler.queueing import messages
 from gangline.scheduler.queueing.fair_share import NamespaceShares
 from gangline.scheduler.queueing.gangs import PendingGang, pending_gangs
 from gangline.scheduler.queueing.order import QueueEntry, SchedulingOrder
-from gangline.scheduler.queueing.queue_tree import QueueTree, Vector
+from gangline.scheduler.queueing.queue_tree import QueueStructure, QueueTree, Vector
 from gangline.scheduler.types.types import (
     CycleResult,
     GroupKey,
@@ -64,20 +64,22 @@ def run_cycle(
         now: the time in seconds since the epoch, on the clock of the cache.
         policy: which evictions are allowed, and which shares order gangs.
     """
-    units, verdicts = pending_gangs(state, now)
-    claims = valid_reservations(state, units, now)
-    current = _Cycle(state, [claims.with_reserved_nodes(unit) for unit in units], now, policy)
-    current.add_preemptor_reservations(claims, units)
-    for held in restart_reservations(state, now):
-        current.add_restart_reservation(held)
+    gangs, refused = pending_gangs(state, now)
+    if not gangs:
+        # Reservations of other gangs matter only to a gang that could use their nodes.
+        return CycleResult(pending_reasons=tuple(refused))
+    preemptors = valid_reservations(state, gangs, now)
+    current = _Cycle(state, [preemptors.with_reserved_nodes(gang) for gang in gangs], now, policy)
+    current.add_preemptor_reservations(preemptors, gangs)
+    for reserved in restart_reservations(state, now):
+        current.add_restart_reservation(reserved)
     current.run()
     return CycleResult(
         bindings=tuple(current.allocations.bindings),
-        pending_reasons=(*verdicts, *current.pending_reasons),
+        pending_reasons=(*refused, *current.pending_reasons),
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         reservations=current.reservations,
-        backfilled=current.backfilled,
     )
 
 
@@ -87,34 +89,32 @@ class _Cycle:
     def __init__(
         self,
         state: SchedulerCache,
-        units: Sequence[PendingGang],
+        gangs: Sequence[PendingGang],
         now: float,
         policy: EvictionPolicy,
     ) -> None:
         self.state = state
         self.now = now
         self.scratch = ScratchAllocation(state.nodes)
+        known = state.queue_structure
         self.tree = QueueTree(
             state.queues,
             state.nodes,
             state.usage,
             state.pending_usage,
             state.schedulable_capacity(),
+            known if isinstance(known, QueueStructure) else None,
         )
+        state.queue_structure = self.tree.structure
         fairness = policy.fairness
         shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
         self.allocations = Allocations(state, self.tree, shares)
         share_of = self.allocations.share_of if fairness.gangs else None
-        self.order = SchedulingOrder(units, self.tree, share_of, shares)
+        self.order = SchedulingOrder(gangs, self.tree, share_of, shares)
         self.pending_reasons: list[PendingReason] = []
         self.placed: set[GroupKey] = set()
         self.evictions: list[PodEviction] = []
         self.reservations: dict[str, Reservation] = {}
-        self.backfilled: dict[GroupKey, str] = {}
-        self._learned_backfill = policy.learned_backfill and policy.preempt
-        """Backfilling on an estimated run time requires preemption, to evict the gang if the
-        estimate is wrong.
-        """
         self._planner = ReservationPlanner(state.nodes)
         self._diagnosis = PlacementDiagnosis(state, self.scratch, self._planner)
         self._pending_counts: Counter[str] = Counter()
@@ -142,250 +142,235 @@ class _Cycle:
         self._extra_pods = ExtraPods(self.scratch, self.tree, self.order, self.allocations)
 
     def add_preemptor_reservations(
-        self, claims: "PreemptorReservations", units: Iterable[PendingGang]
+        self, preemptors: "PreemptorReservations", gangs: Iterable[PendingGang]
     ) -> None:
         """Reserve the resources that earlier evictions freed, for the gangs that caused them."""
-        self._preemptor_placements = claims.placements
-        for name, placements in claims.placements.items():
+        self._preemptor_placements = preemptors.placements
+        for name, placements in preemptors.placements.items():
             self._reserve(placements, name)
-        for unit in units:
-            if unit.name in claims.placements:
-                self._preemption.reclaim_state.add_expected(unit.name, unit.queue, unit.requested)
+        for gang in gangs:
+            if gang.name in preemptors.placements:
+                self._preemption.reclaim_state.add_expected(gang.name, gang.queue, gang.requested)
 
-    def add_restart_reservation(self, held: RestartReservation) -> None:
+    def add_restart_reservation(self, reserved: RestartReservation) -> None:
         """Reserve the node of a lost or restarting member, unless the gang has a preemptor
         reservation.
         """
-        if held.group not in self._preemptor_placements and self.scratch.has_capacity(
-            held.placement
+        if reserved.group not in self._preemptor_placements and self.scratch.has_capacity(
+            reserved.placement
         ):
-            self._reserve([held.placement], held.group)
-            self._restart_placements.setdefault(held.group, {})[held.pod] = held.placement
+            self._reserve([reserved.placement], reserved.group)
+            self._restart_placements.setdefault(reserved.group, {})[reserved.pod] = (
+                reserved.placement
+            )
 
     def run(self) -> None:
-        while (turn := self.order.pop()) is not None:
-            if turn.is_extra:
-                self.pending_reasons += self._extra_pods.serve(turn)
+        while (entry := self.order.pop()) is not None:
+            if entry.is_extra:
+                self.pending_reasons += self._extra_pods.serve(entry)
             else:
-                self._schedule(turn.unit)
+                self._schedule(entry.gang)
 
     def _reserve(self, placements: list[Placement], name: str) -> None:
         if placements:
             self.scratch.reserve(placements)
             self._reserved[name] = self._reserved.get(name, []) + placements
 
-    def _schedule(self, unit: PendingGang) -> None:
+    def _schedule(self, gang: PendingGang) -> None:
         """Place a gang, or record why it is pending.
 
         A gang with a reservation of its own is tried with that reservation released. If it stays
         pending, the reservation is charged again, so that later gangs cannot use it.
         """
-        known = self._known_failure(unit) if self._unschedulable else None
+        known = self._known_failure(gang) if self._unschedulable else None
         if (
             known is not None
-            and unit.name not in self._preemptor_placements
-            and unit.name not in self._restart_placements
+            and gang.name not in self._preemptor_placements
+            and gang.name not in self._restart_placements
         ):
             # Nothing is left but backfill: its run time is not part of the equivalence key.
-            if not self._backfill(unit):
+            if not self._backfill(gang):
                 self._add_pending_reason(
-                    unit, messages.NOT_ENOUGH_RESOURCES, known.gang_message, known.pod_message
+                    gang, messages.NOT_ENOUGH_RESOURCES, known.gang_message, known.pod_message
                 )
             return
-        amount = self.tree.request_vector(unit.requested)
-        if self._blocked_by_queue(unit, amount):
+        amount = self.tree.request_vector(gang.requested)
+        if self._blocked_by_queue(gang, amount):
             return
-        own = self._restart_placements.get(unit.name, {})
-        claim = self._preemptor_placements.get(unit.name, [])
+        own = self._restart_placements.get(gang.name, {})
+        claim = self._preemptor_placements.get(gang.name, [])
         if own or claim:
-            self.scratch.release(self._reserved.pop(unit.name, []))
-        placed = self._place_or_explain(unit)
+            self.scratch.release(self._reserved.pop(gang.name, []))
+        placed = self._place_or_explain(gang)
         if own:
-            settled = placed or unit.name in self.reservations
-            waiting = {pod.key for pod in unit.pending if settled}
-            self._reserve([kept for name, kept in own.items() if name not in waiting], unit.name)
+            settled = placed or gang.name in self.reservations
+            waiting = {pod.key for pod in gang.pending if settled}
+            self._reserve([kept for name, kept in own.items() if name not in waiting], gang.name)
         if claim and not placed:
-            self._reserve(claim, unit.name)
-            self.reservations[unit.name] = self.state.reservations[unit.name]
+            self._reserve(claim, gang.name)
+            self.reservations[gang.name] = self.state.reservations[gang.name]
 
-    def _known_failure(self, unit: PendingGang) -> PlacementFailure | None:
+    def _known_failure(self, gang: PendingGang) -> PlacementFailure | None:
         """Return the failure of an equivalent gang for which nothing more is possible; None:
         unknown.
         """
-        return self._unschedulable.get((self._equivalence_key(unit), unit.queue, unit.priority))
+        return self._unschedulable.get((self._equivalence_key(gang), gang.queue, gang.priority))
 
-    def _blocked_by_queue(self, unit: PendingGang, amount: Vector) -> bool:
+    def _blocked_by_queue(self, gang: PendingGang, amount: Vector) -> bool:
         """Record the reason if the limit or the FIFO order of the queue blocks a gang."""
-        first = self._head_of_line.get(unit.queue)
-        if first is not None and not unit.is_urgent:
+        first = self._head_of_line.get(gang.queue)
+        if first is not None and not gang.is_urgent:
             self._add_pending_reason(
-                unit, messages.QUEUE_LIMIT, messages.fifo_message(unit.queue, first)
+                gang, messages.QUEUE_LIMIT, messages.fifo_message(gang.queue, first)
             )
             return True
-        account = self.tree.blocking_queue(unit.queue, amount)
-        if account is None:
+        queue = self.tree.blocking_queue(gang.queue, amount)
+        if queue is None:
             return False
-        limit = queue_limit(self.tree, account, amount)
-        users = self._diagnosis.largest_users(account, next(iter(limit.limit)))
+        limit = queue_limit(self.tree, queue, amount)
+        users = self._diagnosis.largest_users(queue, next(iter(limit.limit)))
         self._add_pending_reason(
-            unit, messages.QUEUE_LIMIT, messages.queue_limit_message(limit, users)
+            gang, messages.QUEUE_LIMIT, messages.queue_limit_message(limit, users)
         )
-        if not account.reserved.any() and all(
+        if not queue.reserved.any() and all(
             limit.requested[name] <= most for name, most in limit.limit.items()
         ):
             # Later gangs of the queue must not use what ends before the first can start.
-            self.tree.reserve(unit.queue, amount)
-        self._record_head_of_line(unit)
+            self.tree.reserve(gang.queue, amount)
+        self._record_head_of_line(gang)
         return True
 
-    def _record_head_of_line(self, unit: PendingGang) -> None:
-        if self.state.queues.get(unit.queue, _ANY_QUEUE).fifo:
-            self._head_of_line.setdefault(unit.queue, unit.name)
+    def _record_head_of_line(self, gang: PendingGang) -> None:
+        if self.state.queues.get(gang.queue, _ANY_QUEUE).fifo:
+            self._head_of_line.setdefault(gang.queue, gang.name)
 
-    def _place_or_explain(self, unit: PendingGang) -> bool:
+    def _place_or_explain(self, gang: PendingGang) -> bool:
         """Place a gang and return True, or record why it is pending."""
-        likeness = self._equivalence_key(unit)
-        failure = self._failures.get(likeness)
+        key = self._equivalence_key(gang)
+        failure = self._failures.get(key)
         if failure is None:
             mark = self.scratch.mark()
             # The minimum comes first, alone: the scheduling order decides on extra pods.
-            for count in sorted({unit.needed, len(unit.pending)}):
-                unfit = place_gang(self.scratch, unit, unit.pending[:count])
+            for count in sorted({gang.needed, len(gang.pending)}):
+                unplaced = place_gang(self.scratch, gang, gang.pending[:count])
                 placements = self.scratch.since(mark)
-                if unit.satisfied_by(placed_pods(placements)):
-                    self._accept(unit, placements)
+                if gang.satisfied_by(placed_pods(placements)):
+                    self._accept(gang, placements)
                     return True
-                if count < len(unit.pending):
+                if count < len(gang.pending):
                     self.scratch.rollback(mark)
-            failure = self._diagnosis.explain_failure(unit, mark, unfit[0], self._reserved)
-            self._failures[likeness] = failure
-        if self._backfill(unit):
+            failure = self._diagnosis.explain_failure(gang, mark, unplaced[0], self._reserved)
+            self._failures[key] = failure
+        if self._backfill(gang):
             return True
-        outlook = self._preempt_or_reserve(unit)
-        if self._has_reservation and not outlook and self.tree.never_blocks(unit.queue):
-            self._unschedulable[likeness, unit.queue, unit.priority] = failure
-        shown = (failure.if_preempting if outlook == messages.PREEMPTING else None) or failure
-        gang, pod = (
-            messages.clip_message(text, outlook) for text in (shown.gang_message, shown.pod_message)
-        )
-        self._add_pending_reason(unit, messages.NOT_ENOUGH_RESOURCES, gang, pod)
-        self._record_head_of_line(unit)
+        consequence = self._preempt_or_reserve(gang)
+        if self._has_reservation and not consequence and self.tree.never_blocks(gang.queue):
+            self._unschedulable[key, gang.queue, gang.priority] = failure
+        shown = (failure.if_preempting if consequence == messages.PREEMPTING else None) or failure
+        texts = [
+            messages.clip_message(t, consequence) for t in (shown.gang_message, shown.pod_message)
+        ]
+        self._add_pending_reason(gang, messages.NOT_ENOUGH_RESOURCES, *texts)
+        self._record_head_of_line(gang)
         return False
 
-    def _equivalence_key(self, unit: PendingGang) -> object:
+    def _equivalence_key(self, gang: PendingGang) -> object:
         """Return the key by which gangs fit equally. Inter-pod rules depend on labels: then a gang
         is unique.
         """
-        alone = unit.has_inter_pod_rules or self.state.nodes.anti_affinity_owners
-        return (unit.equivalence_key, unit.name) if alone else unit.equivalence_key
+        alone = gang.has_inter_pod_rules or self.state.nodes.anti_affinity_owners
+        return (gang.equivalence_key, gang.name) if alone else gang.equivalence_key
 
-    def _preempt_or_reserve(self, unit: PendingGang) -> str:
+    def _preempt_or_reserve(self, gang: PendingGang) -> str:
         """Evict pods for a gang if that is allowed and sufficient; else reserve nodes for the first
         one.
 
         Returns:
             The consequence for the gang, as a sentence of its message; empty: none.
         """
-        if unit.name in self._preemptor_placements:
+        if gang.name in self._preemptor_placements:
             return messages.PREEMPTING
-        likes = (self._equivalence_key(unit), unit.queue, unit.priority)
-        if likes not in self._preemption_failed:
-            clearance = self._preemption.find_victims(self.scratch, unit)
-            if clearance is not None:
-                self._evict(unit, clearance)
+        key = (self._equivalence_key(gang), gang.queue, gang.priority)
+        if key not in self._preemption_failed:
+            preemption = self._preemption.find_victims(self.scratch, gang)
+            if preemption is not None:
+                self._evict(gang, preemption)
                 return messages.PREEMPTING
-            self._preemption_failed.add(likes)
+            self._preemption_failed.add(key)
         # Only the first pending gang of a cycle gets a reservation. More of them would delay each
         # other, and leave fewer nodes for backfill.
         if not self._has_reservation:
-            plan = self._planner.plan(unit, self.state.reservations.get(unit.name))
+            plan = self._planner.plan(gang, self.state.reservations.get(gang.name))
             if plan is not None:
                 self._has_reservation = True
-                self._add_reservation(unit, plan)
-                self._window = self._backfill_window(unit, plan)
-                return messages.reservation_message(self._diagnosis.summarize_plan(unit, plan))
+                self._add_reservation(gang, plan)
+                start = earliest_start(self.state, self.scratch, plan, self.now)
+                self._window = BackfillWindow(tuple(plan), start)
+                return messages.reservation_message(self._diagnosis.summarize_plan(gang, plan))
         return ""
 
-    def _backfill_window(self, unit: PendingGang, plan: list[Placement]) -> BackfillWindow:
-        """Return until when other gangs may use the nodes that are reserved for a gang."""
-        opens = earliest_start(self.state, self.scratch, plan, self.now)
-        likely = 0.0
-        if (
-            self._learned_backfill
-            and unit.group is not None
-            and all(pod.may_preempt for pod in unit.pending)
-        ):
-            likely = opens or earliest_start(self.state, self.scratch, plan, self.now, likely=True)
-        return BackfillWindow(tuple(plan), opens, likely, unit.name)
-
-    def _backfill(self, unit: PendingGang) -> bool:
+    def _backfill(self, gang: PendingGang) -> bool:
         """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
         window = self._window
-        sure = window.fits_before_start(unit, self.now)
-        if not sure and not window.may_backfill_on_estimate(self.state, unit, self.now):
+        if not window.fits_before_start(gang, self.now):
             return False
-        if (
-            self.tree.blocking_queue(unit.queue, self.tree.request_vector(unit.requested))
-            is not None
-        ):
-            return False
-        placed = window.place(self.scratch, unit)
+        # Its queue allows it: `_schedule` has checked the limit, and a gang with a known failure is
+        # in a queue without limits.
+        placed = window.place(self.scratch, gang)
         if placed:
-            self._accept(unit, placed)
-            if unit.group is not None and not sure:
-                self.backfilled[unit.group] = window.owner
+            self._accept(gang, placed)
         return bool(placed)
 
-    def _evict(self, unit: PendingGang, clearance: PreemptionResult) -> None:
-        self._add_reservation(unit, list(clearance.placements), cleared=True)
+    def _evict(self, gang: PendingGang, preemption: PreemptionResult) -> None:
+        self._add_reservation(gang, list(preemption.placements), cleared=True)
         self.evictions += [
             PodEviction(
                 pod.key,
                 pod.uid,
                 pod.node or NodeName(""),
                 pod.group,
-                unit.name,
-                clearance.reason,
+                gang.name,
+                preemption.reason,
             )
-            for pod in clearance.victims
+            for pod in preemption.victims
         ]
 
-    def _accept(self, unit: PendingGang, placements: list[Placement]) -> None:
-        given = self.allocations.bind(unit, placements)
-        self._preemption.reclaim_state.remove_expected(unit.name)
-        if unit.group is not None:
-            self.placed.add(unit.group)
-        if len(given) < len(unit.pending):
-            left = [pod for pod in unit.pending if pod.key not in given]
-            share = self.allocations.share_of(unit)
-            self.order.requeue(QueueEntry(unit, True, deque(left), share=share))
+    def _accept(self, gang: PendingGang, placements: list[Placement]) -> None:
+        given = self.allocations.bind(gang, placements)
+        self._preemption.reclaim_state.remove_expected(gang.name)
+        if gang.group is not None:
+            self.placed.add(gang.group)
+        if len(given) < len(gang.pending):
+            left = [pod for pod in gang.pending if pod.key not in given]
+            share = self.allocations.share_of(gang)
+            self.order.requeue(QueueEntry(gang, True, deque(left), share=share))
 
     def _add_reservation(
-        self, unit: PendingGang, plan: list[Placement], cleared: bool = False
+        self, gang: PendingGang, plan: list[Placement], cleared: bool = False
     ) -> None:
         """Reserve the planned nodes for a gang. A new plan keeps the age of the reservation it
         replaces.
         """
-        self._reserve(plan, unit.name)
-        known = self.state.reservations.get(unit.name)
+        self._reserve(plan, gang.name)
+        known = self.state.reservations.get(gang.name)
         places = tuple((pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods)
         places = tuple(sorted(places))
         since = known.created_at if known is not None and not cleared else self.now
-        self.reservations[unit.name] = Reservation(places, cleared, since)
+        self.reservations[gang.name] = Reservation(places, cleared, since)
 
     def _add_pending_reason(
-        self, unit: PendingGang, reason: str, gang: str, pod: str | None = None
+        self, gang: PendingGang, reason: str, gang_message: str, pod_message: str | None = None
     ) -> None:
-        message = gang if pod is None else pod
-        if unit.group is not None:
+        message = gang_message if pod_message is None else pod_message
+        if gang.group is not None:
             standing = messages.position_message(
-                unit.queue, self._pending_counts[unit.queue], unit.pending_since
+                gang.queue, self._pending_counts[gang.queue], gang.pending_since
             )
-            gang = messages.clip_message(gang, standing)
-        self._pending_counts[unit.queue] += 1
+            gang_message = messages.clip_message(gang_message, standing)
+        self._pending_counts[gang.queue] += 1
         self.pending_reasons.append(
             PendingReason(
-                reason, gang, tuple([(key, message) for key in unit.pod_keys]), unit.group
+                reason, gang_message, tuple([(key, message) for key in gang.pod_keys]), gang.group
             )
         )
 

@@ -1,7 +1,4 @@
-"""The amounts of a queue's limit, for its messages.
-
-Diagnosis: the facts for the messages of a gang that the cycle could not place.
-"""
+"""Diagnosis: the facts for the messages of a gang that the cycle could not place."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,15 +29,15 @@ from gangline.scheduler.queueing.queue_tree import QueueAttributes, QueueTree, V
 from gangline.scheduler.types.types import GroupKey, NodeName, PodInfo
 
 
-def queue_limit(tree: QueueTree, account: QueueAttributes, amount: Vector) -> QueueLimit:
+def queue_limit(tree: QueueTree, queue: QueueAttributes, amount: Vector) -> QueueLimit:
     """Return the amounts of the resources for which a queue's limit blocks a request."""
-    over = account.used + account.reserved + amount > account.limit
+    over = queue.used + queue.reserved + amount > queue.limit
     short = {name: c for name, c in tree.columns.items() if amount[c] > 0 and over[c]}
     return QueueLimit(
-        queue=account.info.name,
-        used={name: int(account.used[column]) for name, column in short.items()},
-        reserved={name: int(account.reserved[column]) for name, column in short.items()},
-        limit={name: int(account.limit[column]) for name, column in short.items()},
+        queue=queue.info.name,
+        used={name: int(queue.used[column]) for name, column in short.items()},
+        reserved={name: int(queue.reserved[column]) for name, column in short.items()},
+        limit={name: int(queue.limit[column]) for name, column in short.items()},
         requested={name: int(amount[column]) for name, column in short.items()},
     )
 
@@ -65,43 +62,43 @@ class PlacementDiagnosis:
     """Explains failures within one cycle."""
 
     def __init__(
-        self, state: SchedulerCache, trial: ScratchAllocation, planner: ReservationPlanner
+        self, state: SchedulerCache, scratch: ScratchAllocation, planner: ReservationPlanner
     ) -> None:
-        self._state, self._trial, self._planner = state, trial, planner
+        self._state, self._scratch, self._planner = state, scratch, planner
         self._users: dict[tuple[str, str], ResourceHolders] = {}
 
     def explain_failure(
-        self, unit: PendingGang, mark: int, unfit: PodInfo, held: Mapping[str, Sequence[Placement]]
+        self, gang: PendingGang, mark: int, unfit: PodInfo, held: Mapping[str, Sequence[Placement]]
     ) -> PlacementFailure:
         """Roll the allocation back to ``mark`` and return why the gang is pending.
 
         Args:
-            unit: the gang that did not fit.
+            gang: the gang that did not fit.
             mark: the point where its placement began.
             unfit: one of its pods that found no node.
             held: reserved placements, by the name of their gang.
         """
-        fitted = sum(len(placement.pods) for placement in self._trial.since(mark))
-        shortages = self._trial.shortages(unfit.shape)
-        wording = unavailable_message(self._trial, unfit, shortages)
-        self._trial.rollback(mark)
-        capacity, held_for = self._capacity_without_reservations(unit, held)
+        fitted = sum(len(placement.pods) for placement in self._scratch.since(mark))
+        shortages = self._scratch.shortages(unfit.shape)
+        message = unavailable_message(self._scratch, unfit, shortages)
+        self._scratch.rollback(mark)
+        capacity, held_for = self._capacity_without_reservations(gang, held)
         attempt = PlacementAttempt(
-            pending=len(unit.pending),
+            pending=len(gang.pending),
             fitted=fitted,
-            missing=unit.needed,
-            running=len(unit.running),
+            missing=gang.needed,
+            running=len(gang.running),
             unplaced_pod=unfit,
-            kubernetes_message=wording,
+            kubernetes_message=message,
             shortages=shortages,
             capacity=capacity,
-            is_feasible=self._planner.is_possible(unit),
+            is_feasible=self._planner.is_possible(gang),
             reserved_for=held_for,
-            holders=self._holders(unit, capacity, shortages),
+            holders=self._holders(gang, capacity, shortages),
         )
         near = (
             messages.NETWORK_DOMAIN_REQUIRED
-            if unit.network is not None and unit.network.hard
+            if gang.network is not None and gang.network.hard
             else ""
         )
         if attempt.is_feasible:
@@ -111,7 +108,7 @@ class PlacementDiagnosis:
         return replace(_failure(attempt, near), if_preempting=cleared)
 
     def summarize_plan(
-        self, unit: PendingGang, placements: Iterable[Placement]
+        self, gang: PendingGang, placements: Iterable[Placement]
     ) -> ReservationSummary:
         """Return the planned nodes of a gang, and the gangs that run there now."""
         nodes: list[NodeName] = []
@@ -124,50 +121,50 @@ class PlacementDiagnosis:
             gangs.update(
                 pod.group
                 for pod in self._state.pods_on(node.name)
-                if pod.group is not None and pod.group != unit.group
+                if pod.group is not None and pod.group != gang.group
             )
         ordered = sorted(gangs, key=lambda name: (-gangs[name], name))
         return ReservationSummary(tuple(sorted(nodes)), tuple(ordered))
 
-    def largest_users(self, account: QueueAttributes, resource: str) -> ResourceHolders:
+    def largest_users(self, queue: QueueAttributes, resource: str) -> ResourceHolders:
         """Return the largest users of a resource in a queue and its descendants."""
-        known = self._users.get((account.info.name, resource))
+        known = self._users.get((queue.info.name, resource))
         if known is None:
             running = self._state.usage
-            below = _queue_names(account)
+            below = _queue_names(queue)
             used = {
                 group: amounts[resource]
                 for group, amounts in running.by_group.items()
                 if amounts.get(resource) and running.queue_of(group) in below
             }
             known = _holders(resource, used, sum(used.values()), 0)
-            self._users[account.info.name, resource] = known
+            self._users[queue.info.name, resource] = known
         return known
 
     def _capacity_without_reservations(
-        self, unit: PendingGang, held: Mapping[str, Sequence[Placement]]
+        self, gang: PendingGang, held: Mapping[str, Sequence[Placement]]
     ) -> tuple[GangCapacity, str]:
         """Return the capacity without reservations, and their owners if these alone keep the gang
         pending.
         """
         kept = [placement for placements in held.values() for placement in placements]
-        self._trial.release(kept)
-        capacity = gang_capacity(self._trial, unit)
-        enough = all(capacity.free.get(name, amount) >= amount for name, amount in unit.requested)
-        held_for = ", ".join(held) if kept and enough and self._fits(unit) else ""
-        self._trial.reserve(kept)
+        self._scratch.release(kept)
+        capacity = gang_capacity(self._scratch, gang)
+        enough = all(capacity.free.get(name, amount) >= amount for name, amount in gang.requested)
+        held_for = ", ".join(held) if kept and enough and self._fits(gang) else ""
+        self._scratch.reserve(kept)
         return capacity, held_for
 
-    def _fits(self, unit: PendingGang) -> bool:
+    def _fits(self, gang: PendingGang) -> bool:
         """Return whether a gang would fit; the allocation is rolled back."""
-        mark = self._trial.mark()
-        place_gang(self._trial, unit, unit.pending)
-        fits = unit.satisfied_by(placed_pods(self._trial.since(mark)))
-        self._trial.rollback(mark)
+        mark = self._scratch.mark()
+        place_gang(self._scratch, gang, gang.pending)
+        fits = gang.satisfied_by(placed_pods(self._scratch.since(mark)))
+        self._scratch.rollback(mark)
         return fits
 
     def _holders(
-        self, unit: PendingGang, capacity: GangCapacity, shortages: Mapping[str, int]
+        self, gang: PendingGang, capacity: GangCapacity, shortages: Mapping[str, int]
     ) -> ResourceHolders | None:
         """Return the largest users of the scarce resource on the nodes that accept the gang."""
         resource = _scarcest(capacity, shortages)
@@ -175,14 +172,14 @@ class PlacementDiagnosis:
             return None
         nodes = self._state.nodes
         accepts = np.zeros(len(nodes.infos), dtype=bool)
-        for constraints in {pod.shape.constraints for pod in unit.pending}:
+        for constraints in {pod.shape.constraints for pod in gang.pending}:
             accepts |= nodes.eligible(constraints).accepted
         largest = self._state.usage.largest(resource, _CANDIDATES)
         if np.count_nonzero(accepts) == len(nodes):
             used = dict(largest)
         else:
             used = {group: self._used_on(accepts, group, resource) for group, _ in largest}
-        used = {group: amount for group, amount in used.items() if amount and group != unit.group}
+        used = {group: amount for group, amount in used.items() if amount and group != gang.group}
         column = nodes.columns[resource]
         total = int((nodes.used[column] * accepts).sum())
         return _holders(resource, used, total, int((nodes.lasting[column] * accepts).sum()))
@@ -224,8 +221,8 @@ def _scarcest(capacity: GangCapacity, shortages: Mapping[str, int]) -> str | Non
     return min(counts, key=lambda name: (-counts[name], name)) if counts else None
 
 
-def _queue_names(account: QueueAttributes) -> set[str]:
-    names = {account.info.name}
-    for child in account.children:
+def _queue_names(queue: QueueAttributes) -> set[str]:
+    names = {queue.info.name}
+    for child in queue.children:
         names |= _queue_names(child)
     return names

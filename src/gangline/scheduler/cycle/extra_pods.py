@@ -24,75 +24,81 @@ class ExtraPods:
     """Serves entries for extra pods."""
 
     def __init__(
-        self, trial: ScratchAllocation, tree: QueueTree, line: SchedulingOrder, grants: Allocations
+        self,
+        scratch: ScratchAllocation,
+        tree: QueueTree,
+        line: SchedulingOrder,
+        grants: Allocations,
     ) -> None:
-        self._trial, self._tree, self._line, self._grants = trial, tree, line, grants
+        self._scratch, self._tree, self._line, self._grants = scratch, tree, line, grants
 
-    def serve(self, turn: QueueEntry) -> list[PendingReason]:
+    def serve(self, entry: QueueEntry) -> list[PendingReason]:
         """Place one pod or subgroup, or all extra pods if no other entry is left.
 
         Returns:
             Why the pods that found no node are pending.
         """
-        unit = turn.unit
-        if unit.subgroups:
-            refused = self._serve_part(turn)
+        gang = entry.gang
+        if gang.subgroups:
+            refused = self._serve_part(entry)
         else:
             refused = []
-            count = len(turn.remaining) if self._line.empty else 1
-            pods = [turn.remaining.popleft() for _ in range(count)]
-            for shape, alike in group_by_shape(pods).items():
-                refused += self._place(turn, shape, alike)
-        if turn.remaining:
-            turn.share = self._grants.share_of(unit)
-            self._line.requeue(turn)
+            count = len(entry.remaining) if self._line.empty else 1
+            pods = [entry.remaining.popleft() for _ in range(count)]
+            for shape, same_shape in group_by_shape(pods).items():
+                refused += self._place(entry, shape, same_shape)
+        if entry.remaining:
+            entry.share = self._grants.share_of(gang)
+            self._line.requeue(entry)
         return refused
 
-    def _serve_part(self, turn: QueueEntry) -> list[PendingReason]:
+    def _serve_part(self, entry: QueueEntry) -> list[PendingReason]:
         """Place an extra subgroup, completely or not at all; or one pod without a subgroup."""
-        unit, refused = turn.unit, []
-        part, pods = next_subgroup(unit, turn.remaining)
-        turn.remaining = deque(pod for pod in turn.remaining if pod not in pods)
+        gang, refused = entry.gang, []
+        subgroup, pods = next_subgroup(gang, entry.remaining)
+        entry.remaining = deque(pod for pod in entry.remaining if pod not in pods)
         amount = self._tree.vector(messages.total_request(pods))
-        mark = self._trial.mark()
-        if (account := self._tree.blocking_queue(unit.queue, amount)) is not None:
+        mark = self._scratch.mark()
+        if (queue := self._tree.blocking_queue(gang.queue, amount)) is not None:
             refused = _pending_reasons(
-                pods, messages.queue_limit_message(queue_limit(self._tree, account, amount))
+                pods, messages.queue_limit_message(queue_limit(self._tree, queue, amount))
             )
-        elif unfit := place_subgroup(self._trial, unit, part, pods):
-            refused = _pending_reasons(unfit, self._unavailable_message(unfit[0]))
-        self._grants.bind(unit, self._trial.since(mark))
+        elif unplaced := place_subgroup(self._scratch, gang, subgroup, pods):
+            refused = _pending_reasons(unplaced, self._unavailable_message(unplaced[0]))
+        self._grants.bind(gang, self._scratch.since(mark))
         return refused
 
-    def _place(self, turn: QueueEntry, shape: PodShape, pods: list[PodInfo]) -> list[PendingReason]:
+    def _place(
+        self, entry: QueueEntry, shape: PodShape, pods: list[PodInfo]
+    ) -> list[PendingReason]:
         """Place pods of one shape, as many as fit and the queue allows."""
-        unit = turn.unit
+        gang = entry.gang
         one = self._tree.request_vector(shape.request)
-        if shape in turn.refused_shapes:
+        if shape in entry.refused_shapes:
             return _pending_reasons(pods, self._unavailable_message(pods[0]))
-        while pods and self._tree.blocking_queue(unit.queue, one) is None:
-            mark = self._trial.mark()
-            count = self._tree.allowed_count(unit.queue, one, len(pods))
-            rows = self._grants.rows_of(unit)
-            self._trial.within = rows_in_allowed_domains(self._trial.nodes, unit, rows)
-            unfit = place_on_models_in_use(self._trial, unit, shape, pods[:count], rows)
-            self._trial.within = None
-            self._grants.bind(unit, self._trial.since(mark))
-            pods = [*unfit, *pods[count:]]
-            if unfit:
-                turn.refused_shapes |= {shape}
+        while pods and self._tree.blocking_queue(gang.queue, one) is None:
+            mark = self._scratch.mark()
+            count = self._tree.allowed_count(gang.queue, one, len(pods))
+            rows = self._grants.rows_of(gang)
+            self._scratch.within = rows_in_allowed_domains(self._scratch.nodes, gang, rows)
+            unplaced = place_on_models_in_use(self._scratch, gang, shape, pods[:count], rows)
+            self._scratch.within = None
+            self._grants.bind(gang, self._scratch.since(mark))
+            pods = [*unplaced, *pods[count:]]
+            if unplaced:
+                entry.refused_shapes |= {shape}
                 break
         if not pods:
             return []
-        account = self._tree.blocking_queue(unit.queue, one)
-        if account is not None and shape not in turn.refused_shapes:
+        queue = self._tree.blocking_queue(gang.queue, one)
+        if queue is not None and shape not in entry.refused_shapes:
             return _pending_reasons(
-                pods, messages.queue_limit_message(queue_limit(self._tree, account, one))
+                pods, messages.queue_limit_message(queue_limit(self._tree, queue, one))
             )
         return _pending_reasons(pods, self._unavailable_message(pods[0]))
 
     def _unavailable_message(self, pod: PodInfo) -> str:
-        return messages.extra_pod_message(unavailable_message(self._trial, pod))
+        return messages.extra_pod_message(unavailable_message(self._scratch, pod))
 
 
 def _pending_reasons(pods: Iterable[PodInfo], why: str) -> list[PendingReason]:

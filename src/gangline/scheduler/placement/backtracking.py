@@ -29,42 +29,42 @@ PodKind = tuple[Hashable, ...]
 
 
 def place_by_backtracking(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> bool:
     """Place all of these pods or none of them; return whether they are placed."""
-    if not 2 <= len(pods) <= MAX_PODS or len(pods) > unit.needed:
+    if not 2 <= len(pods) <= MAX_PODS or len(pods) > gang.needed:
         return False
     kinds: dict[PodKind, list[PodInfo]] = {}
     for pod in pods:
         kinds.setdefault((pod.shape, pod.labels), []).append(pod)
-    related = any(trial.has_inter_pod_rules(pod.shape) for pod in pods)
+    related = any(scratch.has_inter_pod_rules(pod.shape) for pod in pods)
     if len(kinds) == 1 and not related:
         return False
-    rows = {kind: trial.rows_for(alike[0].shape) for kind, alike in kinds.items()}
+    rows = {kind: scratch.rows_for(same_kind[0].shape) for kind, same_kind in kinds.items()}
     if not all(rows.values()) or len(set().union(*rows.values())) > MAX_NODES:
         return False
-    if not _has_enough_in_total(trial, pods, sorted(set().union(*rows.values()))):
+    if not _has_enough_in_total(scratch, pods, sorted(set().union(*rows.values()))):
         return False
-    steps = min(MAX_STEPS, max(1, MAX_ROW_CHECKS // len(trial.nodes))) if related else MAX_STEPS
-    return _Backtracking(trial, rows, related, steps).extend(kinds, {})
+    steps = min(MAX_STEPS, max(1, MAX_ROW_CHECKS // len(scratch.nodes))) if related else MAX_STEPS
+    return _Backtracking(scratch, rows, related, steps).extend(kinds, {})
 
 
 def _has_enough_in_total(
-    trial: ScratchAllocation, pods: Sequence[PodInfo], rows: Sequence[int]
+    scratch: ScratchAllocation, pods: Sequence[PodInfo], rows: Sequence[int]
 ) -> bool:
     asked: dict[int, int] = {}
     for pod in pods:
-        for column, amount, _ in trial.nodes.demand(pod.shape.request).terms:
+        for column, amount, _ in scratch.nodes.demand(pod.shape.request).terms:
             asked[column] = asked.get(column, 0) + amount
-    free = np.maximum(trial.free[:, rows], 0).sum(axis=1)
+    free = np.maximum(scratch.free[:, rows], 0).sum(axis=1)
     return all(free[column] >= amount for column, amount in asked.items())
 
 
 class _Backtracking:
     def __init__(
-        self, trial: ScratchAllocation, rows: dict[PodKind, list[int]], related: bool, steps: int
+        self, scratch: ScratchAllocation, rows: dict[PodKind, list[int]], related: bool, steps: int
     ) -> None:
-        self._trial = trial
+        self._scratch = scratch
         self._rows = rows
         self._related = related
         """True if the order of the pods matters."""
@@ -90,9 +90,9 @@ class _Backtracking:
                 if not self._steps:
                     return False
                 self._steps -= 1
-                mark = self._trial.mark()
-                if self._trial.place_on_row(pod, self._rows[kind][index]):
+                mark = self._scratch.mark()
+                if self._scratch.place_on_row(pod, self._rows[kind][index]):
                     if self.extend(rest, {**first, kind: index}):
                         return True
-                    self._trial.rollback(mark)
+                    self._scratch.rollback(mark)
         return False

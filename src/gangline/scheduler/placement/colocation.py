@@ -1,13 +1,12 @@
-"""Colocation: places a gang's pods with devices on few nodes, where devices communicate fastest.
+"""Colocation: few nodes for a gang's pods with devices, and one device model.
 
 Packing fills partly used nodes first. That keeps unused nodes free, and may spread a gang that fits
 on fewer nodes. If the weight is set, both placements are computed and the cheaper one is taken:
 each node of the gang costs the weight, and each node that was unused before costs one.
 
-Device models: a gang trains as slowly as its slowest device, so it prefers one model.
-
-This is a preference: a gang that no model can hold is placed across models. Nodes name their device
-model in a label; nodes without the label count as one model.
+A gang trains as slowly as its slowest device, so it prefers devices of one model. This is a
+preference: a gang that no model can hold is placed across models. Nodes name their device model in
+a label; nodes without the label count as one model.
 """
 
 from collections import Counter
@@ -30,8 +29,8 @@ OrderPods = Callable[
 
 
 def place_colocated(
-    trial: ScratchAllocation,
-    unit: PendingGang,
+    scratch: ScratchAllocation,
+    gang: PendingGang,
     pods: Sequence[PodInfo],
     place: PlacePods,
     order: OrderPods,
@@ -39,110 +38,110 @@ def place_colocated(
     """Place pods of a gang, on fewer nodes than packing if that costs less; return the rest.
 
     Args:
-        trial: the scratch allocation.
-        unit: the gang.
+        scratch: the scratch allocation.
+        gang: the gang.
         pods: the pods to place.
         place: places pods by packing.
         order: groups and sorts pods for placing.
     """
-    weight = trial.nodes.weights.fewer_nodes
-    if not weight or unit.previous_nodes or unit.subgroups or unit.role_affinity or len(pods) < 2:
-        return place(trial, unit, pods)
-    mark, unused = trial.mark(), _unused_nodes(trial)
-    unfit = place(trial, unit, pods)
-    if not is_satisfied(trial, unit, mark):
-        return unfit
-    packed = _cost(trial, mark, unused, weight)
-    trial.rollback(mark)
-    left = _place_on_few_nodes(trial, order(trial.nodes, unit, pods))
-    enough = len(left) <= len(unfit) and is_satisfied(trial, unit, mark)
-    if enough and _cost(trial, mark, unused, weight) < packed:
+    weight = scratch.nodes.weights.fewer_nodes
+    if not weight or gang.previous_nodes or gang.subgroups or gang.role_affinity or len(pods) < 2:
+        return place(scratch, gang, pods)
+    mark, unused = scratch.mark(), _unused_nodes(scratch)
+    unplaced = place(scratch, gang, pods)
+    if not is_satisfied(scratch, gang, mark):
+        return unplaced
+    packed = _cost(scratch, mark, unused, weight)
+    scratch.rollback(mark)
+    left = _place_on_few_nodes(scratch, order(scratch.nodes, gang, pods))
+    enough = len(left) <= len(unplaced) and is_satisfied(scratch, gang, mark)
+    if enough and _cost(scratch, mark, unused, weight) < packed:
         return left
-    trial.rollback(mark)
-    return place(trial, unit, pods)
+    scratch.rollback(mark)
+    return place(scratch, gang, pods)
 
 
 def _place_on_few_nodes(
-    trial: ScratchAllocation, alike: Sequence[tuple[PodShape, Sequence[PodInfo]]]
+    scratch: ScratchAllocation, same_shape: Sequence[tuple[PodShape, Sequence[PodInfo]]]
 ) -> list[PodInfo]:
     """Fill the node that holds most of the pods, then the one that holds most of the rest."""
-    unfit: list[PodInfo] = []
-    for shape, pods in alike:
-        demand = trial.nodes.demand(shape.request)
-        if not demand.wants_device or trial.has_inter_pod_rules(shape):
-            unfit += trial.place(shape, pods)
+    unplaced: list[PodInfo] = []
+    for shape, pods in same_shape:
+        demand = scratch.nodes.demand(shape.request)
+        if not demand.wants_device or scratch.has_inter_pod_rules(shape):
+            unplaced += scratch.place(shape, pods)
             continue
-        rows = np.array(trial.rows_for(shape), dtype=np.intp)
+        rows = np.array(scratch.rows_for(shape), dtype=np.intp)
         amounts = np.array([[amount] for _, amount, _ in demand.terms])
         columns = np.array([column for column, _, _ in demand.terms], dtype=np.intp)
-        free = trial.free[np.ix_(columns, rows)]
+        free = scratch.free[np.ix_(columns, rows)]
         capacity = (free // amounts).min(axis=0, initial=len(pods))
         left = list(pods)
         while left and capacity.any():
             # argmax takes the first of equal rows, and rows are sorted by score.
             best = int(np.minimum(capacity, len(left)).argmax())
             here, left = left[: capacity[best]], left[capacity[best] :]
-            unfit += [pod for pod in here if not trial.place_on_row(pod, int(rows[best]))]
+            unplaced += [pod for pod in here if not scratch.place_on_row(pod, int(rows[best]))]
             capacity[best] = 0
-        unfit += left
-    return unfit
+        unplaced += left
+    return unplaced
 
 
-def _unused_nodes(trial: ScratchAllocation) -> NDArray[np.bool_]:
+def _unused_nodes(scratch: ScratchAllocation) -> NDArray[np.bool_]:
     """Return a mask of the rows whose devices are all free."""
-    columns = [column for name, column in trial.nodes.columns.items() if is_device(name)]
-    unused: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(
+    columns = [column for name, column in scratch.nodes.columns.items() if is_device(name)]
+    unused: NDArray[np.bool_] = (scratch.free[columns] == scratch.nodes.allocatable[columns]).all(
         axis=0
     )
     return unused
 
 
-def _cost(trial: ScratchAllocation, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
-    rows = {each.row for each in trial.since(mark) if each.demand.wants_device}
+def _cost(scratch: ScratchAllocation, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
+    rows = {each.row for each in scratch.since(mark) if each.demand.wants_device}
     return weight * len(rows) + sum(bool(unused[row]) for row in rows)
 
 
-def is_satisfied(trial: ScratchAllocation, unit: PendingGang, mark: int) -> bool:
+def is_satisfied(scratch: ScratchAllocation, gang: PendingGang, mark: int) -> bool:
     """Return whether the gang may start with the placements since ``mark``."""
-    return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)
+    return gang.satisfied_by(pod for each in scratch.since(mark) for pod in each.pods)
 
 
 def place_on_one_device_model(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo], place: PlacePods
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo], place: PlacePods
 ) -> list[PodInfo]:
     """Place pods of a gang, on one model if that holds as many of them; return the rest.
 
     Args:
-        trial: the scratch allocation.
-        unit: the gang.
+        scratch: the scratch allocation.
+        gang: the gang.
         pods: the pods to place.
         place: places pods on the rows that the allocation allows.
     """
-    models = _device_models(trial.nodes)
+    models = _device_models(scratch.nodes)
     # Previous and reserved nodes take precedence.
-    if models is None or unit.previous_nodes or len(pods) + len(unit.running) < 2:
-        return place(trial, unit, pods)
-    mark = trial.mark()
-    unfit = place(trial, unit, pods)
+    if models is None or gang.previous_nodes or len(pods) + len(gang.running) < 2:
+        return place(scratch, gang, pods)
+    mark = scratch.mark()
+    unplaced = place(scratch, gang, pods)
     placed = Counter[str]()
-    for placement in trial.since(mark):
+    for placement in scratch.since(mark):
         if placement.demand.wants_device:
             placed[models.by_row[placement.row]] += placement.count
-    candidates = _candidates(models, trial, unit, placed) if placed else []
-    if not candidates or not is_satisfied(trial, unit, mark):
-        return unfit
+    candidates = _candidates(models, scratch, gang, placed) if placed else []
+    if not candidates or not is_satisfied(scratch, gang, mark):
+        return unplaced
     for model in candidates:
-        trial.rollback(mark)
-        left = _place_within(trial, models.masks[model], lambda: place(trial, unit, pods))
-        if len(left) <= len(unfit) and is_satisfied(trial, unit, mark):
+        scratch.rollback(mark)
+        left = _place_within(scratch, models.masks[model], lambda: place(scratch, gang, pods))
+        if len(left) <= len(unplaced) and is_satisfied(scratch, gang, mark):
             return list(left)
-    trial.rollback(mark)
-    return place(trial, unit, pods)
+    scratch.rollback(mark)
+    return place(scratch, gang, pods)
 
 
 def place_on_models_in_use(
-    trial: ScratchAllocation,
-    unit: PendingGang,
+    scratch: ScratchAllocation,
+    gang: PendingGang,
     shape: PodShape,
     pods: Sequence[PodInfo],
     rows: Iterable[int],
@@ -150,30 +149,34 @@ def place_on_models_in_use(
     """Place further pods of a gang, first on the models that it uses; return the rest.
 
     Args:
-        trial: the scratch allocation.
-        unit: the gang.
+        scratch: the scratch allocation.
+        gang: the gang.
         shape: the shape of the pods.
         pods: the pods.
         rows: rows of pods of the gang that were placed in this cycle.
     """
-    models = _device_models(trial.nodes) if trial.nodes.demand(shape.request).wants_device else None
+    models = (
+        _device_models(scratch.nodes) if scratch.nodes.demand(shape.request).wants_device else None
+    )
     if models is None:
-        return trial.place(shape, pods)
-    there = {models.by_row[row] for row in rows} | _models_in_use(models, trial.nodes, unit.running)
+        return scratch.place(shape, pods)
+    there = {models.by_row[row] for row in rows} | _models_in_use(
+        models, scratch.nodes, gang.running
+    )
     if not there:
-        return trial.place(shape, pods)
-    alike = np.logical_or.reduce([models.masks[model] for model in sorted(there)])
-    left = _place_within(trial, alike, lambda: trial.place(shape, pods))
-    return trial.place(shape, left) if left else left
+        return scratch.place(shape, pods)
+    same_shape = np.logical_or.reduce([models.masks[model] for model in sorted(there)])
+    left = _place_within(scratch, same_shape, lambda: scratch.place(shape, pods))
+    return scratch.place(shape, left) if left else left
 
 
 def _place_within(
-    trial: ScratchAllocation, rows: Mask, place: Callable[[], Sequence[PodInfo]]
+    scratch: ScratchAllocation, rows: Mask, place: Callable[[], Sequence[PodInfo]]
 ) -> Sequence[PodInfo]:
-    outer = trial.within
-    trial.within = rows if outer is None else outer & rows
+    outer = scratch.within
+    scratch.within = rows if outer is None else outer & rows
     left = place()
-    trial.within = outer
+    scratch.within = outer
     return left
 
 
@@ -182,10 +185,10 @@ def _device_models(nodes: NodeTable) -> DeviceModels | None:
 
 
 def _candidates(
-    models: DeviceModels, trial: ScratchAllocation, unit: PendingGang, placed: Counter[str]
+    models: DeviceModels, scratch: ScratchAllocation, gang: PendingGang, placed: Counter[str]
 ) -> list[str]:
     """Return the models to try if a gang has devices of several; the most used one first."""
-    settled = _models_in_use(models, trial.nodes, unit.running)
+    settled = _models_in_use(models, scratch.nodes, gang.running)
     if len(settled | placed.keys()) < 2:
         return []
     return sorted(settled or models.present, key=lambda model: (-placed[model], model))

@@ -38,10 +38,10 @@ _NO_NODE = NodeName("")
 
 def group_by_shape(pods: Iterable[PodInfo]) -> dict[PodShape, list[PodInfo]]:
     """Group pods by shape, in the order of each shape's first pod."""
-    alike: dict[PodShape, list[PodInfo]] = {}
+    same_shape: dict[PodShape, list[PodInfo]] = {}
     for pod in pods:
-        alike.setdefault(pod.shape, []).append(pod)
-    return alike
+        same_shape.setdefault(pod.shape, []).append(pod)
+    return same_shape
 
 
 def placed_pods(placements: Iterable[Placement]) -> Iterator[PodInfo]:
@@ -50,7 +50,7 @@ def placed_pods(placements: Iterable[Placement]) -> Iterator[PodInfo]:
 
 
 def place_gang(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> list[PodInfo]:
     """Place as many of these pods as possible; return those that found no node.
 
@@ -58,45 +58,45 @@ def place_gang(
     network rule is placed in the closest domain that holds all of it. Devices are of one model if
     some model holds as many pods.
     """
-    if unit.network is None:
+    if gang.network is None:
         if len(pods) == 1 and not (
-            unit.previous_nodes or unit.running or unit.subgroups or unit.role_affinity
+            gang.previous_nodes or gang.running or gang.subgroups or gang.role_affinity
         ):
             # All other rules need two pods, or previous nodes.
-            return list(trial.place(pods[0].shape, pods))
-        return place_on_one_device_model(trial, unit, pods, _place_with_colocation)
-    outer = trial.within
-    for domain in _allowed_domains(trial.nodes, unit, unit.network):
-        mark = trial.mark()
-        trial.within = domain.rows if outer is None else outer & domain.rows
-        unfit = place_on_one_device_model(trial, unit, pods, _place_with_colocation)
-        trial.within = outer
-        if unit.satisfied_by(placed_pods(trial.since(mark))):
-            return unfit
-        trial.rollback(mark)
-    if unit.network.hard:
+            return list(scratch.place(pods[0].shape, pods))
+        return place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
+    allowed_before = scratch.within
+    for domain in _allowed_domains(scratch.nodes, gang, gang.network):
+        mark = scratch.mark()
+        scratch.within = domain.rows if allowed_before is None else allowed_before & domain.rows
+        unplaced = place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
+        scratch.within = allowed_before
+        if gang.satisfied_by(placed_pods(scratch.since(mark))):
+            return unplaced
+        scratch.rollback(mark)
+    if gang.network.hard:
         return list(pods)
-    return place_on_one_device_model(trial, unit, pods, _place_with_colocation)
+    return place_on_one_device_model(scratch, gang, pods, _place_with_colocation)
 
 
 def rows_in_allowed_domains(
-    nodes: NodeTable, unit: PendingGang, placed: Iterable[int]
+    nodes: NodeTable, gang: PendingGang, placed: Iterable[int]
 ) -> NDArray[np.bool_] | None:
     """Return the rows that the network rule allows for further pods of a gang; None: all rows."""
-    if unit.network is None or not unit.network.hard:
+    if gang.network is None or not gang.network.hard:
         return None
     within = np.zeros(len(nodes.infos), dtype=bool)
-    for domain in _allowed_domains(nodes, unit, unit.network, placed):
+    for domain in _allowed_domains(nodes, gang, gang.network, placed):
         within |= domain.rows
     return within
 
 
 def _allowed_domains(
-    nodes: NodeTable, unit: PendingGang, rule: NetworkTopologyRule, placed: Iterable[int] = ()
+    nodes: NodeTable, gang: PendingGang, rule: NetworkTopologyRule, placed: Iterable[int] = ()
 ) -> list[TopologyDomain]:
     """Return the domains that contain all placed members: closest tier first, then fullest."""
     highest = highest_tier(rule, nodes.hypernodes)
-    known = (nodes.rows.get(pod.node or _NO_NODE) for pod in unit.running)
+    known = (nodes.rows.get(pod.node or _NO_NODE) for pod in gang.running)
     running = [*placed, *(row for row in known if row is not None)]
     allowed = [
         domain
@@ -108,120 +108,125 @@ def _allowed_domains(
     return sorted(allowed, key=lambda domain: (domain.tier, fullness[domain.name], domain.name))
 
 
-def subgroup_as_gang(unit: PendingGang, part: Subgroup, pods: Sequence[PodInfo]) -> PendingGang:
+def subgroup_as_gang(gang: PendingGang, subgroup: Subgroup, pods: Sequence[PodInfo]) -> PendingGang:
     """Return a subgroup as a gang with these pods to place."""
-    placed = len(part.pending) - len(pods)
+    placed = len(subgroup.pending) - len(pods)
     return replace(
-        unit,
+        gang,
         pending=tuple(pods),
-        missing_members=max(0, part.missing - placed),
+        missing_members=max(0, subgroup.missing - placed),
         missing_roles=(),
         subgroup_rules=(),
         subgroups=(),
         subgroup_prefix=0,
-        running=part.running,
-        network=part.network,
+        running=subgroup.running,
+        network=subgroup.network,
     )
 
 
 def next_subgroup(
-    unit: PendingGang, left: Iterable[PodInfo]
+    gang: PendingGang, left: Iterable[PodInfo]
 ) -> tuple[Subgroup | None, list[PodInfo]]:
     """Return the subgroup of the first pod and its pods in ``left``; None: no subgroup."""
     pods = list(left)
-    key = subgroup_key(unit.subgroup_rules, pods[0])
-    part = next((part for part in unit.subgroups if part.key == key), None)
-    if part is None:
+    key = subgroup_key(gang.subgroup_rules, pods[0])
+    subgroup = next((subgroup for subgroup in gang.subgroups if subgroup.key == key), None)
+    if subgroup is None:
         return None, pods[:1]
-    return part, [pod for pod in pods if subgroup_key(unit.subgroup_rules, pod) == key]
+    return subgroup, [pod for pod in pods if subgroup_key(gang.subgroup_rules, pod) == key]
 
 
 def place_subgroup(
-    trial: ScratchAllocation, unit: PendingGang, part: Subgroup | None, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation,
+    gang: PendingGang,
+    subgroup: Subgroup | None,
+    pods: Sequence[PodInfo],
 ) -> list[PodInfo]:
     """Place a complete subgroup, or none of it; return the pods that remain."""
-    if part is None:
-        return _place_remaining(trial, unit, pods, frozenset())
-    network = part.network
-    if network is not None and network.hard and len(pods) < len(part.pending):
+    if subgroup is None:
+        return _place_remaining(scratch, gang, pods, frozenset())
+    network = subgroup.network
+    if network is not None and network.hard and len(pods) < len(subgroup.pending):
         # Its other pods were placed in this cycle: their domain is known in the next one.
         return list(pods)
-    return _place_complete_subgroup(trial, subgroup_as_gang(unit, part, pods), pods)
+    return _place_complete_subgroup(scratch, subgroup_as_gang(gang, subgroup, pods), pods)
 
 
 def _place_complete_subgroup(
-    trial: ScratchAllocation, small: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, small: PendingGang, pods: Sequence[PodInfo]
 ) -> list[PodInfo]:
-    mark = trial.mark()
-    left = place_gang(trial, small, pods)
-    if small.satisfied_by(placed_pods(trial.since(mark))):
+    mark = scratch.mark()
+    left = place_gang(scratch, small, pods)
+    if small.satisfied_by(placed_pods(scratch.since(mark))):
         return left
-    trial.rollback(mark)
+    scratch.rollback(mark)
     return list(pods)
 
 
 def _place_subgroups(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> list[PodInfo]:
     """Place subgroups, each completely or not at all; then pods of no subgroup."""
     remaining = {pod.key: pod for pod in pods}
-    unfit: list[PodInfo] = []
-    for part in unit.subgroups:
-        own = [pod for pod in part.pending if remaining.pop(pod.key, None) is not None]
+    unplaced: list[PodInfo] = []
+    for subgroup in gang.subgroups:
+        own = [pod for pod in subgroup.pending if remaining.pop(pod.key, None) is not None]
         if own:
-            unfit += _place_complete_subgroup(trial, subgroup_as_gang(unit, part, own), own)
-    return unfit + _place_remaining(trial, unit, list(remaining.values()), frozenset())
+            unplaced += _place_complete_subgroup(
+                scratch, subgroup_as_gang(gang, subgroup, own), own
+            )
+    return unplaced + _place_remaining(scratch, gang, list(remaining.values()), frozenset())
 
 
 def _place_with_colocation(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> list[PodInfo]:
-    return place_colocated(trial, unit, pods, _place_within_rows, placing_order)
+    return place_colocated(scratch, gang, pods, _place_within_rows, placing_order)
 
 
 def _place_within_rows(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> list[PodInfo]:
-    if unit.subgroups:
-        return _place_subgroups(trial, unit, pods)
+    if gang.subgroups:
+        return _place_subgroups(scratch, gang, pods)
     for arrange in (_place_on_previous_nodes, _place_role_buckets):
-        mark = trial.mark()
-        settled = arrange(trial, unit, pods)
+        mark = scratch.mark()
+        settled = arrange(scratch, gang, pods)
         if settled:
-            unfit = _place_remaining(trial, unit, pods, settled)
-            if unit.satisfied_by(placed_pods(trial.since(mark))):
-                return unfit
-        trial.rollback(mark)
-    mark = trial.mark()
-    unfit = _place_remaining(trial, unit, pods, frozenset())
-    if not unfit or unit.satisfied_by(placed_pods(trial.since(mark))):
-        return unfit
-    trial.rollback(mark)
-    if place_by_backtracking(trial, unit, pods):
+            unplaced = _place_remaining(scratch, gang, pods, settled)
+            if gang.satisfied_by(placed_pods(scratch.since(mark))):
+                return unplaced
+        scratch.rollback(mark)
+    mark = scratch.mark()
+    unplaced = _place_remaining(scratch, gang, pods, frozenset())
+    if not unplaced or gang.satisfied_by(placed_pods(scratch.since(mark))):
+        return unplaced
+    scratch.rollback(mark)
+    if place_by_backtracking(scratch, gang, pods):
         return []
-    return _place_remaining(trial, unit, pods, frozenset())
+    return _place_remaining(scratch, gang, pods, frozenset())
 
 
 def _place_role_buckets(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> set[PodKey]:
     """Place pods of affine roles on one node each; return the placed pods."""
-    if unit.role_affinity is None:
+    if gang.role_affinity is None:
         return set()
     taken: dict[int, set[str]] = {}
     settled: set[PodKey] = set()
     for bucket in sorted(
-        role_buckets(pods, unit.role_affinity), key=lambda bucket: -len(bucket.pods)
+        role_buckets(pods, gang.role_affinity), key=lambda bucket: -len(bucket.pods)
     ):
         roles = {pod.role for pod in bucket.pods}
-        hostile = {role for own in roles for role in anti_affine_roles(own, unit.role_affinity)}
+        hostile = {role for own in roles for role in anti_affine_roles(own, gang.role_affinity)}
         avoid = {
             row
             for row, there in taken.items()
             if there & (hostile | (roles if bucket.exclusive else set()))
         }
-        row = trial.place_together(bucket.pods, avoid)
-        rows = {row} if row is not None else _place_bucket_in_domain(trial, bucket.pods, avoid)
+        row = scratch.place_together(bucket.pods, avoid)
+        rows = {row} if row is not None else _place_bucket_in_domain(scratch, bucket.pods, avoid)
         if not rows:
             return set()
         for each in rows:
@@ -231,63 +236,63 @@ def _place_role_buckets(
 
 
 def _place_bucket_in_domain(
-    trial: ScratchAllocation, pods: Sequence[PodInfo], avoid: Set[int]
+    scratch: ScratchAllocation, pods: Sequence[PodInfo], avoid: Set[int]
 ) -> set[int]:
     """Place pods that no single node holds in the closest network domain that does; return the
     rows.
     """
-    outer = trial.within
-    for domain in trial.nodes.domains():
-        mark = trial.mark()
-        within = domain.rows.copy() if outer is None else domain.rows & outer
+    allowed_before = scratch.within
+    for domain in scratch.nodes.domains():
+        mark = scratch.mark()
+        within = domain.rows.copy() if allowed_before is None else domain.rows & allowed_before
         within[list(avoid)] = False
-        trial.within = within
-        unfit = [
+        scratch.within = within
+        unplaced = [
             pod
-            for shape, alike in group_by_shape(pods).items()
-            for pod in trial.place(shape, alike)
+            for shape, same_shape in group_by_shape(pods).items()
+            for pod in scratch.place(shape, same_shape)
         ]
-        trial.within = outer
-        if not unfit:
-            return {placement.row for placement in trial.since(mark)}
-        trial.rollback(mark)
+        scratch.within = allowed_before
+        if not unplaced:
+            return {placement.row for placement in scratch.since(mark)}
+        scratch.rollback(mark)
     return set()
 
 
 def _place_remaining(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo], settled: Set[PodKey]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo], settled: Set[PodKey]
 ) -> list[PodInfo]:
-    unfit: list[PodInfo] = []
-    for shape, alike in placing_order(trial.nodes, unit, pods):
-        left = [pod for pod in alike if pod.key not in settled] if settled else alike
-        unfit += trial.place(shape, left)
-    return unfit
+    unplaced: list[PodInfo] = []
+    for shape, same_shape in placing_order(scratch.nodes, gang, pods):
+        left = [pod for pod in same_shape if pod.key not in settled] if settled else same_shape
+        unplaced += scratch.place(shape, left)
+    return unplaced
 
 
 def _place_on_previous_nodes(
-    trial: ScratchAllocation, unit: PendingGang, pods: Sequence[PodInfo]
+    scratch: ScratchAllocation, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> set[PodKey]:
     """Place pods on their previous nodes; return the placed pods."""
-    if not unit.previous_nodes:
+    if not gang.previous_nodes:
         return set()
-    rows = {name: trial.nodes.rows.get(node) for name, node in unit.previous_nodes}
+    rows = {name: scratch.nodes.rows.get(node) for name, node in gang.previous_nodes}
     return {
         pod.key
         for pod in pods
-        if (row := rows.get(pod.key)) is not None and trial.place_on_row(pod, row)
+        if (row := rows.get(pod.key)) is not None and scratch.place_on_row(pod, row)
     }
 
 
 def placing_order(
-    nodes: NodeTable, unit: PendingGang, pods: Sequence[PodInfo]
+    nodes: NodeTable, gang: PendingGang, pods: Sequence[PodInfo]
 ) -> list[tuple[PodShape, list[PodInfo]]]:
     """Return pods by shape: fewest eligible nodes first, then largest; extra pods last."""
     ordered: list[tuple[PodShape, list[PodInfo]]] = []
-    for part in (pods[: unit.needed], pods[unit.needed :]):
-        alike = list(group_by_shape(part).items())
-        if len(alike) > 1:
-            alike.sort(key=lambda item: _placing_key(nodes, item[0]))
-        ordered += alike
+    for subgroup in (pods[: gang.needed], pods[gang.needed :]):
+        same_shape = list(group_by_shape(subgroup).items())
+        if len(same_shape) > 1:
+            same_shape.sort(key=lambda item: _placing_key(nodes, item[0]))
+        ordered += same_shape
     return ordered
 
 
@@ -315,38 +320,40 @@ class ReservationPlanner:
         members.
         """
 
-    def plan(self, unit: PendingGang, promise: Reservation | None = None) -> list[Placement] | None:
+    def plan(
+        self, gang: PendingGang, reservation: Reservation | None = None
+    ) -> list[Placement] | None:
         """Return where a gang could start; None: nowhere.
 
         The plan keeps the nodes of an earlier reservation where that is still possible. A plan that
         moved whenever another node looks better might never come true.
         """
-        drained = self._scratch_for(unit)
-        if promise is not None:
-            unit = replace(unit, previous_nodes=promise.nodes)
-        for count in sorted({unit.needed, len(unit.pending)}):
-            place_gang(drained, unit, unit.pending[:count])
+        drained = self._scratch_for(gang)
+        if reservation is not None:
+            gang = replace(gang, previous_nodes=reservation.nodes)
+        for count in sorted({gang.needed, len(gang.pending)}):
+            place_gang(drained, gang, gang.pending[:count])
             plan = drained.since(0)
             drained.rollback(0)
-            if unit.satisfied_by(placed_pods(plan)):
+            if gang.satisfied_by(placed_pods(plan)):
                 return plan
         return None
 
-    def is_possible(self, unit: PendingGang) -> bool:
+    def is_possible(self, gang: PendingGang) -> bool:
         """Return whether a gang could start at all once running gangs have ended."""
         nodes = self._nodes
-        if unit.running or unit.has_inter_pod_rules or nodes.anti_affinity_owners:
-            return self.plan(unit) is not None
-        known = nodes.feasibility.get(unit.equivalence_key)
+        if gang.running or gang.has_inter_pod_rules or nodes.anti_affinity_owners:
+            return self.plan(gang) is not None
+        known = nodes.feasibility.get(gang.equivalence_key)
         if known is None:
             if len(nodes.feasibility) >= MAX_CACHED_FEASIBILITY:
                 nodes.feasibility.clear()
-            known = nodes.feasibility[unit.equivalence_key] = self.plan(unit) is not None
+            known = nodes.feasibility[gang.equivalence_key] = self.plan(gang) is not None
         return known
 
-    def _scratch_for(self, unit: PendingGang) -> ScratchAllocation:
-        if unit.running:
-            return self._new_scratch(unit.running)
+    def _scratch_for(self, gang: PendingGang) -> ScratchAllocation:
+        if gang.running:
+            return self._new_scratch(gang.running)
         if self._empty_cluster is None:
             self._empty_cluster = self._new_scratch(())
         return self._empty_cluster
@@ -366,35 +373,35 @@ class ReservationPlanner:
 
 
 def unavailable_message(
-    trial: ScratchAllocation, pod: PodInfo, shortages: Mapping[str, int] | None = None
+    scratch: ScratchAllocation, pod: PodInfo, shortages: Mapping[str, int] | None = None
 ) -> str:
     """Return, in Kubernetes' wording, why no node accepts ``pod`` now.
 
     Args:
-        trial: the allocation with the free amounts.
+        scratch: the allocation with the free amounts.
         pod: the pod.
         shortages: the shortages of its shape, if the caller knows them.
     """
-    nodes = trial.nodes
+    nodes = scratch.nodes
     shape = pod.shape
     refusals = nodes.count_filter_messages(shape.constraints)
     if inter_pod.has_inter_pod_rules(nodes, pod):
-        refusals += inter_pod.count_inter_pod_messages(nodes, pod, trial.tentative())
+        refusals += inter_pod.count_inter_pod_messages(nodes, pod, scratch.tentative())
     if shortages is None:
-        shortages = trial.shortages(shape)
+        shortages = scratch.shortages(shape)
     return messages.availability_message(len(nodes), refusals, shortages)
 
 
-def gang_capacity(trial: ScratchAllocation, unit: PendingGang) -> GangCapacity:
+def gang_capacity(scratch: ScratchAllocation, gang: PendingGang) -> GangCapacity:
     """Return the request of a gang and the resources of the nodes that accept any of its pods."""
-    nodes = trial.nodes
-    total = messages.total_request(unit.pending)
+    nodes = scratch.nodes
+    total = messages.total_request(gang.pending)
     asked = {name: amount for name, amount in total.items() if messages.is_amount(name)}
     accepts = np.zeros(len(nodes.infos), dtype=bool)
-    for constraints in {pod.shape.constraints for pod in unit.pending}:
+    for constraints in {pod.shape.constraints for pod in gang.pending}:
         accepts |= nodes.eligible(constraints).accepted
     columns = [nodes.columns[name] for name in asked]
-    free = np.maximum(trial.free[columns], 0) * accepts
+    free = np.maximum(scratch.free[columns], 0) * accepts
     there = nodes.allocatable[columns] * accepts
     return GangCapacity(
         requested=asked,

@@ -51,7 +51,7 @@ class _ShapeScores:
     score: Scores
     """Minus infinity where a pod does not fit."""
     seen: int
-    ground: ScoringInputs
+    inputs: ScoringInputs
 
 
 @dataclass(slots=True)
@@ -128,8 +128,8 @@ class ScratchAllocation:
             self._place(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
             one = weights.scores_each_pod
-            score[row] = score_row(view.ground, demand, row, EXTRA_SCORE_WEIGHT) if one else -np.inf
-            if weights.best_node_stays_best and self._shared is None:
+            score[row] = score_row(view.inputs, demand, row, EXTRA_SCORE_WEIGHT) if one else -np.inf
+            if not weights.scores_each_pod and self._shared is None:
                 self._last_placement = _LastPlacement(shape, row, self.within, len(self._touched))
         return pods
 
@@ -279,7 +279,7 @@ class ScratchAllocation:
             self._charge(placement, placement.count, planned=True)
 
     def release(self, placements: Iterable[Placement]) -> None:
-        """Release what ``hold`` charged."""
+        """Release what ``reserve`` charged."""
         for placement in placements:
             self._charge(placement, -placement.count, planned=True)
 
@@ -309,23 +309,23 @@ class ScratchAllocation:
         """Return the current score of each row."""
         view = self._shape_scores.get(shape)
         if view is None:
-            ground = self._scoring_inputs(shape)
+            inputs = self._scoring_inputs(shape)
             if self._initial_free is None:
                 score, seen = (
-                    score_rows(ground, demand, None, EXTRA_SCORE_WEIGHT),
+                    score_rows(inputs, demand, None, EXTRA_SCORE_WEIGHT),
                     len(self._touched),
                 )
             else:
                 score, seen = self.nodes.scores(shape, self._initial_free).copy(), 0
-            view = self._shape_scores[shape] = _ShapeScores(score, seen, ground)
+            view = self._shape_scores[shape] = _ShapeScores(score, seen, inputs)
         if view.seen < len(self._touched):
             rows = set(self._touched[view.seen :])
             if len(rows) < FEW_ROWS:
                 for row in rows:
-                    view.score[row] = score_row(view.ground, demand, row, EXTRA_SCORE_WEIGHT)
+                    view.score[row] = score_row(view.inputs, demand, row, EXTRA_SCORE_WEIGHT)
             else:
                 many = np.array(sorted(rows), dtype=np.intp)
-                view.score[many] = score_rows(view.ground, demand, many, EXTRA_SCORE_WEIGHT)
+                view.score[many] = score_rows(view.inputs, demand, many, EXTRA_SCORE_WEIGHT)
             view.seen = len(self._touched)
         return view
 
@@ -338,7 +338,7 @@ class ScratchAllocation:
         )
 
     def _scoring_inputs(self, shape: PodShape) -> ScoringInputs:
-        ground = self.nodes.scoring_inputs(shape, self.free)
+        inputs = self.nodes.scoring_inputs(shape, self.free)
         return (
-            ground if self._extra_score is None else replace(ground, extra_score=self._extra_score)
+            inputs if self._extra_score is None else replace(inputs, extra_score=self._extra_score)
         )

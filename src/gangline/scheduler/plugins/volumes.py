@@ -1,14 +1,13 @@
-"""Storage capacity: where drivers can still provision a volume (CSIStorageCapacity).
-
-A driver that publishes its capacity can provision a volume only for nodes of a topology with enough
-capacity for all of it, as in kube-scheduler. Other drivers are assumed to have capacity everywhere.
-
-Volumes: which nodes a pod's claims allow, and which volume a claim gets on a node.
+"""Volumes: which nodes a pod's claims allow, and which volume a claim gets on a node.
 
 A bound claim restricts its pods to the nodes that reach its volume. A claim whose class waits for
 the first consumer (``WaitForFirstConsumer``) restricts them to nodes with a matching free volume,
 or where the class may provision one. Any other unbound claim keeps its pods pending. The messages
 are kube-scheduler's.
+
+A driver that publishes its capacity (CSIStorageCapacity) can provision a volume only for nodes of a
+topology with enough capacity for all of it, as in kube-scheduler. Other drivers are assumed to have
+capacity everywhere.
 """
 
 from collections import Counter

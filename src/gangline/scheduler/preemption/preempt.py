@@ -35,9 +35,6 @@ from gangline.scheduler.queueing.queue_tree import QueueTree
 from gangline.scheduler.types.types import PodInfo, PodKey
 
 PREEMPTED = "preempted by {} of higher priority"
-BACKFILL_OVERSTAYED = (
-    "it was let into room planned for {} for as long as its like take, and is still there"
-)
 RECLAIMED = "reclaimed for {}: its queue is above its fair share"
 
 
@@ -50,8 +47,6 @@ class EvictionPolicy:
     reclaim: bool = True
     """Between queues, by fair share."""
     fairness: FairnessPolicy = ORDER_BY_AGE
-    learned_backfill: bool = False
-    """Let gangs into planned room on learned run times, and evict those that outstay them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,107 +74,103 @@ class PreemptionEvaluator:
         self._sorted: dict[tuple[str, int], list[EvictionUnit]] = {}
         """Eviction units by queue and priority of the preemptor, the cheapest first."""
 
-    def find_victims(self, trial: ScratchAllocation, unit: PendingGang) -> PreemptionResult | None:
-        """Return the victims for ``unit``; None: no set of victims is sufficient and allowed.
+    def find_victims(
+        self, scratch: ScratchAllocation, preemptor: PendingGang
+    ) -> PreemptionResult | None:
+        """Return the victims for ``preemptor``; None: no set of victims is sufficient and allowed.
 
         The scratch allocation is left as it was.
         """
-        if self._none_evictable(unit) or not all(pod.may_preempt for pod in unit.pending):
+        if self._none_evictable(preemptor) or not all(pod.may_preempt for pod in preemptor.pending):
             return None
-        bundles = self._eviction_units(unit)
+        units = self._eviction_units(preemptor)
         best: tuple[tuple[object, ...], list[EvictionUnit], list[Placement]] | None = None
-        for ordered in candidate_orders(bundles):
-            found = minimal_prefix(trial, unit, ordered)
+        for ordered in candidate_orders(units):
+            found = minimal_prefix(scratch, preemptor, ordered)
             if found is None:
                 break  # not even all units together free enough resources
-            chosen = reprieve_victims(trial, *found)
+            chosen = reprieve_victims(scratch, *found)
             cost = self._cost(chosen)
             if best is None or cost < best[0]:
                 best = cost, chosen, found[1]
         if best is None:
             return None
         _, chosen, placements = best
-        self._chosen_gangs |= {bundle.gang.name for bundle in chosen}
+        self._chosen_gangs |= {unit.gang.name for unit in chosen}
         self._sorted.clear()
         victims = pods_to_evict(chosen)
         for pod in victims:
             self.reclaim_state.add_leaving(self._state.usage.queue_of(pod.group), pod)
-        self.reclaim_state.add_expected(unit.name, unit.queue, unit.requested)
-        return PreemptionResult(victims, tuple(placements), self._reason(unit, chosen))
+        self.reclaim_state.add_expected(preemptor.name, preemptor.queue, preemptor.requested)
+        return PreemptionResult(victims, tuple(placements), self._reason(preemptor, chosen))
 
-    def _reason(self, unit: PendingGang, chosen: Sequence[EvictionUnit]) -> str:
-        if all(self._is_backfilled(bundle.gang, unit) for bundle in chosen):
-            return BACKFILL_OVERSTAYED.format(unit.name)
-        within = all(bundle.gang.queue == unit.queue for bundle in chosen)
-        return (PREEMPTED if within else RECLAIMED).format(unit.name)
+    def _reason(self, preemptor: PendingGang, chosen: Sequence[EvictionUnit]) -> str:
+        within = all(unit.gang.queue == preemptor.queue for unit in chosen)
+        return (PREEMPTED if within else RECLAIMED).format(preemptor.name)
 
     def _cost(self, chosen: Sequence[EvictionUnit]) -> tuple[object, ...]:
-        broken = {bundle.gang.name: bundle.gang for bundle in chosen if bundle.breaks_gang}
+        broken = {unit.gang.name: unit.gang for unit in chosen if unit.breaks_gang}
         lost = sum(gang.lost_work(self._now) for gang in broken.values())
-        return (len(broken), lost, len(pods_to_evict(chosen)), [b.gang.name for b in chosen])
+        return (len(broken), lost, len(pods_to_evict(chosen)), [unit.gang.name for unit in chosen])
 
-    def _eviction_units(self, unit: PendingGang) -> list[EvictionUnit]:
-        """Return all eviction units that may be evicted for ``unit``, the cheapest first."""
-        if self._has_backfilled(unit):
-            return list(self._permitted(self._all_eviction_units(unit), unit))
-        who = (unit.queue, unit.priority)
-        if who not in self._sorted:
-            self._sorted[who] = self._all_eviction_units(unit)
-        return list(self._permitted(self._sorted[who], unit))
+    def _eviction_units(self, preemptor: PendingGang) -> list[EvictionUnit]:
+        """Return all eviction units that may be evicted for ``preemptor``, the cheapest first."""
+        claimant = (preemptor.queue, preemptor.priority)
+        if claimant not in self._sorted:
+            self._sorted[claimant] = self._all_eviction_units(preemptor)
+        return list(self._permitted(self._sorted[claimant], preemptor))
 
-    def _all_eviction_units(self, unit: PendingGang) -> list[EvictionUnit]:
+    def _all_eviction_units(self, preemptor: PendingGang) -> list[EvictionUnit]:
         safe: list[EvictionUnit] = []
         breaking: list[EvictionUnit] = []
         for gang in self._running():
-            if gang.name in self._chosen_gangs or not self._may_be_evicted(gang, unit):
+            if gang.name in self._chosen_gangs or not self._may_be_evicted(gang, preemptor):
                 continue
-            spare = gang.extra_pods
+            extra = gang.extra_pods
             cost = self._eviction_cost(gang)
-            safe += [EvictionUnit(gang, (pod,), False, cost) for pod in spare]
-            spared = {pod.key for pod in spare}
+            safe += [EvictionUnit(gang, (pod,), False, cost) for pod in extra]
+            spared = {pod.key for pod in extra}
             core = tuple([pod for pod in gang.pods if pod.key not in spared])
             if core and all(pod.preemptable for pod in gang.pods):
                 breaking.append(EvictionUnit(gang, core, True, cost))
-        safe.sort(key=lambda bundle: (bundle.cost, least_lost_work(bundle.pods[0])))
-        breaking.sort(key=lambda bundle: bundle.cost)
+        safe.sort(key=lambda unit: (unit.cost, least_lost_work(unit.pods[0])))
+        breaking.sort(key=lambda unit: unit.cost)
         return [*safe, *breaking]
 
     def _eviction_cost(self, gang: RunningGang) -> tuple[object, ...]:
-        account = self._tree.queues[gang.queue]
+        queue = self._tree.queues[gang.queue]
         lost = gang.lost_work(self._now)
-        return (account.info.priority, gang.priority, lost, len(gang.pods), gang.name)
+        return (queue.info.priority, gang.priority, lost, len(gang.pods), gang.name)
 
-    def _may_be_evicted(self, gang: RunningGang, unit: PendingGang) -> bool:
+    def _may_be_evicted(self, gang: RunningGang, preemptor: PendingGang) -> bool:
         if gang.info is not None and not gang.info.preemptable:
             return False
-        if self._is_backfilled(gang, unit):
-            return self._policy.preempt
-        if gang.queue == unit.queue:
-            return self._policy.preempt and gang.priority < unit.priority
+        if gang.queue == preemptor.queue:
+            return self._policy.preempt and gang.priority < preemptor.priority
         return self._policy.reclaim and gang.queue in self._tree.queues
 
     def _permitted(
-        self, bundles: Iterable[EvictionUnit], unit: PendingGang
+        self, units: Iterable[EvictionUnit], preemptor: PendingGang
     ) -> Iterator[EvictionUnit]:
         """Yield the units that disruption budgets and the shares of other queues allow."""
         budgets = {key: budget.allowed for key, budget in self._state.budgets.items()}
-        takings = self.reclaim_state.budget_for(unit.queue, unit.requested)
-        for bundle in bundles:
-            queue = unit.queue if self._is_backfilled(bundle.gang, unit) else bundle.gang.queue
-            if bundle.gang.name == unit.name:
+        share = self.reclaim_state.budget_for(preemptor.queue, preemptor.requested)
+        for unit in units:
+            queue = unit.gang.queue
+            if unit.gang.name == preemptor.name:
                 continue
-            if queue != unit.queue and not takings.may_reclaim(queue, bundle.pods):
+            if queue != preemptor.queue and not share.may_reclaim(queue, unit.pods):
                 continue
-            if not self._within_budgets(bundle, budgets):
+            if not self._within_budgets(unit, budgets):
                 continue
-            if queue != unit.queue:
-                takings.reclaim(queue, bundle.pods)
-            yield bundle
+            if queue != preemptor.queue:
+                share.reclaim(queue, unit.pods)
+            yield unit
 
-    def _within_budgets(self, bundle: EvictionUnit, left: dict[str, int]) -> bool:
+    def _within_budgets(self, unit: EvictionUnit, left: dict[str, int]) -> bool:
         covering = Counter(
             key
-            for pod in bundle.pods
+            for pod in unit.pods
             for key, budget in self._state.budgets.items()
             if budget.covers(pod)
         )
@@ -204,29 +195,14 @@ class PreemptionEvaluator:
         if not pods:
             return None
         group = pods[0].group
-        facts = self._state.groups.get(group) if group is not None else None
+        info = self._state.groups.get(group) if group is not None else None
         queue = self._state.usage.queue_of(group)
-        priority = facts.priority if facts is not None else max(pod.priority for pod in pods)
-        return RunningGang(name, queue, priority, pods, facts)
+        priority = info.priority if info is not None else max(pod.priority for pod in pods)
+        return RunningGang(name, queue, priority, pods, info)
 
-    def _has_backfilled(self, unit: PendingGang) -> bool:
-        """Say whether there are others in the room that is planned for a unit."""
-        lodgers = self._state.backfilled if self._policy.learned_backfill else {}
-        return bool(lodgers) and unit.group is not None and unit.name in lodgers.values()
-
-    def _is_backfilled(self, gang: RunningGang, unit: PendingGang) -> bool:
-        """Say whether a gang is in the room that is planned for a unit, and has to make way."""
-        return (
-            self._policy.learned_backfill
-            and gang.info is not None
-            and unit.group is not None
-            and self._state.backfilled.get(gang.info.key) == unit.name
-        )
-
-    def _none_evictable(self, unit: PendingGang) -> bool:
+    def _none_evictable(self, preemptor: PendingGang) -> bool:
         """Return quickly whether no gang may be evicted, in the most frequent case: equal
         priorities.
         """
-        if (len(self._tree.queues) > 2 and self._policy.reclaim) or self._has_backfilled(unit):
-            return False
-        return unit.priority <= self._lowest
+        reclaims = len(self._tree.queues) > 2 and self._policy.reclaim
+        return not reclaims and preemptor.priority <= self._lowest

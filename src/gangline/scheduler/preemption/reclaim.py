@@ -49,8 +49,8 @@ class ReclaimState:
         return ReclaimBudget(self.tree, (more, less), queue, self.tree.request_vector(asked))
 
     def _add(self, change: dict[str, Vector], queue: str, amount: Vector) -> None:
-        account = self.tree.queues.get(queue)
-        for each in account.path() if account is not None else ():
+        attributes = self.tree.queues.get(queue)
+        for each in attributes.path() if attributes is not None else ():
             change[each.info.name] = change[each.info.name] + amount
 
 
@@ -82,22 +82,22 @@ class ReclaimBudget:
     def reclaim(self, other: str, pods: Iterable[PodInfo]) -> None:
         """Count pods of another queue as evicted."""
         amount = self._amount(pods)
-        for account in self._tree.queues[other].path():
-            name = account.info.name
+        for attributes in self._tree.queues[other].path():
+            name = attributes.info.name
             self._less[name] = self._less[name] + amount
 
     def _may_claim(self, other: str) -> bool:
         """Return whether the queue and its ancestors, up to the common one, stay within their fair
         shares.
         """
-        mine, theirs = self._diverging_paths(other)
+        own_path, other_path = self._diverging_paths(other)
         # Usage of the root itself, where no job belongs, is never reclaimed.
-        if not theirs or not all(account.info.reclaimable for account in theirs):
+        if not other_path or not all(attributes.info.reclaimable for attributes in other_path):
             return False
-        for account in mine:
+        for attributes in own_path:
             # Its own terminating pods count until they have ended.
-            used = account.used + self._more[account.info.name] + self._asked
-            if (used > account.fair_share * TOLERANCE)[self._asked > 0].any():
+            used = attributes.used + self._more[attributes.info.name] + self._asked
+            if (used > attributes.fair_share * TOLERANCE)[self._asked > 0].any():
                 return False
         return True
 
@@ -111,11 +111,11 @@ class ReclaimBudget:
         # Every queue below the common ancestor must exceed its fair share of the same resource: a
         # queue within its share pays for no sibling.
         over = relevant
-        for account in self._diverging_paths(other)[1]:
+        for attributes in self._diverging_paths(other)[1]:
             # Pods that are expected to start count once they have started.
-            left = account.used - self._less[account.info.name]
-            over = over & (left > account.fair_share * TOLERANCE)
-            guarantee = self._tree.vector(dict(account.info.guarantee))
+            left = attributes.used - self._less[attributes.info.name]
+            over = over & (left > attributes.fair_share * TOLERANCE)
+            guarantee = self._tree.vector(dict(attributes.info.guarantee))
             if ((left - amount < guarantee) & (guarantee > 0))[relevant].any():
                 return False
         return bool(over.any())
@@ -128,10 +128,12 @@ class ReclaimBudget:
 
     def _diverging_paths(self, other: str) -> tuple[list[QueueAttributes], list[QueueAttributes]]:
         """Return the paths of the two queues below their common ancestor."""
-        mine = list(self._tree.queues[self._queue].path())
-        theirs = list(self._tree.queues[other].path())
-        shared = {account.info.name for account in mine} & {a.info.name for a in theirs}
+        own_path = list(self._tree.queues[self._queue].path())
+        other_path = list(self._tree.queues[other].path())
+        shared = {attributes.info.name for attributes in own_path} & {
+            a.info.name for a in other_path
+        }
         return (
-            [account for account in mine if account.info.name not in shared],
-            [account for account in theirs if account.info.name not in shared],
+            [attributes for attributes in own_path if attributes.info.name not in shared],
+            [attributes for attributes in other_path if attributes.info.name not in shared],
         )

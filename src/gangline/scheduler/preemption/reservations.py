@@ -1,10 +1,7 @@
-"""Reservations for preemptors: resources freed by an eviction stay reserved for the gang that
-caused it.
+"""Reservations of preemptors, and of members that are about to be recreated.
 
-They are valid for at most 10 minutes, and only while the gang still fits there once all terminating
-pods have ended.
-
-Reservations for members that are about to be recreated.
+Resources freed by an eviction stay reserved for the gang that caused it: for at most 10 minutes,
+and only while the gang still fits there once all terminating pods have ended.
 
 Some time passes between the end of a pod and the creation of its successor. If another pod takes
 the node in that interval, the complete gang stops. There are two kinds: a running gang that has
@@ -46,49 +43,49 @@ class PreemptorReservations:
     placements: Mapping[str, list[Placement]]
     state: SchedulerCache
 
-    def with_reserved_nodes(self, unit: PendingGang) -> PendingGang:
+    def with_reserved_nodes(self, gang: PendingGang) -> PendingGang:
         """Return the gang with its reserved nodes as previous nodes, if it has any."""
-        if unit.name not in self.placements:
-            return unit
-        places = self.state.reservations[unit.name].nodes
+        if gang.name not in self.placements:
+            return gang
+        places = self.state.reservations[gang.name].nodes
         return replace(
-            unit, previous_nodes=places, equivalence_key=(unit.equivalence_key, unit.name)
+            gang, previous_nodes=places, equivalence_key=(gang.equivalence_key, gang.name)
         )
 
 
 def valid_reservations(
-    state: SchedulerCache, units: Iterable[PendingGang], now: float
+    state: SchedulerCache, gangs: Iterable[PendingGang], now: float
 ) -> PreemptorReservations:
     """Return the reservations that gangs can use once the evicted pods have ended."""
-    claiming = {
-        name: promise
-        for name, promise in state.reservations.items()
-        if promise.preempting and now - promise.created_at < PREEMPTOR_RESERVATION_S
+    preempting = {
+        name: reservation
+        for name, reservation in state.reservations.items()
+        if reservation.preempting and now - reservation.created_at < PREEMPTOR_RESERVATION_S
     }
-    if not claiming:
+    if not preempting:
         return PreemptorReservations({}, state)
-    nodes = {node for promise in claiming.values() for _, node in promise.nodes}
-    trial = ScratchAllocation(state.nodes)
+    nodes = {node for reservation in preempting.values() for _, node in reservation.nodes}
+    scratch = ScratchAllocation(state.nodes)
     for node in nodes:
         row = state.nodes.rows.get(node)
         if row is not None:
             leaving = [pod for pod in state.pods_on(node) if pod.is_terminating]
-            trial.release(
+            scratch.release(
                 Placement((p,), row, state.nodes.demand(p.shape.request)) for p in leaving
             )
     found: dict[str, list[Placement]] = {}
     # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
-    for unit in sorted((u for u in units if u.name in claiming), key=lambda unit: unit.order):
-        mark = trial.mark()
-        rows = {pod: state.nodes.rows.get(node) for pod, node in claiming[unit.name].nodes}
-        for pod in unit.pending:
+    for gang in sorted((u for u in gangs if u.name in preempting), key=lambda gang: gang.order):
+        mark = scratch.mark()
+        rows = {pod: state.nodes.rows.get(node) for pod, node in preempting[gang.name].nodes}
+        for pod in gang.pending:
             row = rows.get(pod.key)
             if row is not None:
-                trial.place_on_row(pod, row)
-        if unit.satisfied_by(placed_pods(trial.since(mark))):
-            found[unit.name] = trial.since(mark)
+                scratch.place_on_row(pod, row)
+        if gang.satisfied_by(placed_pods(scratch.since(mark))):
+            found[gang.name] = scratch.since(mark)
         else:
-            trial.rollback(mark)
+            scratch.rollback(mark)
     return PreemptorReservations(found, state)
 
 

@@ -74,7 +74,7 @@ def is_evictable(pod: PodInfo) -> bool:
 def pods_to_evict(chosen: Iterable[EvictionUnit]) -> tuple[PodInfo, ...]:
     """Return all pods that are evicted: of a broken gang, every pod."""
     pods: dict[str, PodInfo] = {}
-    for bundle in chosen:
-        for pod in bundle.gang.pods if bundle.breaks_gang else bundle.pods:
+    for unit in chosen:
+        for pod in unit.gang.pods if unit.breaks_gang else unit.pods:
             pods[pod.key] = pod
     return tuple(pods[key] for key in sorted(pods))

@@ -54,31 +54,31 @@ class NamespaceShares:
         self._used: dict[_QueueNamespace, tuple[list[_GangAge], list[Vector]]] | None = None
         """Running gangs by age, with cumulative usage."""
 
-    def lane_of(self, unit: PendingGang) -> str:
+    def lane_of(self, gang: PendingGang) -> str:
         """Return the namespace of a gang, or its own name if it has a reservation.
 
         A reservation belongs to one gang, which need not be the first of its namespace.
         """
-        return unit.name if unit.name in self._state.reservations else _namespace(unit.name)
+        return gang.name if gang.name in self._state.reservations else _namespace(gang.name)
 
-    def share_of(self, unit: PendingGang) -> float:
+    def share_of(self, gang: PendingGang) -> float:
         """Return the share charged to a gang; it only grows as the cycle allocates."""
-        if unit.name in self._state.reservations:
+        if gang.name in self._state.reservations:
             return RESERVED_SHARE
         if self._used is None:
             self._used = self._by_age()
-        account = (unit.queue, _namespace(unit.name))
-        total = self._given.get(account, np.zeros(len(self._tree.columns)))
-        ages, sums = self._used.get(account, ([], []))
-        if count := bisect_left(ages, (unit.created, unit.name)):
+        user_key = (gang.queue, _namespace(gang.name))
+        total = self._given.get(user_key, np.zeros(len(self._tree.columns)))
+        ages, sums = self._used.get(user_key, ([], []))
+        if count := bisect_left(ages, (gang.created, gang.name)):
             total = total + sums[count - 1]
         return dominant_share(total, self._tree.total)
 
-    def add_usage(self, unit: PendingGang, amount: Vector) -> None:
+    def add_usage(self, gang: PendingGang, amount: Vector) -> None:
         """Add an allocation of this cycle."""
-        account = (unit.queue, _namespace(unit.name))
-        known = self._given.get(account)
-        self._given[account] = amount if known is None else known + amount
+        user_key = (gang.queue, _namespace(gang.name))
+        known = self._given.get(user_key)
+        self._given[user_key] = amount if known is None else known + amount
 
     def _by_age(self) -> dict[_QueueNamespace, tuple[list[_GangAge], list[Vector]]]:
         running: dict[_QueueNamespace, list[tuple[_GangAge, Vector]]] = defaultdict(list)
@@ -88,10 +88,10 @@ class NamespaceShares:
                 queue, created, amount = found
                 running[queue, _namespace(name)].append(((created, name), amount))
         result = {}
-        for account, users in running.items():
+        for user_key, users in running.items():
             users.sort(key=lambda user: user[0])
             sums = np.cumsum([amount for _, amount in users], axis=0)
-            result[account] = ([age for age, _ in users], list(sums))
+            result[user_key] = ([age for age, _ in users], list(sums))
         return result
 
     def _gang_usage(self, name: str, pod: PodInfo) -> tuple[str, datetime, Vector] | None:

@@ -118,7 +118,7 @@ class PendingGang(Struct, frozen=True, eq=False):
             self, "needed", max(self.missing_members, of_roles, self.subgroup_prefix)
         )
         structs.force_setattr(self, "order", order)
-        structs.force_setattr(self, "keys", tuple([pod.key for pod in self.pending]))
+        structs.force_setattr(self, "pod_keys", tuple([pod.key for pod in self.pending]))
 
     @property
     def is_broken(self) -> bool:
@@ -150,7 +150,7 @@ def pending_gangs(
     """Return the gangs that can be tried, and the reasons of those that cannot be tried."""
     pool = node_group_terms_of(state.queues, DEFAULT_QUEUE)
     refresh_counted_resources(state)
-    units = [
+    gangs = [
         _single_pod_gang(_with_queue_and_volume_terms(state, pod, pool))
         for pod in state.pending_single_pods.values()
     ]
@@ -158,12 +158,12 @@ def pending_gangs(
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.pending_members.items():
         match _multi_pod_gang(state, key, waiting, inner):
-            case PendingGang() as unit:
-                units.append(_with_previous_nodes(unit, state, now))
+            case PendingGang() as gang:
+                gangs.append(_with_previous_nodes(gang, state, now))
             case PendingReason() as verdict:
                 refused.append(verdict)
     refused.sort(key=lambda verdict: verdict.group or "")
-    return units, refused
+    return gangs, refused
 
 
 def _single_pod_gang(pod: PodInfo) -> PendingGang:
@@ -180,15 +180,15 @@ def _single_pod_gang(pod: PodInfo) -> PendingGang:
     )
 
 
-def _with_previous_nodes(unit: PendingGang, state: SchedulerCache, now: float) -> PendingGang:
-    group = unit.group
+def _with_previous_nodes(gang: PendingGang, state: SchedulerCache, now: float) -> PendingGang:
+    group = gang.group
     if group not in state.restarting_groups:
-        return unit
-    places = active_previous_nodes(state.groups[group], now)
-    if not places:
-        return unit
+        return gang
+    nodes = active_previous_nodes(state.groups[group], now)
+    if not nodes:
+        return gang
     return structs.replace(
-        unit, previous_nodes=places, equivalence_key=(unit.equivalence_key, unit.name)
+        gang, previous_nodes=nodes, equivalence_key=(gang.equivalence_key, gang.name)
     )
 
 
@@ -204,8 +204,8 @@ def _multi_pod_gang(
     if not isinstance(known, PendingGang | PendingReason):
         ordered = sorted(waiting.values(), key=_task_order)
         pool = node_group_terms_of(state.queues, group.queue)
-        fenced = [_with_queue_and_volume_terms(state, pod, pool) for pod in ordered]
-        known = make_pending_gang(group, state.members[key].values(), fenced)
+        restricted = [_with_queue_and_volume_terms(state, pod, pool) for pod in ordered]
+        known = make_pending_gang(group, state.members[key].values(), restricted)
         state.gang_cache[key] = known
     return known
 
@@ -219,17 +219,17 @@ def make_pending_gang(
     roles = missing_roles(group, settled)
     if missing > len(waiting):
         return admission.too_few_pods(group, len(settled) + len(waiting), waiting)
-    there = Counter(pod.role for pod in waiting) if roles else Counter()
+    existing = Counter(pod.role for pod in waiting) if roles else Counter()
     for role, count in roles:
-        if there[role] < count:
-            return admission.too_few_pods_of_role(group, role, count - there[role], waiting)
+        if existing[role] < count:
+            return admission.too_few_pods_of_role(group, role, count - existing[role], waiting)
     ordered = _required_first(waiting, missing, dict(roles))
-    parts = split_into_subgroups(group.subgroups, settled, waiting) if group.subgroups else ()
-    if (few := missing_subgroups(group.subgroups, parts)) is not None:
+    subgroups = split_into_subgroups(group.subgroups, settled, waiting) if group.subgroups else ()
+    if (few := missing_subgroups(group.subgroups, subgroups)) is not None:
         return admission.too_few_subgroups(group, *few, waiting)
     shapes = Counter((pod.shape, pod.role) for pod in waiting)
     near = tuple(sorted({pod.node or "" for pod in settled})) if group.network else ()
-    unit = PendingGang(
+    gang = PendingGang(
         name=str(group.key),
         pending=ordered,
         priority=group.priority,
@@ -251,25 +251,27 @@ def make_pending_gang(
         ),
     )
     if group.subgroups:
-        unit = _with_subgroups(unit, group.subgroups, parts)
-        unit = structs.replace(unit, requested=_total(unit.pending[: unit.needed]))
-    return unit
+        gang = _with_subgroups(gang, group.subgroups, subgroups)
+        gang = structs.replace(gang, requested=_total(gang.pending[: gang.needed]))
+    return gang
 
 
 def _with_subgroups(
-    unit: PendingGang, rules: tuple[SubgroupRule, ...], parts: tuple[Subgroup, ...]
+    gang: PendingGang, rules: tuple[SubgroupRule, ...], subgroups: tuple[Subgroup, ...]
 ) -> PendingGang:
-    waiting = order_by_subgroup(parts, unit.pending)
+    waiting = order_by_subgroup(subgroups, gang.pending)
     divided = structs.replace(
-        unit,
+        gang,
         pending=waiting,
         subgroup_rules=rules,
-        subgroups=parts,
-        equivalence_key=(unit.equivalence_key, unit.name),
+        subgroups=subgroups,
+        equivalence_key=(gang.equivalence_key, gang.name),
     )
     ends = [0]
-    for part in sorted(parts, key=lambda part: len(part.pending) < part.missing):
-        ends.append(ends[-1] + len(part.pending))
+    for subgroup in sorted(
+        subgroups, key=lambda subgroup: len(subgroup.pending) < subgroup.missing
+    ):
+        ends.append(ends[-1] + len(subgroup.pending))
     ends += range(ends[-1] + 1, len(waiting) + 1)
     prefix = next((end for end in ends if divided.satisfied_by(waiting[:end])), len(waiting))
     return structs.replace(divided, subgroup_prefix=prefix)
@@ -330,10 +332,10 @@ def _total(pods: Iterable[PodInfo]) -> Request:
 
 def active_previous_nodes(group: PodGroupInfo, now: float) -> tuple[tuple[PodKey, NodeName], ...]:
     """Return the previous nodes of a gang whose reservation has not expired."""
-    places = group.previous_nodes
-    if places is None or not now < places.expires_at <= now + MAX_RESTART_RESERVATION_S:
+    nodes = group.previous_nodes
+    if nodes is None or not now < nodes.expires_at <= now + MAX_RESTART_RESERVATION_S:
         return ()
-    return places.nodes
+    return nodes.nodes
 
 
 def check_admission(
@@ -377,11 +379,11 @@ def counts_towards_min_member(pod: PodInfo) -> bool:
 
 def missing_roles(group: PodGroupInfo, settled: Iterable[PodInfo]) -> tuple[tuple[str, int], ...]:
     """Return the roles below their minimum, with the number of missing members."""
-    there = Counter(pod.role for pod in settled)
+    existing = Counter(pod.role for pod in settled)
     return tuple(
-        (role, minimum - there[role])
+        (role, minimum - existing[role])
         for role, minimum in group.min_task_member
-        if there[role] < minimum
+        if existing[role] < minimum
     )
 
 
@@ -407,6 +409,6 @@ def _required_first(
 def _task_order(pod: PodInfo) -> tuple[int, list[str | int], str]:
     """Sort key of members: priority, then index (``worker-10`` comes after ``worker-9``)."""
     # Text and digits alternate, so numbers are compared only with numbers.
-    parts: list[str | int] = list(_DIGITS.split(pod.key))
-    parts[1::2] = map(int, parts[1::2])
-    return (-pod.priority, parts, pod.key)
+    subgroups: list[str | int] = list(_DIGITS.split(pod.key))
+    subgroups[1::2] = map(int, subgroups[1::2])
+    return (-pod.priority, subgroups, pod.key)

@@ -172,10 +172,11 @@ def queue_limit_message(limit: QueueLimit, users: ResourceHolders | None = None)
     )
     if any(limit.requested[name] > most for name, most in limit.limit.items()):
         return clip_message(f"Queue {limit.queue!r} can never run it ({figures}): raise its limit.")
-    kept = " An earlier gang waits for the same limit." if any(limit.reserved.values()) else ""
+    earlier = " An earlier gang waits for the same limit." if any(limit.reserved.values()) else ""
+    used = in_use_message(users) if users is not None else ""
     return clip_message(
-        f"Queue {limit.queue!r} is at its limit ({figures}).{kept} It starts when jobs of the "
-        f"queue end, or its limit is raised. {in_use_message(users) if users is not None else ''}".rstrip()
+        f"Queue {limit.queue!r} is at its limit ({figures}).{earlier} It starts when jobs of the "
+        f"queue end, or its limit is raised. {used}".rstrip()
     )
 
 

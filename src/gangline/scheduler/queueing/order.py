@@ -1,14 +1,11 @@
-"""Entries of the scheduling order, and their queues: one list, or one per namespace.
-
-The scheduling order: which gang of which queue is served next.
+"""The scheduling order: which gang of which queue is served next.
 
 1. Urgent gangs: they run and have lost a member, or restart.
 2. From the root of the queue tree down: the queue that stays within its fair share, has the higher
    priority, and uses the smaller part of its fair share.
 3. Within a queue: higher priority, minimums before extra pods (of these the smallest gang's),
-creation
-   time, and the name, so that the order is total. If namespaces share a queue fairly, gangs of one
-   priority are ordered by the share of their namespace before their creation time.
+   creation time, and the name, so that the order is total. If namespaces share a queue fairly,
+   gangs of one priority are ordered by the share of their namespace before their creation time.
 
 Allocations of the cycle change shares, and with them the order: queues are ranked lazily.
 """
@@ -33,7 +30,7 @@ _NO_PODS: deque[PodInfo] = deque()
 class QueueEntry:
     """A gang to serve: for its minimum, or for pods beyond it."""
 
-    unit: PendingGang
+    gang: PendingGang
     is_extra: bool = False
     remaining: deque[PodInfo] = field(default_factory=lambda: _NO_PODS)
     """Extra pods that were not tried yet."""
@@ -45,14 +42,14 @@ class QueueEntry:
     @property
     def requested(self) -> Request:
         """The amount that is allocated if the entry succeeds."""
-        return self.remaining[0].shape.request if self.is_extra else self.unit.requested
+        return self.remaining[0].shape.request if self.is_extra else self.gang.requested
 
     @property
     def key(self) -> GangOrder:
         """Sort key within its queue."""
         if not self.is_extra:
-            return self.unit.order
-        priority, _, _, created, name, alone = self.unit.order
+            return self.gang.order
+        priority, _, _, created, name, alone = self.gang.order
         return (priority, True, self.share, created, name, alone)
 
 
@@ -60,102 +57,67 @@ KeyedEntry: TypeAlias = tuple[GangOrder, QueueEntry]
 
 
 class EntryQueue:
-    """The entries of one queue. Most are served once and in order, so one sort is cheaper than a
-    heap.
+    """The entries of one queue: one lane, or one for each namespace if namespaces share fairly.
+
+    Most entries are served once and in order, so one sort is cheaper than a heap. Within a lane the
+    order is by priority, then by creation time. The lane with the smallest share is served first.
     """
 
-    def __init__(self) -> None:
-        self._first: list[KeyedEntry] = []
-        """First entries in reverse order: the last one is served first."""
-        self._again: list[KeyedEntry] = []
+    def __init__(self, shares: NamespaceShares | None = None) -> None:
+        self._shares = shares
+        self._lanes: dict[str, list[KeyedEntry]] = defaultdict(list)
+        """First entries of each lane in reverse order: the last one is served first."""
+        self._heads: list[tuple[GangOrder, str]] = []
+        """A heap of the first entry of each lane. Shares only grow, so a stored key is never too
+        large.
+        """
+        self._requeued: list[KeyedEntry] = []
         """A heap of requeued entries."""
-
-    def __bool__(self) -> bool:
-        return bool(self._first or self._again)
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._again)
+        return self._size
 
-    def add_first(self, entry: KeyedEntry) -> None:
-        """Add a first entry; ``settle`` must follow."""
-        self._first.append(entry)
+    def add_first(self, entry: QueueEntry) -> None:
+        """Add a first entry; ``sort`` must follow."""
+        lane = self._shares.lane_of(entry.gang) if self._shares is not None else ""
+        self._lanes[lane].append((entry.key, entry))
+        self._size += 1
 
     def sort(self) -> None:
         """Sort the first entries."""
-        self._first.sort()
-        self._first.reverse()
-
-    def push(self, entry: KeyedEntry) -> None:
-        heappush(self._again, entry)
-
-    def head(self) -> KeyedEntry:
-        """Return the next entry; the queue must not be empty."""
-        if not self._again or (self._first and self._first[-1] < self._again[0]):
-            return self._first[-1]
-        return self._again[0]
-
-    def pop(self) -> QueueEntry:
-        """Remove and return the next entry; the queue must not be empty."""
-        if not self._again or (self._first and self._first[-1] < self._again[0]):
-            return self._first.pop()[1]
-        return heappop(self._again)[1]
-
-
-class NamespaceFairQueue(EntryQueue):
-    """The entries of one queue by namespace: the namespace with the smallest share is served first.
-
-    Within a namespace the order is by priority, then by creation time.
-    """
-
-    def __init__(self, shares: NamespaceShares) -> None:
-        super().__init__()
-        self._shares = shares
-        self._lanes: dict[str, list[KeyedEntry]] = defaultdict(list)
-        """Entries of each namespace in reverse order: the last one is served first."""
-        self._heads: list[tuple[GangOrder, str]] = []
-        """A heap of the first entry of each namespace. Shares only grow, so a stored key is never
-        too large.
-        """
-        self._left = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._left or self._again)
-
-    def __len__(self) -> int:
-        return self._left + len(self._again)
-
-    def add_first(self, entry: KeyedEntry) -> None:
-        self._lanes[self._shares.lane_of(entry[1].unit)].append(entry)
-        self._left += 1
-
-    def sort(self) -> None:
         for lane in self._lanes.values():
-            lane.sort()
-            lane.reverse()
+            lane.sort(reverse=True)
         self._heads = [(self._key(lane), lane) for lane in self._lanes]
         heapify(self._heads)
 
+    def requeue(self, entry: QueueEntry) -> None:
+        heappush(self._requeued, (entry.key, entry))
+        self._size += 1
+
     def head(self) -> KeyedEntry:
+        """Return the next entry; the queue must not be empty."""
         first = self._first_key()
-        if first is None or (self._again and self._again[0][0] < first):
-            return self._again[0]
+        if first is None or (self._requeued and self._requeued[0][0] < first):
+            return self._requeued[0]
         return first, self._lanes[self._heads[0][1]][-1][1]
 
     def pop(self) -> QueueEntry:
+        """Remove and return the next entry; the queue must not be empty."""
         first = self._first_key()
-        if first is None or (self._again and self._again[0][0] < first):
-            return heappop(self._again)[1]
+        self._size -= 1
+        if first is None or (self._requeued and self._requeued[0][0] < first):
+            return heappop(self._requeued)[1]
         lane = self._heads[0][1]
-        turn = self._lanes[lane].pop()[1]
-        self._left -= 1
+        entry = self._lanes[lane].pop()[1]
         if self._lanes[lane]:
             heapreplace(self._heads, (self._key(lane), lane))
         else:
             heappop(self._heads)
-        return turn
+        return entry
 
     def _first_key(self) -> GangOrder | None:
-        """Return the smallest key of all namespaces with the current shares."""
+        """Return the smallest key of all lanes with the current shares."""
         while self._heads:
             known, lane = self._heads[0]
             key = self._key(lane)
@@ -165,11 +127,11 @@ class NamespaceFairQueue(EntryQueue):
         return None
 
     def _key(self, lane: str) -> GangOrder:
-        key, turn = self._lanes[lane][-1]
-        if turn.is_extra:
+        key, entry = self._lanes[lane][-1]
+        if self._shares is None or entry.is_extra:
             return key
-        priority, surplus, _, created, name, alone = key
-        return (priority, surplus, self._shares.share_of(turn.unit), created, name, alone)
+        priority, is_extra, _, created, name, alone = key
+        return (priority, is_extra, self._shares.share_of(entry.gang), created, name, alone)
 
 
 _Rank = tuple[bool, int, float, tuple[object, ...], str]
@@ -182,7 +144,7 @@ class SchedulingOrder:
 
     def __init__(
         self,
-        units: Iterable[PendingGang],
+        gangs: Iterable[PendingGang],
         tree: QueueTree,
         share_of: Callable[[PendingGang], float] | None = None,
         shares: NamespaceShares | None = None,
@@ -190,7 +152,7 @@ class SchedulingOrder:
         """Build the order.
 
         Args:
-            units: the pending gangs.
+            gangs: the pending gangs.
             tree: the queues.
             share_of: usage of a gang, if that orders extra pods.
             shares: shares of namespaces, if these order gangs within queues.
@@ -201,18 +163,18 @@ class SchedulingOrder:
         self._active_children: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
         urgent = []
-        for unit in units:
-            turn = QueueEntry(unit)
-            if not unit.needed:
-                share = share_of(unit) if share_of is not None else 0.0
-                turn = QueueEntry(unit, True, deque(unit.pending), share=share)
-            if unit.is_urgent and unit.needed:
-                urgent.append(turn)
+        for gang in gangs:
+            entry = QueueEntry(gang)
+            if not gang.needed:
+                share = share_of(gang) if share_of is not None else 0.0
+                entry = QueueEntry(gang, True, deque(gang.pending), share=share)
+            if gang.is_urgent and gang.needed:
+                urgent.append(entry)
             else:
-                self._entry_queue(unit.queue).add_first((turn.key, turn))
-        self._urgent.extend(sorted(urgent, key=lambda turn: turn.unit.order))
-        for line in self._entry_queues.values():
-            line.sort()
+                self._entry_queue(gang.queue).add_first(entry)
+        self._urgent.extend(sorted(urgent, key=lambda entry: entry.gang.order))
+        for queue in self._entry_queues.values():
+            queue.sort()
         self._queues_ranked = False
         """Queues are ranked after the urgent gangs were served, since those change the usage."""
 
@@ -237,24 +199,24 @@ class SchedulingOrder:
             _, child = heappop(below)
             self._path.append((name, child))
             name = child
-        line = self._entry_queues.get(name)
-        return line.pop() if line else None
+        entries = self._entry_queues.get(name)
+        return entries.pop() if entries else None
 
-    def requeue(self, turn: QueueEntry) -> None:
+    def requeue(self, entry: QueueEntry) -> None:
         """Requeue a gang for its remaining extra pods."""
-        line = self._entry_queue(turn.unit.queue)
-        line.push((turn.key, turn))
+        name = entry.gang.queue
+        queue = self._entry_queue(name)
+        queue.requeue(entry)
         if not self._queues_ranked:
             return
-        if len(line) == 1 and (not self._path or self._path[-1][1] != turn.unit.queue):
-            self._activate_queue(turn.unit.queue)
+        if len(queue) == 1 and (not self._path or self._path[-1][1] != name):
+            self._activate_queue(name)
 
-    def _entry_queue(self, queue: str) -> EntryQueue:
-        line = self._entry_queues.get(queue)
-        if line is None:
-            line = EntryQueue() if self._shares is None else NamespaceFairQueue(self._shares)
-            self._entry_queues[queue] = line
-        return line
+    def _entry_queue(self, name: str) -> EntryQueue:
+        queue = self._entry_queues.get(name)
+        if queue is None:
+            queue = self._entry_queues[name] = EntryQueue(self._shares)
+        return queue
 
     @property
     def empty(self) -> bool:
@@ -264,11 +226,11 @@ class SchedulingOrder:
     def _activate_queue(self, queue: str) -> None:
         """Activate a queue that has entries again, and its idle ancestors."""
         self._reinsert_served()
-        for account in self._tree.queues[queue].path():
-            parent = account.parent.info.name if account.parent else ROOT_QUEUE
+        for attributes in self._tree.queues[queue].path():
+            parent = attributes.parent.info.name if attributes.parent else ROOT_QUEUE
             siblings = self._active_children.setdefault(parent, [])
             busy = bool(siblings)
-            self._push(parent, account.info.name)
+            self._push(parent, attributes.info.name)
             if busy:
                 return
 
@@ -290,10 +252,10 @@ class SchedulingOrder:
         return len(self._tree.queues[parent].children) > 1
 
     def _rank(self, queue: str) -> _Rank:
-        account = self._tree.queues[queue]
-        key, turn = self._head(queue)
-        borrows = account.would_exceed_fair_share(self._tree.request_vector(turn.requested))
-        return (borrows, -account.info.priority, account.share, key, queue)
+        attributes = self._tree.queues[queue]
+        key, entry = self._head(queue)
+        borrows = attributes.would_exceed_fair_share(self._tree.request_vector(entry.requested))
+        return (borrows, -attributes.info.priority, attributes.share, key, queue)
 
     def _head(self, queue: str) -> KeyedEntry:
         while below := self._active_children.get(queue):

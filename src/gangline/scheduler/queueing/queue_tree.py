@@ -1,10 +1,9 @@
-"""Fair shares: divides amounts by weight among queues (water filling), and dominant shares.
-
-The queue tree: limits, fair shares and usage of queues.
+"""The queue tree: limits, fair shares and usage of queues.
 
 Jobs run in the leaves of the tree. A queue's *limit* is its capability, reduced by what the
 guarantees of other queues leave. Its *fair share* is its ``deserved`` amount, or its weighted part
-of what the other queues leave. A queue may borrow what no other queue requests, up to its limit.
+of what the other queues leave (water filling). A queue may borrow what no other queue requests, up
+to its limit.
 """
 
 from collections import Counter
@@ -170,16 +169,15 @@ class QueueAttributes:
     """One queue in the tree, with its amounts."""
 
     info: QueueInfo
+    used: Vector
+    requested: Vector
+    """Usage plus pending requests."""
+    reserved: Vector
+    """Reserved within the limit for the first gang that the limit blocks."""
+    limit: Vector
+    fair_share: Vector
     parent: "QueueAttributes | None" = None
     children: list["QueueAttributes"] = field(default_factory=list)
-    used: Vector = field(default_factory=lambda: np.zeros(0))
-    requested: Vector = field(default_factory=lambda: np.zeros(0))
-    """Usage plus pending requests."""
-    reserved: Vector = field(default_factory=lambda: np.zeros(0))
-    """Reserved within the limit for the first gang that the limit blocks."""
-    limit: Vector = field(default_factory=lambda: np.zeros(0))
-    fair_share: Vector = field(default_factory=lambda: np.zeros(0))
-
     has_limit: bool = False
     """True if its limit is finite for some resource."""
 
@@ -205,14 +203,81 @@ class QueueAttributes:
 
     def path(self) -> Iterator["QueueAttributes"]:
         """Return the queue and its ancestors, without the root."""
-        account: QueueAttributes | None = self
-        while account is not None and account.parent is not None:
-            yield account
-            account = account.parent
+        attributes: QueueAttributes | None = self
+        while attributes is not None and attributes.parent is not None:
+            yield attributes
+            attributes = attributes.parent
+
+
+class QueueStructure:
+    """The part of the tree that follows from queues and resources alone.
+
+    It outlives the cycle: usage and nodes change all the time, queues hardly ever.
+    """
+
+    def __init__(self, queues: Mapping[str, QueueInfo], nodes: NodeTable) -> None:
+        self._source, self._resources = dict(queues), len(nodes.columns)
+        shared = (
+            name
+            for name in nodes.columns
+            if name != UNCOUNTED_RESOURCE and not name.startswith(INTERNAL_RESOURCE_PREFIXES)
+        )
+        self.columns = {name: column for column, name in enumerate(sorted(shared))}
+        self.zero: Vector = np.zeros(len(self.columns))
+        self.unlimited: Vector = np.full(len(self.columns), np.inf)
+        # Single pods belong to the default queue, even if the object does not exist.
+        self.queues = {DEFAULT_QUEUE: QueueInfo(DEFAULT_QUEUE), **queues}
+        self.queues.pop(ROOT_QUEUE, None)
+        self.queues = dict(sorted(self.queues.items()))
+        self.parents = {
+            name: info.parent if name not in ancestors(queues, name) else ""
+            for name, info in self.queues.items()
+            if name in queues
+        }
+        self.node_terms = {
+            name: terms for name in self.queues if (terms := node_group_terms_of(queues, name)[0])
+        }
+        self.limits = {name: self._limit(info) for name, info in self.queues.items()}
+        self.guarantees = {
+            name: self.vector(dict(info.guarantee)) for name, info in self.queues.items()
+        }
+        self.deserved = {
+            name: self.vector(dict(info.deserved)) for name, info in self.queues.items()
+        }
+
+    def is_current(self, queues: Mapping[str, QueueInfo], nodes: NodeTable) -> bool:
+        """Return whether neither the queues nor the resources have changed."""
+        return len(nodes.columns) == self._resources and queues == self._source
+
+    def vector(self, amounts: Mapping[str, int]) -> Vector:
+        """Return amounts in the tree's columns; resources that no node has are left out."""
+        if not amounts:
+            return self.zero
+        result = np.zeros(len(self.columns))
+        for name, amount in amounts.items():
+            column = self.columns.get(name)
+            if column is not None:
+                result[column] = amount
+        return result
+
+    def _limit(self, queue: QueueInfo) -> Vector:
+        """Return a capability. Resources that it does not name are unlimited, and so are 0 cpu and
+        memory.
+        """
+        limit = self.unlimited.copy()
+        for name, amount in queue.capability:
+            column = self.columns.get(name)
+            if column is not None and (amount > 0 or name not in {"cpu", "memory"}):
+                limit[column] = amount
+        return limit
 
 
 class QueueTree:
-    """All queues at one moment, and what a cycle adds to their usage."""
+    """All queues at one moment, and what a cycle adds to their usage.
+
+    Args:
+        structure: the structure of an earlier tree; it is used again while it is current.
+    """
 
     def __init__(
         self,
@@ -221,75 +286,60 @@ class QueueTree:
         running: UsageLedger,
         waiting: UsageLedger,
         obtainable: NDArray[np.bool_] | None = None,
+        structure: QueueStructure | None = None,
     ) -> None:
+        if structure is None or not structure.is_current(queues, nodes):
+            structure = QueueStructure(queues, nodes)
+        self.structure = structure
+        self.columns = structure.columns
         self._nodes = nodes
         self._usable = nodes.usable() if obtainable is None else obtainable
         """Rows of the nodes that count as capacity."""
-        self._queues = queues
-        self.columns = {
-            name: column
-            for column, name in enumerate(
-                sorted(
-                    n
-                    for n in nodes.columns
-                    if n != UNCOUNTED_RESOURCE and not n.startswith(INTERNAL_RESOURCE_PREFIXES)
-                )
-            )
-        }
-        if DEFAULT_QUEUE not in queues:
-            # Single pods belong to it, even if the object does not exist.
-            queues = {**queues, DEFAULT_QUEUE: QueueInfo(DEFAULT_QUEUE)}
-        self.root = QueueAttributes(QueueInfo(ROOT_QUEUE))
+        self.root = self._attributes_of(QueueInfo(ROOT_QUEUE))
         self.queues = {ROOT_QUEUE: self.root}
-        self._amounts_of: dict[Request, Vector] = {}
-        self._build_tree(queues)
+        self._request_vectors: dict[Request, Vector] = {}
+        self._build_tree()
         self._sum_usage(self.root, running, waiting)
         self.total = self._schedulable_capacity(nodes, running)
-        self.root.limit = np.full(len(self.columns), np.inf)
         self.root.fair_share = self.total
         self._divide(self.root, self.total)
 
     def vector(self, amounts: Mapping[str, int]) -> Vector:
         """Return amounts in this tree's columns; resources that no node has are left out."""
-        result = np.zeros(len(self.columns))
-        for name, amount in amounts.items():
-            column = self.columns.get(name)
-            if column is not None:
-                result[column] = amount
-        return result
+        return self.structure.vector(amounts)
 
     def request_vector(self, request: Request) -> Vector:
         """Return a request in this tree's columns. Equal requests give the same array."""
-        known = self._amounts_of.get(request)
+        known = self._request_vectors.get(request)
         if known is None:
-            known = self._amounts_of[request] = self.vector(dict(request))
+            known = self._request_vectors[request] = self.vector(dict(request))
         return known
 
     def add_usage(self, name: str, amount: Vector, sign: int = 1) -> None:
         """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
         change = amount if sign == 1 else sign * amount
-        for account in self.queues[name].path():
-            account.add_usage(change)
+        for attributes in self.queues[name].path():
+            attributes.add_usage(change)
 
     def reserve(self, name: str, amount: Vector) -> None:
         """Reserve an amount within the limits of a queue and its ancestors, for a blocked gang."""
-        for account in self.queues[name].path():
-            account.reserved = account.reserved + amount
+        for attributes in self.queues[name].path():
+            attributes.reserved = attributes.reserved + amount
 
     def blocking_queue(self, name: str, amount: Vector) -> QueueAttributes | None:
         """Return the queue whose limit does not allow an additional amount; None: all allow it."""
-        for account in self.queues[name].path():
-            if not account.has_limit:
+        for attributes in self.queues[name].path():
+            if not attributes.has_limit:
                 continue
-            over = account.used + account.reserved + amount > account.limit
+            over = attributes.used + attributes.reserved + amount > attributes.limit
             if over[amount > 0].any():
-                return account
+                return attributes
         return None
 
     def never_blocks(self, name: str) -> bool:
         """Return whether a queue blocks no gang: it has no limit and is not FIFO."""
         path = list(self.queues[name].path())
-        return not path[0].info.fifo and not any(account.has_limit for account in path)
+        return not path[0].info.fifo and not any(attributes.has_limit for attributes in path)
 
     def allowed_count(self, name: str, one: Vector, count: int) -> int:
         """Return how many of these amounts the limits of a queue allow, at least one."""
@@ -297,32 +347,34 @@ class QueueTree:
             count //= 2
         return count
 
-    def would_exceed_fair_share(self, name: str, amount: Vector) -> bool:
-        """Return whether a queue, or an ancestor, would exceed its fair share."""
-        return any(account.would_exceed_fair_share(amount) for account in self.queues[name].path())
+    def _attributes_of(self, info: QueueInfo) -> QueueAttributes:
+        zero = self.structure.zero
+        return QueueAttributes(info, zero, zero, zero, self.structure.unlimited, zero)
 
-    def _build_tree(self, queues: Mapping[str, QueueInfo]) -> None:
-        for name in sorted(queues.keys() - {ROOT_QUEUE}):
-            self.queues[name] = QueueAttributes(queues[name])
-        for name in sorted(queues.keys() - {ROOT_QUEUE}):
-            above = ancestors(queues, name)
-            parent = queues[name].parent if name not in above else ""
-            account = self.queues[name]
-            account.parent = self.queues.get(parent, self.root)
-            account.parent.children.append(account)
+    def _build_tree(self) -> None:
+        for name, info in self.structure.queues.items():
+            self.queues[name] = self._attributes_of(info)
+        for name in self.structure.queues:
+            attributes = self.queues[name]
+            parent = self.structure.parents.get(name, "")
+            attributes.parent = self.queues.get(parent, self.root)
+            attributes.parent.children.append(attributes)
 
     def _sum_usage(
-        self, account: QueueAttributes, running: UsageLedger, waiting: UsageLedger
+        self, attributes: QueueAttributes, running: UsageLedger, waiting: UsageLedger
     ) -> None:
         """Sum up usage and requests of a queue and its descendants."""
-        name = account.info.name
-        account.used = self.vector(running.by_queue.get(name, {}))
-        account.requested = account.used + self.vector(waiting.by_queue.get(name, {}))
-        account.reserved = np.zeros(len(self.columns))
-        for child in account.children:
+        name = attributes.info.name
+        used, pending = running.by_queue.get(name), waiting.by_queue.get(name)
+        attributes.used = self.structure.vector(used or {})
+        attributes.requested = attributes.used
+        if pending:
+            attributes.requested = attributes.used + self.structure.vector(pending)
+        for child in attributes.children:
             self._sum_usage(child, running, waiting)
-            account.used = account.used + child.used
-            account.requested = account.requested + child.requested
+            if child.requested is not self.structure.zero:
+                attributes.used = attributes.used + child.used
+                attributes.requested = attributes.requested + child.requested
 
     def _schedulable_capacity(self, nodes: NodeTable, running: UsageLedger) -> Vector:
         """Return what queues can use: the capacity of usable nodes, less usage outside of all
@@ -344,56 +396,40 @@ class QueueTree:
     def _divide(self, parent: QueueAttributes, total: Vector) -> None:
         """Compute limits and fair shares of the children of ``parent``."""
         children = parent.children
-        if not children:
-            return
-        facts = [child.info for child in children]
-        capability = np.array([self._limit(each) for each in facts])
-        guarantee = np.minimum(np.array([self._amounts(f.guarantee) for f in facts]), capability)
+        names = [child.info.name for child in children]
+        stored = self.structure
+        capability = np.array([stored.limits[name] for name in names])
+        guarantee = np.minimum(np.array([stored.guarantees[name] for name in names]), capability)
         others = guarantee.sum(axis=0) - guarantee
         left = np.minimum(parent.limit, self.total) - others
         bound = np.where(others > 0, left, parent.limit)
         ceilings = np.maximum(np.minimum(capability, bound), 0.0)
         requested = np.minimum(np.array([child.requested for child in children]), ceilings)
-        requested = np.minimum(
-            requested, np.array([self._node_group_capacity(child) for child in children])
-        )
-        deserved = np.array([self._deserved(each, total) for each in facts])
+        if stored.node_terms:
+            groups = [self._node_group_capacity(name) for name in names]
+            requested = np.minimum(requested, np.array(groups))
+        deserved = np.minimum(np.array([stored.deserved[name] for name in names]), total)
         floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
         # A stated deserved amount is the fair share; the other queues divide the rest.
-        stated = np.array([bool(each.deserved) for each in facts])
+        stated = np.array([bool(child.info.deserved) for child in children])
         wants: Matrix = np.where(stated[:, None], floors, np.maximum(requested, floors))
-        weights = np.array([float(max(1, each.weight)) for each in facts])
+        weights = np.array([float(max(1, child.info.weight)) for child in children])
         entitled = water_fill(total, weights, floors, wants)
+        limited = np.isfinite(ceilings).any(axis=1).tolist()
         for index, child in enumerate(children):
             child.limit, child.fair_share = ceilings[index], entitled[index]
-            child.has_limit = bool(np.isfinite(child.limit).any())
-            self._divide(child, np.minimum(entitled[index], total))
+            child.has_limit = limited[index]
+            if child.children:
+                self._divide(child, np.minimum(child.fair_share, total))
 
-    def _node_group_capacity(self, account: QueueAttributes) -> Vector:
+    def _node_group_capacity(self, queue: str) -> Vector:
         """Return the capacity of the nodes that match a queue's node terms."""
-        fences, _ = node_group_terms_of(self._queues, account.info.name)
-        if not fences:
-            return np.full(len(self.columns), np.inf)
+        terms = self.structure.node_terms.get(queue)
+        if not terms:
+            return self.structure.unlimited
         accepts = self._nodes.eligible(
-            PlacementConstraints(tolerations=_ANY, required_node_terms=fences)
+            PlacementConstraints(tolerations=_ANY, required_node_terms=terms)
         ).accepted
         rows = accepts & self._usable
         there = [self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns]
         return np.array(there, dtype=np.float64)
-
-    def _amounts(self, request: Request) -> Vector:
-        return self.vector(dict(request))
-
-    def _limit(self, queue: QueueInfo) -> Vector:
-        """Return a capability. Resources that it does not name are unlimited, and so are 0 cpu and
-        memory.
-        """
-        limit = np.full(len(self.columns), np.inf)
-        for name, amount in queue.capability:
-            column = self.columns.get(name)
-            if column is not None and (amount > 0 or name not in {"cpu", "memory"}):
-                limit[column] = amount
-        return limit
-
-    def _deserved(self, queue: QueueInfo, total: Vector) -> Vector:
-        return np.minimum(self._amounts(queue.deserved), total)

@@ -1,7 +1,8 @@
 """Subgroups of a gang (``subGroupPolicy``): which pods form one, and how many are complete.
 
 A subgroup is complete with ``size`` pods; fewer are never placed. The gang may start when
-``min_subgroups`` subgroups of each rule are complete. A pod belongs to the first rule that selects it.
+``min_subgroups`` subgroups of each rule are complete. A pod belongs to the first rule that selects
+it.
 """
 
 from collections import Counter, defaultdict
@@ -31,12 +32,6 @@ class Subgroup:
     def missing(self) -> int:
         """Number of pods that are missing for a complete subgroup."""
         return max(0, self.size - self.settled)
-
-    @property
-    def name(self) -> str:
-        """Name of the subgroup in messages."""
-        rule, values = self.key
-        return "/".join((rule, *values))
 
 
 def split_into_subgroups(

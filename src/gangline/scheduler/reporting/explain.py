@@ -141,7 +141,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - identity and context
     waiting = [prepared.get(pod.key, pod) for pod in members if pod.is_pending]
     own = {pod.key for pod in waiting}
     starting = {str(b.pod): str(b.node) for b in decision.bindings if b.pod in own}
-    promise = decision.reservations.get(name)
+    reservation = decision.reservations.get(name)
     reason, message = _pending_reason_of(decision, name, own)
     left = [pod for pod in waiting if pod.key not in starting]
     return Explanation(
@@ -154,7 +154,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - identity and context
         minimum=minimum,
         placed={str(pod.key): str(pod.node) for pod in members if pod.holds_resources},
         starting=starting,
-        planned={str(pod): str(node) for pod, node in promise.nodes} if promise else {},
+        planned={str(pod): str(node) for pod, node in reservation.nodes} if reservation else {},
         needs=_needs(state, left, _remaining_allocation(state, decision, name)),
         evicted_for_it=tuple(str(e.pod) for e in decision.evictions if e.beneficiary == name),
     )
@@ -194,8 +194,8 @@ def queue_usages(state: SchedulerCache, queue: str) -> tuple[QueueUsage, ...]:
     tree = QueueTree(
         state.queues, state.nodes, state.usage, state.pending_usage, state.schedulable_capacity()
     )
-    account = tree.queues.get(queue)
-    if account is None or queue == ROOT_QUEUE:
+    attributes = tree.queues.get(queue)
+    if attributes is None or queue == ROOT_QUEUE:
         return ()
     return tuple(
         QueueUsage(
@@ -206,7 +206,7 @@ def queue_usages(state: SchedulerCache, queue: str) -> tuple[QueueUsage, ...]:
             most=_amounts(tree, each.limit) if each.has_limit else "",
             share=round(min(each.share, 1e9), 3),
         )
-        for each in account.path()
+        for each in attributes.path()
     )
 
 
@@ -220,38 +220,38 @@ def _remaining_allocation(
     state: SchedulerCache, decision: CycleResult, name: str
 ) -> ScratchAllocation:
     """Return the free amounts after this cycle's bindings and the reservations of other gangs."""
-    trial = ScratchAllocation(state.nodes)
+    scratch = ScratchAllocation(state.nodes)
     given = [(binding.pod, binding.node) for binding in decision.bindings]
-    for other, promise in decision.reservations.items():
-        given += promise.nodes if other != name else ()
+    for other, reservation in decision.reservations.items():
+        given += reservation.nodes if other != name else ()
     for key, node in given:
         row, pod = state.nodes.rows.get(node), state.pods.get(key)
         if row is not None and pod is not None:
-            trial.charge_pod(pod, row)
-    return trial
+            scratch.charge_pod(pod, row)
+    return scratch
 
 
 def _needs(
-    state: SchedulerCache, waiting: Iterable[PodInfo], kept: ScratchAllocation
+    state: SchedulerCache, waiting: Iterable[PodInfo], remaining: ScratchAllocation
 ) -> tuple[PodRequirement, ...]:
     by_role: dict[tuple[str, PodShape], list[PodInfo]] = {}
-    for shape, alike in group_by_shape(waiting).items():
-        for pod in alike:
+    for shape, same_reason in group_by_shape(waiting).items():
+        for pod in same_reason:
             by_role.setdefault((pod.role, shape), []).append(pod)
-    standing = ScratchAllocation(state.nodes)
+    initial = ScratchAllocation(state.nodes)
     return tuple(
         PodRequirement(
             role=role,
             pods=tuple(str(pod.key) for pod in pods),
             asked=messages.amounts_text(dict(shape.request)),
-            nodes=tuple(_nodes(state, pods[0], standing, kept)),
+            nodes=tuple(_nodes(state, pods[0], initial, remaining)),
         )
         for (role, shape), pods in sorted(by_role.items(), key=lambda item: item[1][0].key)
     )
 
 
 def _nodes(
-    state: SchedulerCache, pod: PodInfo, standing: ScratchAllocation, kept: ScratchAllocation
+    state: SchedulerCache, pod: PodInfo, initial: ScratchAllocation, remaining: ScratchAllocation
 ) -> Iterable[NodeClass]:
     """Group the nodes by the reason that excludes a pod; accepting nodes come first."""
     nodes = state.nodes
@@ -261,26 +261,31 @@ def _nodes(
         if inter_pod.has_inter_pod_rules(nodes, pod)
         else {}
     )
-    alike: dict[str, list[NodeName]] = defaultdict(list)
+    same_reason: dict[str, list[NodeName]] = defaultdict(list)
     for name, row in nodes.rows.items():
         why = eligible.messages[row] or apart.get(row, "")
         why = why or ", ".join(
-            messages.shortage_message(one) for one in standing.lacking_resources(pod.shape, row)
+            messages.shortage_message(one) for one in initial.lacking_resources(pod.shape, row)
         )
-        alike[
-            why or (CAPACITY_RESERVED if kept.lacking_resources(pod.shape, row) else HAS_CAPACITY)
+        same_reason[
+            why
+            or (CAPACITY_RESERVED if remaining.lacking_resources(pod.shape, row) else HAS_CAPACITY)
         ].append(name)
     order = {HAS_CAPACITY: 0, CAPACITY_RESERVED: 1}
-    for why in sorted(alike, key=lambda why: (order.get(why, 2), -len(alike[why]), why)):
-        yield NodeClass(why, tuple(sorted(alike[why])), _max_free(standing, pod, alike[why]))
+    for why in sorted(
+        same_reason, key=lambda why: (order.get(why, 2), -len(same_reason[why]), why)
+    ):
+        yield NodeClass(
+            why, tuple(sorted(same_reason[why])), _max_free(initial, pod, same_reason[why])
+        )
 
 
-def _max_free(trial: ScratchAllocation, pod: PodInfo, names: Iterable[NodeName]) -> str:
-    nodes = trial.nodes
+def _max_free(scratch: ScratchAllocation, pod: PodInfo, names: Iterable[NodeName]) -> str:
+    nodes = scratch.nodes
     rows = [nodes.rows[name] for name in names]
     return messages.amounts_text(
         {
-            resource: max(0, int(trial.free[nodes.columns[resource], rows].max(initial=0)))
+            resource: max(0, int(scratch.free[nodes.columns[resource], rows].max(initial=0)))
             for resource, _ in pod.shape.request
             if resource in nodes.columns
         }

@@ -177,5 +177,5 @@ def _add_groups(
     for group in groups:
         facts = group_info(group, priorities)
         state.set_group(facts)
-        if (promise := read_reservation(group)) is not None:
-            state.reservations[facts.key] = promise
+        if (reservation := read_reservation(group)) is not None:
+            state.reservations[facts.key] = reservation

@@ -1,14 +1,12 @@
 """Reports results: conditions of pod groups and pods, and events, written only when they change.
 
-An event costs the API server and this process as much as the binding that it reports. Therefore
-events wait until no binding is in flight, for at most some seconds. They are sent one by one, so
-that the client never drops one for lack of a free slot.
-
-Reports pending reasons: conditions of pod groups and pods, and events, written only on change.
-
 Each cycle replaces the table of reasons. A work queue holds the objects whose status may differ,
 and workers write them in the background. A new reason is written immediately. If only its numbers
 have changed, it is written after an interval (``SchedulerSettings.message_update_interval_s``).
+
+An event costs the API server and this process as much as the binding that it reports. Therefore
+events wait until no binding is in flight, for at most some seconds. They are sent one by one, so
+that the client never drops one for lack of a free slot.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
-"""Warning events: unreadable fields of groups and queues, and contradictory nodes.
+"""Warning events: unreadable fields of groups and queues, and nodes with contradictory amounts.
 
 An unreadable field is ignored; everything else of the object is used.
-
-Warning events about nodes whose reported amounts contradict each other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,6 +14,7 @@ from gangline.api.quantity import QuantityError
 from gangline.api.resource_list import parse_resource
 from gangline.api.volcano.scheduling import (
     CHECKPOINT_ANNOTATION,
+    OLD_PREVIOUS_NODES_ANNOTATION,
     PREVIOUS_NODES_ANNOTATION,
     RESERVED_ANNOTATION,
     RUN_TIME_ANNOTATION,
@@ -43,6 +42,7 @@ _READ = {
     RUN_TIME_ANNOTATION: (read_run_time, "is not a number of seconds"),
     CHECKPOINT_ANNOTATION: (read_checkpoint_time, "is not a time (RFC 3339)"),
     PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
+    OLD_PREVIOUS_NODES_ANNOTATION: (read_previous_nodes, "does not list previous nodes"),
     RESERVED_ANNOTATION: (read_reservation, "does not list reserved nodes"),
 }
 

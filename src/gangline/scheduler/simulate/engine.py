@@ -4,8 +4,6 @@ Time jumps from event to event; nothing is sampled and nothing sleeps. Evicted a
 recreated immediately, and repeat their work since the last checkpoint.
 """
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,9 +14,8 @@ from msgspec import structs
 from gangline.api.volcano.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.node_table import DEFAULT_WEIGHTS
-from gangline.scheduler.cache.usage import family_of
 from gangline.scheduler.cycle.cycle import run_cycle
-from gangline.scheduler.plugins.scores import CommonPods, ScoreWeights, common_pods, is_device
+from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.preemption.preempt import EvictionPolicy
 from gangline.scheduler.simulate.cluster import SimulatedCluster
 from gangline.scheduler.simulate.trace import TraceJob
@@ -31,27 +28,23 @@ from gangline.scheduler.types.types import (
     PodInfo,
     PodKey,
     QueueInfo,
-    Request,
     shape_of,
 )
 
 NAMESPACE = "sim"
-MAX_FRAGMENT_SAMPLES = 2000
-"""How often it is looked at what is left over, while jobs arrive: that takes longer than the rest
-of a moment."""
 ARRIVES, ENDS = 0, 1
 ANYWHERE = PlacementConstraints()
 CycleObserver = Callable[[SchedulerCache, CycleResult, float], None]
-"""Sees every decision before it is carried out."""
+"""Called with each result before it is applied."""
 
 
 @dataclass(slots=True, eq=False)
 class JobRun:
-    """One job in the simulation: what has become of it."""
+    """The state of one job in the simulation."""
 
     job: TraceJob
     started: float | None = None
-    """When its minimum last got nodes."""
+    """Time of its last start: when its minimum got nodes."""
     first_started: float | None = None
     ended: float | None = None
     starts: int = 0
@@ -86,9 +79,6 @@ class Sample:
     """Amounts in use."""
     waiting: int
     """Number of pending gangs."""
-    free_devices: int = 0
-    fragments: float = 0.0
-    """How many of them are of no use to the usual pod."""
 
 
 @dataclass(slots=True)
@@ -125,11 +115,6 @@ class Simulation:
         self._policy = policy or EvictionPolicy()
         self._watchers = watchers
         self._quantum_s = quantum_s
-        self._usual = _usual_pods(self.history, self.state)
-        self._left_over = (0, 0.0)
-        self._look_every_s = max((r.job.arrival for r in self.history.runs.values()), default=0.0)
-        self._look_every_s /= MAX_FRAGMENT_SAMPLES
-        self._looked = -math.inf
         self._events: list[tuple[float, int, str, int]] = [
             (run.job.arrival, ARRIVES, name, 0) for name, run in self.history.runs.items()
         ]
@@ -163,7 +148,6 @@ class Simulation:
             queue=job.queue,
             priority=job.priority,
             created=created,
-            family=family_of(NAMESPACE, job.name, job.queue, job.size),
         )
         self.state.set_group(group)
         shape = shape_of(job.request, ANYWHERE)
@@ -181,7 +165,6 @@ class Simulation:
     def _end(self, run: JobRun, now: float) -> None:
         self._remove(run)
         run.starts += 1
-        self._record_run_time(run, now)
         if run.job.fails_after and not run.failed:
             run.failed = True
             run.interrupt(now)
@@ -190,13 +173,6 @@ class Simulation:
         self.state.remove_group(GroupKey(f"{NAMESPACE}/{run.job.name}"))
         self._saving.pop(run.job.name, None)
         run.ended = now
-
-    def _record_run_time(self, run: JobRun, now: float) -> None:
-        group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
-        if run.started is not None:
-            failed = bool(run.job.fails_after) and not run.failed
-            ran = now - run.started
-            self.state.run_times.ended(group.family, group.key, ran, whole=not failed)
 
     def _run_cycles(self, now: float) -> None:
         """Run cycles until none evicts pods: evicted pods end and are recreated immediately."""
@@ -215,7 +191,7 @@ class Simulation:
             for name, amount in amounts.items():
                 total[name] = total.get(name, 0) + amount
         waiting = len(self.state.pending_members)
-        self.history.samples.append(Sample(now, total, waiting, *self._sample_fragments(now)))
+        self.history.samples.append(Sample(now, total, waiting))
 
     def _note_checkpoints(self, now: float) -> None:
         """Update the checkpoint times of groups."""
@@ -225,19 +201,8 @@ class Simulation:
                 if group.checkpointed_at != run.started + kept:
                     self.state.set_group(replace(group, checkpointed_at=run.started + kept))
 
-    def _sample_fragments(self, now: float) -> tuple[int, float]:
-        """How many devices are free, and how many of them the usual pod cannot use."""
-        if self._usual is not None and now >= self._looked + self._look_every_s:
-            self._looked = now
-            nodes = self.state.nodes
-            free = nodes.allocatable - nodes.used
-            fragments = float(self._usual.fragments(free).sum())
-            self._left_over = int(free[self._usual.device_columns].sum()), fragments
-        return self._left_over
-
     def _apply_result(self, decision: CycleResult, now: float) -> None:
         self.state.reservations = dict(decision.reservations)
-        self.state.backfilled.update(decision.backfilled)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
             bound = structs.replace(self.state.pods[binding.pod], phase="Running", started_at=now)
@@ -284,15 +249,3 @@ class Simulation:
             if pod not in self.state.pods:
                 uid = f"{pod}#{run.starts}.{run.evicted}"
                 self.state.set_pod(PodInfo(pod, uid, shape, created, run.job.priority, key))
-
-
-def _usual_pods(history: SimulationHistory, state: SchedulerCache) -> CommonPods | None:
-    """The pods of a trace that ask for devices, by how many of them there are."""
-    counts: Counter[Request] = Counter()
-    for run in history.runs.values():
-        if any(is_device(name) for name, _ in run.job.request):
-            counts[run.job.request] += run.job.size
-    for request in counts:
-        state.nodes.demand(request)
-    shares = {request: float(count) for request, count in sorted(counts.items())}
-    return common_pods(shares, state.nodes.columns)

@@ -1,7 +1,4 @@
-"""Metrics of a simulation: utilisation, waiting times, fairness.
-
-A simulation as text: a table of metrics, and a chart of utilisation.
-"""
+"""Metrics of a simulation, as a table and as a chart of utilisation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,8 +33,6 @@ class SimulationResult:
     by_size: Mapping[str, WaitStatistics]
     fairness: float
     """Jain's index over the mean slowdowns of queues: 1 if all are equal."""
-    fragmented: float
-    """Part of the free devices that was of no use to the usual pod."""
     evictions: int
     redone: float
     """Pod-seconds of work that were repeated after evictions and failures."""
@@ -59,7 +54,6 @@ def summarize(history: SimulationHistory, cluster: SimulatedCluster) -> Simulati
             for name, low, high in _SIZES
         },
         fairness=_jain([_slowdown(of) for of in by_queue.values()]),
-        fragmented=_fragmented(_busy(history)),
         evictions=history.evictions,
         redone=sum(run.lost * run.job.size for run in runs),
         unstarted=sum(run.first_started is None for run in runs),
@@ -91,15 +85,6 @@ def _slowdown(runs: Sequence[JobRun]) -> float:
 def _jain(values: Sequence[float]) -> float:
     array = np.array(values)
     return float(array.sum() ** 2 / (len(array) * (array**2).sum())) if len(array) else 1.0
-
-
-def _fragmented(samples: Sequence[Sample]) -> float:
-    free = fragments = 0.0
-    for sample, following in pairwise(samples):
-        span = following.at - sample.at
-        free += sample.free_devices * span
-        fragments += sample.fragments * span
-    return fragments / free if free else 0.0
 
 
 def _busy(history: SimulationHistory) -> list[Sample]:
@@ -138,7 +123,6 @@ def result_rows(outcome: SimulationResult) -> list[tuple[str, str]]:
     ]
     rows += [
         ("fairness between queues (1 is even)", f"{outcome.fairness:.3f}"),
-        ("free devices of no use to the usual pod", f"{outcome.fragmented:.1%}"),
         ("pods evicted", str(outcome.evictions)),
         ("repeated work of pods", format_duration(outcome.redone)),
         ("jobs that never started", str(outcome.unstarted)),

@@ -2,6 +2,5 @@
 watches.
 
 `types` defines the values, `quota_scopes` the pod attributes that quotas select by, `wire` the lean
-structs.
-This package imports no other package of the scheduler.
+structs. This package imports no other package of the scheduler.
 """

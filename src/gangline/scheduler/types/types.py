@@ -1,10 +1,8 @@
-"""Values of the scheduler: nodes, pods, pod groups and queues, and the result of a cycle.
+"""Values of the scheduler: nodes, pods, pod groups, queues and budgets, and the result of a cycle.
 
 Values are immutable and hold only what a scheduling decision depends on. So memory stays small with
 many pods, and two equal values mean that nothing has to be decided again. Amounts are integers: CPU
 in thousandths, everything else in its own unit (bytes, devices, pods).
-
-Pod disruption budgets: how many pods may be evicted now.
 """
 
 from collections.abc import Mapping
@@ -200,8 +198,6 @@ class PodInfo(msgspec.Struct, frozen=True, gc=False):
     """Maximum run time in seconds; 0: unlimited."""
     started_at: float = 0.0
     """Start time on its node, in seconds since the epoch; 0: not started."""
-    ended_at: float = 0.0
-    """End of its last container, in seconds since the epoch; 0: unknown."""
     quota_attributes: QuotaAttributes = DEFAULT_QUOTA_ATTRIBUTES
 
     @property
@@ -308,10 +304,6 @@ class PodGroupInfo:
     """Maximum run time in seconds that the group states; 0: not stated."""
     checkpointed_at: float = 0.0
     """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
-    family: str = ""
-    """Gangs that run about equally long (see ``run_times``)."""
-    backfills_for: str = ""
-    """In whose planned room it runs; empty: in nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +358,7 @@ class PendingReason(msgspec.Struct, frozen=True):
     """Why a gang, or a single pod, is pending: the text of conditions of the group and its pods."""
 
     reason: str
-    """One of the CamelCase reasons in ``reasons``."""
+    """One of the CamelCase reasons in ``queueing.messages``."""
     message: str
     pods: tuple[tuple[PodKey, str], ...] = ()
     """Each pending pod with its own message in Kubernetes' wording."""
@@ -397,8 +389,6 @@ class CycleResult:
     """Pods to evict; victim sets are complete."""
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     """Reservations by the name of their gang."""
-    backfilled: Mapping[GroupKey, str] = field(default_factory=dict)
-    """Gangs that are let into planned room for as long as their like take, and whose room it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,23 +104,10 @@ class ImagedPodSpec(LeanPodSpec):
     init_containers: Sequence[ImagedContainer] = []
 
 
-class LeanTerminated(Wire):
-    finished_at: datetime | None = None
-
-
-class LeanContainerState(Wire):
-    terminated: LeanTerminated | None = None
-
-
-class LeanContainerStatus(Wire):
-    state: LeanContainerState = LeanContainerState()
-
-
 class LeanPodStatus(Wire):
     phase: str = ""
     start_time: datetime | None = None
     conditions: list[Condition] = []
-    container_statuses: list[LeanContainerStatus] = []
 
 
 class LeanPod(Object):
@@ -220,7 +207,6 @@ PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
 _KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
-_ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def slim_pod(pod: LeanPod) -> LeanPod:
@@ -232,10 +218,9 @@ def slim_pod(pod: LeanPod) -> LeanPod:
         metadata = replace(metadata, annotations=annotations, owner_references=[], finalizers=[])
     if spec.volumes:
         spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
-    if status.conditions or status.container_statuses:
+    if status.conditions:
         conditions = [kept for kept in status.conditions if kept.type in _KEPT_CONDITIONS]
-        ended = status.container_statuses if status.phase in _ENDED else []
-        status = replace(status, conditions=conditions, container_statuses=ended)
+        status = replace(status, conditions=conditions)
     return replace(pod, metadata=metadata, spec=spec, status=status)
 
 

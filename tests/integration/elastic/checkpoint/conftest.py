@@ -21,8 +21,8 @@ class Started:
     """A process that runs a script."""
 
     pid: int
-    said: Path
-    wailed: Path
+    output: Path
+    errors: Path
 
 
 class Nursery:
@@ -36,26 +36,26 @@ class Nursery:
             text=True,
         )
 
-    def _ask(self, wish: dict[str, Any]) -> int:
+    def _ask(self, request: dict[str, Any]) -> int:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(wish) + "\n")
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
     def start(self, folder: Path, script: Path, *arguments: str, **environment: str) -> Started:
         """Start a script; its output is written to files in ``folder``."""
-        number = len(list(folder.glob("said-*")))
-        said, wailed = folder / f"said-{number}", folder / f"wailed-{number}"
-        said.touch()
-        wish = {
+        number = len(list(folder.glob("output-*")))
+        output, errors = folder / f"output-{number}", folder / f"errors-{number}"
+        output.touch()
+        request = {
             "script": str(script),
             "arguments": arguments,
             "environment": {**os.environ, **environment},
-            "said": str(said),
-            "wailed": str(wailed),
+            "output": str(output),
+            "errors": str(errors),
         }
-        return Started(self._ask(wish), said, wailed)
+        return Started(self._ask(request), output, errors)
 
     def wait(self, started: Started) -> int:
         """Return its exit code, negative if a signal killed it."""
@@ -95,7 +95,7 @@ def play(nursery: Nursery, memory: Path, outputs: Path) -> Play:
             outputs, HERE / script, *arguments, GANGLINE_CHECKPOINT_MEMORY=str(memory)
         )
         code = nursery.wait(started)
-        assert code == 0, started.wailed.read_text()
-        return json.loads(started.said.read_text().splitlines()[-1])
+        assert code == 0, started.errors.read_text()
+        return json.loads(started.output.read_text().splitlines()[-1])
 
     return run

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, failpoints
-from gangline.elastic.checkpoint.snapshot import copy
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import copy, directory
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import open_target
 
@@ -45,13 +44,13 @@ def fill(state: dict[str, object], step: int) -> None:
 
 def is_of(state: dict[str, object], step: int) -> bool:
     """Return whether every value of the state belongs to ``step``."""
-    wanted = fresh()
-    fill(wanted, step)
-    weights, others = wanted["weights"], state["weights"]
+    expected = fresh()
+    fill(expected, step)
+    weights, others = expected["weights"], state["weights"]
     assert isinstance(weights, dict)
     assert isinstance(others, dict)
     same = all(torch.equal(weights[name], others[name]) for name in weights)
-    return same and state["step"] == step and state["history"] == wanted["history"]
+    return same and state["step"] == step and state["history"] == expected["history"]
 
 
 def train(folder: str, say: int) -> None:
@@ -99,10 +98,13 @@ def kill_saver(home: Path) -> None:
     """Kill the saver of this folder if one is running."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = process.read_bytes().split(b"\0")
+            arguments = process.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(home).encode() in words and b"gangline.elastic.checkpoint.saver.process" in words:
+        if (
+            str(home).encode() in arguments
+            and b"gangline.elastic.checkpoint.saver.process" in arguments
+        ):
             os.kill(int(process.parent.name), signal.SIGKILL)
 
 
@@ -133,8 +135,8 @@ def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
 
 
 def main(folder: str, kills: int, with_saver: bool) -> None:
-    base = homes.shared_memory_root(os.environ)
-    home = homes.job_directory(base, homes.job_name(os.environ, folder), folder)
+    base = directory.shared_memory_root(os.environ)
+    home = directory.job_directory(base, directory.job_name(os.environ, folder), folder)
     os.environ[failpoints.RECORD] = str(base / "killed")
     if with_saver:  # it has the most to do after saves of a device
         copy._checksums = lambda *_: None

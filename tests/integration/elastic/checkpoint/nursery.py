@@ -1,7 +1,7 @@
 """A process that has imported PyTorch once and forks the processes that tests play with.
 
 Importing costs four seconds of a processor, a fork milliseconds. It reads a line of JSON for each
-wish and answers each with one: ``{"script": …}`` starts a script, ``{"wait": PID}`` waits for it.
+request and answers with one: ``{"script": …}`` starts a script, ``{"wait": PID}`` waits for it.
 """
 
 import importlib
@@ -25,19 +25,19 @@ WARM = [
 ]
 
 
-def become(wish: dict[str, Any]) -> None:
+def become(request: dict[str, Any]) -> None:
     """Turn this fork into the script; never returns."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDONLY)
-        said = os.open(wish["said"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        wailed = os.open(wish["wailed"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for number, descriptor in enumerate([nothing, said, wailed]):
+        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        errors = os.open(request["errors"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for number, descriptor in enumerate([nothing, output, errors]):
             os.dup2(descriptor, number)
         os.environ.clear()
-        os.environ.update(wish["environment"])
-        sys.argv = [wish["script"], *wish["arguments"]]
-        runpy.run_path(wish["script"], run_name="__main__")
+        os.environ.update(request["environment"])
+        sys.argv = [request["script"], *request["arguments"]]
+        runpy.run_path(request["script"], run_name="__main__")
         sys.stdout.flush()
         code = 0
     except BaseException:
@@ -51,14 +51,14 @@ def main() -> None:
         importlib.import_module(module)
     torch.set_num_threads(1)
     for line in sys.stdin:
-        wish = json.loads(line)
-        if "wait" in wish:
-            _, status = os.waitpid(wish["wait"], 0)
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
             print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
             continue
         child = os.fork()
         if child == 0:
-            become(wish)
+            become(request)
         print(json.dumps(child), flush=True)
 
 

@@ -71,10 +71,10 @@ def lose_node(memory: str, node: int) -> None:
     gone = Path(memory) / f"node-{node}"
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = process.read_bytes()
+            arguments = process.read_bytes()
         except OSError:
             continue
-        if b"checkpoint.saver" in words and str(gone).encode() in words:
+        if b"checkpoint.saver" in arguments and str(gone).encode() in arguments:
             os.kill(int(process.parent.name), signal.SIGKILL)
     shutil.rmtree(gone)
 

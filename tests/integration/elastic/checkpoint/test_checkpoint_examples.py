@@ -37,9 +37,9 @@ def ranks_of(name: str, nursery: Any, memory: Path, folder: Path, outputs: Path)
         for rank in range(2)
     ]
     for one in started:
-        assert nursery.wait(one) == 0, one.wailed.read_text()
-    said: str = started[0].said.read_text()
-    return said
+        assert nursery.wait(one) == 0, one.errors.read_text()
+    printed: str = started[0].output.read_text()
+    return printed
 
 
 def test_a_script_for_dlrover_runs_with_another_import(

@@ -85,7 +85,7 @@ def test_tensors_to_pin_are_found_within_objects(
 ) -> None:
     install(monkeypatch)
     pinned = list[torch.device]()
-    monkeypatch.setattr(ring, "pin", lambda segment, device: pinned.append(device))
+    monkeypatch.setattr(ring, "pin_segment", lambda segment, device: pinned.append(device))
     monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
     with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
         first(checkpointer, {"training": Model()})

@@ -91,8 +91,8 @@ def worker(
         steps = str(tmp_path / "steps")
         process = nursery.start(outputs, WORKER, steps, str(linger_s), **environment)
         started.append(process)
-        assert eventually(lambda: process.said.read_text().endswith("\n"))
-        return process.pid, Path(process.said.read_text().strip())
+        assert eventually(lambda: process.output.read_text().endswith("\n"))
+        return process.pid, Path(process.output.read_text().strip())
 
     yield start
     for process in started:
@@ -129,10 +129,10 @@ def saver_of(home: Path) -> int:
     """Return the pid of a folder's saver."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = process.read_bytes().split(b"\0")
+            arguments = process.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(home).encode() in words:
+        if str(home).encode() in arguments:
             return int(process.parent.name)
     raise AssertionError("no saver lives")
 
@@ -180,9 +180,9 @@ def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage_and_th
             assert not checkpointer.save(3, state(3))
         segment.close()
         assert checkpointer.counts.skipped == 1
-    told = read_progress(progress, tmp_path / "none")
-    assert (told.saved_step, told.saves) == (2, SaveCounts(skipped=1))
-    assert told.blocked_s == pytest.approx(checkpointer.counts.blocked_s, abs=0.001)
+    reported = read_progress(progress, tmp_path / "none")
+    assert (reported.saved_step, reported.saves) == (2, SaveCounts(skipped=1))
+    assert reported.blocked_s == pytest.approx(checkpointer.counts.blocked_s, abs=0.001)
 
 
 def test_a_step_whose_saver_was_killed_within_its_commit_is_committed_by_the_next(

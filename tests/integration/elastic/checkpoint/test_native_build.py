@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[4]
-LIBRARY = "gangline/elastic/checkpoint/copy_summed.so"
+LIBRARY = "gangline/elastic/checkpoint/format/copy_summed.so"
 
 
 @pytest.fixture(scope="module")

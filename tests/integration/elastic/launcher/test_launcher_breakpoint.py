@@ -47,7 +47,7 @@ def test_the_newest_step_in_memory_is_in_storage_after_each_death(launch, script
         GANGLINE_CHECKPOINT_MEMORY=str(memory), **SECRET,
     )  # fmt: skip
     run.until("attempt 1 begins")
-    asyncio.run(asyncio.wait_for(told(address, f"{folder}: step 3 is in storage"), 60))
+    asyncio.run(asyncio.wait_for(timeline_contains(address, f"{folder}: step 3 is in storage"), 60))
     go.touch()
     assert run.wait() != 0
     assert "attempt 0 begins with step 1, [0.0, 0.0, 0.0, 0.0]" in run.output
@@ -57,7 +57,7 @@ def test_the_newest_step_in_memory_is_in_storage_after_each_death(launch, script
     assert steps(folder)[-1] == 6
 
 
-async def told(address: str, message: str) -> None:
+async def timeline_contains(address: str, message: str) -> None:
     """Wait until the job's timeline contains a text."""
     async with MasterClient(address, read_job_secret(SECRET, "job")) as client:
         while True:

@@ -100,9 +100,9 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     for run, before in zip(healthy, (False, True), strict=True):
         # The last call is long: the others must not wait for a node that has left.
         run.until(f"trains in 2, imported before: {before}")
-    (told,) = [one for one in asyncio.run(events(f"127.0.0.1:{port}")) if one.reason == "NodeLeft"]
-    assert told.node_id == 2
-    assert told.message.startswith("this node is slow: node 2 failed compute")
+    (event,) = [one for one in asyncio.run(events(f"127.0.0.1:{port}")) if one.reason == "NodeLeft"]
+    assert event.node_id == 2
+    assert event.message.startswith("this node is slow: node 2 failed compute")
     end.touch()
     assert [run.wait() for run in healthy] == [0, 0], healthy[0].output + healthy[1].output
     for run in healthy:

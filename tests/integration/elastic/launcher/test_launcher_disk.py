@@ -12,12 +12,12 @@ import pytest
 
 HELD = """
     import os, sys, time
-    from gangline.elastic.progress import StepTeller
+    from gangline.elastic.progress import StepReporter
     print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), flush=True)
-    teller, step = StepTeller(), 0
+    reporter, step = StepReporter(), 0
     while not os.path.exists(sys.argv[1]):
         step += 1
-        teller.finished(step)
+        reporter.report_step(step)
         time.sleep(0.05)
 """
 

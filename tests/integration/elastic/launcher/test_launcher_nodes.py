@@ -108,7 +108,7 @@ def starts(run) -> list[tuple[int, str, int, int]]:
     return [(int(attempt), rank, int(pid), int(port)) for attempt, rank, pid, port in found]
 
 
-def child_of(run, words: str) -> int:
+def child_of(run, text: str) -> int:
     """Return the child process of a launcher whose command line contains the text."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -116,9 +116,9 @@ def child_of(run, words: str) -> int:
             command = path.with_name("cmdline").read_text()
         except OSError:
             continue
-        if parent == run.process.pid and words in command:
+        if parent == run.process.pid and text in command:
             return int(path.parent.name)
-    raise AssertionError(f"no child with {words}")
+    raise AssertionError(f"no child with {text}")
 
 
 def test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone(node, end):
@@ -142,7 +142,7 @@ def test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone(node,
 
     end.touch()  # both report the end to the new master
     assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
-    assert all(len(starts(run)) == 3 for run in runs), "the master's death restarts nobody"
+    assert all(len(starts(run)) == 3 for run in runs), "the master's death restarts no worker"
 
 
 def test_a_lost_node_leaves_a_smaller_world_and_comes_back(node, end):
@@ -173,9 +173,9 @@ def test_a_hang_names_the_rank_that_did_not_arrive_on_whichever_node(node, scrip
     runs = [node("2", hosts=True, arguments=flags, path=path)]
     runs.append(node("2", arguments=flags, path=path))
     assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
-    told = [run for run in runs if "No worker has made progress" in run.output]
-    assert told
-    for run in told:
+    named = [run for run in runs if "No worker has made progress" in run.output]
+    assert named
+    for run in named:
         assert "rank 1 on " in run.output
         assert "in load_batch; waiting for it: rank 0" in run.output
 
@@ -229,8 +229,8 @@ def test_unresolved_name_is_logged_and_fails_after_timeout(launch, script):
         "--rdzv-conf", "join_timeout=1", script("print('never')"),
     )  # fmt: skip
     assert run.wait() == 1
-    told = re.findall(r"waiting for the master until [\d:]+: the name (\S+) does not", run.output)
-    assert told == ["train-master.invalid"]
+    named = re.findall(r"waiting for the master until [\d:]+: the name (\S+) does not", run.output)
+    assert named == ["train-master.invalid"]
     last = run.output.splitlines()[-1]
     assert "no reply from the master at train-master.invalid:29400 for 1 s" in last
     assert "never" not in run.output
@@ -244,5 +244,5 @@ async def test_taken_port_is_logged_when_rendezvous_fails(tmp_path, caplog):
         async with asyncio.timeout(PATIENCE_S):
             while not host.is_port_taken:
                 await asyncio.sleep(0.01)
-        await host.__aexit__(RendezvousError, RendezvousError("nobody came"), None)
+        await host.__aexit__(RendezvousError, RendezvousError("no node joined"), None)
     assert f"another program listens on port {port} of this node" in caplog.text

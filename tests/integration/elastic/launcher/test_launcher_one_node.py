@@ -190,7 +190,7 @@ def test_a_module_runs(launch, script):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         pytest.param(["/no/such.py"], 2, "there is no script /no/such.py", id="no script"),
         pytest.param(["--no-python", "no-such-program"], 127, "no such program", id="no program"),
@@ -199,10 +199,10 @@ def test_a_module_runs(launch, script):
         pytest.param(["--log-dir", "/dev/null/x", __file__], 1, "/dev/null/x", id="log folder"),
     ],
 )
-def test_bad_input_is_refused_with_a_reason(launch, arguments, code, words):
+def test_bad_input_is_refused_with_a_reason(launch, arguments, code, message):
     run = launch(*arguments)
     assert run.wait() == code
-    assert words in run.output
+    assert message in run.output
     assert "Traceback" not in run.output
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gangline.elastic.data.shards import dataset, events
 from gangline.elastic.protocol.blocking_client import BlockingClient
 from gangline.elastic.protocol.client import (
     MasterClient,
@@ -44,6 +43,7 @@ from gangline.elastic.protocol.messages import (
     ShardRequest,
     WorkersFinished,
 )
+from gangline.elastic.shards import dataset, events
 from integration.elastic.master.master_process import (
     PATIENCE_S,
     MasterProcess,

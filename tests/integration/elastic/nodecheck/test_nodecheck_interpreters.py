@@ -16,7 +16,7 @@ from gangline.elastic.protocol.check_messages import CheckGroup, CheckMember, Ch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-TELLS = """
+REPORTS = """
 import json, os, signal, socket, sys, threading
 def main(descriptor):
     seen = {
@@ -70,9 +70,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module:
 def interpreters(*, may_train: bool = True, **environment: str) -> CheckInterpreters:
     """Return one interpreter of its own environment."""
     command = [sys.executable, "-c", "import time; time.sleep(1000)"]
-    told = {**os.environ, **environment}
+    inherited = {**os.environ, **environment}
     return CheckInterpreters(
-        lambda _: SpareInterpreter.start(command, told), 1, may_train=may_train
+        lambda _: SpareInterpreter.start(command, inherited), 1, may_train=may_train
     )
 
 
@@ -87,14 +87,14 @@ async def test_a_fork_sees_what_an_interpreter_of_the_agents_would_see(
     module: Module, tmp_path: Path
 ) -> None:
     module("sitecustomize", "")
-    name = module("tells", TELLS)
+    name = module("tells", REPORTS)
     async with interpreters(ONLY="the interpreter's") as one:
         spare = await one.warm(0)
-        child = await spare.fork_child(name, {**os.environ, "MORE": "told"})
+        child = await spare.fork_child(name, {**os.environ, "MORE": "yes"})
         seen = json.loads(await child.reader.read())
         child.writer.close()
         assert await spare.wait_for_child() == 7
-    assert seen["environment"] == {**os.environ, "MORE": "told"}
+    assert seen["environment"] == {**os.environ, "MORE": "yes"}
     assert seen["cwd"] == os.getcwd()
     assert seen["path"] == sys.path
     assert seen["processors"] == sorted(os.sched_getaffinity(0))
@@ -120,7 +120,6 @@ async def test_a_fork_is_recalled_and_its_interpreter_goes_on(module: Module) ->
 
 async def test_hanging_fork_is_reported_and_replaced(module: Module) -> None:
     settings = CheckSettings(
-        node_id=0,
         request=CheckRequest(node_id=0),
         workload=CheckWorkload(matrix_size=8, matrix_repeats=1, collective_bytes=64, timeout_s=1),
         start_timeout_s=15,
@@ -129,12 +128,12 @@ async def test_hanging_fork_is_reported_and_replaced(module: Module) -> None:
     group = CheckGroup(round=0, members=(CheckMember(0, 0, "127.0.0.1"),), store_host="127.0.0.1")
     async with interpreters() as one:
         before = await one.warm(0)
-        async with CheckWorkers(settings, one) as crew:
-            [first] = await crew.measure(group)
+        async with CheckWorkers(settings, one) as workers:
+            [first] = await workers.measure(group)
             assert (first.test, first.message) == ("collective", "no answer within 19 s")
-            await crew.replace_failed([first])
-            again = CheckGroup(0, group.members, group.store_host, await crew.port())
-            [second] = await crew.measure(again)
+            await workers.replace_failed([first])
+            again = CheckGroup(0, group.members, group.store_host, await workers.port())
+            [second] = await workers.measure(again)
             assert second.passed, second.message
         assert await one.warm(0) is before, "an interpreter that computed nothing is reused"
 

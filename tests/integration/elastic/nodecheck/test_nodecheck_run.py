@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline.elastic.nodecheck.group_testing import CheckRules
 from gangline.elastic.nodecheck.interpreters import idle_interpreters
-from gangline.elastic.nodecheck.local_coordinator import LocalCoordinator
-from gangline.elastic.nodecheck.run import CheckReport, run_check
+from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check
 from gangline.elastic.nodecheck.worker_messages import CheckWorkload
 from gangline.elastic.nodecheck.workers import WORKER, CheckSettings
 from gangline.elastic.protocol.check_messages import CheckRequest
@@ -37,20 +35,19 @@ async def checked(
     *,
     local_world_size: int = 1,
     workload: CheckWorkload = WORKLOAD,
-    rules: CheckRules | None = None,
+    all_together: bool = False,
 ) -> list[CheckReport]:
-    referee = LocalCoordinator(range(nodes), rules)
+    exchange = LocalExchange()
 
     async def one(node: int) -> CheckReport:
         settings = CheckSettings(
-            node_id=node,
-            request=CheckRequest(node_id=node),
+            request=CheckRequest(node_id=node, nodes=nodes, all_together=all_together),
             local_world_size=local_world_size,
             workload=workload,
             module=modules.get(node, WORKER),
         )
         async with idle_interpreters(local_world_size) as interpreters:
-            return await run_check(settings, referee, interpreters)
+            return await run_check(settings, exchange, interpreters)
 
     return await asyncio.gather(*(one(node) for node in range(nodes)))
 
@@ -83,12 +80,12 @@ async def test_a_node_that_fails_is_found_and_the_others_train_on(
     faulty: Faulty,
 ) -> None:
     module = faulty("raise RuntimeError('the device fell off the bus')")
-    reports = await checked(4, {2: module}, rules=CheckRules(all_together=True))
+    reports = await checked(4, {2: module}, all_together=True)
     assert [one.verdict.passed for one in reports] == [True, True, False, True]
-    said = reports[0].verdict.faulty
-    assert [*said] == [2]
-    assert "node 2 failed compute on cpu process 0" in said[2]
-    assert "the device fell off the bus" in said[2]
+    faulty_nodes = reports[0].verdict.faulty
+    assert [*faulty_nodes] == [2]
+    assert "node 2 failed compute on cpu process 0" in faulty_nodes[2]
+    assert "the device fell off the bus" in faulty_nodes[2]
     assert len(reports[0].results) >= 2
 
 

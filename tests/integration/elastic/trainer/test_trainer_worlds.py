@@ -25,14 +25,14 @@ async def trained(phases: list[tuple[int, int]], folder: Path) -> dict[str, Any]
         for rank in range(max(world for world, _ in phases))
     ]
     try:
-        said = await asyncio.gather(*(process.communicate() for process in processes))
+        outputs = await asyncio.gather(*(process.communicate() for process in processes))
     finally:
         for process in processes:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
     assert [process.returncode for process in processes] == [0] * len(processes)
-    result: dict[str, Any] = json.loads(said[0][0])
+    result: dict[str, Any] = json.loads(outputs[0][0])
     return result
 
 

@@ -28,8 +28,13 @@ def test_trainer_and_checkpointer_share_the_file(tmp_path):
     for step in (10, 11, 12):
         steps.report_step(step)
     saves.report_blocked(0.5)
-    told = read_progress(path, tmp_path / "none")
-    assert (told.step, told.first_step, told.saved_step, told.blocked_s) == (12, 10, 9, 0.75)
+    progress = read_progress(path, tmp_path / "none")
+    assert (progress.step, progress.first_step, progress.saved_step, progress.blocked_s) == (
+        12,
+        10,
+        9,
+        0.75,
+    )
 
 
 def test_scripts_may_write_the_file_or_report_as_for_dlrover(tmp_path):
@@ -51,12 +56,12 @@ def test_missing_progress_file_is_ignored(tmp_path, monkeypatch):
 
 
 def test_node_step_is_minimum_of_workers(book):
-    told = [
+    progress = [
         WorkerProgress(12, 1, 103.0, 10, 0.5),
         WorkerProgress(11, 1, 104.0, 9, 0.7),
         WorkerProgress(),
     ]
-    report = book.report(told, 110.0, None)
+    report = book.report(progress, 110.0, None)
     assert (report.step, report.first_step, report.checkpoint_step) == (11, 1, 9)
     assert report.spent_s == {"starting": 4.0, "checkpoint": 0.7}
     assert book.report([WorkerProgress(16)], 112.0, None).steps_per_s == pytest.approx(2.5)
@@ -82,10 +87,10 @@ _SECONDS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(_SECONDS, _SECONDS), min_size=1), st.floats(0, 1e6))
-def test_lost_time_never_exceeds_attempt_duration(said, passed):
+def test_lost_time_never_exceeds_attempt_duration(seconds, passed):
     book = ProgressTracker(1, 0, since=100.0, is_first=True, reports_steps=True, hung_since=50.0)
-    told = [WorkerProgress(5, 1, first_at, None, blocked_s) for first_at, blocked_s in said]
-    report = book.report(told, 100.0 + passed, None)
+    progress = [WorkerProgress(5, 1, first_at, None, blocked_s) for first_at, blocked_s in seconds]
+    report = book.report(progress, 100.0 + passed, None)
     assert all(0 < seconds <= passed + 0.001 for seconds in report.spent_s.values())
 
 

@@ -23,8 +23,8 @@ def settings(max_restarts: int | None = None, *, other_nodes: bool = False) -> A
 
 
 def failure(code: int, message: str = "", *, out_of_memory: bool = False) -> Failure:
-    words = WorkerError(message, "") if message else None
-    found = diagnose_exit(code, words, out_of_memory=out_of_memory)
+    error = WorkerError(message, "") if message else None
+    found = diagnose_exit(code, error, out_of_memory=out_of_memory)
     assert found is not None
     return found
 

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from gangline.elastic.checkpoint.checkpointer import value_lookup
-from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
-from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
+from gangline.elastic.checkpoint.snapshot.ring import SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
@@ -33,12 +32,9 @@ class Rig:
         self.buffers = SnapshotRing(self.home, 0, 3)
         self.target = LocalTarget(str(self.folder))
 
-    def save(self, state: dict[str, Any], step: int, wanted: bool = True) -> None:
-        planner = create_planner(state, first=True)
-        agreement = agree_on_layout(self.ranks, "here", planner)
-        lookup = value_lookup(planner, agreement)
-        small = self.buffers.pickle_values(agreement, lookup)
-        self.buffers.save(agreement, lookup, small, step, wanted)
+    def save(self, state: dict[str, Any], step: int, for_storage: bool = True) -> None:
+        fitted = SavePlan(self.ranks, "here").fit(state)
+        self.buffers.save(SaveRequest(fitted, step, for_storage))
 
     def held(self, step: int) -> SnapshotInfo:
         return next(one for one in inventory.list_snapshots(self.home) if one.step == step)

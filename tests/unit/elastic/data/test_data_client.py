@@ -20,9 +20,9 @@ from gangline.elastic.data.shard_source import (
     MasterShardSource,
     open_shard_source,
 )
-from gangline.elastic.data.shards.dataset import Shard, Stream
-from gangline.elastic.data.shards.events import ForgetDataset, ReleaseWorker
 from gangline.elastic.data.torch_records import ShardedRecords
+from gangline.elastic.shards.dataset import Shard, Stream
+from gangline.elastic.shards.events import ForgetDataset, ReleaseWorker
 
 
 def a_client(source: LocalShardSource, worker: str = "n/0", size: int = 100) -> IndexShardingClient:

@@ -7,7 +7,7 @@ import pytest
 
 from gangline.elastic.agent.workers.environment import DevicesError, worker_environment
 from gangline.elastic.agent.world import WorldSpec
-from gangline.elastic.launcher.check_options import CheckLimits, NodeCheckOptions
+from gangline.elastic.launcher.check_options import NodeCheckOptions
 from gangline.elastic.launcher.flags import ALL_FLAGS, FlagError, parse_flags
 from gangline.elastic.launcher.machine import (
     device_count,
@@ -18,6 +18,7 @@ from gangline.elastic.launcher.machine import (
 from gangline.elastic.launcher.node_identity import node_identity
 from gangline.elastic.launcher.rendezvous_config import build_rendezvous_config
 from gangline.elastic.launcher.settings import build_settings
+from gangline.elastic.nodecheck.worker_messages import CheckWorkload
 
 SCRIPT = __file__
 
@@ -65,14 +66,13 @@ def checks(*arguments: str):
 def test_node_check_limits_are_settable():
     found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
     assert found.enabled
-    assert found.limits == CheckLimits(matrix_size=64, collective_bytes=1 << 19)
-    assert checks("--check-timeout", "5", "--straggler-ratio", "3").limits == CheckLimits(
-        timeout_s=5, straggler_ratio=3
-    )
+    assert found.workload == CheckWorkload(matrix_size=64, collective_bytes=1 << 19)
+    found = checks("--check-timeout", "5", "--straggler-ratio", "3")
+    assert (found.workload, found.straggler_ratio) == (CheckWorkload(timeout_s=5), 3)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--check-matrix-size", "-1"], "--check-matrix-size -1: must be at least 0"),
         (["--check-timeout", "0"], "--check-timeout 0: must be at least 1"),
@@ -80,10 +80,10 @@ def test_node_check_limits_are_settable():
         (["--straggler-ratio", "0.5"], "--straggler-ratio 0.5: must be at least 1"),
     ],
 )
-def test_invalid_node_check_limits_are_refused(arguments, words):
+def test_invalid_node_check_limits_are_refused(arguments, message):
     with pytest.raises(FlagError) as refusal:
         checks(*arguments)
-    assert words in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_signals_and_times_are_settable():
@@ -94,7 +94,7 @@ def test_signals_and_times_are_settable():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--standalone", "--nnodes", "2"], "--standalone is for one node"),
         (["--standalone", "--node-rank", "1"], "--standalone is for one node"),
@@ -136,13 +136,13 @@ def test_signals_and_times_are_settable():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
-def test_what_cannot_be_honoured_is_refused_with_a_reason(arguments, words):
-    with pytest.raises(FlagError, match=words):
+def test_what_cannot_be_honoured_is_refused_with_a_reason(arguments, message):
+    with pytest.raises(FlagError, match=message):
         settings(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "message"),
     [
         ({"GANGLINE_MASTER_ADDR": "m:x"}, "the master's address m:x: the port"),
         ({"DLROVER_MASTER_ADDR": "m" * 64 + ":7"}, "must name a host"),
@@ -150,8 +150,8 @@ def test_what_cannot_be_honoured_is_refused_with_a_reason(arguments, words):
         ({"GANGLINE_MASTER_ADDR": "m:7", "NODE_RANK": "first"}, "must be a number, not first"),
     ],
 )
-def test_variables_of_a_cluster_are_validated(environment, words):
-    with pytest.raises(FlagError, match=words):
+def test_variables_of_a_cluster_are_validated(environment, message):
+    with pytest.raises(FlagError, match=message):
         meet(**environment)
 
 
@@ -190,7 +190,7 @@ def test_single_node_needs_no_master():
         ),
         pytest.param(
             ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a:7", "--rdzv-conf", "is_host=1"],
-            {}, "a:7", True, -1, id="c10d, told to host",
+            {}, "a:7", True, -1, id="c10d, asked to host",
         ),
         pytest.param(
             [], {"GANGLINE_MASTER_ADDR": "m:1", "NODE_RANK": "3"}, "m:1", False, 3, id="cluster"
@@ -275,9 +275,9 @@ def test_devices_are_counted_without_torch(tmp_path: Path):
 def test_more_workers_than_devices_give_a_warning(tmp_path: Path):
     for name in ("nvidia0", "nvidia1"):
         (tmp_path / name).touch()
-    told = device_shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
-    assert "--nproc-per-node 4: this node has 2 nvidia.com/gpu devices" in told
-    assert "with CUDA_VISIBLE_DEVICES=0,1; workers of local rank 2 and above" in told
+    warning = device_shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
+    assert "--nproc-per-node 4: this node has 2 nvidia.com/gpu devices" in warning
+    assert "with CUDA_VISIBLE_DEVICES=0,1; workers of local rank 2 and above" in warning
     assert device_shortage(2, "nvidia.com/gpu", {}, tmp_path) == ""
     assert device_shortage(4, "ascend-npu", {}, tmp_path) == "", (
         "without devices there is none to share"

@@ -69,7 +69,7 @@ class Parrot:
             case _:
                 peer.send(number, RequestRefused(reason="BadRequest", message="only keys"))
 
-    def lost(self, peer: Peer) -> None:
+    def disconnected(self, peer: Peer) -> None:
         self.lost_one.set()
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
@@ -171,7 +171,7 @@ async def test_a_client_with_another_secret_is_cut_without_a_reply(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("sent", "problem"),
     [
         pytest.param(
             b"", "before the handshake: another program may listen there", id="it hangs up"
@@ -181,16 +181,18 @@ async def test_a_client_with_another_secret_is_cut_without_a_reply(
         ),
     ],
 )
-async def test_another_program_at_the_masters_address_is_reported(said: bytes, told: str) -> None:
+async def test_another_program_at_the_masters_address_is_reported(
+    sent: bytes, problem: str
+) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        writer.write(said)
+        writer.write(sent)
         writer.close()
 
     other = await asyncio.start_server(answer, "127.0.0.1", 0)
     address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
     async with other, MasterClient(address, SECRET) as client:
-        await in_trouble(client, told)
+        await in_trouble(client, problem)
         assert not client.is_connected
 
 

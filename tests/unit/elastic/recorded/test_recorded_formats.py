@@ -20,8 +20,6 @@ from gangline.elastic.checkpoint.format import layout, manifest
 from gangline.elastic.checkpoint.saver import messages as words
 from gangline.elastic.checkpoint.saver import replication as saver_peers
 from gangline.elastic.checkpoint.snapshot import directory, segment
-from gangline.elastic.data.shards import events
-from gangline.elastic.data.shards.ledger import ShardLedger
 from gangline.elastic.master.journal.cluster_journal import ClusterJournal
 from gangline.elastic.master.journal.journal import FileJournal, Journal
 from gangline.elastic.master.main import replay_journal
@@ -31,6 +29,8 @@ from gangline.elastic.master.state.state import PersistentState
 from gangline.elastic.nodecheck import worker_messages
 from gangline.elastic.protocol import messages
 from gangline.elastic.rendezvous.state import RendezvousState
+from gangline.elastic.shards import events
+from gangline.elastic.shards.ledger import ShardLedger
 
 HERE = Path(__file__).parent
 MESSAGES = json.loads((HERE / "messages.json").read_text())

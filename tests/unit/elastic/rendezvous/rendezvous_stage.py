@@ -82,13 +82,13 @@ class Stage:
         act()
         self.deliver()
 
-    def one(self, **wanted: bool) -> Agent | None:
+    def one(self, **values: bool) -> Agent | None:
         fitting = [
             agent
             for agent in self.agents.values()
             if agent.lives
             and not agent.refused
-            and all(getattr(agent, name) == value for name, value in wanted.items())
+            and all(getattr(agent, name) == value for name, value in values.items())
         ]
         return self.random.choice(fitting) if fitting else None
 

@@ -41,7 +41,7 @@ def nodes_of(world: object) -> list[int]:
     return [member.node_id for member in world.members]
 
 
-def told(rendezvous: Rendezvous) -> set[int]:
+def restarted_nodes(rendezvous: Rendezvous) -> set[int]:
     orders, rendezvous.orders = rendezvous.orders, []
     assert all(isinstance(order, RestartCommand) for _, order in orders)
     return {node for node, _ in orders}
@@ -78,7 +78,7 @@ def test_nodes_known_to_be_dead_are_not_waited_for() -> None:
 def test_survivors_form_a_world_without_any_last_call() -> None:
     rendezvous, _ = a_world(0, 1, 2, 3)
     rendezvous.leave(3, 100.0, "killed")
-    assert told(rendezvous) == {0, 1, 2}
+    assert restarted_nodes(rendezvous) == {0, 1, 2}
     answers = [come(rendezvous, a_join(node, 2), 100.1) for node in (0, 1, 2)]
     assert answers[:2] == [None, None]
     assert nodes_of(answers[2]) == [0, 1, 2]
@@ -118,16 +118,16 @@ def test_timeout_names_missing_ranks() -> None:
 def test_worlds_are_multiples_of_the_unit_and_the_rest_are_spares() -> None:
     rendezvous, _ = a_world(0, 1, node_unit=2)
     assert come(rendezvous, a_join(2, node_unit=2), 50.0) is None
-    assert told(rendezvous) == set()
+    assert restarted_nodes(rendezvous) == set()
     assert "spare" in rendezvous.waiting_message().message
     come(rendezvous, a_join(3, node_unit=2), 51.0)
-    assert told(rendezvous) == {0, 1}
+    assert restarted_nodes(rendezvous) == {0, 1}
 
 
 def test_a_node_that_comes_back_makes_the_world_grow() -> None:
     rendezvous, _ = a_world(0, 1)
     assert come(rendezvous, a_join(2), 50.0) is None
-    assert told(rendezvous) == {0, 1}
+    assert restarted_nodes(rendezvous) == {0, 1}
     come(rendezvous, a_join(0, 2), 50.1)
     assert nodes_of(come(rendezvous, a_join(1, 2), 50.2)) == [0, 1, 2]
 
@@ -136,7 +136,7 @@ def test_finishing_world_does_not_restart_for_a_new_node() -> None:
     rendezvous, world = a_world(0, 1)
     rendezvous.finish(0, "i0", world.round)
     assert come(rendezvous, a_join(2), 50.0) is None
-    assert told(rendezvous) == set()
+    assert restarted_nodes(rendezvous) == set()
 
 
 def test_the_job_is_over_when_all_have_finished() -> None:
@@ -160,7 +160,7 @@ def test_finished_node_is_notified_when_world_breaks() -> None:
 def test_finished_node_may_leave() -> None:
     rendezvous, world = a_world(0, 1)
     rendezvous.leave(0, 50.0, "done", succeeded=True)
-    assert told(rendezvous) == set()
+    assert restarted_nodes(rendezvous) == set()
     rendezvous.finish(1, "i1", world.round)
     assert rendezvous.finished_answer(1, world.round) is True
 
@@ -168,7 +168,7 @@ def test_finished_node_may_leave() -> None:
 def test_a_node_takes_the_rank_of_another_one() -> None:
     rendezvous, _ = a_world(0, 1)
     assert come(rendezvous, a_join(7, node_rank=1), 50.0) is None
-    assert told(rendezvous) == {0, 1}
+    assert restarted_nodes(rendezvous) == {0, 1}
     late = come(rendezvous, a_join(1, 2), 50.1)
     assert isinstance(late, RequestRefused)
     assert late.reason == "Superseded"
@@ -217,7 +217,7 @@ def test_master_without_memory_adopts_world_from_heartbeats() -> None:
     for node in range(3):
         rendezvous.record_heartbeat(node, f"i{node}", 5, 0.0)
     come(rendezvous, a_join(0, 2, round_seen=5), 10.0)
-    assert told(rendezvous) == {1, 2}
+    assert restarted_nodes(rendezvous) == {1, 2}
     come(rendezvous, a_join(1, 2, round_seen=5), 10.1)
     world = come(rendezvous, a_join(2, 2, round_seen=5), 10.2)
     rendezvous.tick(10.2 + LAST_CALL_S)
@@ -231,8 +231,8 @@ def test_node_declared_dead_by_mistake_returns() -> None:
     rendezvous.leave(2, 50.0, "silent")
     come(rendezvous, a_join(0, 2), 50.1)
     come(rendezvous, a_join(1, 2), 50.2)
-    told(rendezvous)
+    restarted_nodes(rendezvous)
     rendezvous.record_heartbeat(2, "i2", world.round, 51.0)
-    assert told(rendezvous) == {2}
+    assert restarted_nodes(rendezvous) == {2}
     come(rendezvous, a_join(2, 2), 51.5)
-    assert told(rendezvous) == {0, 1}
+    assert restarted_nodes(rendezvous) == {0, 1}

@@ -135,12 +135,12 @@ def a_training(micro: int, steps: int) -> tuple[list[float], int]:
 
 
 def test_accumulation_is_the_large_batch() -> None:
-    whole, steps = a_training(15, 2)
+    large_batch, steps = a_training(15, 2)
     assert steps == 8
     for micro in (1, 4, 7, 14):
         pieces, same = a_training(micro, 2)
         assert same == steps
-        assert pieces == pytest.approx(whole, rel=1e-9)
+        assert pieces == pytest.approx(large_batch, rel=1e-9)
 
 
 def test_a_trainer_needs_a_global_batch() -> None:

@@ -24,13 +24,13 @@ def test_shares_cover_the_batch_and_weights_add_up(world: int, more: int, micro:
 
 
 @pytest.mark.parametrize(
-    ("shares", "words"),
+    ("shares", "message"),
     [
         ((2, 3, 0, 1), "leaves some of 3"),
         ((4, 2, 2, 1), "rank 2"),
         ((4, 2, 0, 0), "at least one record"),
     ],
 )
-def test_invalid_shares_are_refused(shares: tuple[int, int, int, int], words: str) -> None:
-    with pytest.raises(ShareError, match=words):
+def test_invalid_shares_are_refused(shares: tuple[int, int, int, int], message: str) -> None:
+    with pytest.raises(ShareError, match=message):
         Share(*shares)

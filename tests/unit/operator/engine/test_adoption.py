@@ -13,7 +13,10 @@ from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ObservedPod, ObservedPodStatus
 from unit.operator.builders import NOW
 
-KINDS = {(kind.group, kind.kind): kind for kind in (pytorch.KIND, framework.KIND, mindspore.KIND)}
+KINDS = {
+    (kind.resource.group, kind.kind): kind
+    for kind in (pytorch.KIND, framework.KIND, mindspore.KIND)
+}
 PADDLE_OWNER = OwnerReference(
     api_version="batch.paddlepaddle.org/v1", kind="PaddleJob", name="net", uid="j", controller=True
 )

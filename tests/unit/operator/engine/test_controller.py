@@ -21,8 +21,8 @@ def test_each_condition_is_logged_when_it_begins_to_hold(
         after = plan_reconcile(ObservedJob(job, status, pods=pods), at(0), SETTINGS).status
         controller.log_transitions(status, after)
         status = after
-    told = [(record.getMessage(), record.levelname) for record in caplog.records]
-    assert told == [
+    reported = [(record.getMessage(), record.levelname) for record in caplog.records]
+    assert reported == [
         ("job is Created", "INFO"),
         ("job is Running", "INFO"),
         ("job is Succeeded", "INFO"),

@@ -36,7 +36,7 @@ def test_pods_that_train_get_memory_and_the_master_does_not() -> None:
     [("false", []), ("true", [{"medium": "Memory"}]),
      ("8Gi", [{"medium": "Memory", "sizeLimit": "8Gi"}])],
 )  # fmt: skip
-def test_a_job_says_whether_and_how_much(note: str, found: list) -> None:
+def test_annotation_sets_whether_and_how_much(note: str, found: list) -> None:
     pods = pods_of(ElasticWorld(1, annotations={NOTE: note}))
     assert [each["emptyDir"] for each in memory_of(pods["worker-0"])] == found
 

@@ -69,13 +69,13 @@ def test_an_object_is_made_as_the_jobs_own_before_its_pods():
 def test_one_that_is_as_it_should_be_is_left_alone():
     job = a_job_with({**MAP, "data": {"key": "value"}})
     extra = as_made(job, MAP)
-    assert not look(job, *RUNNING, extras=[extra]).decide().has_writes
+    assert not look(job, *RUNNING, owned_objects=[extra]).decide().has_writes
 
 
 def test_changed_content_is_written_with_its_digest():
     before = a_job_with({**MAP, "data": {"key": "old"}})
     now = a_job_with({**MAP, "data": {"key": "new"}})
-    decision = look(now, *RUNNING, extras=[as_made(before, MAP)]).decide()
+    decision = look(now, *RUNNING, owned_objects=[as_made(before, MAP)]).decide()
     (patch,) = decision.patches
     written = {operation["path"]: operation["value"] for operation in patch.operations}
     assert written["/data"] == {"key": "new"}
@@ -85,18 +85,22 @@ def test_changed_content_is_written_with_its_digest():
 
 def test_an_object_that_upstream_made_is_neither_changed_nor_removed():
     theirs = an_extra(MAP)
-    assert not look(a_job_with({**MAP, "data": {}}), *RUNNING, extras=[theirs]).decide().has_writes
-    assert not look(a_job_with(), *RUNNING, extras=[theirs]).decide().has_writes
+    assert (
+        not look(a_job_with({**MAP, "data": {}}), *RUNNING, owned_objects=[theirs])
+        .decide()
+        .has_writes
+    )
+    assert not look(a_job_with(), *RUNNING, owned_objects=[theirs]).decide().has_writes
 
 
 def test_object_that_is_no_longer_needed_is_deleted():
     job = a_job_with({**MAP, "data": {}})
-    decision = look(a_job_with(), *RUNNING, extras=[as_made(job, MAP)]).decide()
+    decision = look(a_job_with(), *RUNNING, owned_objects=[as_made(job, MAP)]).decide()
     assert deleted(decision, TargetKind.CONFIG_MAP) == ["train"]
 
 
 def test_suspension_takes_them_away():
-    decision = look(a_job_with(MAP, suspend=True), extras=[an_extra(MAP)]).decide()
+    decision = look(a_job_with(MAP, suspend=True), owned_objects=[an_extra(MAP)]).decide()
     assert deleted(decision, TargetKind.CONFIG_MAP) == ["train"]
     assert not decision.creations
 
@@ -105,14 +109,14 @@ def test_suspension_takes_them_away():
 def test_retained_pods_keep_their_objects_but_autoscaler_is_deleted(policy: str, gone: list[str]):
     job = a_job_with(MAP, SCALER, cleanPodPolicy=policy)
     ended = look(job, a_pod("master-0", "Succeeded", code=0))
-    after = replace(ended.later(1), extra={"extras": [an_extra(MAP), an_extra(SCALER)]})
+    after = replace(ended.later(1), extra={"owned_objects": [an_extra(MAP), an_extra(SCALER)]})
     assert deleted(after.decide(), TargetKind.CONFIG_MAP) == gone
     assert deleted(after.decide(), TargetKind.AUTOSCALER) == ["train"]
 
 
 def test_occupied_name_is_not_created():
     taken = frozenset({(TargetKind.CONFIG_MAP, "train")})
-    decision = look(a_job_with(MAP), taken=taken).decide()
+    decision = look(a_job_with(MAP), occupied=taken).decide()
     assert created(decision, TargetKind.CONFIG_MAP) == []
     assert created(decision)
 

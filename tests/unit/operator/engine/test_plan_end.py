@@ -26,8 +26,8 @@ WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 
 
 def counts(decision: ReconcilePlan, role: str) -> tuple[int, int, int]:
-    told = decision.status.replica_statuses[role]
-    return told.active, told.succeeded, told.failed
+    reported = decision.status.replica_statuses[role]
+    return reported.active, reported.succeeded, reported.failed
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_finished_job_never_makes_a_pod_again():
 def test_a_finished_job_ignores_suspend_and_mistakes():
     done = look(a_job(1, 0), a_pod("master-0", "Succeeded", code=0)).decide().status
     suspended = look(a_job(1, 0, suspend=True), status=done).decide()
-    wrong = look(a_job(1, 0), status=done, mistakes="wrong").decide()
+    wrong = look(a_job(1, 0), status=done, spec_errors="wrong").decide()
     assert suspended.status == wrong.status == done
 
 

@@ -29,8 +29,8 @@ WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 
 
 def counts(decision: ReconcilePlan, role: str) -> tuple[int, int, int]:
-    told = decision.status.replica_statuses[role]
-    return told.active, told.succeeded, told.failed
+    reported = decision.status.replica_statuses[role]
+    return reported.active, reported.succeeded, reported.failed
 
 
 def test_a_new_job_gets_a_service_and_a_pod_for_each_replica():
@@ -104,13 +104,13 @@ def test_a_pod_on_its_way_out_is_waited_for():
 
 def test_a_name_that_a_former_job_still_holds_is_waited_for():
     taken = frozenset({(TargetKind.POD, "train-worker-0"), (SERVICE, "train-master-0")})
-    decision = look(a_job(1, 1), services=[], taken=taken).decide()
+    decision = look(a_job(1, 1), services=[], occupied=taken).decide()
     assert created(decision) == ["master-0"]
     assert created(decision, SERVICE) == ["worker-0"]
 
 
 @pytest.mark.parametrize(
-    ("pods", "told"),
+    ("pods", "reported"),
     [
         ((a_pod("master-0", "Pending"),), ["Created"]),
         ((MASTER,), ["Created", "Running"]),
@@ -119,8 +119,8 @@ def test_a_name_that_a_former_job_still_holds_is_waited_for():
     ],
     ids=["pending", "the master runs", "only workers run", "the master is leaving"],
 )
-def test_a_job_runs_when_its_master_does(pods, told):
-    assert conditions(look(a_job(1, 2), *pods).decide().status) == told
+def test_a_job_runs_when_its_master_does(pods, reported):
+    assert conditions(look(a_job(1, 2), *pods).decide().status) == reported
 
 
 def test_a_job_without_a_master_runs_when_a_worker_does():
@@ -151,8 +151,8 @@ def test_failed_pod_is_counted_then_deleted_then_recreated():
     assert not first.decide().has_writes
     assert conditions(first.decide().status) == ["Created", "Restarting"]
     assert first.decide().status.restarts.total == 1
-    told = message(first.decide().status, "Restarting")
-    assert "1 Worker replica(s) failed: train-worker-0: Error (exit code 1)" in told
+    reported = message(first.decide().status, "Restarting")
+    assert "1 Worker replica(s) failed: train-worker-0: Error (exit code 1)" in reported
 
     second = first.later(0, MASTER, failed)
     assert deleted(second.decide()) == ["worker-0"]
@@ -177,14 +177,14 @@ def test_second_burst_of_failures_delays_replacement():
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "told"),
+    ("policy", "code", "reported"),
     [("Never", 137, "exit code 137"), ("ExitCode", 2, "exit code 2")],
 )
-def test_fatal_failure_ends_the_job_immediately(policy, code, told):
+def test_fatal_failure_ends_the_job_immediately(policy, code, reported):
     failed = a_pod("worker-0", "Failed", code=code)
     decision = look(a_job(1, 2, restart=policy), MASTER, failed).decide()
     assert conditions(decision.status) == ["(Running)", "Created", "Failed"]
-    assert told in message(decision.status, "Failed")
+    assert reported in message(decision.status, "Failed")
     assert decision.status.completion_time == NOW
     assert not decision.has_writes
 
@@ -252,8 +252,8 @@ def test_a_job_that_names_this_controller_is_run():
     assert created(look(a_job(1, 0, managedBy="kubeflow.org/training-operator")).decide())
 
 
-def test_a_job_with_mistakes_says_so_and_is_left_alone():
-    case = look(a_job(1, 1), MASTER, mistakes="spec.x: is wrong")
+def test_invalid_job_reports_its_errors_and_is_not_changed():
+    case = look(a_job(1, 1), MASTER, spec_errors="spec.x: is wrong")
     decision = case.decide()
     assert not decision.has_writes
     assert conditions(decision.status) == ["Created", "InvalidSpec"]
@@ -261,7 +261,7 @@ def test_a_job_with_mistakes_says_so_and_is_left_alone():
 
 
 def test_a_job_whose_mistakes_are_mended_runs():
-    wrong = look(a_job(1, 1), mistakes="spec.x: is wrong").decide().status
+    wrong = look(a_job(1, 1), spec_errors="spec.x: is wrong").decide().status
     decision = look(a_job(1, 1), status=wrong).decide()
     assert conditions(decision.status) == ["Created"]
     assert created(decision)
@@ -288,8 +288,8 @@ def test_a_pod_stuck_on_a_lost_node_is_deleted_by_force(lost, now, forced):
 def test_each_transition_emits_one_event():
     failed = a_pod("worker-0", "Failed", code=1)
     first = look(a_job(1, 1), MASTER, failed)
-    (told,) = transition_events(first.status, first.decide().status)
-    assert (told.reason, told.warning) == ("PyTorchJobRestarting", True)
+    (reported,) = transition_events(first.status, first.decide().status)
+    assert (reported.reason, reported.warning) == ("PyTorchJobRestarting", True)
     second = first.later(1, MASTER, failed)
     assert not transition_events(second.status, second.decide().status)
 

@@ -122,13 +122,15 @@ def check_harmless(world: World, decision: ReconcilePlan) -> None:
     assert {patch.target for patch in decision.patches} <= there, "only what is there is patched"
     former = [p for p in world.pods.values() if generation_of(p) < world.generation]
     assert not (pods and former), "a new generation starts when the former one has gone"
-    told = decision.status.conditions
+    reported = decision.status.conditions
     assert not (
-        conditions.is_condition_true(told, "Succeeded")
-        and conditions.is_condition_true(told, "Failed")
+        conditions.is_condition_true(reported, "Succeeded")
+        and conditions.is_condition_true(reported, "Failed")
     )
-    assert not (conditions.is_condition_true(told, "Running") and conditions.is_finished(told))
-    assert len({c.type for c in told}) == len(told)
+    assert not (
+        conditions.is_condition_true(reported, "Running") and conditions.is_finished(reported)
+    )
+    assert len({c.type for c in reported}) == len(reported)
     for deletion in decision.deletions:
         if deletion.target is TargetKind.POD and not deletion.force:
             assert not world.pods[deletion.name].is_terminating, "nothing is deleted twice"

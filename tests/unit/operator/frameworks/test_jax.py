@@ -79,11 +79,11 @@ def test_all_processes_have_to_succeed(phases, succeeded, running):
 
 
 @pytest.mark.parametrize(
-    ("roles", "told"),
-    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "without a pod"), ({}, "Pods by role")],
+    ("roles", "reported"),
+    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "job without pods"), ({}, "Pods by role")],
 )
-def test_invalid_job_reports_its_errors(roles, told):
-    assert told in JaxFramework().read(stored(job_manifest("JAXJob", roles))).spec_errors
+def test_invalid_job_reports_its_errors(roles, reported):
+    assert reported in JaxFramework().read(stored(job_manifest("JAXJob", roles))).spec_errors
 
 
 def test_a_job_that_another_controller_runs_is_known_as_such():

@@ -84,8 +84,8 @@ def test_each_role_gets_upstreams_six_variables_in_order(name, host, role):
 
 
 def test_a_job_without_servers_counts_none():
-    told = dict(environment(a_job(Scheduler=1, Worker=2), "worker-1"))
-    assert (told["MS_SERVER_NUM"], told["MS_WORKER_NUM"]) == ("0", "2")
+    reported = dict(environment(a_job(Scheduler=1, Worker=2), "worker-1"))
+    assert (reported["MS_SERVER_NUM"], reported["MS_WORKER_NUM"]) == ("0", "2")
 
 
 def test_port_of_the_scheduler_is_passed_on_and_served():
@@ -226,7 +226,7 @@ def test_worker_0_decides_over_success_by_default():
     assert conditions(wrong.decide().status)[-1] == "Running"
 
 
-def test_all_workers_decide_if_the_policy_says_so():
+def test_all_workers_decide_with_the_success_policy():
     job = a_job({"successPolicy": "AllWorkers"}, Scheduler=1, Worker=2)
     first = a_pod("worker-0", "Succeeded", code=0)
     one = look(job, a_pod("scheduler-0"), first, a_pod("worker-1"))
@@ -243,9 +243,9 @@ def test_success_and_failure_are_never_both_true():
         a_pod("worker-0", "Succeeded", code=0),
         a_pod("worker-1", "Failed", code=1),
     )
-    told = conditions(both.decide().status)
-    assert "Succeeded" in told
-    assert "Failed" not in told
+    reported = conditions(both.decide().status)
+    assert "Succeeded" in reported
+    assert "Failed" not in reported
 
 
 def test_servers_still_at_work_when_the_job_ends_are_cleaned_up():

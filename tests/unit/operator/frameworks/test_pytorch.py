@@ -88,20 +88,28 @@ def test_variables_come_in_upstreams_order():
 
 
 def test_the_world_counts_processes_when_their_number_is_given():
-    told = environment(pods(job_with(1, 1, nprocPerNode="4"))["worker-0"])
-    assert (told["WORLD_SIZE"], told["RANK"], told["PET_NPROC_PER_NODE"]) == ("8", "1", "4")
+    reported = environment(pods(job_with(1, 1, nprocPerNode="4"))["worker-0"])
+    assert (reported["WORLD_SIZE"], reported["RANK"], reported["PET_NPROC_PER_NODE"]) == (
+        "8",
+        "1",
+        "4",
+    )
 
 
 @pytest.mark.parametrize("word", ["auto", "cpu", "gpu"])
 def test_a_word_for_the_number_of_processes_counts_as_one(word):
-    told = environment(pods(job_with(1, 1, nprocPerNode=word))["worker-0"])
-    assert (told["WORLD_SIZE"], told["PET_NPROC_PER_NODE"]) == ("2", word)
+    reported = environment(pods(job_with(1, 1, nprocPerNode=word))["worker-0"])
+    assert (reported["WORLD_SIZE"], reported["PET_NPROC_PER_NODE"]) == ("2", word)
 
 
 def test_workers_without_a_master_meet_at_the_first_of_them():
     found = pods(a_job(None, 2))
-    told = environment(found["worker-1"])
-    assert (told["MASTER_ADDR"], told["RANK"], told["WORLD_SIZE"]) == ("train-worker-0", "1", "2")
+    reported = environment(found["worker-1"])
+    assert (reported["MASTER_ADDR"], reported["RANK"], reported["WORLD_SIZE"]) == (
+        "train-worker-0",
+        "1",
+        "2",
+    )
     assert found["worker-0"]["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master"
     assert "training.kubeflow.org/job-role" not in found["worker-1"]["metadata"]["labels"]
 
@@ -130,8 +138,8 @@ def test_every_rendezvous_setting_is_passed_on():
         "nProcPerNode": 4,
         "maxRestarts": 0,
     }
-    told = environment(pods(job_with(None, 2, elasticPolicy=policy))["worker-0"])
-    assert told == {
+    reported = environment(pods(job_with(None, 2, elasticPolicy=policy))["worker-0"])
+    assert reported == {
         "PYTHONUNBUFFERED": "1",
         "PET_NPROC_PER_NODE": "4",
         "PET_RDZV_ENDPOINT": "etcd.infra:2379",
@@ -166,9 +174,9 @@ def test_the_master_of_an_elastic_job_counts_as_a_node():
         assert environment(found[replica])["PET_NNODES"] == "2:4"
 
 
-def test_empty_rendezvous_settings_say_nothing():
-    told = environment(pods(job_with(None, 1, elasticPolicy={"rdzvConf": []}))["worker-0"])
-    assert "PET_RDZV_CONF" not in told
+def test_empty_rendezvous_settings_set_no_variable():
+    reported = environment(pods(job_with(None, 1, elasticPolicy={"rdzvConf": []}))["worker-0"])
+    assert "PET_RDZV_CONF" not in reported
 
 
 def test_every_container_gets_the_environment_after_the_users_variables():
@@ -233,7 +241,7 @@ def test_a_replica_is_found_by_upstreams_names_and_labels():
         }
 
 
-def test_what_the_user_says_of_pods_stays():
+def test_pod_settings_of_the_user_stay():
     written = manifest(1, None)
     written["metadata"] |= {"labels": {"team": "a"}, "annotations": {"note": "job"}}
     meta = {
@@ -295,7 +303,7 @@ def test_roles_are_known_in_any_capitalisation(spelling):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"pytorchReplicaSpecs": {}}, "pytorchReplicaSpecs"),
         ({"pytorchReplicaSpecs": "none"}, "pytorchReplicaSpecs"),
@@ -304,11 +312,11 @@ def test_roles_are_known_in_any_capitalisation(spelling):
         ({"runPolicy": {"activeDeadlineSeconds": 0}}, "activeDeadlineSeconds"),
     ],
 )
-def test_invalid_job_is_read_nevertheless(change, told):
+def test_invalid_job_is_read_nevertheless(change, reported):
     written = manifest(1, 1)
     written["spec"] |= change
     reading = PyTorchFramework().read(stored(written))
-    assert told in reading.spec_errors
+    assert reported in reading.spec_errors
     assert reading.job.name == "train"
 
 
@@ -317,8 +325,8 @@ def test_every_error_is_reported_of_a_job_with_wrong_types():
     written["spec"]["runPolicy"] = {"backoffLimit": "three", "suspend": "no"}
     written["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "two"
     mistakes = PyTorchFramework().read(stored(written)).spec_errors
-    for told in ("backoffLimit", "suspend", "Worker.replicas"):
-        assert told in mistakes
+    for reported in ("backoffLimit", "suspend", "Worker.replicas"):
+        assert reported in mistakes
 
 
 def test_every_error_is_reported():
@@ -328,8 +336,8 @@ def test_every_error_is_reported():
     roles["Worker"]["restartPolicy"] = "Sometimes"
     roles["Worker"]["template"]["spec"]["containers"][0]["name"] = "train"
     mistakes = PyTorchFramework().read(stored(written)).spec_errors
-    for told in ("Master.replicas", "Worker.restartPolicy", "no container 'pytorch'"):
-        assert told in mistakes
+    for reported in ("Master.replicas", "Worker.restartPolicy", "no container 'pytorch'"):
+        assert reported in mistakes
 
 
 CPU = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}]

@@ -77,9 +77,9 @@ def test_other_roles_of_a_dynamic_job_get_a_small_cluster(name, cluster):
 
 def test_all_five_roles_are_known_and_listed_by_name():
     job = a_job(Worker=1, Chief=1, Evaluator=1, PS=1)
-    told = tf_config(job, "evaluator-0")
-    assert list(told["cluster"]) == ["chief", "evaluator", "ps", "worker"]
-    assert told["task"] == {"type": "evaluator", "index": 0}
+    reported = tf_config(job, "evaluator-0")
+    assert list(reported["cluster"]) == ["chief", "evaluator", "ps", "worker"]
+    assert reported["task"] == {"type": "evaluator", "index": 0}
     assert list(tf_config(a_job(Worker=1, Master=1), "master-0")["cluster"]) == ["master", "worker"]
 
 
@@ -311,11 +311,11 @@ def test_a_dynamic_job_does_without_workers_that_are_not_restarted(
 def test_a_dynamic_job_fails_when_no_worker_is_left_that_could_succeed(policy, phases, failed):
     job = a_job(Worker=2, PS=1, spec={**DYNAMIC, "successPolicy": policy})
     pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(phases)]
-    told = rules_of(job).failure_reason(job, gang_of(job, *pods))
-    assert bool(told) is failed
+    reported = rules_of(job).failure_reason(job, gang_of(job, *pods))
+    assert bool(reported) is failed
     if failed:
-        assert "train" in told
-        assert ("all workers" if policy else "worker 0") in told
+        assert "train" in reported
+        assert ("all workers" if policy else "worker 0") in reported
 
 
 @pytest.mark.parametrize("policy", ["", "AllWorkers"])
@@ -350,7 +350,7 @@ def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
 
 
 @pytest.mark.parametrize(
-    ("roles", "told"),
+    ("roles", "reported"),
     [
         ({"PS": 1}, "would never end"),
         ({"PS": 1, "Evaluator": 1}, "Evaluator and PS only"),
@@ -358,12 +358,12 @@ def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
         ({"Chief": 2, "Worker": 1}, "Chief.replicas"),
         ({"Wroker": 1}, "'Worker'"),
         ({"Worker": 1, "worker": 1}, "another spelling"),
-        ({"Worker": 0}, "without a pod"),
+        ({"Worker": 0}, "job without pods"),
         ({}, "tfReplicaSpecs"),
     ],
 )
-def test_invalid_job_reports_its_errors(roles, told):
-    assert told in TensorFlowFramework().read(stored(job_manifest("TFJob", roles))).spec_errors
+def test_invalid_job_reports_its_errors(roles, reported):
+    assert reported in TensorFlowFramework().read(stored(job_manifest("TFJob", roles))).spec_errors
 
 
 def test_a_template_is_passed_on_as_the_user_wrote_it():

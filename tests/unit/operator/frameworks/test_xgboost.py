@@ -43,8 +43,8 @@ def test_each_role_is_found_at_its_own_port():
     for role, port in (("Master", 1111), ("Worker", 2222)):
         spec = written["spec"]["xgbReplicaSpecs"][role]["template"]["spec"]
         spec["containers"][0]["ports"] = [{"name": "xgboostjob-port", "containerPort": port}]
-    told = dict(variables(pod_of(read_job(XGBoostFramework(), written), "worker-0")))
-    assert (told["MASTER_PORT"], told["WORKER_PORT"]) == ("1111", "2222")
+    reported = dict(variables(pod_of(read_job(XGBoostFramework(), written), "worker-0")))
+    assert (reported["MASTER_PORT"], reported["WORKER_PORT"]) == ("1111", "2222")
 
 
 def test_defaults_equal_upstreams():
@@ -79,7 +79,7 @@ def test_the_master_decides(pods, succeeded, running):
 
 
 @pytest.mark.parametrize(
-    ("roles", "told"),
+    ("roles", "reported"),
     [
         ({"Worker": 1}, "Master: is missing"),
         ({"Master": 2, "Worker": 1}, "Master.replicas: 2 is not 1"),
@@ -88,5 +88,7 @@ def test_the_master_decides(pods, succeeded, running):
         ({}, "Pods by role"),
     ],
 )
-def test_invalid_job_reports_its_errors(roles, told):
-    assert told in XGBoostFramework().read(stored(job_manifest("XGBoostJob", roles))).spec_errors
+def test_invalid_job_reports_its_errors(roles, reported):
+    assert (
+        reported in XGBoostFramework().read(stored(job_manifest("XGBoostJob", roles))).spec_errors
+    )

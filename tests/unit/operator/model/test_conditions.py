@@ -6,13 +6,13 @@ from gangline.operator.model.conditions import set_condition_false, set_conditio
 from unit.operator.builders import NOW, at
 
 
-def shown(told: list[Condition]) -> list[str]:
-    return [c.type if c.status == "True" else f"({c.type})" for c in told]
+def shown(reported: list[Condition]) -> list[str]:
+    return [c.type if c.status == "True" else f"({c.type})" for c in reported]
 
 
 def running_job() -> list[Condition]:
-    told = set_condition_true([], "Created", "JobCreated", "is created", NOW)
-    return set_condition_true(told, "Running", "JobRunning", "is running", at(1))
+    reported = set_condition_true([], "Created", "JobCreated", "is created", NOW)
+    return set_condition_true(reported, "Running", "JobRunning", "is running", at(1))
 
 
 def test_the_newest_stands_last():
@@ -20,37 +20,37 @@ def test_the_newest_stands_last():
 
 
 def test_running_and_restarting_replace_each_other():
-    told = set_condition_true(running_job(), "Restarting", "JobRestarting", "restarts", at(2))
-    assert shown(told) == ["Created", "Restarting"]
-    assert shown(set_condition_true(told, "Running", "JobRunning", "runs", at(3))) == [
+    reported = set_condition_true(running_job(), "Restarting", "JobRestarting", "restarts", at(2))
+    assert shown(reported) == ["Created", "Restarting"]
+    assert shown(set_condition_true(reported, "Running", "JobRunning", "runs", at(3))) == [
         "Created",
         "Running",
     ]
 
 
 def test_an_end_makes_running_false_and_takes_restarting_away():
-    told = set_condition_true(running_job(), "Failed", "JobFailed", "why", at(2))
-    assert shown(told) == ["(Running)", "Created", "Failed"]
-    assert conditions.find_condition(told, "Running").last_transition_time == at(2)
+    reported = set_condition_true(running_job(), "Failed", "JobFailed", "why", at(2))
+    assert shown(reported) == ["(Running)", "Created", "Failed"]
+    assert conditions.find_condition(reported, "Running").last_transition_time == at(2)
     restarting = set_condition_true(running_job(), "Restarting", "R", "r", at(2))
     assert shown(set_condition_true(restarting, "Failed", "F", "f", at(3))) == ["Created", "Failed"]
 
 
 def test_what_holds_already_is_left_alone():
-    told = running_job()
-    assert set_condition_true(told, "Running", "JobRunning", "is running", at(9)) == told
+    reported = running_job()
+    assert set_condition_true(reported, "Running", "JobRunning", "is running", at(9)) == reported
 
 
 def test_a_new_message_keeps_the_time_since_which_the_condition_holds():
-    told = set_condition_true(running_job(), "Running", "JobRunning", "still running", at(9))
-    running = conditions.find_condition(told, "Running")
+    reported = set_condition_true(running_job(), "Running", "JobRunning", "still running", at(9))
+    running = conditions.find_condition(reported, "Running")
     assert (running.last_transition_time, running.last_update_time) == (at(1), at(9))
 
 
 def test_a_condition_that_comes_back_holds_since_then():
-    told = set_condition_false(running_job(), "Running", "Suspended", "held", at(2))
-    told = set_condition_true(told, "Running", "JobRunning", "is running", at(5))
-    assert conditions.find_condition(told, "Running").last_transition_time == at(5)
+    reported = set_condition_false(running_job(), "Running", "Suspended", "held", at(2))
+    reported = set_condition_true(reported, "Running", "JobRunning", "is running", at(5))
+    assert conditions.find_condition(reported, "Running").last_transition_time == at(5)
 
 
 def test_missing_condition_is_not_set_to_false():
@@ -65,6 +65,6 @@ def test_what_is_over_stands_before_what_holds():
 
 
 def test_a_message_is_cut_to_what_the_server_takes():
-    (told,) = set_condition_true([], "Failed", "F", "x" * 100_000, NOW)
-    assert len(told.message) == conditions.MESSAGE_LIMIT
-    assert set_condition_true([told], "Failed", "F", "x" * 100_000, at(1)) == [told]
+    (reported,) = set_condition_true([], "Failed", "F", "x" * 100_000, NOW)
+    assert len(reported.message) == conditions.MESSAGE_LIMIT
+    assert set_condition_true([reported], "Failed", "F", "x" * 100_000, at(1)) == [reported]

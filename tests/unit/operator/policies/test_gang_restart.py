@@ -152,19 +152,22 @@ def test_a_replica_that_had_ended_well_may_be_taken_away():
     assert deleted(decision) == created(decision) == []
 
 
-def test_places_are_kept_on_the_group():
-    group = PodGroup(metadata=ObjectMeta(name="train", namespace="team", uid="uid-group"))
+def test_previous_nodes_are_recorded_on_the_group():
+    former = {"gangline.dev/places": "{}", "other": "kept"}
+    metadata = ObjectMeta(name="train", namespace="team", uid="uid-group", annotations=former)
+    group = PodGroup(metadata=metadata)
     settings = EngineSettings(gang_scheduling=True)
     nodes = [a_pod("master-0", node="node-1"), a_pod("worker-1", node="node-2")]
     failed = a_pod("worker-0", "Failed", code=1, node="node-2")
     case = look(a_gang(), *nodes, failed, settings=settings, pod_group=group)
-    written = [
-        operation["value"][PREVIOUS_NODES_ANNOTATION]
+    (written,) = [
+        operation["value"]
         for patch in case.decide().patches
         for operation in patch.operations
         if operation["path"] == "/metadata/annotations"
     ]
-    kept = msgspec.json.decode(written[0], type=PreviousNodesAnnotation)
+    assert written.keys() == {"gangline.dev/previous-nodes", "other"}
+    kept = msgspec.json.decode(written[PREVIOUS_NODES_ANNOTATION], type=PreviousNodesAnnotation)
     assert kept.nodes == {
         "train-master-0": "node-1",
         "train-worker-0": "node-2",

@@ -62,7 +62,7 @@ def test_a_group_counts_init_containers_sidecars_and_overhead():
     assert asked == {"cpu": "6900m", "memory": "6Gi"}
 
 
-def test_what_the_user_says_of_the_gang_is_passed_on():
+def test_scheduling_policy_of_the_user_is_passed_on():
     policy = {
         "minAvailable": 2,
         "queue": "research",
@@ -195,5 +195,7 @@ def test_changed_deadline_is_patched_on_the_group(deadline, noted, operation):
         settings=WITH_GROUP,
         pod_group=PodGroup(metadata=metadata, spec=spec),
     ).decide()
-    told = [each for patch in decision.patches for each in patch.operations]
-    assert [(each["op"], each.get("value")) for each in told] == ([operation] if operation else [])
+    reported = [each for patch in decision.patches for each in patch.operations]
+    assert [(each["op"], each.get("value")) for each in reported] == (
+        [operation] if operation else []
+    )

@@ -7,7 +7,6 @@ import pytest
 from gangline.api.jobs.kubeflow import RestartRecord
 from gangline.operator.model.job import RestartPolicy
 from gangline.operator.policies import backoff
-from gangline.operator.policies import backoff as pace
 from gangline.operator.policies.restart import (
     FailureAction,
     describe_pod_failure,
@@ -53,7 +52,7 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
 
 
 @pytest.mark.parametrize(
-    ("pod", "told"),
+    ("pod", "reported"),
     [
         (a_pod(phase="Failed", code=3), "train-worker-0: Error (exit code 3): The program failed"),
         (a_pod(phase="Failed", code=137), "train-worker-0: Killed (exit code 137)"),
@@ -61,8 +60,8 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
         (a_pod(phase="Failed"), "train-worker-0 failed without a reason."),
     ],
 )
-def test_a_failure_is_described(pod, told):
-    assert describe_pod_failure(pod, "pytorch").startswith(told)
+def test_a_failure_is_described(pod, reported):
+    assert describe_pod_failure(pod, "pytorch").startswith(reported)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +126,10 @@ def test_the_limit_is_the_number_of_restarts_that_are_allowed(limit, total, exce
 
 
 def test_first_burst_of_failures_is_replaced_immediately():
-    record = pace.record_failure(RestartRecord(), NOW)
-    record = pace.record_failure(record, at(3))
+    record = backoff.record_failure(RestartRecord(), NOW)
+    record = backoff.record_failure(record, at(3))
     assert record.bursts == 1
-    assert pace.time_to_replacement(record, at(3)) <= timedelta(0)
+    assert backoff.time_to_replacement(record, at(3)) <= timedelta(0)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +138,15 @@ def test_first_burst_of_failures_is_replaced_immediately():
 )
 def test_later_bursts_wait_as_long_as_the_kubelet_would(burst, seconds):
     record = RestartRecord(bursts=burst, burst_start=NOW)
-    assert pace.replacement_delay(record) == timedelta(seconds=seconds)
+    assert backoff.replacement_delay(record) == timedelta(seconds=seconds)
 
 
 def test_ten_quiet_minutes_forgive():
-    record = pace.record_failure(RestartRecord(bursts=7, burst_start=NOW), at(300 + 601))
+    record = backoff.record_failure(RestartRecord(bursts=7, burst_start=NOW), at(300 + 601))
     assert record.bursts == 1
 
 
 def test_a_clock_that_is_set_back_never_makes_a_wait_longer_than_the_delay():
     record = RestartRecord(bursts=3, burst_start=at(3600))
-    assert pace.time_to_replacement(record, NOW) == timedelta(seconds=20)
-    assert pace.record_failure(record, NOW) == RestartRecord(bursts=1, burst_start=NOW)
+    assert backoff.time_to_replacement(record, NOW) == timedelta(seconds=20)
+    assert backoff.record_failure(record, NOW) == RestartRecord(bursts=1, burst_start=NOW)

@@ -64,7 +64,7 @@ class Planned(ElasticWorld):
     def phases(self) -> dict[str, str]:
         return {name: plan.status.phase for name, plan in self.plans.items()}
 
-    def told(self, name: str = "p") -> str:
+    def reported(self, name: str = "p") -> str:
         return self.plans[name].status.message
 
 
@@ -83,7 +83,7 @@ def up(*args: Any, **options: Any) -> Planned:
     return world
 
 
-def test_a_plan_changes_the_number_of_workers_and_says_when_they_run() -> None:
+def test_plan_changes_the_number_of_workers_and_reports_when_they_run() -> None:
     world = up(role(2, ELASTIC))
     world.plan(**sized(4))
     world.step()
@@ -139,7 +139,7 @@ def test_plans_are_carried_out_in_order_and_do_not_wait_for_pods_that_find_no_pl
     for _ in range(8):
         world.step()
         world.settle()
-    assert "next plan" in world.told("train-scaleplan-9")
+    assert "next plan" in world.reported("train-scaleplan-9")
     assert set(world.phases().values()) <= {"Succeeded", "Scaling"}
     world.work()
     assert len(workers(world)) == 3
@@ -203,7 +203,7 @@ def test_addresses_of_servers_are_listed_in_the_plans_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "expected"),
     [
         ({"replicaResourceSpecs": {"ps": {"replicas": 1}}}, "spec.replicaResourceSpecs.ps: 'ps'"),
         (sized(1), "the job needs at least 2"),
@@ -218,7 +218,7 @@ def test_addresses_of_servers_are_listed_in_the_plans_order() -> None:
     ],
 )
 def test_a_bad_plan_fails_with_its_field_and_changes_nothing(
-    spec: dict[str, Any], said: str
+    spec: dict[str, Any], expected: str
 ) -> None:
     worker = role(3, "run --nnodes=2:8 x", memory="4Gi")
     world = up(worker, resourceLimits={"memory": "20Gi"})
@@ -226,7 +226,7 @@ def test_a_bad_plan_fails_with_its_field_and_changes_nothing(
     world.plan(**spec)
     world.step()
     assert world.phases() == {"p": "Failed"}
-    assert said in world.told()
+    assert expected in world.reported()
     assert world.plans["p"].status.finish_time == world.now
     assert world.status == before
 
@@ -236,13 +236,13 @@ def test_a_program_may_not_scale_what_only_people_may() -> None:
     world = up(role(2, ELASTIC, autoScale=False))
     world.plan("one", labels=auto, **sized(3))
     world.step()
-    assert "autoScale: false" in world.told("one")
+    assert "autoScale: false" in world.reported("one")
     world = up(role(2, ELASTIC), optimizeMode="manunal")
     world.plan("one", labels=auto, **sized(3))
     world.plan("two", labels={"scale-type": "manual"}, **sized(3))
     world.work()
     assert world.phases() == {"one": "Failed", "two": "Succeeded"}
-    assert "metadata.labels.scale-type" in world.told("one").replace("[", ".").replace("]", "")
+    assert "metadata.labels.scale-type" in world.reported("one").replace("[", ".").replace("]", "")
 
 
 def test_a_plan_waits_a_little_for_its_job() -> None:
@@ -254,7 +254,7 @@ def test_a_plan_waits_a_little_for_its_job() -> None:
     world.now += timedelta(seconds=61)
     world.step()
     assert world.phases() == {"p": "Failed"}
-    assert "spec.ownerJob: 'train' is not an ElasticJob of this namespace" in world.told()
+    assert "spec.ownerJob: 'train' is not an ElasticJob of this namespace" in world.reported()
 
 
 def test_a_plan_for_a_job_that_has_ended_fails() -> None:

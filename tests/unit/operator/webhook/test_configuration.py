@@ -51,7 +51,7 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
         ]
         looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
         plans = {("elastic.iml.github.io", "scaleplans")} if resource is VALIDATING else set()
-        assert looked_at == {(kind.group, kind.plural) for kind in KINDS} | plans
+        assert looked_at == {(kind.resource.group, kind.resource.plural) for kind in KINDS} | plans
         for rule in webhook["rules"]:
             assert rule["operations"] == ["CREATE", "UPDATE"]
             assert "/" not in rule["resources"][0], "no subresource"

@@ -160,7 +160,7 @@ def test_what_is_none_of_its_business_is_allowed(question: ReviewRequest) -> Non
 
 
 @pytest.mark.parametrize("new", [None, {}, {"apiVersion": ["v1"], "kind": {}}, {"kind": "Job"}])
-def test_a_review_without_an_object_that_says_what_it_is_is_refused(new: Json | None) -> None:
+def test_review_of_an_object_without_kind_is_refused(new: Json | None) -> None:
     status = judged(ask(new)).status
     assert status is not None
     assert status.code == 400
@@ -193,8 +193,8 @@ def test_an_object_that_is_nested_deeply_is_answered(levels: int) -> None:
     new, old = nested(levels, "x"), nested(levels, "y")
     for question in (ask(new), ask(new, old)):
         answer = judged(question)
-        told = (answer.status or Status()).message
-        assert answer.allowed or "nested too deeply" in told
+        reported = (answer.status or Status()).message
+        assert answer.allowed or "nested too deeply" in reported
         assert answer.allowed or levels > 200
         assert not answer.allowed or levels < 2000
         assert review.mutate(question, DEFAULTING.patch_operations).allowed

@@ -51,7 +51,7 @@ def step(
     return plan_rotation(found, held, names, now, VALIDITY, known)
 
 
-def told(ring: CertificateSet) -> frozenset[CertificateAuthority]:
+def reported(ring: CertificateSet) -> frozenset[CertificateAuthority]:
     return frozenset(ring.trusted)
 
 
@@ -157,11 +157,11 @@ def test_a_certificate_is_replaced_in_three_steps() -> None:
     assert both.serving == first.serving
     assert both.next is not None
     assert both.trusted == (first.serving.authority, both.next.authority)
-    assert step(both, now=due, known=told(both)) == both, "callers need time to learn of it"
+    assert step(both, now=due, known=reported(both)) == both, "callers need time to learn of it"
 
     later = due + VALIDITY.propagation
-    assert step(both, now=later) == both, "callers have not been told of it"
-    second = step(both, now=later, known=told(both))
+    assert step(both, now=later) == both, "callers have not seen it"
+    second = step(both, now=later, known=reported(both))
     assert second.serving == both.next
     assert second.trusted == both.trusted, "another copy may still serve the old one"
 
@@ -175,7 +175,7 @@ def test_a_lost_secret_comes_back_without_a_moment_of_mistrust_and_with_a_new_ke
     ring = step(None, held=held)
     assert ring.serving == held
     assert ring.next is not None
-    after = step(ring, now=NOW + VALIDITY.propagation, known=told(ring))
+    after = step(ring, now=NOW + VALIDITY.propagation, known=reported(ring))
     assert after.serving == ring.next
     assert after.serving.key != held.key
 
@@ -212,7 +212,7 @@ def test_a_clock_that_is_set_back_changes_nothing() -> None:
     both = step(first, now=NOW + 60 * DAY)
     hour = timedelta(hours=1)
     assert step(first, now=NOW - hour) == first
-    assert step(both, now=NOW + 60 * DAY - hour, known=told(both)) == both
+    assert step(both, now=NOW + 60 * DAY - hour, known=reported(both)) == both
 
 
 @dataclass
@@ -243,7 +243,7 @@ class World:
         bundle = rotation.sort_authorities([*ring.trusted, *before])
         if not self.bundles or bundle != self.bundles[-1][1]:
             self.bundles.append((self.now, bundle))
-        self.known[copy] = told(ring)
+        self.known[copy] = reported(ring)
         self.held[copy] = ring.serving
         self.looked[copy] = self.now
 

@@ -44,7 +44,7 @@ async def bind(state: SchedulerCache, proper: Answer, *faults: Answer) -> Outcom
             released=outcome.released.set,
         )
         binder.bind([BINDING])
-        assert state.is_assumed(P)
+        assert state.pods[P].node == BINDING.node
     return outcome
 
 
@@ -65,7 +65,7 @@ async def test_a_server_in_trouble_is_asked_again_while_the_place_is_kept(
 ) -> None:
     outcome = await bind(state, DONE, failing(500, "InternalError"), failing(504, "Timeout"))
     assert outcome.bound == [BINDING]
-    assert state.is_assumed(P)
+    assert state.pods[P].node == "a"
     assert not outcome.released.is_set()
 
 
@@ -73,7 +73,7 @@ async def test_a_refusal_for_good_is_not_repeated(state: SchedulerCache) -> None
     outcome = await bind(state, failing(404, "NotFound"))
     assert not outcome.bound
     assert outcome.released.is_set()
-    assert not state.is_assumed(P)
+    assert state.pods[P].node is None
     assert len(outcome.sent) == 1
 
 

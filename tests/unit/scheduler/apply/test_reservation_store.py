@@ -23,7 +23,7 @@ def test_a_promise_reads_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"since": "soon"}', '{"nodes": {}}'])
-def test_what_cannot_be_read_promises_nothing(text: str) -> None:
+def test_unreadable_reservation_is_ignored(text: str) -> None:
     assert read_reservation(noted(text)) is None
 
 

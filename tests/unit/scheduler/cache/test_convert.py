@@ -58,7 +58,7 @@ def asking(**requests: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_pod_asks_for_what_kubernetes_counts(spec: dict[str, Any], cpu: int) -> None:
+def test_pod_request_is_counted_as_in_kubernetes(spec: dict[str, Any], cpu: int) -> None:
     request = dict(pod(spec=spec).shape.request)
     assert request["cpu"] == cpu
     assert request["pods"] == 1

@@ -18,8 +18,8 @@ from gangline.scheduler.types.types import (
     TolerationInfo,
 )
 from gangline.scheduler.types.wire import LeanPod, ResourceQuota
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, gang, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 POOL = "volcano.sh/nodegroup-name"
 
@@ -59,7 +59,7 @@ def test_jobs_of_a_queue_avoid_node_groups_and_a_queue_below_does_so_too() -> No
     assert placed(decide(state)) == {"d/job-0": "z"}
 
 
-def test_a_group_that_does_not_exist_is_named_as_the_reason() -> None:
+def test_missing_group_is_the_reason() -> None:
     state = cluster(*NODES, queue("q", nodeGroupAffinity=required("c")), *in_queue("job", "q"))  # type: ignore[arg-type]
     assert f"3 {NODE_GROUP_MISMATCH}" in decide(state).pending_reasons[0].message
 

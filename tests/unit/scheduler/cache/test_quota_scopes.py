@@ -11,8 +11,8 @@ from gangline.scheduler.queueing.gangs import check_admission
 from gangline.scheduler.types.quota_scopes import QuotaAttributes, QuotaScopeRule, all_in_scopes
 from gangline.scheduler.types.types import PodInfo, Request
 from gangline.scheduler.types.wire import LeanPodSpec, ResourceQuota
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod, request
-from unit.scheduler.builders import judged as decide
 
 HIGH: dict[str, object] = {
     "scopeName": "PriorityClass",
@@ -118,7 +118,7 @@ def test_all_scopes_of_a_quota_must_hold() -> None:
 
 
 def member(name: str, priority_class: str) -> PodInfo:
-    return pod(name, group="job", traits=QuotaAttributes(priority_class=priority_class))
+    return pod(name, group="job", quota_attributes=QuotaAttributes(priority_class=priority_class))
 
 
 def reason(limits: QuotaInfo, *members: PodInfo) -> tuple[str, str]:
@@ -172,5 +172,5 @@ def test_the_priority_class_of_a_group_is_read() -> None:
     assert group_info(msgspec.convert(written, PodGroup), {}).priority_class == "high"
 
 
-def test_a_scope_is_named_as_it_was_written() -> None:
+def test_scope_is_formatted_as_written() -> None:
     assert str(QuotaScopeRule("BestEffort")) == "BestEffort"

@@ -1,7 +1,5 @@
 """Optimised packing gives exactly the results of the plain algorithm."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -150,9 +148,7 @@ def test_the_row_that_is_being_filled_counts_only_within_the_same_rows() -> None
     assert [table.name_of(row) for _, row in trial.tentative()] == ["a", "b"]
 
 
-def test_weights_determine_whether_the_best_node_stays_best() -> None:
-    usual = ScoreWeights()
-    assert usual.best_node_stays_best
-    spreading = replace(usual, packing=-1)
-    even, whole = replace(usual, balance=1), replace(usual, fragments=1)
-    assert not any(each.best_node_stays_best for each in (spreading, even, whole))
+def test_spreading_and_balance_score_each_pod() -> None:
+    assert not ScoreWeights().scores_each_pod
+    assert ScoreWeights(packing=-1).scores_each_pod
+    assert ScoreWeights(balance=1).scores_each_pod

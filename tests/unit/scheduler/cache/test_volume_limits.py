@@ -8,8 +8,8 @@ from gangline.scheduler.cache.convert_storage import attach_limits, volume_info
 from gangline.scheduler.plugins.volumes import ClaimInfo, StorageClassInfo, VolumeInfo
 from gangline.scheduler.types.types import CycleResult, NodeName, PodInfo, PodKey
 from gangline.scheduler.types.wire import CSINode
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 DRIVER = "disk.example.com"
 
@@ -41,7 +41,7 @@ def test_a_node_takes_no_more_volumes_than_it_can_attach() -> None:
     assert sorted(found.values()) == ["a", "a", "b"]
 
 
-def test_what_is_attached_already_counts() -> None:
+def test_attached_volumes_count() -> None:
     state = cluster(node("a"), using("old", "c0", "c1", on="a"), using("new", "c2"))
     decision = decide(disks(state, "c0", "c1", "c2", a=2))
     assert not decision.bindings

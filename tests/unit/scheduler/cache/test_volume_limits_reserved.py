@@ -7,8 +7,8 @@ from hypothesis import strategies as some
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.plugins.volumes import ClaimInfo, VolumeInfo
 from gangline.scheduler.types.types import NodeName, PodInfo, PodKey
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 DRIVER = "disk.example.com"
 
@@ -64,7 +64,7 @@ def test_a_stream_of_small_jobs_does_not_keep_the_last_places_from_the_first_in_
 ) -> None:
     state = cluster(node("a"), *small("s0", 0, "a"), *small("s1", 1, "a"), *large("big", *wanted))  # type: ignore[arg-type]
     if "dataset" in wanted:
-        state.set_pod(using("gated", "dataset", gated=True))
+        state.set_pod(using("gated", "dataset", is_gated=True))
         state.set_pod(using("other", "dataset", age=99))
     disks(state, a=2)
     assert run(state) == {}
@@ -103,7 +103,7 @@ def test_different_shared_claims_of_one_decision_take_a_place_each() -> None:
     assert sorted(placed) == ["c-0", "c-1", "d-0", "d-1"]
 
 
-def test_a_shared_claim_leaves_what_it_does_not_take_to_claims_of_one_pod() -> None:
+def test_shared_claim_leaves_other_attachments_to_own_claims() -> None:
     pods = [using(f"p{i}", "shared", age=i) for i in range(3)]
     state = cluster(node("a"), *pods, *(using(f"own{i}", f"c{i}", age=9 + i) for i in range(3)))
     placed = run(disks(state, a=2))

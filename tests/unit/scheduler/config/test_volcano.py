@@ -7,6 +7,7 @@ import yaml
 
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.config.volcano import ConfigurationError, read_configuration
+from gangline.scheduler.main import warn_of_ignored_settings
 from gangline.scheduler.plugins.scores import ScoreWeights
 from gangline.scheduler.reporting.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
@@ -104,7 +105,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
-def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
+def test_unknown_names_are_errors(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         read_configuration(text)
 
@@ -129,15 +130,20 @@ tiers:
     assert read_configuration("").ignored_settings == ()
 
 
-def test_gangs_lodge_on_learned_run_times_only_if_that_is_asked_for() -> None:
-    text = "configurations: [{name: backfill, arguments: {backfill.learned: %s}}]"
-    asked = read_configuration(text % "true")
-    assert asked.apply_to(SchedulerSettings()).policy.learned_backfill
-    assert not asked.ignored_settings
-    for said in (text % "false", ""):
-        assert not read_configuration(said).apply_to(SchedulerSettings()).policy.learned_backfill
-    with pytest.raises(ConfigurationError, match=r"backfill\.learned: 'often' is neither true nor"):
-        read_configuration(text % "often")
+def test_removed_settings_are_accepted_and_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = """
+configurations: [{name: backfill, arguments: {backfill.learned: true}}]
+tiers: [{plugins: [{name: binpack, arguments: {binpack.fragments: 4, binpack.weight: 2}}]}]
+"""
+    found = read_configuration(text)
+    assert found.weights == ScoreWeights(packing=2)
+    warn_of_ignored_settings(found.apply_to(SchedulerSettings()))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "binpack.fragments" in record.getMessage()
+    assert "backfill.learned" in record.getMessage()
 
 
 def test_nodes_can_be_filled_evenly_instead() -> None:

@@ -154,7 +154,7 @@ QUEUES = [
 
 
 @pytest.mark.parametrize(("queues", "name", "says"), QUEUES)
-def test_a_queue_that_contradicts_itself_or_others_is_named_and_others_go_on(
+def test_contradictory_queue_is_reported_and_others_are_served(
     queues: list[QueueInfo], name: str, says: str
 ) -> None:
     state = cluster(node("n"), *queues, *gang("g", 1), group("h", 1, queue="q"), GOOD)

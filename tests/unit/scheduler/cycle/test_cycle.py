@@ -110,7 +110,7 @@ def test_a_member_that_is_being_deleted_does_not_count() -> None:
         node("a", cpu=1),
         node("b", cpu=1),
         group("job", 2),
-        pod("j0", group="job", on="a", terminating=True),
+        pod("j0", group="job", on="a", is_terminating=True),
         pod("j1", group="job"),
     )
     assert reason(decide(state), "job") == "NotEnoughTasks"
@@ -201,20 +201,20 @@ def test_pods_of_an_unknown_group_wait_for_it() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        pytest.param({"gated": True}, id="gated"),
-        pytest.param({"ours": False}, id="another scheduler's"),
-        pytest.param({"terminating": True}, id="being deleted"),
+        pytest.param({"is_gated": True}, id="gated"),
+        pytest.param({"is_ours": False}, id="another scheduler's"),
+        pytest.param({"is_terminating": True}, id="being deleted"),
         pytest.param({"phase": "Failed"}, id="failed before it had a node"),
     ],
 )
-def test_what_is_not_ours_to_place_is_left_alone(facts: dict[str, object]) -> None:
+def test_pods_that_are_not_pending_for_this_scheduler_are_ignored(facts: dict[str, object]) -> None:
     decision = decide(cluster(node("a"), pod("p", **facts)))  # type: ignore[arg-type]
     assert not decision.bindings
     assert not decision.pending_reasons
 
 
 def test_pods_of_other_schedulers_hold_resources() -> None:
-    state = cluster(node("a", cpu=2), pod("other", cpu=2, on="a", ours=False), pod("p"))
+    state = cluster(node("a", cpu=2), pod("other", cpu=2, on="a", is_ours=False), pod("p"))
     assert not decide(state).bindings
 
 

@@ -76,7 +76,7 @@ def _pod(
         phase=draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]))
         if on
         else "Pending",
-        terminating=draw(st.integers(0, 9)) == 0,
+        is_terminating=draw(st.integers(0, 9)) == 0,
         constraints=PlacementConstraints(selector=(("zone", zone),))
         if zone
         else PlacementConstraints(),

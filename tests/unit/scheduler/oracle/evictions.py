@@ -19,7 +19,6 @@ _SYSTEM_PRIORITY = 2_000_000_000
 
 def eviction_violations(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
     """Yield the evictions that violate a rule."""
-    yield from _backfill_violations(state, decision)
     if not decision.evictions:
         return
     if len({eviction.pod for eviction in decision.evictions}) < len(decision.evictions):
@@ -34,17 +33,6 @@ def eviction_violations(state: SchedulerCache, decision: CycleResult) -> Iterato
         by_beneficiary[eviction.beneficiary].append(eviction)
     for name, evictions in by_beneficiary.items():
         yield from _unjustified_evictions(state, books, decision, name, evictions)
-
-
-def _backfill_violations(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
-    """Backfilled gangs that could not be evicted."""
-    bound = {binding.group for binding in decision.bindings}
-    for key, host in decision.backfilled.items():
-        if key not in bound or host not in decision.reservations or key in state.backfilled:
-            yield f"{key} lodges with {host}, and is not placed, was there before, or nobody is"
-        members = state.members[key].values()
-        if not state.groups[key].preemptable or not all(pod.preemptable for pod in members):
-            yield f"{key} lodges with {host}, and may not be evicted"
 
 
 def _exempt(state: SchedulerCache, decision: CycleResult) -> Iterator[str]:
@@ -147,8 +135,6 @@ def _unjustified_evictions(
     assert queue is not None
     for eviction in evictions:
         pod = state.pods[eviction.pod]
-        if group is not None and pod.group and state.backfilled.get(pod.group) == name:
-            continue
         other = queue_of(state, pod)
         victim = state.groups.get(pod.group) if pod.group is not None else None
         if other == queue:

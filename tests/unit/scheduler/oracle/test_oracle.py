@@ -120,18 +120,18 @@ PLACES = [
     pytest.param([], waiting(), "does not exist", id="no such node"),
     pytest.param(
         [*zones(), pod("w", on="m", labels=LABELS)],
-        waiting(related(near=(NEAR_WEB,))),
+        waiting(related(affinity=(NEAR_WEB,))),
         "its affinity",
         id="affinity",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", labels=LABELS)],
-        waiting(related(apart=(NEAR_WEB,))),
+        waiting(related(anti_affinity=(NEAR_WEB,))),
         "its anti-affinity",
         id="anti-affinity",
     ),
     pytest.param(
-        [*zones(), pod("w", on="n", constraints=related(apart=(NEAR_WEB,)))],
+        [*zones(), pod("w", on="n", constraints=related(anti_affinity=(NEAR_WEB,)))],
         waiting(),
         "d/w excludes it",
         id="anti-affinity of the other",
@@ -151,31 +151,31 @@ def test_forbidden_placement_is_a_violation(world: list[object], put: PodInfo, s
     assert any(says in fault for fault in violations(state, bind(("p", "n"))))
 
 
-def test_a_port_that_is_given_twice_is_noticed() -> None:
+def test_port_bound_twice_is_a_violation() -> None:
     state = cluster(node("n"), pod("p", port=80), pod("q", port=80))
     assert "are used" in next(violations(state, bind(("p", "n"), ("q", "n"))))
 
 
-def test_what_does_not_wait_or_is_bound_twice_is_noticed() -> None:
+def test_binding_of_a_placed_pod_or_twice_is_a_violation() -> None:
     state = cluster(node("n"), pod("p", on="n"), pod("q"))
     said = list(violations(state, bind(("p", "n"), ("q", "n"), ("q", "n"))))
     assert "a pod is bound twice" in said
     assert "d/p is bound and does not wait" in said
 
 
-def test_half_a_gang_is_noticed() -> None:
+def test_incomplete_gang_is_a_violation() -> None:
     state = cluster(node("n"), *gang("g", 2))
     with pytest.raises(Violation, match="d/g has 1 of 2 pods"):
         check_result(state, bind(("g-worker-0", "n"), group="g"), 0)
 
 
-def test_a_gang_without_a_role_is_noticed() -> None:
+def test_missing_role_is_a_violation() -> None:
     facts = group("g", 1, min_task_member=(("ps", 1),))
     state = cluster(node("n"), facts, pod("w", group="g", role="worker"))
     assert "0 of 1 pods of role ps" in next(violations(state, bind(("w", "n"), group="g")))
 
 
-def test_a_gang_that_is_scattered_is_noticed() -> None:
+def test_violated_network_rule_is_a_violation() -> None:
     facts = group("g", 2, network=NetworkTopologyRule(tier=1))
     state = cluster(node("n"), node("m"), facts, pod("a", group="g"), pod("b", group="g"))
     for name in ("n", "m"):
@@ -205,7 +205,7 @@ QUEUES = [
 
 
 @pytest.mark.parametrize(("queues", "says"), QUEUES)
-def test_a_queue_above_its_limit_is_noticed(queues: list[QueueInfo], says: str) -> None:
+def test_queue_above_its_limit_is_a_violation(queues: list[QueueInfo], says: str) -> None:
     state = cluster(node("n"), *queues, group("g", 1, queue="q"), pod("p", cpu=2, group="g"))
     assert any(says in fault for fault in violations(state, bind(("p", "n"), group="g")))
 
@@ -242,9 +242,9 @@ EVICTIONS = [
     pytest.param(
         evicting(victims={"priority": 2 * 10**9}), "another scheduler", id="system priority"
     ),
-    pytest.param(evicting(victims={"terminating": True}), "is terminating", id="terminating"),
+    pytest.param(evicting(victims={"is_terminating": True}), "is terminating", id="terminating"),
     pytest.param(evicting(high={"priority": 0}), "no higher priority", id="an equal"),
-    pytest.param(evicting(claimers={"preempts": False}), "may not preempt", id="never"),
+    pytest.param(evicting(claimers={"may_preempt": False}), "may not preempt", id="never"),
     pytest.param(evicting(low={"minimum": 2}), "is broken", id="half of a gang"),
     pytest.param(
         evicting(low={"min_task_member": (("w", 2),)}, victims={"role": "w"}),
@@ -294,7 +294,7 @@ def test_forbidden_eviction_is_a_violation(state: SchedulerCache, says: str) -> 
     assert any(says in fault for fault in violations(state, evict("low-0")))
 
 
-def test_more_than_a_budget_allows_is_noticed() -> None:
+def test_exceeded_disruption_budget_is_a_violation() -> None:
     state = evicting(victims={"labels": LABELS})
     state.budgets["d/web"] = DisruptionBudgetInfo("d/web", "d", WEB, allowed=0)
     assert any("0 may be" in fault for fault in violations(state, evict("low-0")))
@@ -320,7 +320,7 @@ POOLED = QueueInfo(
 )
 
 
-def test_a_job_outside_of_its_queues_node_groups_is_noticed() -> None:
+def test_pod_outside_its_node_groups_is_a_violation() -> None:
     nodes = (node("n"), node("m", labels={"pool": "a"}))
     below = QueueInfo("below", parent="q")
     state = cluster(*nodes, POOLED, below, group("g", 1, queue="below"), pod("p", group="g"))
@@ -328,7 +328,7 @@ def test_a_job_outside_of_its_queues_node_groups_is_noticed() -> None:
     assert not list(violations(state, bind(("p", "m"), group="g")))
 
 
-def test_a_volume_that_is_not_there_or_too_many_is_noticed() -> None:
+def test_missing_or_excess_volume_is_a_violation() -> None:
     state = cluster(node("n"), pod("p", claims=("d/c",)), pod("q", claims=("d/e",)))
     state.storage.synced = True
     state.storage.claims["d/c"] = ClaimInfo("d/c", volume="v")
@@ -349,7 +349,7 @@ def test_incomplete_subgroup_is_a_violation() -> None:
         "s", Selector(), size=2, min_subgroups=1, keys=("k",), network=NetworkTopologyRule(tier=1)
     )
     members = [pod(f"{k}{i}", group="g", labels=(("k", k),)) for k in "ab" for i in range(2)]
-    state = cluster(node("n"), node("m"), group("g", parts=(rule,)), *members)
+    state = cluster(node("n"), node("m"), group("g", subgroups=(rule,)), *members)
     for name in ("n", "m"):
         domain = HyperNodeInfo(f"s-{name}", 1, members=(HyperNodeMemberInfo(False, exact=name),))
         state.nodes.set_hypernode(domain)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from gangline.scheduler.types.types import GroupKey, NodeInfo, PlacementConstraints, PodInfo
-from unit.scheduler.builders import ANYWHERE, cluster, group, judged, node, on_label, pod
+from unit.scheduler.builders import ANYWHERE, checked_cycle, cluster, group, node, on_label, pod
 
 INSTANCES = 1000
 
@@ -61,7 +61,7 @@ def feasible(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
 
 def placed(nodes: Sequence[NodeInfo], pods: Sequence[PodInfo]) -> bool:
     """Return whether the scheduler places the gang; the oracle checks the result."""
-    return GroupKey("d/g") in judged(cluster(*nodes, group("g", len(pods)), *pods)).placed
+    return GroupKey("d/g") in checked_cycle(cluster(*nodes, group("g", len(pods)), *pods)).placed
 
 
 def test_every_small_gang_that_fits_in_any_way_is_placed() -> None:

@@ -81,7 +81,7 @@ def test_constraints_hold_and_places_that_are_kept_count_for_more() -> None:
     assert where(cluster(*there, *fenced, weights=TOGETHER)) == {"h1": 1, "h2": 1}
     places = ((PodKey("d/g-worker-0"), NodeName("h1")), (PodKey("d/g-worker-1"), NodeName("h2")))
     pods = [each for each in gang("g", 2, gpu=4) if isinstance(each, PodInfo)]
-    back = group("g", 2, places=PreviousNodes(60.0, places))
+    back = group("g", 2, previous_nodes=PreviousNodes(60.0, places))
     assert where(cluster(*there, back, *pods, weights=TOGETHER)) == {"h1": 1, "h2": 1}
 
 
@@ -102,7 +102,7 @@ LAW = settings(deadline=None, max_examples=100, suppress_health_check=[HealthChe
 def test_as_many_start_as_by_packing_and_on_no_more_nodes(
     free: list[tuple[int, int]], asked: list[tuple[int, int]], random: Random
 ) -> None:
-    """The judge looks at each decision, too."""
+    """The oracle checks each result, too."""
     there: list[NodeInfo | PodInfo] = []
     for index, (count, cpu) in enumerate(free):
         there.append(node(f"n{index}", cpu=cpu, gpu=8))

@@ -51,7 +51,7 @@ def test_unlabelled_nodes_count_as_one_model() -> None:
 
 def test_gang_returns_to_its_nodes_whatever_the_model() -> None:
     places = ((PodKey("d/g-0"), NodeName("a")), (PodKey("d/g-1"), NodeName("b")))
-    facts = group("g", 2, places=PreviousNodes(60.0, places))
+    facts = group("g", 2, previous_nodes=PreviousNodes(60.0, places))
     pods = [pod(f"g-{index}", gpu=2, group="g") for index in range(2)]
     assert where(cluster(of("A", "a"), of("B", "b"), facts, *pods)) == {"a": 1, "b": 1}
 

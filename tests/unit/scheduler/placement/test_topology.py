@@ -21,8 +21,8 @@ from gangline.scheduler.types.types import (
     PodInfo,
     RoleAffinity,
 )
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 
 def roles_by_node(decision: CycleResult) -> dict[str, Counter[str]]:
@@ -76,20 +76,20 @@ def test_workers_that_wish_to_be_together_share_a_node() -> None:
         node("a", cpu=4),
         node("b", cpu=4),
         pod("there", cpu=1, on="a"),
-        *ps_job(0, 4, roles=wished),
+        *ps_job(0, 4, role_affinity=wished),
     )
     assert roles_by_node(decide(state)) == {"b": Counter(worker=4)}
 
 
 def test_pods_that_wish_to_be_apart_are_spread() -> None:
     wished = RoleAffinity(anti_affinity=(("ps",),))
-    state = cluster(*(node(f"n{i}") for i in range(3)), *ps_job(3, 0, roles=wished))
+    state = cluster(*(node(f"n{i}") for i in range(3)), *ps_job(3, 0, role_affinity=wished))
     assert len(roles_by_node(decide(state))) == 3
 
 
 def test_roles_that_avoid_each_other_get_different_nodes() -> None:
     wished = RoleAffinity(affinity=(("ps",), ("worker",)), anti_affinity=(("ps", "worker"),))
-    state = cluster(node("a"), node("b"), *ps_job(2, 4, roles=wished))
+    state = cluster(node("a"), node("b"), *ps_job(2, 4, role_affinity=wished))
     assert sorted(roles_by_node(decide(state)).values(), key=str) == [
         Counter(ps=2),
         Counter(worker=4),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gangline.api.core.node import Node
 from gangline.api.meta.resource import Resource
+from gangline.kube.client.client import ApiClient
 from gangline.kube.client.decoding import decode_object
 from gangline.scheduler.cache.cache import SchedulerCache
 from gangline.scheduler.cache.convert import have_same_shape, node_info, pod_info
@@ -33,7 +34,7 @@ from gangline.scheduler.types.types import (
     shape_of,
 )
 from gangline.scheduler.types.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim_pod
-from unit.scheduler.builders import change_node, cluster, decide, gang, node, pod
+from unit.scheduler.builders import RecordingListener, change_node, cluster, decide, gang, node, pod
 
 MIB = 2**20
 COUNTED = ScoreWeights(images=1)
@@ -119,7 +120,7 @@ def test_pods_go_to_the_node_that_has_their_image() -> None:
 
 def test_a_gang_packs_where_its_image_is() -> None:
     group, *members = gang("g", 3, cpu=2)
-    pods = [of(cast("PodFacts", each), "train") for each in members]
+    pods = [of(cast("PodInfo", each), "train") for each in members]
     state = cluster(has("a"), has("b", train=900), group, *pods, weights=COUNTED)
     assert set(where(state).values()) == {"b"}
 
@@ -156,7 +157,7 @@ def test_pods_of_a_bucket_score_the_images_of_all() -> None:
     assert row == table.rows[NodeName("b")]
 
 
-def test_what_queues_and_claims_ask_for_leaves_the_images() -> None:
+def test_terms_of_queues_and_claims_keep_the_images() -> None:
     waiting = of(pod("p"), "train")
     kept = with_required_nodes(waiting, (RequiredNodeTerms((), "why"),))
     assert kept.shape.constraints != waiting.shape.constraints
@@ -260,14 +261,9 @@ def test_at_weight_nothing_images_are_neither_read_nor_kept_nor_counted() -> Non
     assert table.scoring_inputs(shape, table.allocatable - table.used).images is None
 
 
-def feed(weights: ScoreWeights) -> SchedulerInformers:
-    def nothing(*_: object) -> None:
-        pass
-
-    told = SchedulerSettings(weights=weights)
-    return SchedulerInformers(
-        cast("Client", None), told, nothing, nothing, lambda: 0.0, nothing, nothing
-    )
+def informers(weights: ScoreWeights) -> SchedulerInformers:
+    client, settings = cast("ApiClient", None), SchedulerSettings(weights=weights)
+    return SchedulerInformers(client, settings, RecordingListener())
 
 
 @pytest.mark.parametrize(
@@ -277,10 +273,10 @@ def feed(weights: ScoreWeights) -> SchedulerInformers:
         pytest.param(COUNTED, IMAGED_PODS, 3, id="1"),
     ],
 )
-def test_the_feed_follows_images_only_where_they_count(
+def test_informers_decode_images_only_if_they_have_a_weight(
     weights: ScoreWeights, pods: Resource[LeanPod], images: int
 ) -> None:
-    of_pods, of_nodes, _ = feed(weights).required
+    of_pods, of_nodes, _ = informers(weights).required
     assert of_pods.resource is pods
     assert of_nodes.transform is not None
     assert len(of_nodes.transform(msgspec.convert(RAW_NODE, Node)).status.images) == images
@@ -301,5 +297,5 @@ class Listed:
 async def test_an_explanation_counts_images_as_the_scheduler_does(
     weights: ScoreWeights, goes_to: str
 ) -> None:
-    state = await read_cluster_state(cast("Client", Listed()), frozenset({"gangline"}), weights)
+    state = await read_cluster_state(cast("ApiClient", Listed()), frozenset({"gangline"}), weights)
     assert where(state) == {"p": goes_to}

@@ -32,7 +32,7 @@ def wanting(**wants: Any) -> PlacementConstraints:
     return PlacementConstraints(inter_pod=InterPodRules(**wants))
 
 
-APART = wanting(apart=(web(),))
+APART = wanting(anti_affinity=(web(),))
 
 
 def hosts(count: int, cpu: float = 8) -> list[Any]:
@@ -73,7 +73,7 @@ def test_those_that_run_keep_others_away() -> None:
 
 
 def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
-    near = gang(2, constraints=wanting(near=(web("zone"),)))
+    near = gang(2, constraints=wanting(affinity=(web("zone"),)))
     state = cluster(*hosts(4), pod("there", on="n2", labels=WEB), *near)
     assert set(counts(decide(state))) <= {"n2", "n3"}
     decision = decide(cluster(*hosts(4), *near))
@@ -82,7 +82,7 @@ def test_pods_go_where_those_are_that_they_must_be_near_to() -> None:
 
 
 def test_the_first_of_pods_that_must_be_near_each_other_may_start() -> None:
-    near = gang(3, cpu=3, constraints=wanting(near=(web("zone"),)), labels=WEB)
+    near = gang(3, cpu=3, constraints=wanting(affinity=(web("zone"),)), labels=WEB)
     nodes = counts(decide(cluster(*hosts(4, cpu=6), *near)))
     assert nodes.total() == 3
     assert set(nodes) in ({"n0", "n1"}, {"n2", "n3"})
@@ -104,8 +104,8 @@ def test_too_few_places_count_as_uneven() -> None:
 @pytest.mark.parametrize(
     ("wants", "expected"),
     [
-        pytest.param({"near": (web(weight=100),)}, "n1", id="liked"),
-        pytest.param({"apart": (web(weight=100),)}, "n0", id="disliked"),
+        pytest.param({"affinity": (web(weight=100),)}, "n1", id="liked"),
+        pytest.param({"anti_affinity": (web(weight=100),)}, "n0", id="disliked"),
         pytest.param({"spread": (SpreadTerm(web(), hard=False),)}, "n0", id="to be spread"),
     ],
 )

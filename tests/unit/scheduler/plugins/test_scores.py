@@ -61,7 +61,7 @@ def test_each_pod_of_a_gang_is_weighed_with_those_before_it() -> None:
     assert where(cluster(*nodes, *gang("g", 2, cpu=4))) == {"a": 2}
 
 
-def test_devices_that_a_pod_asks_for_are_to_be_used_evenly_too() -> None:
+def test_requested_devices_are_part_of_the_balance() -> None:
     state = cluster(
         *(node(name, cpu=8, memory=8, gpu=8) for name in ("devices-used", "free")),
         pod("a", cpu=0, gpu=4, on="devices-used"),

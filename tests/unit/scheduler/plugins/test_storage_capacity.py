@@ -15,7 +15,7 @@ from gangline.scheduler.plugins.volumes import (
 from gangline.scheduler.types.types import LabelExpression, NodeTerm, PlacementConstraints
 from gangline.scheduler.types.wire import CSIDriver, CSIStorageCapacity
 from unit.scheduler.builders import GIB, cluster, node, pod
-from unit.scheduler.builders import judged as decide
+from unit.scheduler.builders import checked_cycle as decide
 
 DRIVER = "disk.example.com"
 ANYWHERE = NodeTerm()

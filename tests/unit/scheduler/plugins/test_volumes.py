@@ -14,8 +14,8 @@ from gangline.scheduler.plugins.volumes import (
 )
 from gangline.scheduler.types.types import CycleResult, NodeInfo, NodeName, PodInfo
 from gangline.scheduler.types.wire import LeanPod, slim_pod
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -130,7 +130,7 @@ def test_a_volume_of_a_zone_is_reached_from_its_zone_alone() -> None:
     assert placed(decide(state)) == {"p": "b"}
 
 
-def test_what_has_no_volume_and_waits_for_no_pod_keeps_its_pod_waiting() -> None:
+def test_unbound_immediate_claim_keeps_its_pod_pending() -> None:
     state = with_storage(cluster(*nodes(), user("p", "c"), user("q", "gone")), claim("c", "none"))
     decision = decide(state)
     assert why(decision, "p").startswith(f"0/2 nodes are available: 2 {UNBOUND_IMMEDIATE_CLAIMS}.")

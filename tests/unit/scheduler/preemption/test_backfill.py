@@ -1,19 +1,21 @@
 """Backfill: reserved nodes are used by gangs that certainly end before the reservation starts."""
 
 import msgspec
+import pytest
 
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.scheduler.cache.convert import group_info, pod_info
-from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo
+from gangline.scheduler.types.types import CycleResult, PodGroupInfo, PodInfo, QueueInfo
 from gangline.scheduler.types.wire import LeanPod
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
 
 NOW = 1000.0
+CPU_1 = request(cpu=1, pods=0)
 
 
 def running(until: float) -> list[PodGroupInfo | PodInfo]:
     """A gang on most of the node that ends ``until`` seconds from now, as far as it says."""
-    told = pod("old-0", cpu=3, group="old", on="n", started=NOW - 50, limit_s=until + 50)
+    told = pod("old-0", cpu=3, group="old", on="n", started_at=NOW - 50, max_run_time_s=until + 50)
     return [group("old", 1), told]
 
 
@@ -26,7 +28,7 @@ def test_short_job_backfills_until_the_reservation_starts() -> None:
     state = cluster(node("n", cpu=4), *running(100), *large)
     for name, limit in (("short", 90.0), ("long", 200.0), ("unknown", 0.0)):
         state.set_group(group(name, 1, age=9))
-        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=9, limit_s=limit))
+        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=9, max_run_time_s=limit))
     decision = decide(state, NOW)
     assert placed(decision) == {"d/short-0"}
     assert set(decision.reservations) == {"d/large"}
@@ -34,15 +36,33 @@ def test_short_job_backfills_until_the_reservation_starts() -> None:
 
 def test_run_time_of_a_group_allows_backfill() -> None:
     state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
-    state.set_group(group("short", 1, age=9, run_time_s=60.0))
+    state.set_group(group("short", 1, age=9, max_run_time_s=60.0))
     state.set_pod(pod("short-0", cpu=1, group="short", age=9))
     assert placed(decide(state, NOW)) == {"d/short-0"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        pytest.param(QueueInfo("q"), {"d/short-0", "d/next-0"}, id="no limit"),
+        pytest.param(QueueInfo("q", capability=CPU_1), {"d/short-0"}, id="limit of the queue"),
+        pytest.param(QueueInfo("q", parent="top"), {"d/short-0"}, id="limit of its parent"),
+        pytest.param(QueueInfo("q", open=False), set(), id="closed"),
+    ],
+)
+def test_backfill_keeps_the_limits_of_queues(queue: QueueInfo, expected: set[str]) -> None:
+    top = QueueInfo("top", capability=CPU_1)
+    state = cluster(node("n", cpu=5), *running(100), top, queue, *gang("large", 1, cpu=5))
+    for age, name in enumerate(("short", "next")):
+        state.set_group(group(name, 1, queue="q", age=age, max_run_time_s=60.0))
+        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=age))
+    assert placed(decide(state, NOW)) == expected
 
 
 def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:
     endless = pod("old-0", cpu=3, group="old", on="n")
     state = cluster(node("n", cpu=4), group("old", 1), endless, *gang("large", 1, cpu=4))
-    state.set_group(group("short", 1, age=9, run_time_s=60.0))
+    state.set_group(group("short", 1, age=9, max_run_time_s=60.0))
     state.set_pod(pod("short-0", cpu=1, group="short", age=9))
     assert not placed(decide(state, NOW))
 
@@ -52,7 +72,7 @@ def test_short_jobs_one_after_the_other_do_not_put_off_the_first_in_line() -> No
     for second in range(0, 100, 10):
         name = f"s{second}"
         state.set_group(group(name, 1, age=second))
-        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=second, limit_s=30.0))
+        state.set_pod(pod(f"{name}-0", cpu=1, group=name, age=second, max_run_time_s=30.0))
     now = NOW
     ends: dict[str, float] = {}
     while now < NOW + 100:
@@ -68,8 +88,8 @@ def test_short_jobs_one_after_the_other_do_not_put_off_the_first_in_line() -> No
                     cpu=1,
                     group=str(began.group).partition("/")[2],
                     on="n",
-                    started=now,
-                    limit_s=began.max_run_time_s,
+                    started_at=now,
+                    max_run_time_s=began.max_run_time_s,
                 )
             )
             ends[binding.pod] = now + began.max_run_time_s

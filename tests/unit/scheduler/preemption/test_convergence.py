@@ -66,7 +66,7 @@ class World:
             self.state.remove_group(key)
 
     def cycle(self) -> CycleResult:
-        """Decide, have it judged, and carry it out."""
+        """Decide, have it checked_cycle, and carry it out."""
         self.now += 1
         decision = decide(self.state, self.now)
         check_result(self.state, decision, self.now)

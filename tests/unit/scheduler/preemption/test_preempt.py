@@ -31,7 +31,7 @@ def job(
 ) -> list[Facts]:
     """Make a gang; ``on`` gives the nodes of its pods in turn, comma-separated."""
     nodes = on.split(",") if on else [None]  # type: ignore[list-item]
-    of_group = {key: facts.pop(key) for key in ("checkpointed",) if key in facts}
+    of_group = {key: facts.pop(key) for key in ("checkpointed_at",) if key in facts}
     of_group["preemptable"] = facts.pop("group_preemptable", True)
     members = [
         pod(
@@ -106,7 +106,7 @@ def test_gang_with_a_checkpoint_is_evicted_first() -> None:
     state = cluster(
         *FOUR,
         *job("a", 2, 2, on="n0,n1"),
-        *job("b", 2, 2, on="n2,n3", checkpointed=NOW - 1),
+        *job("b", 2, 2, on="n2,n3", checkpointed_at=NOW - 1),
         *job("high", 2, 2, priority=9),
     )
     assert gangs_hit(decide(state, NOW)) == {"b": 2}
@@ -128,10 +128,14 @@ def test_lower_priority_is_evicted_before_higher() -> None:
         pytest.param({"low": {}, "high": {"priority": 0}}, id="equal priority"),
         pytest.param({"low": {"preemptable": False}, "high": {}}, id="protected pods"),
         pytest.param({"low": {"group_preemptable": False}, "high": {}}, id="a protected gang"),
-        pytest.param({"low": {}, "high": {"preempts": False}}, id="who does not preempt"),
-        pytest.param({"low": {}, "high": {"gated": True}}, id="who is gated"),
-        pytest.param({"low": {}, "high": {"cpu": 2}}, id="who would not fit even then"),
-        pytest.param({"low": {"ours": False}, "high": {"priority": 0}}, id="nobody of ours"),
+        pytest.param(
+            {"low": {}, "high": {"may_preempt": False}}, id="a preemptor that must not preempt"
+        ),
+        pytest.param({"low": {}, "high": {"is_gated": True}}, id="a gated preemptor"),
+        pytest.param({"low": {}, "high": {"cpu": 2}}, id="a preemptor that would not fit"),
+        pytest.param(
+            {"low": {"is_ours": False}, "high": {"priority": 0}}, id="pods of other schedulers"
+        ),
         pytest.param(
             {"low": {"priority": 2 * 10**9}, "high": {"priority": 2**31 - 1}}, id="system"
         ),
@@ -224,6 +228,27 @@ def test_a_queue_takes_back_its_share() -> None:
         *job("mine", 2, 2, queue="q1"),
     )
     assert gangs_hit(decide(state, NOW)) == {"runs": 2}
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "evicted"),
+    [
+        pytest.param(0, {"runs": 4}, id="without a guarantee"),
+        pytest.param(1, {}, id="guarantee of a part"),
+        pytest.param(2, {}, id="guarantee of the fair share"),
+    ],
+)
+def test_reclaim_never_breaks_a_gang_below_the_guarantee(
+    guarantee: int, evicted: dict[str, int]
+) -> None:
+    state = cluster(
+        *FOUR,
+        queue("q1"),
+        queue("q2", guarantee=request(cpu=guarantee, pods=0)),
+        *job("runs", 4, 4, queue="q2", on=ALL),
+        *job("mine", 2, 2, queue="q1"),
+    )
+    assert gangs_hit(decide(state, NOW)) == evicted
 
 
 def test_a_queue_takes_back_no_more_than_its_share() -> None:

@@ -25,7 +25,7 @@ SOON = NOW + 180
 def restarting(until: float = SOON, size: int = 2, **places: str) -> PodGroupInfo:
     """The group ``job``, whose pods are to go back to these nodes."""
     nodes = tuple((PodKey(f"d/{name}"), NodeName(on)) for name, on in places.items())
-    return group("job", size, places=PreviousNodes(until, nodes))
+    return group("job", size, previous_nodes=PreviousNodes(until, nodes))
 
 
 def full_cluster_in_restart(until: float = SOON) -> SchedulerCache:
@@ -102,7 +102,7 @@ def test_unseen_pods_are_estimated_from_the_group() -> None:
     state = cluster(
         node("a", cpu=4),
         node("b", cpu=4),
-        group("job", 2, places=places, min_resources=request(cpu=6, pods=2)),
+        group("job", 2, previous_nodes=places, min_resources=request(cpu=6, pods=2)),
         pod("small", cpu=1, age=1),
         pod("large", cpu=2, age=2),
     )
@@ -134,7 +134,7 @@ def test_terminating_pod_is_charged_once() -> None:
     state = cluster(
         node("a", cpu=4),
         restarting(j0="a", size=1),
-        pod("j0", cpu=2, group="job", on="a", terminating=True),
+        pod("j0", cpu=2, group="job", on="a", is_terminating=True),
         pod("other", cpu=2, age=1),
     )
     assert placed(decide(state, NOW)) == {"other": "a"}
@@ -156,21 +156,33 @@ def test_deleted_group_has_no_reservation() -> None:
     assert len(decide(state, NOW).bindings) == 2
 
 
-def written(text: str) -> PodGroupInfo:
+def written(text: str, **others: str) -> PodGroupInfo:
     raw = {
         "metadata": {
             "name": "g",
             "namespace": "d",
-            "annotations": {PREVIOUS_NODES_ANNOTATION: text},
+            "annotations": {PREVIOUS_NODES_ANNOTATION: text, **others},
         }
     }
     return group_info(msgspec.convert(raw, PodGroup), {})
 
 
-def test_the_annotation_is_read() -> None:
-    facts = written('{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "a"}}')
+NOTED = '{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "%s"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        pytest.param(NOTED % "a", {}, id="gangline.dev/previous-nodes"),
+        pytest.param("", {"gangline.dev/places": NOTED % "a"}, id="its former name"),
+        pytest.param(NOTED % "a", {"gangline.dev/places": NOTED % "b"}, id="both"),
+    ],
+)
+def test_previous_nodes_are_read_from_either_annotation(text: str, others: dict[str, str]) -> None:
+    assert PREVIOUS_NODES_ANNOTATION == "gangline.dev/previous-nodes"
     until = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    assert facts.previous_nodes == PreviousNodes(until, ((PodKey("d/j0"), NodeName("a")),))
+    expected = PreviousNodes(until, ((PodKey("d/j0"), NodeName("a")),))
+    assert written(text, **others).previous_nodes == expected
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def world(cpu: int, jobs: Sequence[Job], *more: Facts, memory: float = 64) -> li
 
 
 def served(state: SchedulerCache, fairness: FairnessPolicy) -> list[str]:
-    """Return the gangs that get nodes, in their order; the judge looks at it."""
+    """Return the placed gangs in order; the oracle checks the result."""
     decision = decided(state, fairness)
     return list(dict.fromkeys(str(binding.group) for binding in decision.bindings))
 
@@ -163,7 +163,7 @@ def test_pods_without_a_gang_count_for_their_namespace_unless_others_placed_them
     jobs = [Job("d/new", at=1), Job("e/new", at=2)]
     alone = pod("alone", cpu=1, on="n")
     assert served(cluster(*world(2, jobs, alone)), NAMESPACES) == ["e/new"]
-    foreign = changed(alone, ours=False)
+    foreign = changed(alone, is_ours=False)
     assert served(cluster(*world(2, jobs, foreign)), NAMESPACES) == ["d/new"]
 
 

@@ -58,9 +58,7 @@ def test_a_place_is_read_from_the_top_down(
         pytest.param("root", "1", id="the root itself"),
     ],
 )
-def test_a_place_that_cannot_be_read_is_named_and_counts_for_nothing(
-    path: str, weights: str
-) -> None:
+def test_unreadable_hierarchy_is_reported_and_ignored(path: str, weights: str) -> None:
     assert hierarchy_position(queue("dev", path, weights)) is None
     assert unreadable_queue_fields(queue("dev", path, weights)).startswith(HIERARCHY_ANNOTATION)
 
@@ -82,7 +80,7 @@ def arranged(*queues: Queue) -> dict[str, QueueInfo]:
     return facts
 
 
-def test_what_is_between_the_root_and_a_queue_becomes_a_queue() -> None:
+def test_inner_nodes_of_the_path_become_queues() -> None:
     found = arranged(queue("dev", "root/eng/dev", "1/2/8"), queue("own"))
     assert (found["root/eng"].weight, found["root/eng"].parent) == (2.0, "")
     assert (found["dev"].weight, found["dev"].parent) == (8.0, "root/eng")

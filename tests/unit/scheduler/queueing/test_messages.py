@@ -122,7 +122,7 @@ def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
 
 
 def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
-    alone = pod("alone", cpu=4, on="n", ours=True)
+    alone = pod("alone", cpu=4, on="n", is_ours=True)
     state = cluster(node("n", cpu=4), alone, group("job", 1, priority=5), pod("p", group="job"))
     decision = decide(state)
     assert [eviction.pod for eviction in decision.evictions] == [alone.key]

@@ -68,7 +68,7 @@ def test_weights_decide_how_much_each_queue_gets() -> None:
     assert (got.count("a"), got.count("b")) == (2, 6)
 
 
-def test_what_others_do_not_ask_for_may_be_borrowed() -> None:
+def test_unrequested_share_may_be_borrowed() -> None:
     jobs = [fact for index in range(8) for fact in job(f"a{index}", "q1", age=index)]
     state = cluster(node("n1", cpu=8), queue("q1"), queue("idle", weight=100), *jobs)
     assert len(placed(decide(state))) == 8
@@ -158,9 +158,7 @@ def test_first_gang_blocked_by_a_limit_is_not_overtaken() -> None:
         pytest.param(1, 1, True, id="the rest is enough"),
     ],
 )
-def test_what_is_guaranteed_to_one_is_never_lent(
-    guarantee: float, asked: float, runs: bool
-) -> None:
+def test_guarantee_is_never_borrowed(guarantee: float, asked: float, runs: bool) -> None:
     state = cluster(
         node("n1", cpu=2),
         queue("q1", guarantee=request(cpu=guarantee, pods=0)),
@@ -222,7 +220,7 @@ def test_nodes_that_cannot_be_had_are_not_shared_out() -> None:
     assert sorted(placed(decide(state))) == ["a0-0", "b0-0"]
 
 
-def test_contradictions_between_queues_are_named() -> None:
+def test_contradictions_between_queues_are_reported() -> None:
     queues = [
         queue("orphan", parent="nowhere"),
         queue("a", parent="b"),
@@ -277,3 +275,25 @@ def test_water_filling_is_fair_by_weight(
         above_floor = got[:, resource] > np.minimum(floors, wants)[:, resource] + 1e-3
         if hungry.any() and above_floor.any():
             assert level[hungry].min() >= level[above_floor].max() - 1e-3
+
+
+def test_queue_structure_is_reused_until_queues_or_resources_change() -> None:
+    state = cluster(node("n"), QueueInfo("q"), pod("p", cpu=99))
+    decide(state)
+    known = state.queue_structure
+    state.set_pod(pod("other", cpu=98))
+    decide(state)
+    assert state.queue_structure is known
+    state.queues["q"] = QueueInfo("q", capability=request(cpu=1, pods=0))
+    decide(state)
+    assert (changed := state.queue_structure) is not known
+    state.set_pod(pod("with a device", cpu=97, gpu=1))
+    decide(state)
+    assert state.queue_structure is not changed
+
+
+def test_cycle_without_pending_gangs_builds_no_queue_tree() -> None:
+    state = cluster(node("n"), pod("p", group="missing"))
+    decision = decide(state)
+    assert [reason.group for reason in decision.pending_reasons] == ["d/missing"]
+    assert state.queue_structure is None

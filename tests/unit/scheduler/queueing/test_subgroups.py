@@ -20,8 +20,8 @@ from gangline.scheduler.types.types import (
     PodInfo,
     SubgroupRule,
 )
+from unit.scheduler.builders import checked_cycle as decide
 from unit.scheduler.builders import cluster, group, node, pod
-from unit.scheduler.builders import judged as decide
 
 SLICES = SubgroupRule("slices", Selector(), size=2, min_subgroups=2, keys=("slice",))
 NEAR = SubgroupRule(
@@ -46,7 +46,7 @@ def rack(name: str, *nodes: str) -> HyperNodeInfo:
 
 
 def test_minimal_number_of_subgroups_is_placed_completely() -> None:
-    rules = group("job", 0, parts=(SLICES,))
+    rules = group("job", 0, subgroups=(SLICES,))
     small = cluster(node("n1", cpu=3), rules, *members("a", "b", "c"))
     decision = decide(small)
     assert not decision.bindings
@@ -56,7 +56,7 @@ def test_minimal_number_of_subgroups_is_placed_completely() -> None:
 
 
 def test_extra_subgroup_is_placed_completely_or_not_at_all() -> None:
-    rules = group("job", 0, parts=(SLICES,))
+    rules = group("job", 0, subgroups=(SLICES,))
     there = members("a", "b", on="n1")
     state = cluster(node("n1", cpu=5), rules, *there, *members("c"))
     decision = decide(state)
@@ -67,13 +67,13 @@ def test_extra_subgroup_is_placed_completely_or_not_at_all() -> None:
 
 
 def test_a_minimum_of_pods_counts_beside_that_of_small_gangs() -> None:
-    rules = group("job", 6, parts=(SLICES,))
+    rules = group("job", 6, subgroups=(SLICES,))
     assert not decide(cluster(node("n1", cpu=5), rules, *members("a", "b", "c"))).bindings
     assert len(where(decide(cluster(node("n1", cpu=6), rules, *members("a", "b", "c"))))) == 6
 
 
 def test_gang_without_enough_pods_for_its_subgroups_has_a_reason() -> None:
-    rules = group("job", 0, parts=(SLICES,))
+    rules = group("job", 0, subgroups=(SLICES,))
     state = cluster(
         node("n1"), rules, *members("a"), pod("job-b-0", group="job", labels=(("slice", "b"),))
     )
@@ -83,7 +83,7 @@ def test_gang_without_enough_pods_for_its_subgroups_has_a_reason() -> None:
 
 
 def test_each_small_gang_is_within_one_network_domain_of_its_own() -> None:
-    rules = group("job", 4, parts=(NEAR,))
+    rules = group("job", 4, subgroups=(NEAR,))
     nodes = [node(f"n{i}", cpu=1) for i in range(6)]
     state = cluster(*nodes, rules, *members("a", "b"))
     for domain in (rack("r1", "n0", "n3"), rack("r2", "n1", "n4"), rack("r3", "n2", "n5")):
@@ -95,7 +95,7 @@ def test_each_small_gang_is_within_one_network_domain_of_its_own() -> None:
 
 
 def test_a_lost_pod_of_a_small_gang_comes_back_near_the_rest_of_it() -> None:
-    rules = group("job", 2, parts=(NEAR,))
+    rules = group("job", 2, subgroups=(NEAR,))
     nodes = [node(f"n{i}", cpu=2) for i in range(3)]
     lost, kept = members("a")
     running = pod("job-a-1", group="job", labels=kept.labels, on="n2")
@@ -109,7 +109,7 @@ def test_pods_that_no_rule_means_are_placed_by_themselves() -> None:
     only = SubgroupRule(
         "some", Selector((Requirement("slice", "exists"),)), size=2, keys=("slice",)
     )
-    rules = group("job", 1, parts=(only,))
+    rules = group("job", 1, subgroups=(only,))
     state = cluster(node("n1", cpu=2), rules, *members("a"), pod("job-master", group="job"))
     assert len(where(decide(state))) == 2
 
@@ -151,7 +151,7 @@ def test_no_small_gang_is_ever_left_with_too_few(
     rule = SubgroupRule("slices", Selector(), size=size, min_subgroups=minimum, keys=("slice",))
     state = cluster(*(node(f"n{i}", cpu=cpu) for i, cpu in enumerate(free)))
     state.set_node(node("full", cpu=running))
-    state.set_group(group("job", together, parts=(rule,)))
+    state.set_group(group("job", together, subgroups=(rule,)))
     there = Counter[str]()
     for name, count in zip("abcd", slices, strict=False):
         for member in members(name, each=count):

@@ -19,7 +19,7 @@ from unit.scheduler.builders import cluster, gang, group, node, on_label, pod
 JOB = GroupKey("d/job")
 
 
-def test_each_node_is_listed_with_what_keeps_the_pods_off() -> None:
+def test_nodes_are_listed_with_the_reason_that_excludes_the_pods() -> None:
     state = cluster(
         node("a", cpu=4, labels={"kind": "x"}),
         node("b", cpu=2, labels={"kind": "x"}),
@@ -78,7 +78,7 @@ def test_queues_are_listed_up_to_the_top_with_their_figures() -> None:
 def test_running_starting_and_foreign_pods_are_explained() -> None:
     state = cluster(node("a", cpu=8), *gang("job", 1), group("up", 1))
     state.set_pod(pod("up-0", group="up", on="a"))
-    for name, facts in (("gated", {"gated": True}), ("foreign", {"ours": False})):
+    for name, facts in (("gated", {"is_gated": True}), ("foreign", {"is_ours": False})):
         state.set_group(group(name, 1))
         state.set_pod(pod(f"{name}-0", group=name, **facts))
     told = {n: explain_group(state, GroupKey(f"d/{n}"), 0.0) for n in ("job", "up", "gated")}

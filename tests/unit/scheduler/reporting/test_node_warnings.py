@@ -33,7 +33,7 @@ def test_consistent_nodes_are_not_reported() -> None:
     assert not node_info(as_written({"cpu": "4"}, {})).overreported_resources
 
 
-def test_a_node_that_offers_more_than_it_has_is_noticed() -> None:
+def test_allocatable_over_capacity_is_reported() -> None:
     facts = node_info(as_written({"cpu": "9", "memory": "1Gi"}, {"cpu": "8", "memory": "1Gi"}))
     state = cluster(facts, pod("p"))
     assert told(state) == {"n": [(ALLOCATABLE_OVER_CAPACITY, ("cpu",))]}
@@ -41,7 +41,7 @@ def test_a_node_that_offers_more_than_it_has_is_noticed() -> None:
     assert not node_contradictions(state)
 
 
-def test_a_node_whose_pods_ask_for_more_than_it_offers_is_noticed() -> None:
+def test_requests_over_allocatable_are_reported() -> None:
     state = cluster(node("n", gpu=8), pod("p", gpu=8, on="n"), node("m", gpu=1), pod("q", gpu=1))
     assert not node_contradictions(state)
     state.set_node(node("n", gpu=6))

@@ -23,7 +23,7 @@ def group(resources: dict[str, object] | None = None, **annotations: str) -> Pod
     )
 
 
-def test_what_can_be_read_is_no_mistake() -> None:
+def test_readable_fields_are_not_reported() -> None:
     noted = {
         RUN_TIME_ANNOTATION: "90",
         CHECKPOINT_ANNOTATION: "2026-11-21T06:00:00Z",
@@ -44,13 +44,13 @@ def test_what_can_be_read_is_no_mistake() -> None:
         (RESERVED_ANNOTATION, "[]", "reserved nodes"),
     ],
 )
-def test_an_annotation_that_cannot_be_read_is_named(name: str, written: str, why: str) -> None:
+def test_unreadable_annotation_is_reported(name: str, written: str, why: str) -> None:
     said = unreadable_group_fields(group(**{name: written}))
     assert said.startswith(f"{name} ")
     assert why in said
 
 
-def test_amounts_that_are_none_are_named() -> None:
+def test_invalid_amounts_are_reported() -> None:
     said = unreadable_group_fields(group({"cpu": "many", "memory": "1Gi"}))
     assert said == "minResources of cpu is not a quantity: 'many'"
     spec = {

@@ -32,11 +32,11 @@ from unit.scheduler.builders import cluster, decide, group, node, pod, request
 from unit.scheduler.oracle.check import check_result
 
 LONGEST = 100
-"""Decisions after which a scenario must have come to rest."""
+"""Number of cycles after which a scenario must be stable."""
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a scenario; a slip of the pen is an error."""
+    """A part of a scenario; unknown fields are errors."""
 
 
 class Node(Strict):
@@ -51,7 +51,7 @@ class Node(Strict):
 
 
 class Pods(Strict):
-    """Pods that are alike."""
+    """Equivalent pods."""
 
     count: int = 1
     cpu: float = 0
@@ -106,8 +106,9 @@ class Domain(Strict):
 
 
 class Expected(Strict):
-    """What a decision does. What is left out is not looked at, except that binds and evicts are
-    nothing when they are left out and nothing is said of the end."""
+    """The expected result. A missing field is not checked, except that missing binds and evicts are
+    empty unless an end state is given.
+    """
 
     binds: dict[str, str | None] | None = None
     """Pods that get nodes, all of them; without a node: any."""
@@ -115,7 +116,7 @@ class Expected(Strict):
     """Pods in the order in which they are served."""
     evicts: list[str] | None = None
     reasons: dict[str, str] = {}
-    """Words in the reason of gangs that wait."""
+    """Texts in the reasons of pending gangs."""
     phases: dict[str, str] = {}
     runs: dict[str, int] = {}
     """How many pods of each gang hold a node, once nothing changes any more."""
@@ -124,7 +125,7 @@ class Expected(Strict):
 
 
 class Step(Strict):
-    """Something that happens, and what the next decision does."""
+    """A change, and the expected result of the next cycle."""
 
     delete: list[str] = []
     """Pods, or gangs with all of their pods."""
@@ -223,13 +224,13 @@ class Play:
         self.add(step.gangs)
 
     def decide(self) -> CycleResult:
-        """Decide once; the judge looks at it."""
+        """Run one cycle; the oracle checks its result."""
         decision = decide(self.state, self.now)
         check_result(self.state, decision, self.now)
         return decision
 
     def carry_out(self, decision: CycleResult) -> None:
-        """Bind, and make evicted pods anew: of a broken gang all."""
+        """Bind, and recreate evicted pods: of a broken gang all."""
         state = self.state
         state.reservations = dict(decision.reservations)
         for binding in decision.bindings:
@@ -248,7 +249,7 @@ class Play:
             state.former_members.pop(key, None)
 
     def rest(self) -> None:
-        """Decide until nothing changes any more."""
+        """Run cycles until nothing changes."""
         for _ in range(LONGEST):
             decision = self.decide()
             self.carry_out(decision)
@@ -257,7 +258,7 @@ class Play:
         raise AssertionError("it never comes to rest")
 
     def running(self, gang: str) -> list[PodInfo]:
-        """Return the members of a gang that hold room."""
+        """Return the members of a gang that hold resources."""
         members = self.state.members.get(GroupKey(f"d/{gang}"), {}).values()
         return [each for each in members if each.holds_resources]
 
@@ -311,10 +312,10 @@ def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iter
             "role": kind.role,
             "priority": priority if kind.priority is None else kind.priority,
             "preemptable": not kind.protected,
-            "preempts": not kind.never_preempts,
-            "gated": kind.gated,
-            "terminating": kind.terminating,
-            "ours": not kind.foreign,
+            "may_preempt": not kind.never_preempts,
+            "is_gated": kind.gated,
+            "is_terminating": kind.terminating,
+            "is_ours": not kind.foreign,
         }
         if kind.phase:
             facts["phase"] = kind.phase

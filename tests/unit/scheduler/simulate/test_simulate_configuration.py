@@ -62,9 +62,7 @@ def test_the_seed_changes_nodes_but_no_figures_where_nodes_are_equal(simulated) 
         pytest.param("{", "expected", id="no yaml"),
     ],
 )
-def test_what_the_scheduler_would_refuse_is_refused(
-    simulated, configuration: str | bytes, says: str
-) -> None:
+def test_invalid_configuration_is_refused(simulated, configuration: str | bytes, says: str) -> None:
     code, printed, told = simulated(configuration)
     assert (code, printed) == (2, "")
     assert says in told
@@ -82,9 +80,11 @@ def test_settings_without_effect_in_a_simulation_are_reported(simulated) -> None
         assert said in told
 
 
-def test_learned_run_times_can_be_asked_for_on_either_side(simulated) -> None:
-    asks = "{actions: backfill, configurations: [{name: backfill, arguments: {%s: true}}]}"
-    asks %= "backfill.learned"
-    for asked in (simulated(asks), simulated("actions: allocate", "--learned-run-times")):
-        assert asked[0] == 0
-        assert not asked[2]
+def test_removed_options_have_no_effect_and_are_named_in_one_warning(simulated) -> None:
+    text = "{actions: preempt, configurations: [{name: backfill, arguments: {%s: true}}]}"
+    code, printed, warned = simulated(text % "backfill.learned", "--learned-run-times")
+    assert (code, printed) == (0, simulated("actions: preempt")[1])
+    (line,) = warned.splitlines()
+    assert "backfill.learned" in line
+    assert "--learned-run-times" in line
+    assert simulated(None, "--learned-run-times")[2].count("--learned-run-times") == 1

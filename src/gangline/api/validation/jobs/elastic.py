@@ -56,7 +56,7 @@ _OPERATOR_VARIABLES = frozenset(
 )
 
 
-def validate_elastic_job(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError]:
+def validate(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
     given = {
         key: ReplicaSpec(each.replicas, each.template) for key, each in _replica_specs(job).items()
@@ -88,7 +88,7 @@ def validate_elastic_job(job: ElasticJob, old: ElasticJob | None = None) -> Iter
         yield from common_rules.immutable_field_errors(spec.run_policy, old.spec.run_policy)
 
 
-def elastic_job_warnings(job: ElasticJob) -> Iterator[FieldError]:
+def list_warnings(job: ElasticJob) -> Iterator[FieldError]:
     spec = job.spec
     for key, replica in spec.replica_specs.items():
         path = child_path(_PATH, key)

@@ -16,7 +16,7 @@ _RULES = replica_warnings.ReplicaRules(
 )
 
 
-def validate_jax_job(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
+def validate(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.jax_replica_specs
     roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
     yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
@@ -25,5 +25,5 @@ def validate_jax_job(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldEr
         yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def jax_job_warnings(job: JAXJob) -> Iterator[FieldError]:
+def list_warnings(job: JAXJob) -> Iterator[FieldError]:
     yield from replica_warnings.common_replica_warnings(job.spec.jax_replica_specs, job, _RULES)

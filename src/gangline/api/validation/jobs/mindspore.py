@@ -38,7 +38,7 @@ _RULES = replica_warnings.ReplicaRules(
 )
 
 
-def validate_ms_job(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
+def validate(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.ms_replica_specs
     roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
     yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
@@ -51,7 +51,7 @@ def validate_ms_job(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError
         yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def ms_job_warnings(job: MSJob) -> Iterator[FieldError]:
+def list_warnings(job: MSJob) -> Iterator[FieldError]:
     specs = job.spec.ms_replica_specs
     roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
     alone = SCHEDULER not in roles or not common_rules.replica_count(roles[SCHEDULER])

@@ -15,7 +15,7 @@ _RULES = replica_warnings.ReplicaRules(
 )
 
 
-def validate_mpi_job(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
+def validate(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
     specs = with_default_replicas(job.spec.mpi_replica_specs)
     roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
     yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, _ANY_CONTAINER)
@@ -31,7 +31,7 @@ def validate_mpi_job(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldEr
         yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def mpi_job_warnings(job: MPIJob) -> Iterator[FieldError]:
+def list_warnings(job: MPIJob) -> Iterator[FieldError]:
     yield from replica_warnings.common_replica_warnings(job.spec.mpi_replica_specs, job, _RULES)
     older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
     if older and newer and older != newer:

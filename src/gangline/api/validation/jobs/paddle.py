@@ -29,7 +29,7 @@ _OPERATOR_VARIABLES = frozenset(
 )
 
 
-def validate_paddle_job(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
+def validate(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
     roles = {role: ReplicaSpec(replicas=given.count) for role, given in spec.declared_roles()}
     yield from common_rules.job_name_errors(job.metadata, roles)
@@ -51,7 +51,7 @@ def validate_paddle_job(job: PaddleJob, old: PaddleJob | None = None) -> Iterato
         yield from _immutable_field_errors(spec, old.spec)
 
 
-def paddle_job_warnings(job: PaddleJob) -> Iterator[FieldError]:
+def list_warnings(job: PaddleJob) -> Iterator[FieldError]:
     spec = job.spec
     if spec.clean_pod_policy in _MISSPELT_POLICIES:
         problem = "is not a policy and is read as 'Never'"

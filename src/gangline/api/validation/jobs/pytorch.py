@@ -31,7 +31,7 @@ _RULES = replica_warnings.ReplicaRules(
 _PROCESSES = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 
 
-def validate_pytorch_job(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError]:
+def validate(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError]:
     spec = job.spec
     path = "spec.pytorchReplicaSpecs"
     specs = spec.pytorch_replica_specs
@@ -47,7 +47,7 @@ def validate_pytorch_job(job: PyTorchJob, old: PyTorchJob | None = None) -> Iter
         yield from common_rules.immutable_field_errors(spec.run_policy, old.spec.run_policy)
 
 
-def pytorch_job_warnings(job: PyTorchJob) -> Iterator[FieldError]:
+def list_warnings(job: PyTorchJob) -> Iterator[FieldError]:
     spec = job.spec
     yield from replica_warnings.common_replica_warnings(spec.pytorch_replica_specs, job, _RULES)
     elastic = spec.elastic_policy

@@ -21,7 +21,7 @@ _RULES = replica_warnings.ReplicaRules(
 )
 
 
-def validate_tf_job(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
+def validate(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.tf_replica_specs
     roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
     yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
@@ -32,7 +32,7 @@ def validate_tf_job(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError
         yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def tf_job_warnings(job: TFJob) -> Iterator[FieldError]:
+def list_warnings(job: TFJob) -> Iterator[FieldError]:
     yield from replica_warnings.common_replica_warnings(job.spec.tf_replica_specs, job, _RULES)
     roles, _ = common_rules.read_roles(job.spec.tf_replica_specs, ROLES, _PATH)
     if "Evaluator" in roles and (count := common_rules.replica_count(roles["Evaluator"])) > 1:

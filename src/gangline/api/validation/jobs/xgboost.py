@@ -23,7 +23,7 @@ _RULES = replica_warnings.ReplicaRules(
 )
 
 
-def validate_xgboost_job(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
+def validate(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
     specs = job.spec.xgb_replica_specs
     roles, _ = common_rules.read_roles(specs, ROLES, _PATH)
     yield from common_rules.kubeflow_job_errors(job, specs, ROLES, _PATH, CONTAINER)
@@ -39,5 +39,5 @@ def validate_xgboost_job(job: XGBoostJob, old: XGBoostJob | None = None) -> Iter
         yield from common_rules.immutable_field_errors(job.spec.run_policy, old.spec.run_policy)
 
 
-def xgboost_job_warnings(job: XGBoostJob) -> Iterator[FieldError]:
+def list_warnings(job: XGBoostJob) -> Iterator[FieldError]:
     yield from replica_warnings.common_replica_warnings(job.spec.xgb_replica_specs, job, _RULES)

@@ -126,7 +126,7 @@ def hang_failure(stacks: Sequence[RankStack], timeout_s: float, evidence: str = 
     """Describe a hang: the ranks to blame, and the ranks that wait for them.
 
     Args:
-        views: all ranks whose stacks were collected.
+        stacks: all ranks whose stacks were collected.
         timeout_s: time without progress.
         evidence: a sentence that says where more can be read.
     """

@@ -73,7 +73,7 @@ def describe_evidence(group: WorkerGroup, *, is_permanent: bool) -> str:
 
     Args:
         group: the workers.
-        stays: True if the files remain when the launcher has ended.
+        is_permanent: True if the files remain when the launcher has ended.
     """
     folder = group.workers[0].files.stacks_file.parent.parent if group.workers else None
     if folder is None:

@@ -16,7 +16,7 @@ from gangline.elastic.agent.membership.peers import (
     StackReply,
     StackRequest,
 )
-from gangline.elastic.agent.membership.restart_consensus import RoundState
+from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.agent.rendezvous import WorkerControl
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class HangDiagnosis:
         self._task: asyncio.Task[tuple[RankStack, ...]] | None = None
 
     async def rank_stacks(
-        self, current_round: RoundState, attempt: int, node: WorkerControl
+        self, current_round: Round, attempt: int, node: WorkerControl
     ) -> Sequence[RankStack]:
         """Return the stacks of the ranks of all nodes that answer."""
         if current_round.is_leader:
@@ -52,7 +52,7 @@ class HangDiagnosis:
         return known or await node.rank_stacks()
 
     async def gather_once(
-        self, current_round: RoundState, attempt: int, node: WorkerControl
+        self, current_round: Round, attempt: int, node: WorkerControl
     ) -> tuple[RankStack, ...]:
         """As the leader, collect the stacks of all nodes, once."""
         if self._task is None or self._attempt != (current_round.world.round, attempt):
@@ -70,7 +70,7 @@ class HangDiagnosis:
         return await asyncio.shield(self._task)
 
     async def _gather(
-        self, current_round: RoundState, attempt: int, node: WorkerControl
+        self, current_round: Round, attempt: int, node: WorkerControl
     ) -> tuple[RankStack, ...]:
         others = (
             self._request_stacks(member.agent_address, current_round, attempt)
@@ -80,7 +80,7 @@ class HangDiagnosis:
         return (*own, *(view for seen in theirs for view in seen))
 
     async def _request_stacks(
-        self, address: str, current_round: RoundState, attempt: int
+        self, address: str, current_round: Round, attempt: int
     ) -> Sequence[RankStack]:
         try:
             request = StackRequest(current_round.world.round, attempt)

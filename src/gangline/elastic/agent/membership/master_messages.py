@@ -1,7 +1,4 @@
-"""Messages of an agent to the master.
-
-Waits for the first connection to the master, and logs what it waits for.
-"""
+"""Messages of an agent to the master, and the wait for the first connection."""
 
 import asyncio
 import contextlib
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.membership.peers import TEXT_LIMIT
-from gangline.elastic.agent.membership.restart_consensus import RoundState
+from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.rendezvous import RendezvousError
@@ -30,7 +27,7 @@ class MasterMessages:
     identity: NodeIdentity
     incarnation: str
 
-    def join(self, number: int, peer_port: int, last_round: RoundState | None) -> msg.Join:
+    def join(self, number: int, peer_port: int, last_round: Round | None) -> msg.Join:
         place = self.identity
         return msg.Join(
             node_id=place.node_id,

@@ -1,14 +1,15 @@
-"""Pending orders of the master: stop, or leave a round.
-
-Commands and worlds arrive on separate ways, so an order to leave a round may arrive before the
-world of that round. An order for round N also covers earlier rounds, and is never discarded.
-
-Membership of a job of several nodes: joins at the master, restarts in place among the agents.
+"""Membership of a job of several nodes: joins at the master, restarts in place among the agents.
 
 The master is asked only when members change. While it is unreachable the workers continue, and
 failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
-of the leader, a command of the master, and partition detection. All of them set state and notify
-``_changed``; ``notice`` evaluates the state.
+of
+the leader, a command of the master, and partition detection. Each of them changes the state and
+notifies ``_changed``; ``wait_for_notice`` evaluates the state.
+
+Commands and worlds arrive on separate ways, so an order to leave a round may arrive before the
+world
+of that round (``PendingOrders``). An order for round N also covers earlier rounds, and is never
+discarded.
 """
 
 import asyncio
@@ -38,13 +39,12 @@ from gangline.elastic.agent.membership.peers import (
     HangReport,
     PeerMessage,
     PeerTransport,
-    RestartRequest,
     StackReply,
     StackRequest,
     WorkersStarted,
 )
 from gangline.elastic.agent.membership.preload_list import PreloadList
-from gangline.elastic.agent.membership.restart_consensus import RestartCoordinator, RoundState
+from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.agent.node_identity import NodeIdentity
 from gangline.elastic.agent.progress_report import ProgressReport
 from gangline.elastic.agent.rendezvous import (
@@ -122,12 +122,13 @@ class Membership:
         self._peer_port = 0
         self._joins = 0
         self._restarts_before = 0
-        self._round: RoundState | None = None
+        self._round: Round | None = None
         self._changed = asyncio.Condition()
         self._pending_orders = PendingOrders()
         self._running_attempt = -1
         self._background: set[asyncio.Task[None]] = set()
-        self._restart_coordinator = RestartCoordinator(self._peers)
+        self._latest_start = (0, -1)
+        """Latest (round, attempt) whose first workers are known to have started."""
         self._partition_detector = PartitionDetector(
             self._client, self._peers, identity.witness_address
         )
@@ -165,8 +166,7 @@ class Membership:
         world = await self._request_world_or_stop()
         if self._round:
             self._restarts_before += self._round.order.attempt - self._round.world.attempt
-        self._round = RoundState(world, self._identity.node_id)
-        self._restart_coordinator.reset()
+        self._round = Round(world, self._identity.node_id, self._peers)
         self._publish_preload_list()
         first = self._start_attempt(self._round)
         await self._wait_for_first_node(self._round)
@@ -174,21 +174,18 @@ class Membership:
 
     async def restart(self, world: WorldSpec, failure: Failure | None) -> WorldSpec:
         """Agree with the peers on the next attempt. Ask the master if one of them is lost."""
-        current_round = self._round
-        # The heartbeat reports the last steps of the ended attempt: lost work is counted from them.
-        self._run_in_background(self._send(self._heartbeat()))
+        current_round, attempt = self._round, self._running_attempt
         if current_round is None or self._pending_notice:
+            self._run_in_background(self._send(self._heartbeat()))
             return await self.join()
-        if failure and current_round.order.attempt <= self._running_attempt:
-            report = failure_message(
-                self._identity, self._round_number, self._running_attempt, failure
-            )
+        if failure and current_round.order.attempt <= attempt:
+            self._run_in_background(self._send_last_heartbeat())
+            report = failure_message(self._identity, self._round_number, attempt, failure)
             self._run_in_background(self._send(report))
-            agreed = await self._restart_coordinator.agree_on_restart(
-                current_round, self._running_attempt, str(failure)
-            )
+            agreed = await current_round.agree_on_restart(attempt, str(failure))
         else:
-            agreed = await self._restart_coordinator.wait_for_acks()
+            self._run_in_background(self._send(self._heartbeat()))
+            agreed = await current_round.wait_for_acks()
         if agreed:
             await self._wait_for_first_node(current_round)
         if agreed and self._pending_notice is None and self._round is current_round:
@@ -198,9 +195,7 @@ class Membership:
     def announce_start(self, world: WorldSpec) -> None:
         """Announce the start to the other nodes, if this node leads its round."""
         if self._round and self._round.is_leader and world is self._current_world:
-            self._run_in_background(
-                self._restart_coordinator.announce_start(self._round, self._running_attempt)
-            )
+            self._run_in_background(self._round.announce_start(self._running_attempt))
 
     async def wait_for_notice(self) -> StopNotice:
         """Wait for an order of the leader or the master."""
@@ -310,22 +305,20 @@ class Membership:
                 logged_at = time.monotonic()
                 log.warning("waiting: %s", waiting)
 
-    async def _wait_for_first_node(self, current_round: RoundState) -> None:
+    async def _wait_for_first_node(self, current_round: Round) -> None:
         """Wait until the leader has started its workers, another order comes, or the timeout."""
         attempt = current_round.order.attempt
 
         def is_time() -> bool:
             is_over = self._pending_notice is not None or current_round.order.attempt > attempt
-            return is_over or self._restart_coordinator.is_started(
-                current_round.world.round, attempt
-            )
+            return is_over or self._latest_start >= (current_round.world.round, attempt)
 
         if not current_round.is_leader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_NODE_WAIT_S), self._changed:
                     await self._changed.wait_for(is_time)
 
-    def _start_attempt(self, current_round: RoundState) -> WorldSpec:
+    def _start_attempt(self, current_round: Round) -> WorldSpec:
         self._running_attempt, self._idle_phase = current_round.order.attempt, None
         self._current_world = current_round.world_spec(self._restarts_before)
         return self._current_world
@@ -338,29 +331,20 @@ class Membership:
     async def _answer_peer(self, message: PeerMessage) -> PeerMessage:
         current_round = self._round
         if isinstance(message, WorkersStarted):
-            self._restart_coordinator.record_start(message)
+            # The announcement may arrive before the world does.
+            self._latest_start = max(self._latest_start, (message.round, message.attempt))
         if current_round is None:
             return Ack(0, 0)
         if isinstance(message, HangReport | StackRequest):
             return await self._answer_stack_request(current_round, message)
         if self._pending_orders.notice(current_round.world.round):
             return Ack(current_round.world.round, LEFT_ROUND)
-        reply = current_round.apply_message(message)
-        if (
-            isinstance(message, RestartRequest)
-            and current_round.is_leader
-            and message.round == current_round.order.round
-        ):
-            if current_round.is_current_failure(message):
-                self._restart_coordinator.order_restart(
-                    current_round, message.attempt, message.reason
-                )
-            reply = current_round.order
+        reply = current_round.apply(message)
         await self._notify_waiters()
         return reply
 
     async def _answer_stack_request(
-        self, current_round: RoundState, message: HangReport | StackRequest
+        self, current_round: Round, message: HangReport | StackRequest
     ) -> StackReply:
         is_ours = (message.round, message.attempt) == (
             current_round.world.round,
@@ -428,6 +412,11 @@ class Membership:
     @property
     def _round_number(self) -> int:
         return self._round.world.round if self._round else 0
+
+    async def _send_last_heartbeat(self) -> None:
+        """Report the last steps of the ended attempt: lost work is counted from them."""
+        await asyncio.sleep(0)  # the order to restart, which is created meanwhile, goes out first
+        await self._send(self._heartbeat())
 
     def _heartbeat(self) -> msg.Heartbeat:
         # A node whose workers do not run must not claim a round: the master might take a world that

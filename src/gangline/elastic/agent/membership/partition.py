@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerError, PeerTransport
-from gangline.elastic.agent.membership.restart_consensus import RoundState
+from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.protocol.client import MasterClient, split_address
 from gangline.elastic.protocol.messages import WorldMember
 
@@ -84,17 +84,18 @@ class PartitionDetector:
     async def wait_until_partitioned(self) -> str:
         """Wait until this node is partitioned; return why. Never returns without a witness."""
         await self._partitioned.wait()
-        return f"partitioned: neither the master, nor another node, nor {self._witness_address} answers"
+        others = f"nor another node, nor {self._witness_address}"
+        return f"partitioned: neither the master, {others} answers"
 
     async def watch(
         self,
-        get_round: Callable[[], RoundState | None],
+        get_round: Callable[[], Round | None],
         leave: Callable[[int, str], Awaitable[None]],
     ) -> None:
         """Probe whenever the master is silent; never returns.
 
         Args:
-            standing: returns the current or last round of this node, None before the first one.
+            get_round: returns the current or last round of this node, None before the first one.
             leave: called with the number of a round that is over, and the reason.
         """
         silence, replies = FailureDetector(self._silence_limit_s), self._client.replies
@@ -125,9 +126,7 @@ class PartitionDetector:
         welcome = self._client.welcome
         return (welcome.silence_s if welcome else 0.0) or _DEFAULT_SILENCE_LIMIT_S
 
-    async def _probe_members(
-        self, detector: FailureDetector, current_round: RoundState | None
-    ) -> str:
+    async def _probe_members(self, detector: FailureDetector, current_round: Round | None) -> str:
         """Probe members and witness; return why the round is over, or an empty text."""
         asked = _members_to_probe(current_round)
         *answers, is_outside = await asyncio.gather(
@@ -148,7 +147,7 @@ class PartitionDetector:
         return over
 
     async def _probe_member(
-        self, member: WorldMember, current_round: RoundState | None
+        self, member: WorldMember, current_round: Round | None
     ) -> Ack | bool | None:
         """Probe a member: its position, True if it is alive without one, None without an answer."""
         assert current_round is not None
@@ -177,13 +176,13 @@ class PartitionDetector:
         return self._silence_limit_s / _PROBES_PER_LIMIT
 
 
-def _members_to_probe(current_round: RoundState | None) -> Sequence[WorldMember]:
+def _members_to_probe(current_round: Round | None) -> Sequence[WorldMember]:
     """Members that this node probes. All are covered, and no node is probed by all others."""
     if current_round is None:
         return ()
     return current_round.other_members if current_round.is_leader else [current_round.leader]
 
 
-def _has_left(answer: Ack, current_round: RoundState) -> bool:
+def _has_left(answer: Ack, current_round: Round) -> bool:
     now = current_round.world.round
     return answer.round > now or (answer.round == now and answer.attempt == LEFT_ROUND)

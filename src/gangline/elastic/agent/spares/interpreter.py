@@ -7,14 +7,20 @@ Agent and hook exchange lines of JSON.
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from gangline.elastic.agent.logs import WorkerFiles
-from gangline.elastic.agent.process import Process, hook_environment, start_process
+from gangline.elastic.agent.process import (
+    Process,
+    end_processes,
+    hook_environment,
+    start_process,
+)
 
 _WARM_TIMEOUT_S = 300.0
 """Time limit for warming a spare."""
@@ -64,7 +70,7 @@ class SpareInterpreter:
         Args:
             modules: names of modules. Missing ones clear ``has_all_modules``.
             nice: priority after warming.
-            step: True to train one step of a tiny layer.
+            tiny_step: True to train one step of a tiny layer.
             quiet: True to discard what the modules print.
         """
         order = {"modules": list(modules), "step": tiny_step, "nice": nice, "quiet": quiet}
@@ -139,3 +145,9 @@ class SpareInterpreter:
     def _socket(self) -> socket.socket:
         own: socket.socket = self.writer.get_extra_info("socket").dup()
         return own
+
+
+async def end_spares(spares: Collection[SpareInterpreter]) -> None:
+    for spare in spares:
+        spare.writer.close()
+    await end_processes([spare.process for spare in spares], signal.SIGKILL, 0)

@@ -1,11 +1,9 @@
-"""Modules that a spare may preload: those of the first start that are not the user's own code.
-
-The pool of spare interpreters: one for each worker, with the script's modules already imported.
+"""The pool of spare interpreters: one for each worker, with the script's modules already imported.
 
 With a spare, a restart costs no imports. Spares are warmed one after another, at low priority, and
-only while enough memory is free. The modules are learned from the first start; a failure before
-that means an ordinary start. A node that joins a running job gets the list from the master and
-warms its spares before it joins.
+only while enough memory is free. The modules are learned from the first start: installed libraries,
+but never the user's own code. A failure before that means an ordinary start. A node that joins a
+running job gets the list from the master and warms its spares before it joins.
 """
 
 import asyncio
@@ -17,11 +15,12 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from gangline.elastic.agent.process import bind_to_processors, end_processes
+from gangline.elastic.agent.process import bind_to_processors
 from gangline.elastic.agent.settings import SpareSettings
-from gangline.elastic.agent.spares.interpreter import SpareInterpreter
+from gangline.elastic.agent.spares.interpreter import SpareInterpreter, end_spares
 from gangline.elastic.memory import memory_status, resident_bytes
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
@@ -85,28 +84,20 @@ class SparePool:
             size: number of workers.
             affinity: processors of each worker.
             learned: called with the imported modules once they are known.
-            first: spares that wait already, by local rank.
+            first_spares: spares that wait already, by local rank.
         """
         self._settings, self._arguments, self._size = settings, arguments, size
         self._affinity, self._on_learned = affinity, learned
         self._modules: tuple[str, ...] | None = settings.preload or None
         self._environments: dict[int, dict[str, str]] = {}
-        self._ready: dict[int, SpareInterpreter] = dict(first_spares or {})
+        self.ready: dict[int, SpareInterpreter] = dict(first_spares or {})
+        """Warm spares by local rank."""
+        self.has_learned = False
+        """True if the imports are known; a worker may end before it has reported them."""
         self._warming: set[SpareInterpreter] = set()
-        self._has_learned = False
         self._fill_task: asyncio.Task[None] | None = None
         self._learn_task: asyncio.Task[None] | None = None
-        self.bytes_each = _INITIAL_ESTIMATE_BYTES
-
-    @property
-    def ready(self) -> frozenset[int]:
-        """Local ranks with a warm spare."""
-        return frozenset(self._ready)
-
-    @property
-    def has_learned(self) -> bool:
-        """True if the imports are known; a worker may end before it has reported them."""
-        return self._has_learned
+        self._bytes_each = _INITIAL_ESTIMATE_BYTES
 
     def learn_from(self, channel: socket.socket) -> None:
         """Learn the imports of a worker that has just started."""
@@ -116,25 +107,27 @@ class SparePool:
 
     def take(self, local_rank: int) -> SpareInterpreter | None:
         """Return the spare of a worker if it is warm and alive."""
-        spare = self._ready.pop(local_rank, None)
+        spare = self.ready.pop(local_rank, None)
         return spare if spare and not spare.process.ended.done() else None
 
-    def fill(self, environments: Mapping[int, Mapping[str, str]]) -> None:
+    def fill(self, environments: Mapping[int, dict[str, str]] | None = None) -> None:
         """Warm missing spares in the background, with the environments of the workers."""
-        self._environments = {rank: dict(env) for rank, env in environments.items()}
-        if self._settings.enabled and self._modules is not None:
-            self._start_filling()
+        if environments is not None:
+            self._environments = dict(environments)
+        is_idle = self._fill_task is None or self._fill_task.done()
+        if self._settings.enabled and self._modules is not None and is_idle:
+            self._fill_task = asyncio.create_task(self._fill())
 
     async def warm(
-        self, modules: Sequence[str], environments: Mapping[int, Mapping[str, str]]
+        self, modules: Sequence[str], environments: Mapping[int, dict[str, str]]
     ) -> None:
         """Warm all spares now, at normal priority, because no workers run here yet.
 
         Raises:
             StartError: the command cannot be started.
         """
-        self._modules, self._has_learned = self._with_preload(modules), True
-        self._environments = {rank: dict(env) for rank, env in environments.items()}
+        self._set_modules(modules)
+        self._environments = dict(environments)
         if not self._has_memory_for(self._size):
             return
         try:
@@ -150,20 +143,17 @@ class SparePool:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        spares = [*self._ready.values(), *self._warming]
-        for spare in spares:
-            spare.writer.close()
-        await end_processes([each.process for each in spares], signal.SIGKILL, 0)
-        self._ready.clear()
+        await end_spares([*self.ready.values(), *self._warming])
+        self.ready.clear()
         self._warming.clear()
 
     def release_if_short(self) -> None:
         """End all spares if free memory is below the reserve."""
-        if self._ready and memory_status().available_bytes < self._settings.reserve_bytes:
+        if self.ready and not has_memory_for_spares(0, self._settings.reserve_bytes):
             log.warning("memory is short now: ending the spare interpreters")
-            for spare in self._ready.values():
+            for spare in self.ready.values():
                 spare.writer.close()
-            self._ready.clear()
+            self.ready.clear()
 
     async def _learn(self, channel: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=channel, limit=_LINE_LIMIT)
@@ -172,29 +162,26 @@ class SparePool:
         if not line:
             return  # it ended before its imports were complete
         learned = preloadable_modules(json.loads(line)["modules"], [os.getcwd()])
-        self._modules, self._has_learned = self._with_preload(learned), True
-        log.debug("modules learned", extra={"modules": len(self._modules)})
+        self._set_modules(learned)
+        log.debug("modules learned", extra={"modules": len(learned)})
         self._on_learned(learned)
-        self._start_filling()
+        self.fill()
 
-    def _with_preload(self, modules: Sequence[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*modules, *self._settings.preload)))
-
-    def _start_filling(self) -> None:
-        if self._fill_task is None or self._fill_task.done():
-            self._fill_task = asyncio.create_task(self._fill())
+    def _set_modules(self, modules: Sequence[str]) -> None:
+        self._modules = tuple(dict.fromkeys((*modules, *self._settings.preload)))
+        self.has_learned = True
 
     async def _fill(self) -> None:
         try:
             await asyncio.sleep(self._settings.start_delay_s)
             for local_rank in range(self._size):
-                if local_rank in self._ready or local_rank not in self._environments:
+                if local_rank in self.ready or local_rank not in self._environments:
                     continue
-                if not self._has_memory_for():
+                if not self._has_memory_for(1):
                     log.warning("memory is short: no spare interpreters")
                     return
                 await self._warm(local_rank, calmly=True)
-            log.info("spare interpreters are warm: %d", len(self._ready))
+            log.info("spare interpreters are warm: %d", len(self.ready))
         finally:
             self._kill_warming()
 
@@ -204,27 +191,16 @@ class SparePool:
             spare.writer.close()
         self._warming.clear()
 
-    def _prepare(self, local_rank: int, *, calmly: bool, lower: bool) -> None:
-        bind_to_processors(self._affinity[local_rank] if self._affinity else frozenset())
-        if not calmly:
-            return
-        # The kernel schedules each session as a group (autogroup), so the nice value has no effect
-        # on other sessions. The group's nice value can be raised again without privileges.
-        with contextlib.suppress(OSError):
-            _AUTOGROUP.write_text(str(_LOW_PRIORITY))
-        if lower:
-            os.setpriority(os.PRIO_PROCESS, 0, _LOW_PRIORITY)
-
-    def _has_memory_for(self, count: int = 1) -> bool:
-        return has_memory_for_spares(count, self._settings.reserve_bytes, self.bytes_each)
+    def _has_memory_for(self, count: int) -> bool:
+        return has_memory_for_spares(count, self._settings.reserve_bytes, self._bytes_each)
 
     async def _warm(self, local_rank: int, *, calmly: bool) -> None:
         nice = os.getpriority(os.PRIO_PROCESS, 0)
-        lower = may_raise_priority()
+        near = self._affinity[local_rank] if self._affinity else frozenset()
         spare = self.take(local_rank) or await SpareInterpreter.start(
             self._arguments(local_rank),
             self._environments[local_rank],
-            lambda: self._prepare(local_rank, calmly=calmly, lower=lower),
+            partial(_prepare, near, calmly=calmly, may_raise=may_raise_priority()),
         )
         self._warming.add(spare)
         modules = self._modules or ()
@@ -234,8 +210,20 @@ class SparePool:
             )
             return
         self._warming.discard(spare)
-        self._ready[local_rank] = spare
-        self.bytes_each = max(resident_bytes(spare.process.pid), _INITIAL_ESTIMATE_BYTES // 4)
+        self.ready[local_rank] = spare
+        self._bytes_each = max(resident_bytes(spare.process.pid), _INITIAL_ESTIMATE_BYTES // 4)
+
+
+def _prepare(processors: frozenset[int], *, calmly: bool, may_raise: bool) -> None:
+    bind_to_processors(processors)
+    if not calmly:
+        return
+    # The kernel schedules each session as a group (autogroup), so the nice value has no effect on
+    # other sessions. The group's nice value can be raised again without privileges.
+    with contextlib.suppress(OSError):
+        _AUTOGROUP.write_text(str(_LOW_PRIORITY))
+    if may_raise:
+        os.setpriority(os.PRIO_PROCESS, 0, _LOW_PRIORITY)
 
 
 def has_memory_for_spares(

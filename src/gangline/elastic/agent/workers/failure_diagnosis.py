@@ -105,7 +105,7 @@ def diagnose_exit(
 
     Args:
         exit_code: exit code as Python reports it.
-        words: the exception from the error file.
+        error: the exception from the error file.
         out_of_memory: the kernel killed a process here for lack of memory during the attempt.
     """
     reason = "OOMKilled" if out_of_memory and exit_code == -9 else ""

@@ -12,13 +12,9 @@ import numpy.typing
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 CHECKSUM_BLOCK = 1 << 19
-"""Bytes that are copied and then added to the checksum: they stay in a processor's cache in
-between.
-"""
+"""Bytes copied and then added to the checksum while they are in a processor's cache."""
 COPY_CHUNK = 1 << 22
-"""Bytes that a thread copies before it takes the next chunk: small, so that all threads end
-together.
-"""
+"""Bytes that a thread copies at a time: small, so that all threads end together."""
 ByteArray = numpy.typing.NDArray[numpy.uint8]
 
 
@@ -44,12 +40,22 @@ class NativeCopy:
         if not self.best:
             raise OSError(f"{path}: this processor has no carry-less multiplication")
 
-    def copy(self, place: ByteArray, origin: ByteArray, before: int, way: int | None = None) -> int:
+    def copy(
+        self, destination: ByteArray, source: ByteArray, before: int, way: int | None = None
+    ) -> int:
         """Copy like the module's function of the same purpose; the GIL is released meanwhile."""
-        if not (place.nbytes == origin.nbytes and place.flags.carray and origin.flags.c_contiguous):
+        if not (
+            destination.nbytes == source.nbytes
+            and destination.flags.carray
+            and source.flags.c_contiguous
+        ):
             raise ValueError("both must be contiguous and of one length, and the copy writable")
         total: int = self._copy(
-            place.ctypes.data, origin.ctypes.data, place.nbytes, before, way or self.best
+            destination.ctypes.data,
+            source.ctypes.data,
+            destination.nbytes,
+            before,
+            way or self.best,
         )
         return total
 
@@ -71,20 +77,18 @@ def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
     return total
 
 
-def copy_with_checksum(place: ByteArray, origin: ByteArray, before: int = 0) -> int:
-    """Copy ``origin``; return the checksum of the copy, appended to bytes with the checksum
-    ``before``.
-    """
+def copy_with_checksum(destination: ByteArray, source: ByteArray, before: int = 0) -> int:
+    """Copy ``source``; return the checksum of ``before`` followed by the copy."""
     if NATIVE is not None:
-        return NATIVE.copy(place, origin, before)
-    return copy_in_blocks(place, origin, before)
+        return NATIVE.copy(destination, source, before)
+    return copy_in_blocks(destination, source, before)
 
 
-def copy_in_blocks(place: ByteArray, origin: ByteArray, before: int) -> int:
+def copy_in_blocks(destination: ByteArray, source: ByteArray, before: int) -> int:
     """Copy and compute the checksum without native code."""
-    for at in range(0, len(place), CHECKSUM_BLOCK):
-        block = place[at : at + CHECKSUM_BLOCK]
-        numpy.copyto(block, origin[at : at + CHECKSUM_BLOCK])
+    for at in range(0, len(destination), CHECKSUM_BLOCK):
+        block = destination[at : at + CHECKSUM_BLOCK]
+        numpy.copyto(block, source[at : at + CHECKSUM_BLOCK])
         before = checksum(block.data, before)
     return before
 

@@ -54,11 +54,6 @@ class PartLayout(msgspec.Struct, frozen=True):
         return part_file_name(self.rank)
 
     @property
-    def file_bytes(self) -> int:
-        """Length of the part's file."""
-        return entries_end(self.entries[: self.owned])
-
-    @property
     def part_bytes(self) -> int:
         """Length of the part in memory."""
         return entries_end(self.entries)

@@ -8,7 +8,7 @@ restore replicated state.
 
 import pickle
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,8 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan as RankPlan
+from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from torch.distributed.tensor import DTensor
 
 from gangline.elastic.checkpoint.errors import CheckpointError, UnsavableError
@@ -39,12 +40,92 @@ StateSignature = tuple[tuple[object, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class SaveAgreement:
-    """The save plan of this rank."""
+    """What this rank saves, as all ranks have agreed."""
 
     signature: StateSignature
     layout: PartLayout
     items: list[WriteItem]
     """The planner's items, in the order of the layout's entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedState:
+    """A state of this rank and the agreement that fits it: the input of a save."""
+
+    agreement: SaveAgreement
+    value_of: Callable[[int], object]
+    """Returns the value of the n-th entry of the layout."""
+    pickled: dict[int, bytes]
+    """The pickled values, by entry number; all other entries are tensors."""
+
+
+class SavePlan:
+    """The save plan of one rank, reused as long as the structure of the state stays the same."""
+
+    def __init__(self, ranks: SaveGroup, node: str) -> None:
+        self.agreement: SaveAgreement | None = None
+        self._ranks, self._node = ranks, node
+        self._pickled: dict[str, tuple[object, bytes]] = {}
+        """The last pickled form of simple values, by name."""
+
+    def agree(self, state: dict[str, Any]) -> SaveAgreement:
+        """Agree with the other ranks on a layout for this state; all ranks call it together."""
+        return self._agree(create_planner(state, self._ranks.rank == 0))
+
+    def fit(self, state: dict[str, Any]) -> FittedState:
+        """Fit the plan to a state; all ranks call it together.
+
+        If the state of any rank has changed its structure, or a pickled value has outgrown its
+        entry, all ranks agree again. Otherwise this costs one collective for a flag.
+
+        Raises:
+            UnsavableError: a value cannot be pickled, or loading it would run code.
+        """
+        planner = create_planner(state, self._ranks.rank == 0)
+        known, fitted = self.agreement, None
+        if known is not None and known.signature == state_signature(planner):
+            fitted = self._fitted(planner, known)
+        if self._ranks.any_rank(fitted is None):
+            fitted = self._fitted(planner, self._agree(planner))
+        assert fitted is not None, "new entries hold their values"
+        return fitted
+
+    def _agree(self, planner: DefaultSavePlanner) -> SaveAgreement:
+        self.agreement = agree_on_layout(self._ranks, self._node, planner)
+        return self.agreement
+
+    def _fitted(self, planner: DefaultSavePlanner, agreement: SaveAgreement) -> FittedState | None:
+        """Pickle the values that are no tensors; return None if one has outgrown its entry."""
+        value_of, pickled = value_lookup(planner, agreement), dict[int, bytes]()
+        for number, entry in enumerate(agreement.layout.entries):
+            if entry.chunk is None:
+                pickled[number] = self._pickle(entry.key, value_of(number))
+                if len(pickled[number]) > entry.length:
+                    return None
+        return FittedState(agreement, value_of, pickled)
+
+    def _pickle(self, key: str, value: object) -> bytes:
+        """Pickle a value; an unchanged simple one is not pickled again."""
+        is_simple = isinstance(value, int | float | str | bool | None)
+        known = self._pickled.get(key)
+        if is_simple and known and type(known[0]) is type(value) and known[0] == value:
+            return known[1]
+        data = pickle_value(key, value)
+        if is_simple:
+            self._pickled[key] = (value, data)
+        return data
+
+
+def value_lookup(planner: DefaultSavePlanner, agreement: SaveAgreement) -> Callable[[int], object]:
+    """Return a function that finds the value of an entry in the planner's state."""
+
+    def find(number: int) -> object:
+        index = agreement.items[number].index
+        value = planner.state_dict[index.fqn]
+        # A plain tensor is one entry; PyTorch's own lookup would search its shards.
+        return value if type(value) is torch.Tensor else planner.lookup_object(index)
+
+    return find
 
 
 def create_planner(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
@@ -54,9 +135,7 @@ def create_planner(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
 
 
 def state_signature(planner: DefaultSavePlanner) -> StateSignature:
-    """Return what must not change while a layout is in use: names, kinds, shapes, types,
-    placements.
-    """
+    """Return what must not change while a layout is in use: names, shapes, types, placements."""
     return tuple(_kind(key, value) for key, value in planner.state_dict.items())
 
 
@@ -77,7 +156,7 @@ def agree_on_layout(ranks: SaveGroup, node: str, planner: DefaultSavePlanner) ->
     local = _local_plan(ranks, planner)
     local_plans = ranks.all_gather((node, local))
     metadata: Metadata | None = None
-    shares: list[tuple[SavePlan, list[WriteItem]]] | None = None
+    shares: list[tuple[RankPlan, list[WriteItem]]] | None = None
     problem: str | None = None
     if ranks.rank == 0:
         plans = [plan for _, plan in local_plans]
@@ -115,10 +194,10 @@ def agree_on_layout(ranks: SaveGroup, node: str, planner: DefaultSavePlanner) ->
     return SaveAgreement(state_signature(planner), layout, items)
 
 
-def _local_plan(ranks: SaveGroup, planner: DefaultSavePlanner) -> SavePlan:
+def _local_plan(ranks: SaveGroup, planner: DefaultSavePlanner) -> RankPlan:
     """Return this rank's plan; if it fails on one rank, it fails on all."""
     problem = None
-    plan = SavePlan([])
+    plan = RankPlan([])
     try:
         _check_values(planner)
         plan = planner.create_local_plan()
@@ -140,7 +219,7 @@ def _check_values(planner: DefaultSavePlanner) -> None:
 
 
 def assign_node_copies(
-    nodes: Sequence[str], local_plans: Sequence[SavePlan], owned: Sequence[SavePlan]
+    nodes: Sequence[str], local_plans: Sequence[RankPlan], owned: Sequence[RankPlan]
 ) -> list[list[WriteItem]]:
     """Return for each rank the items it stores because their owner is on another node."""
     at = {item.index: nodes[rank] for rank, plan in enumerate(owned) for item in plan.items}
@@ -175,17 +254,17 @@ def lay_out_entries(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> 
             entry = LayoutEntry(key, None, at, size, size, 0, 0)
         else:
             assert item.tensor_data is not None
-            around = torch_save_framing(
+            framing = torch_save_framing(
                 item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes)
             )
             entry = LayoutEntry(
                 key,
                 tuple(chunk) if chunk is not None else (),
                 at,
-                align_up(around.length),
-                around.length,
-                len(around.before),
-                around.raw_length,
+                align_up(framing.length),
+                framing.length,
+                len(framing.before),
+                framing.raw_length,
             )
         entries.append(entry)
         at += entry.length

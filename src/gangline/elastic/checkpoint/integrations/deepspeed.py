@@ -189,9 +189,7 @@ class FlashEngine:
         return [Path(path).name for path in paths]
 
     def _load_files(self, files: dict[str, Any]) -> None:
-        """Let the engine load these files. It searches a disk for them, so empty ones are
-        created.
-        """
+        """Let the engine load these files; empty ones on a disk satisfy its search."""
         with self._storage(_MemoryStorage(files)), tempfile.TemporaryDirectory() as folder:
             for rank in range(self.engine.mp_world_size):
                 name = self.engine._get_ckpt_name(folder, TAG, mp_placeholder=f"{rank:02d}")

@@ -33,8 +33,7 @@ class DdpCheckpointer:
         save_timeout: float = 600,
         replica_count: int = 0,
     ) -> None:
-        """Create the checkpointer. Of DLRover's arguments only ``save_timeout`` still has an
-        effect.
+        """Create the checkpointer; of DLRover's arguments only ``save_timeout`` has an effect.
 
         Which rank writes what follows from the states. Copies on peers are made where they are
         useful.

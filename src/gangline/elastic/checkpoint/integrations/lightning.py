@@ -48,8 +48,7 @@ def flash_callback(
     settings: dict[str, Any] | None = None,
     **others: Stateful,
 ) -> Any:
-    """Return a ``Callback`` that saves to memory and to storage at fixed intervals of optimizer
-    steps.
+    """Return a ``Callback`` that saves to memory and storage every few optimizer steps.
 
     ``settings`` are those of ``Checkpointer``; ``others`` are saved as well, under their names.
 

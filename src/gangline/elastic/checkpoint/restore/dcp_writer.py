@@ -57,10 +57,7 @@ class FlashWriter(StorageWriter):
     """Writes one step to a folder, or to a URL that fsspec supports, for PyTorch's planners."""
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str],
-        step: int,
-        options: Mapping[str, str] | None = None,
+        self, folder: str | os.PathLike[str], step: int, options: Mapping[str, str] | None = None
     ) -> None:
         """Open the target; ``options`` are passed to fsspec.
 
@@ -95,17 +92,18 @@ class FlashWriter(StorageWriter):
         Raises:
             OSError: the target did not accept it.
         """
-        place: _PartLocation = plan.storage_data
-        path = f"{self.target.staging_folder(self.step, place.plan)}/{part_file_name(place.rank)}"
-        self.target.begin(self.step, place.plan)
+        location: _PartLocation = plan.storage_data
+        folder = self.target.staging_folder(self.step, location.plan)
+        path = f"{folder}/{part_file_name(location.rank)}"
+        self.target.begin(self.step, location.plan)
         results, at = [], 0
         with self.target.create(path) as stream:
             for item in plan.items:
                 row = _write(stream, at, item, planner)
                 at += row[3]
-                results.append(WriteResult(item.index, row[3], _WrittenValue(place, row)))
+                results.append(WriteResult(item.index, row[3], _WrittenValue(location, row)))
         if not results:  # a result without a row reports a rank that has nothing to write
-            results.append(WriteResult(None, 0, place))  # type: ignore[arg-type]
+            results.append(WriteResult(None, 0, location))  # type: ignore[arg-type]
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
@@ -139,11 +137,11 @@ def _parts(results: list[list[WriteResult]]) -> tuple[str, list[PartManifest]]:
     plan = ""
     for one in (one for rank in results for one in rank):
         reported: _WrittenValue | _PartLocation = one.storage_data
-        place = reported.place if isinstance(reported, _WrittenValue) else reported
-        plan = place.plan
-        mine = rows.setdefault(place.rank, [])
+        location = reported.place if isinstance(reported, _WrittenValue) else reported
+        plan = location.plan
+        own_rows = rows.setdefault(location.rank, [])
         if isinstance(reported, _WrittenValue):
-            mine.append(reported.row)
+            own_rows.append(reported.row)
     return plan, [
         PartManifest(rank, sum(row[3] for row in rows[rank]), rows[rank]) for rank in sorted(rows)
     ]
@@ -169,9 +167,9 @@ def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], in
     if isinstance(value, io.BytesIO):
         return [value.getbuffer()], 0, 0
     tensor = value.detach().cpu().contiguous()
-    around = torch_save_framing(tensor.dtype, tuple(tensor.shape))
+    framing = torch_save_framing(tensor.dtype, tuple(tensor.shape))
     raw = memoryview(b"")
     if tensor.numel():
         raw = tensor_bytes(tensor)
-    pieces = [memoryview(around.before), raw, memoryview(around.after)]
-    return pieces, len(around.before), around.raw_length
+    pieces = [memoryview(framing.before), raw, memoryview(framing.after)]
+    return pieces, len(framing.before), framing.raw_length

@@ -1,9 +1,7 @@
-"""Selects the step to restore: the newest complete one, the same on all ranks.
+"""Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded.
 
-At the same step memory is preferred to storage. A step in memory is complete if every part has at
-least one holder, on any node.
-
-Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded.
+The newest complete step is chosen, the same on all ranks; at the same step memory is preferred to
+storage. A step in memory is complete if every part has at least one holder, on any node.
 """
 
 import logging
@@ -227,15 +225,15 @@ class Restorer:
             if self.target is None:
                 raise StorageError(f"{self.settings.target} cannot be opened on this node")
             return StorageSource(self.target, candidate.step)
-        mine = self._snapshots_of(candidate)
+        own = self._snapshots_of(candidate)
 
         def fetch_parts(keys: Sequence[EntryKey], metadata: Metadata) -> list[SnapshotInfo]:
             owners = {owner_rank(metadata, key) for key in keys}
             return [self._fetch(candidate, owner) for owner in sorted(owners)]
 
-        if not mine:
-            mine = [self._fetch(candidate, self._preferred_rank(candidate))]
-        return MemorySource(mine, fetch_parts, self._mapped)
+        if not own:
+            own = [self._fetch(candidate, self._preferred_rank(candidate))]
+        return MemorySource(own, fetch_parts, self._mapped)
 
     def _preferred_rank(self, candidate: RestoreCandidate) -> int:
         """Return the rank whose part this rank most likely needs: its own, if it exists."""
@@ -282,9 +280,7 @@ class Restorer:
         raise CorruptError(f"the part of rank {rank} is in no reachable memory")
 
     def _invalidate_newer(self, step: int) -> None:
-        """Invalidate saves that are newer than the restored step: training will compute those steps
-        again.
-        """
+        """Invalidate saves newer than the restored step: training computes them again."""
         for snapshot in inventory.list_snapshots(self.home):
             if snapshot.step > step:
                 segment = Segment(snapshot.path)
@@ -304,9 +300,7 @@ def owner_rank(metadata: Metadata, key: EntryKey) -> int:
 
 
 def _newest_of_each(snapshots: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
-    """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
-    own.
-    """
+    """Return one save for each step, plan and rank: own before copy, the newest first."""
     best: dict[tuple[int, str, int], SnapshotInfo] = {}
     for one in snapshots:
         key = (one.step, one.layout.plan, one.rank)

@@ -150,8 +150,10 @@ class MemorySource:
         if missing and self._fetch is not None:
             for snapshot in self._fetch(missing, self.metadata):
                 self._add(snapshot)
-        if lost := [key for key in keys if key not in self._entries]:
-            raise CorruptError(f"{len(lost)} values, such as {lost[0][0]!r}, are in no memory")
+        if unavailable := [key for key in keys if key not in self._entries]:
+            raise CorruptError(
+                f"{len(unavailable)} values, such as {unavailable[0][0]!r}, are in no memory"
+            )
 
     def locate(self, key: EntryKey) -> EntryLocation:
         found = self._entries[key]
@@ -197,14 +199,14 @@ def _copied(found: _InMemory, into: memoryview) -> int:
     _check_length(entry, into)
     entry_bytes = found.part[entry.offset : entry.offset + entry.length]
     end = entry.raw_offset + entry.raw_length
-    place = numpy.frombuffer(into, numpy.uint8)
-    origin = numpy.frombuffer(entry_bytes[entry.raw_offset : end], numpy.uint8)
+    destination = numpy.frombuffer(into, numpy.uint8)
+    source_bytes = numpy.frombuffer(entry_bytes[entry.raw_offset : end], numpy.uint8)
     total = checksum(entry_bytes[: entry.raw_offset])
     for at in range(0, len(into), COPY_CHUNK):
         if not found.segment.has_full_length():
             raise _cut_short(found)
-        stretch = slice(at, at + COPY_CHUNK)
-        total = copy_with_checksum(place[stretch], origin[stretch], total)
+        chunk = slice(at, at + COPY_CHUNK)
+        total = copy_with_checksum(destination[chunk], source_bytes[chunk], total)
     return checksum(entry_bytes[end:], total)
 
 
@@ -246,8 +248,7 @@ def _check_length(extent: EntryExtent, into: memoryview) -> None:
 
 
 def read_entry(fill: Callable[[memoryview], None], extent: EntryExtent, into: memoryview) -> int:
-    """Read an entry through ``fill`` and its tensor's bytes into ``into``; return the entry's
-    checksum.
+    """Read an entry with its tensor's bytes into ``into``; return the entry's checksum.
 
     Each block is added to the checksum while it is still in the processor's cache, so that
     verification needs no second pass over memory.

@@ -84,8 +84,8 @@ class StorageSource:
 
     def ensure_available(self, keys: Sequence[EntryKey]) -> None:
         """Check that the manifest has all entries; nothing is read yet."""
-        if lost := [key for key in keys if key not in self.entries]:
-            raise CorruptError(f"{lost[0][0]!r} is not in the manifest")
+        if unknown := [key for key in keys if key not in self.entries]:
+            raise CorruptError(f"{unknown[0][0]!r} is not in the manifest")
 
     def locate(self, key: EntryKey) -> EntryLocation:
         found = self.entries[key]

@@ -21,7 +21,7 @@ from gangline.elastic.checkpoint.saver.messages import (
     SaverMessage,
     StorageOutcome,
 )
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 
 log = logging.getLogger(__name__)
 START_TIMEOUT_S = 30.0
@@ -57,8 +57,7 @@ class SaverClient:
         self._started: subprocess.Popen[bytes] | None = None
 
     def finish(self) -> None:
-        """Report that training has finished, and wait until the saver has read it, at most
-        ``FAREWELL_S``.
+        """Report that training has finished, and wait a few seconds until the saver has read it.
 
         The saver may be sending at this moment: closing a socket with unread data resets the
         connection and would lose the last message.
@@ -105,16 +104,16 @@ class SaverClient:
             time.sleep(0.02)
 
     def _try_connect(self) -> bool:
-        fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with homes.socket_address(self.home) as address:
-                fresh.connect(address)
+            with directory.socket_address(self.home) as address:
+                connection.connect(address)
             if self.hello is not None:
-                fresh.sendall(messages.encode_message(self.hello))
+                connection.sendall(messages.encode_message(self.hello))
         except OSError:
-            fresh.close()
+            connection.close()
             return False
-        self._socket, self._unread = fresh, b""
+        self._socket, self._unread = connection, b""
         return True
 
     def send(self, message: SaverMessage) -> None:
@@ -170,23 +169,21 @@ class SaverClient:
 def _is_saver_running(home: Path) -> bool:
     if not (home / "saver.lock").exists():
         return False
-    hold = homes.FileLock(home / "saver.lock")
+    lock = directory.FileLock(home / "saver.lock")
     try:
-        return not hold.acquire(exclusive=True)
+        return not lock.acquire(exclusive=True)
     finally:
-        hold.close()
+        lock.close()
 
 
 def job_directories(environment: Mapping[str, str]) -> list[Path]:
-    """Return the shared-memory folders of this environment's job; a job may write to several
-    targets.
-    """
-    job = homes.job_name(environment, "")
-    found = homes.shared_memory_root(environment).glob(f"gangline-{os.getuid()}-*")
+    """Return the shared-memory folders of this environment's job, one for each target."""
+    job = directory.job_name(environment, "")
+    found = directory.shared_memory_root(environment).glob(f"gangline-{os.getuid()}-*")
     return [
         home
         for home in sorted(found)
-        if (settings := homes.read_settings(home)) is not None and settings.job == job
+        if (settings := directory.read_settings(home)) is not None and settings.job == job
     ]
 
 
@@ -200,7 +197,7 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
     deadline = time.monotonic() + timeout_s
     found: dict[str, int | None] = {}
     for home in job_directories(environment):
-        settings = homes.read_settings(home)
+        settings = directory.read_settings(home)
         if settings is None:
             continue  # the saver removed it just now
         link = SaverClient(home)

@@ -8,9 +8,7 @@ import msgspec
 
 
 class ClientHello(msgspec.Struct, frozen=True, tag="hello"):
-    """A training process connects. If the connection ends without a finish message, the process
-    died.
-    """
+    """A training process connects. An end without a finish message means that it died."""
 
     rank: int
     pid: int

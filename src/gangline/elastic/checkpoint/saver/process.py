@@ -1,5 +1,4 @@
-"""The saver: a process that writes checkpoints from memory to storage and outlives training
-processes.
+"""The saver: a process that writes checkpoints from memory to storage and outlives training.
 
 There is one for each job on each node, started by the agent or the first ``Checkpointer``. Messages
 over a socket only wake it; it decides from the content of shared memory, so it may be killed and
@@ -35,8 +34,7 @@ from gangline.elastic.checkpoint.saver.replication import (
     remove_partial_copies,
 )
 from gangline.elastic.checkpoint.saver.uploader import Uploader
-from gangline.elastic.checkpoint.snapshot import directory as homes
-from gangline.elastic.checkpoint.snapshot import inventory
+from gangline.elastic.checkpoint.snapshot import directory, inventory
 from gangline.elastic.checkpoint.snapshot.directory import FileLock, SaverSettings
 
 log = logging.getLogger(__name__)
@@ -63,8 +61,8 @@ class Saver:
         self.crashed_ranks: set[int] = set()
         """Ranks that crashed and have not come back."""
         self.rank_connections: dict[int, asyncio.StreamWriter] = {}
-        """The newest connection of each rank. A restarted process may connect before the old
-        connection ends.
+        """The newest connection of each rank; a restarted process may connect before the old one
+        ends.
         """
         self.no_clients_since = time.monotonic()
         self.is_stopping = False
@@ -72,9 +70,9 @@ class Saver:
         self.uploader = Uploader(home, self._report_from_thread)
 
     def _report_from_thread(self, outcome: StorageOutcome) -> None:
-        self.loop.call_soon_threadsafe(self._tell_all, outcome)
+        self.loop.call_soon_threadsafe(self._send_to_all, outcome)
 
-    def _tell_all(self, outcome: StorageOutcome) -> None:
+    def _send_to_all(self, outcome: StorageOutcome) -> None:
         for client in self.clients:
             client.write(messages.encode_message(outcome))
 
@@ -91,7 +89,7 @@ class Saver:
                         self.crashed_ranks.discard(rank)
                         self.rank_connections[rank] = client
                         # A restarted process has written new settings for this job.
-                        self.settings = homes.read_settings(self.home) or self.settings
+                        self.settings = directory.read_settings(self.home) or self.settings
                     case SaveNotice():
                         self.sealing.set()
                     case ClientFinished():
@@ -123,21 +121,22 @@ class Saver:
             await self._round()
 
     async def _round(self) -> None:
-        rescue = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
+        needs_newest = self.crashes > 0 or self.is_stopping or bool(self.flush_waiters)
         snapshots = await asyncio.to_thread(inventory.list_snapshots, self.home)
         await asyncio.to_thread(self.uploader.resume_commits, self.settings, snapshots)
         await asyncio.to_thread(
             self.uploader.write_snapshots, self.settings, inventory.storage_requests(snapshots)
         )
         await asyncio.to_thread(self.uploader.commit, self.settings)
-        if rescue:
+        if needs_newest:
             await asyncio.to_thread(remove_partial_copies, self.home)
-            deaths, flushers = self.crashes, self.flush_waiters
+            # Crashes and requests during the write need another one.
+            crashes, flush_waiters = self.crashes, self.flush_waiters
             self.flush_waiters = []
             step = await asyncio.to_thread(self.uploader.write_newest, self.settings)
-            self.crashes -= deaths
-            log.info("newest save written after a death or on demand", extra={"step": step})
-            for client in flushers:
+            self.crashes -= crashes
+            log.info("newest save written after a crash or on demand", extra={"step": step})
+            for client in flush_waiters:
                 client.write(messages.encode_message(FlushReply(step)))
 
     async def run_sealing(self) -> None:
@@ -145,7 +144,7 @@ class Saver:
         while True:
             await self.sealing.wait()
             self.sealing.clear()
-            self.settings = homes.read_settings(self.home) or self.settings
+            self.settings = directory.read_settings(self.home) or self.settings
             try:
                 await asyncio.to_thread(self.uploader.seal_snapshots)
                 await asyncio.to_thread(self.replicator.replicate, self.settings)
@@ -155,7 +154,7 @@ class Saver:
     async def _finished(self) -> bool:
         if self.is_stopping:
             return True
-        if any(self.clients.values()) or homes.is_job_running(self.home):
+        if any(self.clients.values()) or directory.is_job_running(self.home):
             self.no_clients_since = time.monotonic()
             return False
         alone = time.monotonic() - self.no_clients_since
@@ -184,7 +183,7 @@ async def run(home: Path, settings: SaverSettings) -> bool:
     peers = PeerServer(home)
     peers.start()
     (home / "saver.sock").unlink(missing_ok=True)
-    with homes.socket_address(home) as address:
+    with directory.socket_address(home) as address:
         server = await asyncio.start_unix_server(saver.serve, address)
     sealer = asyncio.create_task(saver.run_sealing())
     saver.sealing.set()
@@ -211,13 +210,13 @@ def main() -> None:
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
     )
-    hold = FileLock(home / "saver.lock")
-    settings = homes.read_settings(home)
-    if settings is None or not hold.acquire(exclusive=True):
+    lock = FileLock(home / "saver.lock")
+    settings = directory.read_settings(home)
+    if settings is None or not lock.acquire(exclusive=True):
         return
     os.nice(5)  # training has priority
     over = asyncio.run(run(home, settings))
-    if over and not homes.is_job_running(home):
+    if over and not directory.is_job_running(home):
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -1,5 +1,4 @@
-"""The uploader of the saver: writes requested saves, commits steps, computes checksums. All calls
-block.
+"""The uploader: writes requested saves, commits steps, computes checksums. All calls block.
 
 Every call reads the segments again. The only state that shared memory does not have is the list of
 uncommitted steps, and that is rebuilt from storage after a restart of the saver.
@@ -68,7 +67,7 @@ class Uploader:
 
         In an object store a step is written under its final name, so it may belong to another job.
         """
-        mine = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.home)}
+        own_plans = {snapshot.layout.plan for snapshot in inventory.list_snapshots(self.home)}
         for _, name in target.list_unfinished():
             notes = [one for one in target.list_names(name) if one.startswith("rank-")]
             for one in notes[:1]:
@@ -76,13 +75,11 @@ class Uploader:
                     note = msgspec.json.decode(target.read(f"{name}/{one}"), type=PartNote)
                 except (msgspec.MsgspecError, FileNotFoundError):
                     continue
-                if parse_partial_folder(name) or note.plan in mine:
+                if parse_partial_folder(name) or note.plan in own_plans:
                     self.uncommitted[note.step, note.plan] = note.world
 
     def resume_commits(self, settings: SaverSettings, snapshots: Sequence[SnapshotInfo]) -> None:
-        """Find the uncommitted steps that an earlier saver left, if memory says that there may be
-        any.
-        """
+        """Find the uncommitted steps of an earlier saver, if memory hints at any."""
         if self._target is not None:
             return
         if any(one.is_local and one.header.for_storage and one.is_in_storage for one in snapshots):
@@ -215,9 +212,7 @@ class Uploader:
         return count
 
     def _map(self, path: Path) -> Segment:
-        """Return the segment, mapped once: faulting in its pages again costs more than the
-        checksums.
-        """
+        """Return the segment, mapped once: new page faults cost more than the checksums."""
         if path not in self._mapped:
             self._mapped[path] = Segment(path)
         return self._mapped[path]

@@ -49,20 +49,26 @@ def check_capacity(requests: Sequence[MemoryRequest]) -> None:
     Raises:
         MemoryShortError: some node does not.
     """
-    for ours in _nodes(requests):
-        more = _more(ours)
-        free = min(request.free_bytes for request in ours)
+    for on_node in _nodes(requests):
+        more = _more(on_node)
+        free = min(request.free_bytes for request in on_node)
         if more > free:
-            total = sum(request.bytes for request in ours)
-            of = f" ({total / 1e6:.0f} MB in all for {len(ours)} ranks)" if len(ours) > 1 else ""
-            host = ours[0].node.partition("/")[0]
-            raise MemoryShortError(shortage_message(f"{ours[0].folder} of {host}", more, free, of))
+            total = sum(request.bytes for request in on_node)
+            of = (
+                f" ({total / 1e6:.0f} MB in all for {len(on_node)} ranks)"
+                if len(on_node) > 1
+                else ""
+            )
+            host = on_node[0].node.partition("/")[0]
+            raise MemoryShortError(
+                shortage_message(f"{on_node[0].folder} of {host}", more, free, of)
+            )
 
 
 def memory_warning(requests: Sequence[MemoryRequest], node: str) -> str:
     """Return a warning if the buffers fit, but memory for them is short; else an empty string."""
-    for ours in _nodes(request for request in requests if request.node == node):
-        more, available = _more(ours), min(request.available_bytes for request in ours)
+    for on_node in _nodes(request for request in requests if request.node == node):
+        more, available = _more(on_node), min(request.available_bytes for request in on_node)
         if more > available:
             return (
                 f"checkpoints need {more / 1e6:.0f} MB more memory, and only {available / 1e6:.0f} "

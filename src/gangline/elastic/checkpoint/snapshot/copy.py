@@ -2,10 +2,8 @@
 
 Long tensors are copied by several threads, which compute the checksums on the way: a second pass
 over the memory would cost several times as much. PyTorch copies tensors that are not plain bytes or
-are too short for several threads. Tensors in an accelerator arrive on a stream of their own
-meanwhile.
-
-Views of a layout's entries in a buffer, created once for all saves to that buffer.
+are too short for several threads. Tensors in an accelerator arrive on a stream of their own. Views
+of the destinations are created once for each buffer.
 """
 
 import contextlib
@@ -103,96 +101,92 @@ class TensorCopier:
 
         Args:
             moves: destinations and tensors.
-            half: called once, when part of the copy is done.
-            lasting: return without waiting for accelerators. Tensors for which it returns true must
-                not change until their transfers are complete; computation on the accelerator waits
-                for
-                the
-                others.
+            on_half_copied: called once, when part of the copy is done.
+            is_stable: return without waiting for accelerators. Tensors for which it returns true
+                must not change until their transfers are complete; computation on the accelerator
+                waits for the others.
         """
-        stretches = [
-            stretch
-            for number, (place, tensor) in enumerate(moves)
-            if _is_parallel(place.tensor, tensor)
-            for stretch in _split(number, place, tensor)
+        chunks = [
+            chunk
+            for number, (destination, tensor) in enumerate(moves)
+            if _is_parallel(destination.tensor, tensor)
+            for chunk in _split(number, destination, tensor)
         ]
-        long = {stretch.number for stretch in stretches}
+        long = {chunk.number for chunk in chunks}
         short = [number for number in range(len(moves)) if number not in long]
-        far = [number for number in short if is_on_device(moves[number][1])]
-        near = [number for number in short if not is_on_device(moves[number][1])]
-        waiting = deque(stretches)
-        arrivals = self._streams.copy(
-            [(moves[number][0].tensor, moves[number][1]) for number in far],
+        on_device = [number for number in short if is_on_device(moves[number][1])]
+        on_host = [number for number in short if not is_on_device(moves[number][1])]
+        queue = deque(chunks)
+        transfers = self._streams.copy(
+            [(moves[number][0].tensor, moves[number][1]) for number in on_device],
             is_stable or (lambda _: False),
         )
         with contextlib.ExitStack() as leaving:  # the buffer may be unlocked or unmapped afterwards
-            leaving.callback(arrivals.wait)
-            helpers = self._help(waiting)
+            leaving.callback(transfers.wait)
+            helpers = self._help(queue)
             leaving.callback(wait, helpers)
-            leaving.callback(waiting.clear)
-            for number in near[: len(near) // 2]:
+            leaving.callback(queue.clear)
+            for number in on_host[: len(on_host) // 2]:
                 moves[number][0].tensor.copy_(moves[number][1])
             on_half_copied()
-            for number in near[len(near) // 2 :]:
+            for number in on_host[len(on_host) // 2 :]:
                 moves[number][0].tensor.copy_(moves[number][1])
-            _copy_remaining(waiting)
+            _copy_remaining(queue)
             for helper in helpers:
                 helper.result()
-            if arrivals and is_stable is not None:
+            if transfers and is_stable is not None:
                 leaving.pop_all()
-                return CopyResult(None, arrivals)
-        return CopyResult(_checksums(moves, short, stretches), PendingTransfers())
+                return CopyResult(None, transfers)
+        return CopyResult(_checksums(moves, short, chunks), PendingTransfers())
 
-    def _help(self, waiting: deque[_CopyChunk]) -> list[Future[None]]:
-        count = min(torch.get_num_threads(), len(waiting)) - 1
+    def _help(self, queue: deque[_CopyChunk]) -> list[Future[None]]:
+        count = min(torch.get_num_threads(), len(queue)) - 1
         if count < 1:
             return []
         if self._pool is None:
             self._pool = ThreadPoolExecutor(count, thread_name_prefix="gangline-checkpoint-copy")
-        return [self._pool.submit(_copy_remaining, waiting) for _ in range(count)]
+        return [self._pool.submit(_copy_remaining, queue) for _ in range(count)]
 
 
-def _copy_remaining(waiting: deque[_CopyChunk]) -> None:
+def _copy_remaining(queue: deque[_CopyChunk]) -> None:
     """Copy one chunk after the other until none is left."""
     while True:
         try:
-            stretch = waiting.popleft()
+            chunk = queue.popleft()
         except IndexError:
             return
-        stretch.copy()
+        chunk.copy()
 
 
 def _checksums(
-    moves: Sequence[TensorMove], short: Sequence[int], stretches: Sequence[_CopyChunk]
+    moves: Sequence[TensorMove], short: Sequence[int], chunks: Sequence[_CopyChunk]
 ) -> list[int] | None:
     """Return the checksum of each tensor: combined from its chunks, or computed now."""
     sums = [0] * len(moves)  # 0 is the checksum of an empty tensor
     for number in short:
-        place, tensor = moves[number]
+        destination, tensor = moves[number]
         if tensor.device.type != "cpu" and tensor.nbytes >= MIN_PARALLEL_BYTES:
             return None
-        sums[number] = checksum(place.raw)
-    for stretch in stretches:
-        sums[stretch.number] = combine_checksums(
-            sums[stretch.number], stretch.sum, len(stretch.place)
-        )
+        sums[number] = checksum(destination.raw)
+    for chunk in chunks:
+        sums[chunk.number] = combine_checksums(sums[chunk.number], chunk.sum, len(chunk.place))
     return sums
 
 
-def _is_parallel(place: torch.Tensor, tensor: torch.Tensor) -> bool:
+def _is_parallel(destination: torch.Tensor, tensor: torch.Tensor) -> bool:
     """True if the tensor's bytes can be copied as they are, and justify several threads."""
     return (
-        tensor.nbytes == place.nbytes >= MIN_PARALLEL_BYTES
-        and tensor.dtype == place.dtype
+        tensor.nbytes == destination.nbytes >= MIN_PARALLEL_BYTES
+        and tensor.dtype == destination.dtype
         and is_plain_memory(tensor)
     )
 
 
-def _split(number: int, place: TensorDestination, tensor: torch.Tensor) -> list[_CopyChunk]:
-    to = numpy.frombuffer(place.raw, numpy.uint8)
-    origin = numpy.frombuffer(tensor_bytes(tensor), numpy.uint8)
+def _split(number: int, destination: TensorDestination, tensor: torch.Tensor) -> list[_CopyChunk]:
+    to = numpy.frombuffer(destination.raw, numpy.uint8)
+    source = numpy.frombuffer(tensor_bytes(tensor), numpy.uint8)
     return [
-        _CopyChunk(number, to[at : at + COPY_CHUNK], origin[at : at + COPY_CHUNK])
+        _CopyChunk(number, to[at : at + COPY_CHUNK], source[at : at + COPY_CHUNK])
         for at in range(0, len(to), COPY_CHUNK)
     ]
 
@@ -221,27 +215,27 @@ def entry_views(
 ) -> list[EntryView]:
     """Return the entries' memory in the segment; write the framing around tensors."""
     part = segment.part(header)
-    spots = []
+    views = []
     for entry, item in zip(agreement.layout.entries, agreement.items, strict=True):
         entry_bytes = part[entry.offset : entry.offset + entry.length]
         if item.tensor_data is None:
-            spots.append(EntryView(entry_bytes, None, 0, entry_bytes[:0]))
+            views.append(EntryView(entry_bytes, None, 0, entry_bytes[:0]))
             continue
         dtype = item.tensor_data.properties.dtype
         shape = tuple(item.tensor_data.chunk.sizes)
-        around = torch_save_framing(dtype, shape)
+        framing = torch_save_framing(dtype, shape)
         end = entry.raw_offset + entry.raw_length
         before, raw, after = (
             entry_bytes[: entry.raw_offset],
             entry_bytes[entry.raw_offset : end],
             entry_bytes[end:],
         )
-        before[:] = around.before
-        after[:] = around.after.ljust(len(after), b"\0")
+        before[:] = framing.before
+        after[:] = framing.after.ljust(len(after), b"\0")
         tensor = tensor_view(part, entry, dtype, shape)
-        place = TensorDestination(tensor, raw) if tensor is not None else None
-        spots.append(EntryView(entry_bytes, place, checksum(before), after))
-    return spots
+        destination = TensorDestination(tensor, raw) if tensor is not None else None
+        views.append(EntryView(entry_bytes, destination, checksum(before), after))
+    return views
 
 
 def tensor_view(

@@ -107,27 +107,27 @@ class TransferStreams:
 
         Later computation waits for the copies of tensors that may change, not for stable ones.
         """
-        arrivals = PendingTransfers()
+        transfers = PendingTransfers()
         by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for place, tensor in moves:
-            by_device.setdefault(tensor.device, []).append((place, tensor))
-        for device, ours in by_device.items():
+        for destination, tensor in moves:
+            by_device.setdefault(tensor.device, []).append((destination, tensor))
+        for device, pairs in by_device.items():
             module = _module(device)
             stream = self._streams.get(device)
             if stream is None:
                 stream = self._streams[device] = module.Stream(device)
             computing = module.current_stream(device)
             stream.wait_stream(computing)
-            fleeting = [move for move in ours if not is_stable(move[1])]
-            for some in (fleeting, [move for move in ours if is_stable(move[1])]):
+            unstable = [move for move in pairs if not is_stable(move[1])]
+            for some in (unstable, [move for move in pairs if is_stable(move[1])]):
                 with module.stream(stream):
-                    for place, tensor in some:
+                    for destination, tensor in some:
                         # Otherwise PyTorch conjugates the destination before the bytes arrive.
-                        place.copy_(tensor.resolve_conj().resolve_neg(), non_blocking=True)
-                if some is fleeting:
+                        destination.copy_(tensor.resolve_conj().resolve_neg(), non_blocking=True)
+                if some is unstable:
                     computing.wait_stream(stream)
-            arrivals.add_transfer(device, stream.record_event(), [tensor for _, tensor in ours])
-        return arrivals
+            transfers.add_transfer(device, stream.record_event(), [tensor for _, tensor in pairs])
+        return transfers
 
 
 class OptimizerBarrier:
@@ -145,9 +145,9 @@ class OptimizerBarrier:
     def close(self) -> None:
         self._hook.remove()
 
-    def set_pending(self, arrivals: PendingTransfers) -> None:
+    def set_pending(self, transfers: PendingTransfers) -> None:
         """Let optimizer steps wait for these copies in place of the earlier ones."""
-        self._arrivals = arrivals
+        self._arrivals = transfers
 
     def optimizer_memory(self) -> Callable[[torch.Tensor], bool]:
         """Return a predicate: the tensor shares memory with an optimizer's parameter or state."""

@@ -111,11 +111,11 @@ def list_segments(home: Path) -> list[tuple[int, int | None, Path]]:
 
 def write_settings(home: Path, settings: SaverSettings) -> None:
     """Replace the settings atomically."""
-    fresh = home / f"settings.{os.getpid()}.new"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary = home / f"settings.{os.getpid()}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as stream:
         stream.write(msgspec.json.encode(settings))
-    fresh.rename(home / "settings.json")
+    temporary.rename(home / "settings.json")
 
 
 def read_settings(home: Path) -> SaverSettings | None:
@@ -165,11 +165,11 @@ def _probe(path: Path) -> Iterator[bool]:
     if not path.exists():
         yield True
         return
-    hold = FileLock(path)
+    lock = FileLock(path)
     try:
-        yield hold.acquire(exclusive=True)
+        yield lock.acquire(exclusive=True)
     finally:
-        hold.close()
+        lock.close()
 
 
 def remove_abandoned(base: Path, now: float, keep: Path | None = None) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.format.layout import PartLayout
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.segment import Segment, SegmentHeader, SegmentState
 
 
@@ -34,7 +34,7 @@ class SnapshotInfo:
 def list_snapshots(home: Path) -> list[SnapshotInfo]:
     """Return all complete saves of a job's folder. Damaged ones are left out."""
     snapshots = []
-    for _, slot, path in homes.list_segments(home):
+    for _, slot, path in directory.list_segments(home):
         try:
             segment = Segment(path)
         except (FileNotFoundError, CorruptError):

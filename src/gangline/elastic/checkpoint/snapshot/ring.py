@@ -1,16 +1,13 @@
-"""Chooses the buffer for the next save.
+"""The ring of snapshot buffers of one rank: chooses a buffer and copies the state into it.
 
-Never the newest complete one (a crash would be restored from it), and never one that is being read.
-With three buffers one is always free: one may be in upload, one is the newest.
+A save goes neither to the newest complete buffer (a crash would be restored from it) nor to one
+that is being read. With three buffers one is always free: one may be in upload, one is the newest.
 
-The ring of snapshot buffers of one rank: choose a buffer and copy the state into it.
-
-Training waits only for the copy. Pages are allocated beforehand (``prepare``) and pinned for a GPU,
-and tensor views of the buffer are created once. Checksums are computed during the copy, except for
-large tensors of a device: the saver computes those right after the save.
-
-With ``overlap`` training does not wait for copies from accelerators either. A background thread
-completes the save when they have arrived; until then the optimizer step waits.
+Training waits only for the copy. Pages are allocated beforehand (``prepare``) and pinned for a GPU.
+Checksums are computed during the copy, except for large tensors of a device: the saver computes
+those right after the save. With ``overlap`` training does not wait for copies from accelerators
+either. A background thread completes the save when they have arrived; until then the optimizer step
+waits.
 
 Invariant: a buffer is locked exclusively from before its header says WRITING until its header says
 COMPLETE. The newest complete buffer is never overwritten.
@@ -29,9 +26,8 @@ import torch
 
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.failpoints import pass_failpoint
-from gangline.elastic.checkpoint.format.plan import SaveAgreement
-from gangline.elastic.checkpoint.format.torch_framing import pickle_value
-from gangline.elastic.checkpoint.snapshot import directory as homes
+from gangline.elastic.checkpoint.format.plan import FittedState, SaveAgreement
+from gangline.elastic.checkpoint.snapshot import directory
 from gangline.elastic.checkpoint.snapshot.copy import (
     CopyResult,
     EntryView,
@@ -79,18 +75,19 @@ class BufferChoice:
     """The step that waited for upload and is overwritten; newer ones replace it."""
 
 
-def choose_buffer(slots: Sequence[BufferState]) -> BufferChoice | None:
+def choose_buffer(states: Sequence[BufferState]) -> BufferChoice | None:
     """Return the buffer to overwrite, or ``None`` if every buffer is needed."""
-    newest = max((slot.generation for slot in slots if slot.complete), default=None)
+    newest = max((state.generation for state in states if state.complete), default=None)
     free = [
-        slot
-        for slot in slots
-        if not slot.locked and not (slot.complete and slot.generation == newest)
+        state
+        for state in states
+        if not state.locked and not (state.complete and state.generation == newest)
     ]
     if not free:
         return None
     best = min(
-        free, key=lambda slot: (slot.awaits_storage, slot.complete, slot.generation, slot.number)
+        free,
+        key=lambda state: (state.awaits_storage, state.complete, state.generation, state.number),
     )
     return BufferChoice(best.number, best.step if best.awaits_storage else None)
 
@@ -100,12 +97,16 @@ _ALWAYS_FREE_COUNT = 3
 """With this number of buffers one is free at all times, except for short moments."""
 _INSTANT_S, _SHORT_S = 0.5, 0.02
 """How long to wait for a free buffer where there will be one, and where there may not."""
-ValueLookup = Callable[[int], object]
-"""Returns the value of the n-th entry of the layout."""
 
 
-class EntryOutgrownError(Exception):
-    """A pickled value no longer fits into its entry: the ranks must agree on a new layout."""
+@dataclass(frozen=True, slots=True)
+class SaveRequest:
+    """One save of this rank."""
+
+    state: FittedState
+    step: int
+    for_storage: bool
+    """The saver shall write this save to storage."""
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class SnapshotRing:
             rank: the rank whose state is saved.
             count: the number of buffers.
             overlap: do not wait for copies from accelerators.
-            told: called with the step of each complete save, possibly in another thread.
+            on_complete: called with the step of each complete save, possibly in another thread.
         """
         self.home, self.rank, self.count, self._on_complete = home, rank, count, on_complete
         self.accelerator: torch.device | None = None
@@ -156,7 +157,6 @@ class SnapshotRing:
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrivals")
         self._transferring: Future[None] | None = None
         self._open: dict[int, _OpenBuffer] = {}
-        self._pickled: dict[str, tuple[object, bytes]] = {}
         self._lock = threading.Lock()
         self._background = BackgroundTasks()
         self._copier = TensorCopier()
@@ -186,17 +186,17 @@ class SnapshotRing:
         locked = not segment.try_lock(exclusive=True)
         if not locked:
             segment.unlock()
-        waiting = header.for_storage and not segment.is_persisted(header.generation)
+        is_waiting = header.for_storage and not segment.is_persisted(header.generation)
         complete = header.state is SegmentState.COMPLETE
         return BufferState(
-            number, complete, header.generation, header.step, waiting and complete, locked
+            number, complete, header.generation, header.step, is_waiting and complete, locked
         )
 
     def _segment(self, number: int) -> Segment | None:
         if number in self._open:
             return self._open[number].segment
         try:
-            segment = Segment(homes.segment_path(self.home, self.rank, number))
+            segment = Segment(directory.segment_path(self.home, self.rank, number))
         except (FileNotFoundError, CorruptError):
             return None
         self._open[number] = _OpenBuffer(segment)
@@ -223,7 +223,9 @@ class SnapshotRing:
         self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
-        return [homes.segment_path(self.home, self.rank, number) for number in range(self.count)]
+        return [
+            directory.segment_path(self.home, self.rank, number) for number in range(self.count)
+        ]
 
     def _prepare(self, size: int) -> None:
         for number in range(self.count):
@@ -256,9 +258,9 @@ class SnapshotRing:
         Raises:
             RuntimeError: the accelerator failed; the save is incomplete.
         """
-        arriving, self._transferring = self._transferring, None
-        if arriving is not None:
-            arriving.result()
+        transfer, self._transferring = self._transferring, None
+        if transfer is not None:
+            transfer.result()
 
     def wait_for_memory(self) -> None:
         """Wait for allocations that run in the background."""
@@ -294,26 +296,12 @@ class SnapshotRing:
 
     def _replace(self, number: int, size: int) -> _OpenBuffer:
         self._drop(number)
-        segment = create_segment(homes.segment_path(self.home, self.rank, number), size)
+        segment = create_segment(directory.segment_path(self.home, self.rank, number), size)
         self._open[number] = _OpenBuffer(segment)
         return self._open[number]
 
-    def save(
-        self,
-        agreement: SaveAgreement,
-        lookup: ValueLookup,
-        small: dict[int, bytes],
-        step: int,
-        for_storage: bool,
-    ) -> SavedBuffer | None:
+    def save(self, request: SaveRequest) -> SavedBuffer | None:
         """Copy the state into a buffer; return ``None`` if no buffer is free.
-
-        Args:
-            agreement: the layout that all ranks agreed on.
-            lookup: returns the value of an entry.
-            small: the pickled values by entry number, from ``pickle_values``.
-            step: the training step.
-            wanted: the saver shall write this save to storage.
 
         Raises:
             MemoryShortError: shared memory is full.
@@ -321,23 +309,19 @@ class SnapshotRing:
         """
         self.wait_for_transfers()
         with self._lock:
-            return self._save(agreement, lookup, small, step, for_storage)
+            return self._save(request)
 
-    def _save(
-        self,
-        agreement: SaveAgreement,
-        lookup: ValueLookup,
-        small: dict[int, bytes],
-        step: int,
-        for_storage: bool,
-    ) -> SavedBuffer | None:
+    def _save(self, request: SaveRequest) -> SavedBuffer | None:
         found = self._lock_one()
         if found is None:
             return None
-        slots, choice = found
-        generation = max(slot.generation for slot in slots) + 1
+        states, choice = found
+        generation = max(state.generation for state in states) + 1
         header, data = plan_segment(
-            agreement.layout, step=step, generation=generation, for_storage=for_storage
+            request.state.agreement.layout,
+            step=request.step,
+            generation=generation,
+            for_storage=request.for_storage,
         )
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
@@ -348,7 +332,7 @@ class SnapshotRing:
         with contextlib.ExitStack() as leaving:
             leaving.callback(opened.segment.unlock)
             opened.segment.begin_save(header, data)
-            copied = self._copy(opened, agreement, header, lookup, small)
+            copied = self._copy(opened, header, request.state)
             if copied.transfers:
                 opened.is_filling = True
                 self._transferring = self._finisher.submit(
@@ -358,22 +342,21 @@ class SnapshotRing:
             else:
                 _mark_complete(opened.segment, header, copied.sums)
         if not copied.transfers:
-            self._on_complete(step)
+            self._on_complete(request.step)
         return SavedBuffer(choice.number, generation, choice.supersedes)
 
     def _complete_later(
-        self, opened: _OpenBuffer, header: SegmentHeader, arrivals: PendingTransfers
+        self, opened: _OpenBuffer, header: SegmentHeader, transfers: PendingTransfers
     ) -> None:
         try:
-            arrivals.wait()
+            transfers.wait()
             _mark_complete(opened.segment, header, None)
         finally:
             opened.segment.unlock()
             opened.is_filling = False
             if self._optimizer_barrier is not None:
-                self._optimizer_barrier.set_pending(
-                    PendingTransfers()
-                )  # allows the source tensors to be freed
+                # Allows the source tensors to be freed.
+                self._optimizer_barrier.set_pending(PendingTransfers())
         self._on_complete(header.step)
 
     def _lock_one(self) -> tuple[list[BufferState], BufferChoice] | None:
@@ -386,73 +369,42 @@ class SnapshotRing:
         patience_s = _INSTANT_S if self.count >= _ALWAYS_FREE_COUNT else _SHORT_S
         deadline = time.monotonic() + patience_s
         while True:
-            slots = self.buffer_states()
-            if (choice := choose_buffer(slots)) is not None:
+            states = self.buffer_states()
+            if (choice := choose_buffer(states)) is not None:
                 opened = self._open.get(choice.number)
                 if opened is None or opened.segment.try_lock(exclusive=True):
-                    return slots, choice
+                    return states, choice
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.001)
 
-    def pickle_values(self, agreement: SaveAgreement, lookup: ValueLookup) -> dict[int, bytes]:
-        """Pickle the values that are no tensors; unchanged simple values are not pickled again.
-
-        Raises:
-            EntryOutgrownError: a value needs more bytes than its entry has.
-            UnsavableError: a value cannot be pickled.
-        """
-        found = {}
-        for number, entry in enumerate(agreement.layout.entries):
-            if entry.chunk is not None:
-                continue
-            value = lookup(number)
-            simple = isinstance(value, int | float | str | bool | None)
-            known = self._pickled.get(entry.key)
-            if simple and known and type(known[0]) is type(value) and known[0] == value:
-                found[number] = known[1]
-                continue
-            found[number] = pickle_value(entry.key, value)
-            if len(found[number]) > entry.length:
-                raise EntryOutgrownError(entry.key)
-            if simple:
-                self._pickled[entry.key] = (value, found[number])
-        return found
-
-    def _copy(
-        self,
-        opened: _OpenBuffer,
-        agreement: SaveAgreement,
-        header: SegmentHeader,
-        lookup: ValueLookup,
-        small: dict[int, bytes],
-    ) -> CopyResult:
+    def _copy(self, opened: _OpenBuffer, header: SegmentHeader, state: FittedState) -> CopyResult:
         """Copy the state; return the checksums of the entries."""
+        agreement = state.agreement
         if opened.plan != agreement.layout.plan or not opened.views:
             opened.views = entry_views(opened.segment, header, agreement)
             opened.plan = agreement.layout.plan
         moves: list[TensorMove] = []
-        for number, spot in enumerate(opened.views):
-            if number in small:
-                spot.entry[:] = small[number].ljust(len(spot.entry), b"\0")
-            elif spot.destination is not None:
-                tensor = lookup(number)
+        for number, view in enumerate(opened.views):
+            if number in state.pickled:
+                view.entry[:] = state.pickled[number].ljust(len(view.entry), b"\0")
+            elif view.destination is not None:
+                tensor = state.value_of(number)
                 assert isinstance(tensor, torch.Tensor)
                 moves.append(
-                    (spot.destination, tensor.detach() if tensor.requires_grad else tensor)
+                    (view.destination, tensor.detach() if tensor.requires_grad else tensor)
                 )
-        lasting = (
-            None if self._optimizer_barrier is None else self._optimizer_barrier.optimizer_memory()
-        )
-        copied = self._copier.copy(moves, lambda: pass_failpoint("save-half"), lasting)
-        if self._optimizer_barrier is not None:
-            self._optimizer_barrier.set_pending(copied.transfers)
+        barrier = self._optimizer_barrier
+        is_stable = None if barrier is None else barrier.optimizer_memory()
+        copied = self._copier.copy(moves, lambda: pass_failpoint("save-half"), is_stable)
+        if barrier is not None:
+            barrier.set_pending(copied.transfers)
         if copied.sums is None:
             return copied
         raw = iter(copied.sums)
         sums = [
-            spot.entry_checksum(next(raw) if spot.destination is not None else 0)
-            for spot in opened.views
+            view.entry_checksum(next(raw) if view.destination is not None else 0)
+            for view in opened.views
         ]
         return CopyResult(sums, copied.transfers)
 

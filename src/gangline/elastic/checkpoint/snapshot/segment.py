@@ -1,9 +1,8 @@
-"""Records at the start of a segment: its content, its state and its checksums.
+"""A segment: one file in shared memory with one save of one rank, which outlives its writer.
 
-Each record carries its own checksum, so that a record which was half written at a crash counts as
-absent. A save writes the header last: before that, the segment holds no checkpoint.
-
-A segment: one file in shared memory with one save of one rank, which outlives its writer.
+The file begins with three records: a header (content and state), a mark (written to storage or not)
+and a seal (checksums of the entries). Each record has its own checksum, so that a record which was
+half written at a crash counts as absent.
 
 The writer (a training process) and the readers (the saver, a restarted training process) share
 nothing but the file. A writer locks it exclusively while it overwrites; a reader locks it shared
@@ -13,9 +12,7 @@ Write order of a save: header WRITING, then layout and data, then header COMPLET
 point leaves WRITING, a damaged header, or a complete save. Readers compare the header before and
 after reading, because a lock protects only the time while it is locked.
 
-Pre-faults shared-memory pages in a background thread (MADV_POPULATE).
-
-The first save then does not pay for page faults.
+Background threads pre-fault the pages (MADV_POPULATE), so that the first save does not pay for it.
 """
 
 import contextlib
@@ -197,9 +194,7 @@ class Segment:
         return False
 
     def has_full_length(self) -> bool:
-        """Return whether the file still has its length; reading a truncated mapping would kill the
-        process.
-        """
+        """Return whether the file has its length: reading a truncated mapping kills the process."""
         return os.fstat(self.descriptor).st_size >= self.size
 
     def read_header(self) -> SegmentHeader | None:
@@ -333,8 +328,8 @@ def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
     Raises:
         MemoryShortError: shared memory is too small for it.
     """
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if reserve:
             # A page that cannot be allocated on access kills the process with SIGBUS.
@@ -344,9 +339,9 @@ def create_segment(path: Path, size: int, reserve: bool = True) -> Segment:
         else:
             os.ftruncate(descriptor, size)
         pass_failpoint("segment-allocated")
-        fresh.rename(path)
+        temporary.rename(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if error.errno in _OUT_OF_SPACE:
             raise _short(path, size) from error
         raise

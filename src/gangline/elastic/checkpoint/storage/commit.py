@@ -180,9 +180,7 @@ def is_committed(target: StorageTarget, step: int, plan: str) -> bool:
 
 
 def committed_steps(target: StorageTarget) -> list[int]:
-    """Return the steps in storage, the oldest first. Their content is verified only when it is
-    read.
-    """
+    """Return the steps in storage, the oldest first; their content is not verified."""
     steps = [
         step for name in target.list_names("") if (step := parse_step_folder(name)) is not None
     ]

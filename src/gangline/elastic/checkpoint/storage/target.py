@@ -33,9 +33,7 @@ from gangline.elastic.checkpoint.format.manifest import (
 
 
 class StorageTarget(Protocol):
-    """A place for checkpoints. Paths are relative to it. Failures raise ``OSError`` or
-    ``StorageError``.
-    """
+    """A place for checkpoints, with relative paths. Raises ``OSError`` or ``StorageError``."""
 
     def staging_folder(self, step: int, plan: str) -> str:
         """Return the folder in which a step is written."""
@@ -95,14 +93,14 @@ class LocalTarget:
                 raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        fresh = f"{path}.{os.getpid()}.new"
+        temporary = f"{path}.{os.getpid()}.new"
         if durable:
-            with self.create(fresh) as stream:
+            with self.create(temporary) as stream:
                 stream.write(data)
         else:
-            (self.root / fresh).write_bytes(data)
+            (self.root / temporary).write_bytes(data)
         pass_failpoint("put-written")
-        (self.root / fresh).rename(self.root / path)
+        (self.root / temporary).rename(self.root / path)
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
@@ -151,9 +149,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class RemoteTarget:
-    """A store that fsspec supports: an object appears complete when it is closed; nothing is
-    renamed.
-    """
+    """A store that fsspec supports: objects appear complete when closed; nothing is renamed."""
 
     def __init__(self, filesystem: Any, root: str) -> None:
         self.files, self.root = filesystem, root.rstrip("/")
@@ -167,8 +163,7 @@ class RemoteTarget:
         return step_folder(step)
 
     def begin(self, step: int, plan: str) -> None:
-        """Remove the manifest of the same step of another plan, saved before a restart from an
-        older step.
+        """Remove the manifest of the same step of another plan, saved before a restart.
 
         Its objects are about to be overwritten: it would be damaged, and would block this commit.
         """

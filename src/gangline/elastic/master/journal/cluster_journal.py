@@ -1,10 +1,8 @@
-"""The job's timeline as Kubernetes events about the ElasticJob, for ``kubectl describe``.
-
-The journal in a ConfigMap: the complete state, compressed, written shortly after each change.
+"""The journal in a ConfigMap: the complete state, compressed, written shortly after each change.
 
 Replies do not wait for the API server: agents repeat what a killed master had not written yet. The
 resourceVersion of the object is a fencing token: a master that finds a newer version was replaced
-by another one, and ends.
+by another one, and ends. The job's timeline is published as Kubernetes events about the ElasticJob.
 """
 
 import asyncio
@@ -21,7 +19,7 @@ import msgspec
 from gangline.api.core.reference import ObjectReference
 from gangline.api.jobs.elastic import GROUP, VERSION
 from gangline.api.meta.resource import Resource
-from gangline.elastic.master.journal.journal import JournalError
+from gangline.elastic.master.journal.journal import Journal, JournalError
 from gangline.elastic.protocol.messages import JobEvent
 from gangline.kube.client.client import ApiClient
 from gangline.kube.config.config import load_config
@@ -86,12 +84,10 @@ class _Stored(msgspec.Struct, rename="camel"):
 _CONFIG_MAPS = Resource(_Stored, "", "v1", "configmaps", "ConfigMap")
 
 
-class ClusterJournal:
+class ClusterJournal(Journal):
     """A journal in an existing ConfigMap; created by the module's context manager."""
 
     resource = _CONFIG_MAPS
-    is_slow = False  # replies never wait for it
-    needs_compaction = False
 
     def __init__(self, client: ApiClient, namespace: str, name: str, stored: _Stored) -> None:
         self._client, self._namespace, self._name = client, namespace, name
@@ -100,8 +96,7 @@ class ClusterJournal:
         self._snapshot: Callable[[], bytes] | None = None
         self._summary: Callable[[], dict[str, str]] = dict
         self._changed = asyncio.Event()
-        self.publish_event: Callable[[JobEvent], None] = lambda event: None
-        """Publishes an event of the timeline."""
+        self.publisher: Callable[[JobEvent], None] = lambda event: None
 
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return the stored state, without records.
@@ -126,12 +121,8 @@ class ClusterJournal:
         del record
         self._changed.set()
 
-    def write(self) -> None: ...
-
-    async def sync(self) -> None: ...
-
-    async def compact(self, snapshot: bytes) -> None:
-        del snapshot
+    def publish_event(self, event: JobEvent) -> None:
+        self.publisher(event)
 
     async def close(self) -> None:
         if self._changed.is_set():
@@ -211,10 +202,7 @@ async def open_cluster_journal(client: ApiClient, namespace: str, name: str) -> 
 
 @asynccontextmanager
 async def cluster_journal(
-    namespace: str,
-    name: str,
-    on_fenced: Callable[[], None],
-    job: ObjectReference | None = None,
+    namespace: str, name: str, on_fenced: Callable[[], None], job: ObjectReference | None = None
 ) -> AsyncIterator[ClusterJournal]:
     """Open the journal in a ConfigMap, creating it if it does not exist.
 
@@ -233,7 +221,7 @@ async def cluster_journal(
     ):
         journal = await open_cluster_journal(client, namespace, name)
         if job is not None:
-            journal.publish_event = partial(record_job_event, recorder, job)
+            journal.publisher = partial(record_job_event, recorder, job)
         keeper = asyncio.create_task(journal.run_writer(on_fenced), name="journal")
         try:
             yield journal

@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gangline.elastic.protocol.messages import JobEvent
@@ -32,11 +32,23 @@ class JournalError(Exception):
     """The journal cannot be used; the message names it and the reason."""
 
 
-class Journal(Protocol):
-    """A place where records survive the master."""
+class Journal:
+    """A place where records survive the master. This base stores nothing.
+
+    With it a restarted master knows only what agents report to it.
+    """
+
+    is_slow = False
+    """True if replies that must survive the machine have to wait for ``sync``."""
+
+    @property
+    def needs_compaction(self) -> bool:
+        """True if the journal has grown so much that it should be compacted."""
+        return False
 
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return the last snapshot (empty: none) and the records since. Call it once, first."""
+        return b"", []
 
     def set_state_source(
         self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
@@ -51,14 +63,6 @@ class Journal(Protocol):
 
     def publish_event(self, event: "JobEvent") -> None:
         """Publish an event of the job's timeline, if the journal has a place for it."""
-
-    @property
-    def is_slow(self) -> bool:
-        """True if replies that must survive the machine have to wait for ``sync``."""
-
-    @property
-    def needs_compaction(self) -> bool:
-        """True if the journal has grown so much that it should be compacted."""
 
     def write(self) -> None:
         """Write buffered records so that they survive the process.
@@ -85,33 +89,7 @@ class Journal(Protocol):
         """Write buffered records and release the journal."""
 
 
-class NoJournal:
-    """Stores nothing: a restarted master knows only what agents report to it."""
-
-    is_slow = False
-    needs_compaction = False
-
-    def read(self) -> tuple[bytes, list[bytes]]:
-        return b"", []
-
-    def set_state_source(
-        self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
-    ) -> None: ...
-
-    def append(self, record: bytes) -> None: ...
-
-    def publish_event(self, event: "JobEvent") -> None: ...
-
-    def write(self) -> None: ...
-
-    async def sync(self) -> None: ...
-
-    async def compact(self, snapshot: bytes) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-class FileJournal:
+class FileJournal(Journal):
     """A journal in a file of its own."""
 
     def __init__(self, path: Path) -> None:
@@ -148,16 +126,6 @@ class FileJournal:
         os.ftruncate(self._file, end)
         self._size, self._snapshot_size = end, len(entries[0])
         return entries[0], entries[1:]
-
-    def set_state_source(
-        self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
-    ) -> None:
-        """Do nothing: this journal stores records, and requests snapshots by
-        ``needs_compaction``.
-        """
-
-    def publish_event(self, event: "JobEvent") -> None:
-        """Do nothing: a file publishes no events."""
 
     def append(self, record: bytes) -> None:
         self._pending.append(_encode_entry(record))

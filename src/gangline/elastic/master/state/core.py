@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gangline.elastic.data.shards import events as shard_events
 from gangline.elastic.master.state import records as rec
 from gangline.elastic.master.state.clock import ClockReading
 from gangline.elastic.master.state.state import (
@@ -25,6 +24,7 @@ from gangline.elastic.master.state.state import (
 )
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.rendezvous.rendezvous import Rendezvous
+from gangline.elastic.shards import events as shard_events
 
 WORLD: Final = "world"
 FINISHED: Final = "finished"
@@ -62,10 +62,10 @@ class MasterCore:
 
     def apply(self, record: rec.JournalRecord) -> ApplyResult:
         """Apply a record to the state."""
-        kept = self.state.persistent
+        persistent = self.state.persistent
         remembers = isinstance(record.body, _NOT_REPEATABLE) and record.number > 0
         if remembers:
-            known = kept.replies.get(record.client, {}).get(record.number)
+            known = persistent.replies.get(record.client, {}).get(record.number)
             if known is not None:
                 return ApplyResult(known, changed=False)
         applied = _APPLIERS[type(record.body)](self, record.body, record.at)
@@ -102,8 +102,8 @@ class MasterCore:
 
     def deadline(self) -> float | None:
         """Return the next time at which the passage of time may change the state."""
-        ends = (self.rendezvous.deadline(), self.state.ledger.deadline)
-        return min((end for end in ends if end is not None), default=None)
+        deadlines = (self.rendezvous.deadline(), self.state.ledger.deadline)
+        return min((end for end in deadlines if end is not None), default=None)
 
     # Rendezvous
 
@@ -112,7 +112,7 @@ class MasterCore:
         if parameters.problem:
             refused = msg.RequestRefused(reason="BadRequest", message=parameters.problem)
             return ApplyResult(refused, changed=False)
-        before, kept = self._rendezvous_marker(), self.state.persistent
+        before, persistent = self._rendezvous_marker(), self.state.persistent
         state = self.rendezvous.state
         is_late = state.world is not None and not (
             join.node_id in state.members or join.node_id in state.waiting
@@ -122,7 +122,7 @@ class MasterCore:
         if is_late:
             self._add_event("NodeJoined", join.host, now, join.node_id)
         self._withdraw_restarts(join.node_id)
-        kept.attempts.pop(join.node_id, None)
+        persistent.attempts.pop(join.node_id, None)
         topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
         return ApplyResult(topics=topics)
 
@@ -166,9 +166,9 @@ class MasterCore:
         return ApplyResult(_DONE, changed, self._after_rendezvous(before, now))
 
     def _restarted(self, restarted: rec.WorkersRestarted, now: float) -> ApplyResult:
-        kept = self.state.persistent
-        former = kept.attempts.get(restarted.node_id)
-        kept.attempts[restarted.node_id] = (restarted.round, restarted.attempt)
+        persistent = self.state.persistent
+        former = persistent.attempts.get(restarted.node_id)
+        persistent.attempts[restarted.node_id] = (restarted.round, restarted.attempt)
         if former is None or former[0] != restarted.round or former[1] >= restarted.attempt:
             return ApplyResult(_DONE)
         return ApplyResult(_DONE, topics=self._release(str(restarted.node_id), now))
@@ -209,14 +209,14 @@ class MasterCore:
     def _report_rendezvous_change(
         self, before: tuple[int, bool, bool, int, int], now: float
     ) -> None:
-        state, kept = self.rendezvous.state, self.state.persistent
+        state, persistent = self.rendezvous.state, self.state.persistent
         round_, was_broken, was_over, refusals, _ = before
         if state.is_broken and not was_broken:
-            kept.account.change_phase(now, msg.NodePhase.RESTARTING)
+            persistent.account.change_phase(now, msg.NodePhase.RESTARTING)
             self._add_event("WorldBroken", f"round {state.round}", now)
         if state.round != round_ and state.world is not None and state.members:
-            kept.account.restarts += 1 if round_ else 0
-            kept.account.change_phase(now, msg.NodePhase.TRAINING)
+            persistent.account.restarts += 1 if round_ else 0
+            persistent.account.change_phase(now, msg.NodePhase.TRAINING)
             count, size = len(state.world.members), state.world.world_size
             self._add_event(
                 "WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now
@@ -231,8 +231,8 @@ class MasterCore:
     # Failures, events and commands
 
     def _failure(self, failure: msg.FailureReport, now: float) -> ApplyResult:
-        kept = self.state.persistent
-        kept.account.failures += 1
+        persistent = self.state.persistent
+        persistent.account.failures += 1
         summary = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
         self._add_event("WorkersFailed", f"{summary} {failure.message}", now, failure.node_id)
         topics: frozenset[str] = frozenset()
@@ -252,15 +252,17 @@ class MasterCore:
             what = msgspec.structs.replace(what, nodes=nodes)
         for node in nodes:
             self._queue_command(node, what)
-        self._add_event(f"Command{type(what).__name__}", f"to nodes {list(nodes)}", now)
+        self._add_event(_COMMAND_EVENTS[type(what)], f"to nodes {list(nodes)}", now)
         return ApplyResult(_DONE, topics=frozenset({COMMANDS}))
 
     def _queue_command(self, node: int, what: msg.CommandBody) -> None:
-        kept = self.state.persistent
+        persistent = self.state.persistent
         if isinstance(what, msg.RestartCommand):
             self._withdraw_restarts(node)
-        kept.commands.setdefault(node, []).append(msg.NodeCommand(kept.next_command, what))
-        kept.next_command += 1
+        persistent.commands.setdefault(node, []).append(
+            msg.NodeCommand(persistent.next_command, what)
+        )
+        persistent.next_command += 1
 
     def _withdraw_restarts(self, node: int) -> None:
         """Remove restart commands that a later one, or the node's Join, has made obsolete."""
@@ -272,10 +274,10 @@ class MasterCore:
 
     def _commands_seen(self, seen: rec.CommandsSeen, now: float) -> ApplyResult:
         del now
-        kept = self.state.persistent
-        left = [one for one in kept.commands.get(seen.node_id, []) if one.number > seen.seen]
-        kept.commands[seen.node_id] = left
-        kept.next_command = max(kept.next_command, seen.seen + 1)
+        persistent = self.state.persistent
+        left = [one for one in persistent.commands.get(seen.node_id, []) if one.number > seen.seen]
+        persistent.commands[seen.node_id] = left
+        persistent.next_command = max(persistent.next_command, seen.seen + 1)
         return ApplyResult(_DONE)
 
     def _started(self, started: rec.MasterStarted, now: float) -> ApplyResult:
@@ -352,6 +354,16 @@ class MasterCore:
         if len(replies) > MAX_CLIENTS:
             del replies[next(iter(replies))]
 
+
+_COMMAND_EVENTS: Mapping[type, str] = {
+    msg.RestartCommand: "CommandRestart",
+    msg.StopCommand: "CommandStop",
+    msg.RunCheck: "CommandRunCheck",
+    msg.SaveCheckpoint: "CommandSaveCheckpoint",
+    msg.DumpStacks: "CommandDumpStacks",
+    msg.Evict: "CommandEvict",
+}
+"""Reasons of timeline events. They are an interface, so they do not follow class names."""
 
 _NOT_REPEATABLE = (
     msg.KeyValueAdd,

@@ -46,9 +46,7 @@ class GoodputAccount(msgspec.Struct):
     attempt: tuple[int, int] = (0, 0)
     """Round and attempt of the last workers that reported."""
     spent_s: dict[str, float] = {}
-    """Seconds that these workers reported for other phases than training, as far as they are
-    booked.
-    """
+    """Seconds that these workers reported for other phases, as far as booked."""
     has_step: bool = False
     """True if these workers have reported a step."""
 
@@ -66,26 +64,26 @@ class GoodputAccount(msgspec.Struct):
         if self.since is not None and seconds > 0:
             self.parts_s[self.phase] = self.parts_s.get(self.phase, 0.0) + seconds
 
-    def book_heartbeat(self, beat: Heartbeat) -> None:
+    def book_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Book a heartbeat of the first node; call ``change_phase`` before."""
-        attempt = (beat.round, beat.attempt)
+        attempt = (heartbeat.round, heartbeat.attempt)
         if attempt > self.attempt:
             if attempt[0] == self.attempt[0]:
                 self.restarts += 1  # in place; the rendezvous counts the others
             self.attempt, self.spent_s, self.has_step = attempt, {}, False
         elif attempt < self.attempt:
             return
-        for phase, seconds in beat.spent_s.items():
+        for phase, seconds in heartbeat.spent_s.items():
             self._spend(phase, seconds)
-        if beat.step is None:
+        if heartbeat.step is None:
             return
-        first = beat.first_step
+        first = heartbeat.first_step
         if not self.has_step and first is not None:
             if self.step is not None:
                 self._lose(max(0, self.step - first + 1))
             self.step = first - 1
         self.has_step = True
-        self.record_step(beat.step)
+        self.record_step(heartbeat.step)
 
     def _spend(self, phase: str, seconds: float) -> None:
         """Move time from training to the phase that it was spent in."""

@@ -1,17 +1,17 @@
 """The state of the master that must survive the process, in a serializable form.
 
-The job's timeline: its events, the newest last, and those that have not been published yet.
+It includes the job's timeline; events that have not been published yet are held beside the state.
 """
 
 from typing import Final
 
 import msgspec
 
-from gangline.elastic.data.shards.ledger import ShardLedger
 from gangline.elastic.master.state.clock import ClockReading
 from gangline.elastic.master.state.goodput import GoodputAccount
 from gangline.elastic.protocol.messages import JobEvent, NodeCommand, Reply
 from gangline.elastic.rendezvous.rendezvous import RendezvousState
+from gangline.elastic.shards.ledger import ShardLedger
 
 VERSION: Final = 1
 MAX_EVENTS = 500
@@ -56,9 +56,9 @@ class MasterState:
     """The persistent state and the ledger."""
 
     def __init__(
-        self, kept: PersistentState | None = None, ledger: ShardLedger | None = None
+        self, persistent: PersistentState | None = None, ledger: ShardLedger | None = None
     ) -> None:
-        self.persistent = kept or PersistentState()
+        self.persistent = persistent or PersistentState()
         self.ledger = ledger or ShardLedger()
 
     def snapshot(self, at: float) -> bytes:
@@ -87,20 +87,20 @@ _LONGEST_MESSAGE = 4096
 class Timeline:
     """Appends events to the state."""
 
-    def __init__(self, kept: PersistentState) -> None:
-        self._kept = kept
+    def __init__(self, persistent: PersistentState) -> None:
+        self._kept = persistent
         self._news: list[JobEvent] = []
 
     def add(self, reason: str, message: str, now: float, node: int | None = None) -> None:
         """Append an event; beyond the limit the oldest ones are dropped."""
-        kept = self._kept
+        persistent = self._kept
         event = JobEvent(reason=reason, message=message[:_LONGEST_MESSAGE], node_id=node, at=now)
-        kept.events.append(event)
+        persistent.events.append(event)
         self._news.append(event)
-        surplus = len(kept.events) - MAX_EVENTS
+        surplus = len(persistent.events) - MAX_EVENTS
         if surplus > MAX_EVENTS // 4:
-            del kept.events[:surplus]
-            kept.first_event += surplus
+            del persistent.events[:surplus]
+            persistent.first_event += surplus
 
     def take_new(self) -> list[JobEvent]:
         """Return the events that were added since the last call."""

@@ -1,6 +1,6 @@
 """Built-in admission: rules that depend on other objects than the written one.
 
-A namespace must exist and must not be terminating. A pod gets the priority of its class, a service
+A namespace must exist and must not be terminating. A pod gets the priority of its class. A service
 gets a cluster IP and node ports, a claim gets the default storage class, and a
 CustomResourceDefinition gets its names and conditions.
 """
@@ -16,6 +16,7 @@ from gangline.local.apiserver.core.errors import (
     forbidden,
     invalid,
     not_found,
+    qualified_resource,
     status_error,
 )
 from gangline.local.apiserver.core.metadata import format_timestamp
@@ -158,15 +159,15 @@ class BuiltinAdmission:
             return
         given = spec.get("clusterIP") or ""
         if given != "None":
-            taken = dict(self._allocated_addresses())
-            owner = taken.get(given, "")
+            allocated = dict(self._allocated_addresses())
+            owner = allocated.get(given, "")
             mine = f"{service['metadata'].get('namespace')}/{service['metadata'].get('name')}"
             if given and owner in ("", mine):
                 self._check_in_range(service, given)
             elif given:
                 self._refuse_address(service, given, "provided IP is already allocated")
             else:
-                given = self._free_address(taken)
+                given = self._free_address(allocated)
         spec["clusterIP"] = given
         spec["clusterIPs"] = [given]
         spec.setdefault("ipFamilies", ["IPv4"])
@@ -193,14 +194,14 @@ class BuiltinAdmission:
             if record is not None:
                 yield record.fields.get("spec.clusterIP", ""), key
 
-    def _free_address(self, taken: dict[str, str]) -> str:
+    def _free_address(self, allocated: dict[str, str]) -> str:
         usable = self._services.num_addresses - 3
         for _ in range(usable):
             # The first address belongs to the API server. Others are allocated in turn, so that a
             # removed service's address is not reused immediately.
             self._next_address = self._next_address % usable + 1
             address = str(self._services[self._next_address + 1])
-            if address not in taken:
+            if address not in allocated:
                 return address
         raise status_error(500, "InternalError", f"no free address in {self._services}")
 
@@ -208,11 +209,11 @@ class BuiltinAdmission:
         spec = service.get("spec")
         if not isinstance(spec, dict) or spec.get("type") not in ("NodePort", "LoadBalancer"):
             return
-        taken = self._allocated_ports()
+        allocated = self._allocated_ports()
         for port in spec.get("ports") or []:
             if isinstance(port, dict) and not port.get("nodePort"):
-                port["nodePort"] = next(n for n in NODE_PORTS if n not in taken)
-                taken.add(port["nodePort"])
+                port["nodePort"] = next(n for n in NODE_PORTS if n not in allocated)
+                allocated.add(port["nodePort"])
 
     def _allocated_ports(self) -> set[Any]:
         cache = self._store.cache("services.")
@@ -239,7 +240,7 @@ def check_crd(definition: Json) -> None:
 
 
 def _terminating(kind: ServedKind, name: str, namespace: str) -> StatusError:
-    shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    shown = qualified_resource(kind.plural, kind.group)
     message = (
         f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '
         "because it is being terminated"

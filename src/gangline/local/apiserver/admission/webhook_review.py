@@ -65,32 +65,32 @@ def review_version(hook: CompiledWebhook) -> str:
 
 def encode_review(
     hook: CompiledWebhook,
-    question: ReviewInput,
+    review_input: ReviewInput,
     form: ServedKind,
     old: Json | None,
     new: Json | None,
 ) -> tuple[str, bytes]:
     """Return the UID and the body of a review request."""
-    request, uid = question.request, str(uuid.uuid4())
+    request, uid = review_input.request, str(uuid.uuid4())
     optional: Any = msgspec.UNSET
     admission_request = AdmissionRequest(
         uid=uid,
-        kind=_kind(question, form),
+        kind=_kind(review_input, form),
         resource=GroupVersionResource(form.group, form.version, form.plural),
         sub_resource=request.subresource or optional,
-        request_kind=_kind(question, request.kind),
+        request_kind=_kind(review_input, request.kind),
         request_resource=GroupVersionResource(
             request.kind.group, request.kind.version, request.kind.plural
         ),
         request_sub_resource=request.subresource or optional,
         name=request_name(request, new) or optional,
         namespace=request_namespace(request, new) or optional,
-        operation=question.operation,
+        operation=review_input.operation,
         user_info=_user(request.user),
         object=new,
         old_object=old,
-        dry_run=question.dry_run,
-        options=question.options,
+        dry_run=review_input.dry_run,
+        options=review_input.options,
     )
     envelope = {
         "kind": "AdmissionReview",
@@ -100,8 +100,8 @@ def encode_review(
     return uid, encode_json(envelope)
 
 
-def _kind(question: ReviewInput, form: ServedKind) -> GroupVersionKind:
-    return GroupVersionKind(*(question.reviewed_kind or (form.group, form.version, form.kind)))
+def _kind(review_input: ReviewInput, form: ServedKind) -> GroupVersionKind:
+    return GroupVersionKind(*(review_input.reviewed_kind or (form.group, form.version, form.kind)))
 
 
 def _user(user: RequestUser) -> UserInfo:

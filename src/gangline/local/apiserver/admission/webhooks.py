@@ -1,9 +1,9 @@
 """Admission webhooks: which are called for a write, in which order, and with what result.
 
-``WebhookAdmission`` keeps the configured webhooks consistent with the store. For a write that no webhook
-matches it returns no ``WebhookReview``, at the cost of one dictionary lookup. A review calls mutating
-webhooks in turn and validating ones concurrently. A writer locks nothing during these calls;
-afterwards it checks that the state on which it is based is still current.
+``WebhookAdmission`` keeps the configured webhooks consistent with the store. For a write that no
+webhook matches it returns no ``WebhookReview``, at the cost of one dictionary lookup. A review
+calls mutating webhooks in turn and validating ones concurrently. A writer locks nothing during
+these calls; afterwards it checks that the state on which it is based is still current.
 
 Objects are passed in their stored form. Each webhook gets the version that its rule names.
 """
@@ -119,10 +119,10 @@ class WebhookAdmission:
         if not mutating and not validating:
             return None
         dry = dry_run or request.dry_run
-        question = ReviewInput(
+        review_input = ReviewInput(
             request, operation, request_options(request, operation, options), shown, dry
         )
-        return WebhookReview(self._store, self._link, question, mutating, validating)
+        return WebhookReview(self._store, self._link, review_input, mutating, validating)
 
     def _match(self, subject: WriteAttributes) -> tuple[list[MatchedWebhook], list[MatchedWebhook]]:
         if self._generation != self._registry.generation:
@@ -165,13 +165,13 @@ class WebhookReview:
         self,
         store: ObjectStore,
         link: WebhookClient,
-        question: ReviewInput,
+        review_input: ReviewInput,
         mutating: list[MatchedWebhook],
         validating: list[MatchedWebhook],
     ) -> None:
         self._store = store
         self._link = link
-        self._input = question
+        self._input = review_input
         self._mutating = mutating
         self._validating = validating
         self._deadline = asyncio.get_running_loop().time() + TOTAL_TIMEOUT_S
@@ -218,8 +218,8 @@ class WebhookReview:
         Raises:
             StatusError: a webhook denies the write, or fails.
         """
-        meant = [each for each in self._validating if self._selectors_match(each.hook, old, new)]
-        answers = [self._call_webhook(each, old, new) for each in meant]
+        matching = [each for each in self._validating if self._selectors_match(each.hook, old, new)]
+        answers = [self._call_webhook(each, old, new) for each in matching]
         for outcome in await asyncio.gather(*answers, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

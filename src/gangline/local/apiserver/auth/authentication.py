@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ class Authenticator:
         self._key = _read_or_create_secret(folder / "signing.key").encode()
         self._known = {self.admin_token: ADMIN}
 
-    def authenticate(self, authorization: str, certificate: Any) -> RequestUser | None:
+    def authenticate(
+        self, authorization: str, certificate: Mapping[str, Any] | None
+    ) -> RequestUser | None:
         """Return the user, ``ANONYMOUS`` without credentials, or None if they are invalid."""
         if authorization:
             scheme, _, token = authorization.partition(" ")
@@ -81,7 +84,7 @@ class Authenticator:
         )
 
 
-def _certificate_user(certificate: Any) -> RequestUser:
+def _certificate_user(certificate: Mapping[str, Any]) -> RequestUser:
     attributes = [pair for part in certificate.get("subject", ()) for pair in part]
     name = next((value for kind, value in attributes if kind == "commonName"), "")
     groups = [value for kind, value in attributes if kind == "organizationName"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gangline.local.apiserver.auth.authentication import AUTHENTICATED
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
-from gangline.local.apiserver.core.errors import forbidden
+from gangline.local.apiserver.core.errors import forbidden, qualified_resource
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest, RequestUser
@@ -52,7 +52,7 @@ class Authorizer:
         user, kind = request.user, request.kind
         if ADMIN_GROUP in user.groups or kind.plural in OWN_REVIEWS:
             return
-        deed = AccessAttributes(
+        attributes = AccessAttributes(
             request.verb,
             kind.group,
             kind.plural,
@@ -60,9 +60,9 @@ class Authorizer:
             request.namespace or "",
             request.name,
         )
-        if self.allowed_reason(user, deed):
+        if self.allowed_reason(user, attributes):
             return
-        shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+        shown = qualified_resource(kind.plural, kind.group)
         named = f'{shown} "{request.name}"' if request.name else shown
         where = (
             f'in the namespace "{request.namespace}"'
@@ -71,7 +71,7 @@ class Authorizer:
         )
         raise forbidden(
             f'{named} is forbidden: User "{user.name}" cannot {request.verb} resource '
-            f'"{deed.full_resource}" in API group "{kind.group}" {where}',
+            f'"{attributes.full_resource}" in API group "{kind.group}" {where}',
             kind.plural,
             kind.group,
             request.name,
@@ -85,14 +85,15 @@ class Authorizer:
         """
         required = [AccessAttributes("impersonate", "", "users", name=name)]
         required += [AccessAttributes("impersonate", "", "groups", name=group) for group in groups]
-        for deed in required:
-            if not self.allowed_reason(user, deed):
+        for attributes in required:
+            if not self.allowed_reason(user, attributes):
+                resource = attributes.resource
                 raise forbidden(
-                    f'{deed.resource} "{deed.name}" is forbidden: User "{user.name}" cannot '
-                    f'impersonate resource "{deed.resource}" in API group "" at the cluster scope',
-                    deed.resource,
+                    f'{resource} "{attributes.name}" is forbidden: User "{user.name}" cannot '
+                    f'impersonate resource "{resource}" in API group "" at the cluster scope',
+                    resource,
                     "",
-                    deed.name,
+                    attributes.name,
                 )
         return RequestUser(name, (*groups, AUTHENTICATED))
 

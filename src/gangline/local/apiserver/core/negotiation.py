@@ -1,8 +1,7 @@
-"""Request bodies in the protobuf encoding of Kubernetes, which kubectl 1.32 and newer send.
+"""Content negotiation: the format of the response, and decoding of request bodies.
 
-Responses never use it: all clients that send protobuf also accept JSON.
-
-Content negotiation: the format of the response, and decoding of request bodies.
+Bodies are JSON, YAML or protobuf, which kubectl 1.32 and newer send. Responses are JSON or YAML:
+all clients that send protobuf also accept JSON.
 """
 
 import json

@@ -5,8 +5,6 @@ its kinds are served before the response is sent. Deleting a definition first de
 until then a finalizer blocks the deletion.
 """
 
-from typing import Any
-
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import ANY_OBJECT_SCHEMA, Json, Registry, ServedKind
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -89,7 +87,7 @@ class CrdRegistrar:
                 self._registry.add(served_kinds(definition))
 
     def on_change(self, event: CacheEvent) -> None:
-        definition: Any = read_json(event.record.body)
+        definition: Json = read_json(event.record.body)
         spec = definition["spec"]
         self._registry.remove(spec["group"], spec["names"]["plural"])
         if event.type != DELETED and is_established(definition):

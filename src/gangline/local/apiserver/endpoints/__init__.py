@@ -2,6 +2,5 @@
 reviews.
 
 Order: ``discovery``, ``openapi``, ``access_reviews``, ``metrics_api``, ``non_resource`` (dispatch
-by path).
-May import: ``verbs``, ``kubelet_proxy``, ``auth``, ``storage``, ``core``, ``metrics``.
+by path). May import: ``verbs``, ``kubelet_proxy``, ``auth``, ``storage``, ``core``, ``metrics``.
 """

@@ -111,13 +111,13 @@ def _user(spec: Json) -> RequestUser:
 
 
 def _access_attributes(spec: Json) -> AccessAttributes:
-    page = expect_object(spec.get("nonResourceAttributes"), "spec.nonResourceAttributes")
-    asked = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
-    if bool(page) == bool(asked):
+    path_attributes = expect_object(spec.get("nonResourceAttributes"), "spec.nonResourceAttributes")
+    resource = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
+    if bool(path_attributes) == bool(resource):
         raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
     found = {
         name: expect_string(value, name)
-        for name, value in (page or asked).items()
+        for name, value in (path_attributes or resource).items()
         if name in AccessAttributes._fields
     }
     return AccessAttributes(**{"verb": "", **found})

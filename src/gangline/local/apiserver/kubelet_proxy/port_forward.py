@@ -45,9 +45,8 @@ class PortForwardHandler:
         Raises:
             StatusError: the request is refused before the protocol is switched.
         """
-        forwarder = PortForwarder(self._link, self._link.find_target(api_request, any_container=True).url(
-            "portForward", with_container=False
-        ))  # fmt: skip
+        target = self._link.find_target(api_request, any_container=True)
+        forwarder = PortForwarder(self._link, target.url("portForward", with_container=False))
         if not is_websocket(request):
             return await _over_spdy(request, forwarder)
         socket = web.WebSocketResponse(
@@ -133,23 +132,23 @@ async def _over_spdy(request: web.BaseRequest, forwarder: PortForwarder) -> web.
         try:
             session.feed(content)
         except SpdyError:
-            taken.close()
+            hijacked.close()
 
-    taken = HijackedConnection(request, received)
+    hijacked = HijackedConnection(request, received)
     async with asyncio.TaskGroup() as group:
         session = SpdySession(
-            taken.write, _StreamPairs(forwarder, group).on_stream, taken.limit_reading
+            hijacked.write, _StreamPairs(forwarder, group).on_stream, hijacked.limit_reading
         )
-        taken.switch_protocol({
+        hijacked.switch_protocol({
             "Connection": "Upgrade",
             "Upgrade": "SPDY/3.1",
             "X-Stream-Protocol-Version": PROTOCOL,
         })  # fmt: skip
         try:
-            await taken.closed.wait()
+            await hijacked.closed.wait()
         finally:
             session.end_streams()
-            taken.close()
+            hijacked.close()
     return web.Response()
 
 

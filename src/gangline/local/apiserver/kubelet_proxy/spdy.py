@@ -1,6 +1,6 @@
 """The subset of SPDY/3.1 that Kubernetes clients use: several streams over one connection. No I/O.
 
-A ``Session`` is fed with received bytes and writes through a function. A callback reports new
+A ``SpdySession`` is fed with received bytes and writes through a function. A callback reports new
 streams. There is no flow control: these clients neither wait for window updates nor send them.
 Header blocks use one compression context for each direction, with the dictionary of the protocol.
 """

@@ -76,9 +76,9 @@ def check_upgrade(request: web.BaseRequest) -> None:
 
 
 def expected_streams(options: list[tuple[str, str]]) -> set[str]:
-    asked = {name for name, _ in options}
-    names = {"error"} | (asked & {"stdin", "stdout", "stderr"})
-    if "tty" in asked:
+    names_given = {name for name, _ in options}
+    names = {"error"} | (names_given & {"stdin", "stdout", "stderr"})
+    if "tty" in names_given:
         names = (names - {"stderr"}) | {"resize"}
     return names
 

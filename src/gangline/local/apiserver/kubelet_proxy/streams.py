@@ -1,9 +1,8 @@
-"""Taking a connection over from the HTTP server, for protocols other than HTTP.
-
-exec and attach over WebSockets: messages forwarded between client and kubelet.
+"""exec and attach over WebSockets: messages forwarded between client and kubelet.
 
 Both sides use the channel framing of Kubernetes (the first byte of a message is its channel), so a
-message is forwarded unchanged. ``spdy_streams`` serves clients of the older SPDY protocol.
+message is forwarded unchanged. ``spdy_streams`` serves clients of the older SPDY protocol, over a
+connection that is taken over from the HTTP server (``HijackedConnection``).
 """
 
 import asyncio

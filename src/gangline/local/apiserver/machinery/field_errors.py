@@ -1,14 +1,14 @@
 """Field errors with the wording of Kubernetes, which clients and users know.
 
 Each function returns one ``StatusCause``: the path of the field, a reason for programs, and a
-message that shows the value. ``invalid_status`` combines all causes into the response.
+message that shows the value. ``core.errors.invalid`` combines all causes into the response.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from gangline.api.meta.objects import Status, StatusCause, StatusDetails
+from gangline.api.meta.objects import StatusCause
 
 __all__ = [
     "child",
@@ -16,10 +16,8 @@ __all__ = [
     "forbidden",
     "indexed",
     "invalid",
-    "invalid_status",
     "not_found",
     "required",
-    "too_few",
     "too_long",
     "too_many",
     "type_invalid",
@@ -93,22 +91,3 @@ def too_long(path: str, limit: int, unit: str = "bytes") -> StatusCause:
 def too_many(path: str, count: int, limit: int) -> StatusCause:
     message = f"Too many: {count}: must have at most {limit} items"
     return StatusCause("FieldValueTooMany", message, path)
-
-
-def too_few(path: str, count: int, limit: int) -> StatusCause:
-    return invalid(path, count, f"{path} in body should have at least {limit} items")
-
-
-def invalid_status(group: str, kind: str, name: str, causes: Sequence[StatusCause]) -> Status:
-    """Return the response for an object with errors: HTTP 422 with all causes."""
-    distinct = list(dict.fromkeys((cause.field, cause.message) for cause in causes))
-    texts = [f"{field}: {message}" if field else message for field, message in distinct]
-    summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    qualified = f"{kind}.{group}" if group else kind
-    return Status(
-        status="Failure",
-        message=f'{qualified} "{name}" is invalid: {summary}',
-        reason="Invalid",
-        details=StatusDetails(name=name, group=group, kind=kind, causes=list(causes)),
-        code=422,
-    )

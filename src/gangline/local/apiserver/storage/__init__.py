@@ -1,6 +1,5 @@
-"""The state: objects in memory, recent events per kind, and an append-only SQLite log.
+"""The state: objects in memory, recent events of each kind, and an append-only SQLite log.
 
 Order: ``sqlite`` (the file), ``watch_cache`` (objects and events of one kind), ``store`` (staged
-writes, group
-commit). Readers only see committed writes. May import: ``core``.
+writes, group commit). Readers only see committed writes. May import: ``core``.
 """

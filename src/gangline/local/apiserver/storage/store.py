@@ -84,28 +84,31 @@ class ObjectStore:
         """
         self._listeners.setdefault(name, []).append(listener)
 
-    def stage_put(
+    def stage(
         self,
         cache: WatchCache,
         key: str,
         obj: Json,
-        labels: dict[str, str],
-        fields: dict[str, str],
+        index: tuple[dict[str, str], dict[str, str]],
+        *,
+        removed: bool = False,
     ) -> "asyncio.Future[ObjectRevision]":
-        """Stage ``obj`` as the new state of ``key``. Sets its resourceVersion."""
-        before = cache.latest(key)
-        return self._stage(cache, MODIFIED if before else ADDED, key, obj, labels, fields)
+        """Stage ``obj`` as the new state of ``key``, or as its last one. Sets resourceVersion.
 
-    def stage_removal(
-        self,
-        cache: WatchCache,
-        key: str,
-        obj: Json,
-        labels: dict[str, str],
-        fields: dict[str, str],
-    ) -> "asyncio.Future[ObjectRevision]":
-        """Stage the removal of ``key``, whose last state is ``obj``."""
-        return self._stage(cache, DELETED, key, obj, labels, fields)
+        ``index`` is the labels and the selectable fields of the object.
+        """
+        self._assigned += 1
+        obj["metadata"]["resourceVersion"] = str(self._assigned)
+        record = ObjectRevision(key, self._assigned, _encode(obj), *index)
+        before = cache.latest(key)
+        type_ = DELETED if removed else MODIFIED if before else ADDED
+        cache.staged[key] = None if removed else record
+        done: asyncio.Future[ObjectRevision] = self._loop.create_future()
+        cache.in_flight[key] = done
+        self._staged.append(_StagedWrite(cache, CacheEvent(type_, record, before), done))
+        if self._committing is None:
+            self._committing = self._loop.create_task(self._commit_all())
+        return done
 
     def pending_write(self, cache: WatchCache, key: str) -> "asyncio.Future[ObjectRevision] | None":
         """Return the pending commit of ``key``, or None. Await it before showing the object to a
@@ -116,27 +119,6 @@ class ObjectStore:
                 return write.done
         return cache.in_flight.get(key)
 
-    def _stage(
-        self,
-        cache: WatchCache,
-        type_: str,
-        key: str,
-        obj: Json,
-        labels: dict[str, str],
-        fields: dict[str, str],
-    ) -> "asyncio.Future[ObjectRevision]":
-        self._assigned += 1
-        obj["metadata"]["resourceVersion"] = str(self._assigned)
-        record = ObjectRevision(key, self._assigned, _encode(obj), labels, fields)
-        event = CacheEvent(type_, record, cache.latest(key))
-        cache.staged[key] = None if type_ == DELETED else record
-        done: asyncio.Future[ObjectRevision] = self._loop.create_future()
-        cache.in_flight[key] = done
-        self._staged.append(_StagedWrite(cache, event, done))
-        if self._committing is None:
-            self._committing = self._loop.create_task(self._commit_all())
-        return done
-
     async def _commit_all(self) -> None:
         """Commit batches until no write is staged. Writes staged during a commit form the next
         batch.
@@ -145,14 +127,8 @@ class ObjectStore:
             batch, self._staged = self._staged, []
             dropped, self._obsolete_rows = self._obsolete_rows, []
             rows = [
-                LogRow(
-                    w.event.record.rv,
-                    w.cache.name,
-                    w.event.record.key,
-                    w.event.type,
-                    w.event.record.body,
-                )
-                for w in batch
+                LogRow(event.record.rv, cache.name, event.record.key, event.type, event.record.body)
+                for cache, event, _ in batch
             ]
             try:
                 await self._commit(rows, dropped)

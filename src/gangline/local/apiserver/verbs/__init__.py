@@ -2,7 +2,6 @@
 subresources.
 
 Order: ``read``, ``delete``, ``apply``, ``write`` (the write path), ``responses`` (Table, metadata
-only, YAML), ``rest``
-(dispatch by verb), ``watch``, ``evictions``, ``subresources``. May import: ``admission``,
-``watch``, ``auth``, ``storage``, ``core``.
+only, YAML), ``rest`` (dispatch by verb), ``watch``, ``evictions``, ``subresources``. May import:
+``admission``, ``watch``, ``auth``, ``storage``, ``core``.
 """

@@ -28,7 +28,7 @@ class EvictionHandler:
         self._store = store
         self._writer = writer
 
-    async def evict(self, request: ApiRequest, removal: DeletionRequest) -> None:
+    async def evict(self, request: ApiRequest, deletion: DeletionRequest) -> None:
         """Delete a pod if its budget allows a disruption.
 
         Raises:
@@ -40,10 +40,10 @@ class EvictionHandler:
         pod = read_json(record.body)
         going = "deletionTimestamp" in pod["metadata"]
         if not going and pod.get("status", {}).get("phase") not in UNPROTECTED_PHASES:
-            await self._charge_budget(request, pod, removal.dry_run)
-        if not removal.dry_run and not going:
+            await self._charge_budget(request, pod, deletion.dry_run)
+        if not deletion.dry_run and not going:
             await self._writer.update(request, add_disruption_condition)
-        await self._writer.delete(request, removal)
+        await self._writer.delete(request, deletion)
 
     async def _charge_budget(self, request: ApiRequest, pod: Json, dry_run: bool) -> None:
         budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})

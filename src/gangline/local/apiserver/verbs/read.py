@@ -128,14 +128,14 @@ def _requested_revision(store: ObjectStore, cache: WatchCache, request: ApiReque
         raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
     if match and not text:
         raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
-    asked = check_revision_reached(store, text)
+    requested = check_revision_reached(store, text)
     if match != "Exact":
         return 0
-    if asked == 0:
+    if requested == 0:
         raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
-    if asked < cache.horizon:
-        raise expired(f"The resourceVersion for the provided list is too old: {asked}")
-    return asked
+    if requested < cache.horizon:
+        raise expired(f"The resourceVersion for the provided list is too old: {requested}")
+    return requested
 
 
 def parse_revision(text: str) -> int:
@@ -149,8 +149,10 @@ def parse_revision(text: str) -> int:
 
 def check_revision_reached(store: ObjectStore, text: str) -> int:
     """Refuse a revision that this server has not reached: it belongs to another server."""
-    asked = parse_revision(text)
-    if asked > store.revision:
+    requested = parse_revision(text)
+    if requested > store.revision:
         cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
-        raise timed_out(f"Too large resource version: {asked}, current: {store.revision}", [cause])
-    return asked
+        raise timed_out(
+            f"Too large resource version: {requested}, current: {store.revision}", [cause]
+        )
+    return requested

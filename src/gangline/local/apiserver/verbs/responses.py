@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from gangline.local.apiserver.core import conversion
 from gangline.local.apiserver.core.negotiation import (
@@ -101,7 +100,7 @@ def _media(body: bytes, code: int, form: ResponseFormat) -> Rendered:
 
 def deletion_status(kind: ServedKind, body: bytes) -> bytes:
     """Return the response to a deletion that removed the object."""
-    meta: Any = read_json(body)["metadata"]
+    meta: Json = read_json(body)["metadata"]
     details = {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]}
     if kind.group:
         details["group"] = kind.group

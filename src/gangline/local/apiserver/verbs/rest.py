@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
@@ -18,7 +18,7 @@ from gangline.local.apiserver.verbs.apply import (
     apply_configuration,
     read_apply_patch,
 )
-from gangline.local.apiserver.verbs.delete import read_deletion_request
+from gangline.local.apiserver.verbs.delete import DeletionRequest, read_deletion_request
 from gangline.local.apiserver.verbs.read import read_list, read_object
 from gangline.local.apiserver.verbs.write import WritePath, WriteResult
 
@@ -117,15 +117,17 @@ class ResourceHandler:
 
     async def _delete_collection(self, request: ApiRequest) -> ApiResponse:
         options = read_body(request.body, request.content_type) if request.body else None
-        removal = read_deletion_request(request, options)
+        deletion = read_deletion_request(request, options)
         page = read_list(self._store, request)
         singles = [_delete_request(request, record.key) for record in page.records]
-        await asyncio.gather(*(self._delete_quietly(single, removal) for single in singles))
+        await asyncio.gather(*(self._delete_quietly(single, deletion) for single in singles))
         return ApiResponse(*responses.render_list(request, page))
 
-    async def _delete_quietly(self, request: ApiRequest, removal: Any) -> WriteResult | None:
+    async def _delete_quietly(
+        self, request: ApiRequest, deletion: DeletionRequest
+    ) -> WriteResult | None:
         try:
-            return await self._writer.delete(request, removal)
+            return await self._writer.delete(request, deletion)
         except StatusError as error:
             if error.status.code == 404:  # deleted by another request
                 return None
@@ -157,8 +159,8 @@ def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
     media = _media_type(request)
     custom = request.kind.custom
     if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
-        taken = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
-        raise unsupported_media(request.content_type, taken)
+        supported = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
+        raise unsupported_media(request.content_type, supported)
     patch = read_json(request.body)
 
     def patched(old: Json) -> Json:

@@ -1,7 +1,4 @@
-"""The Scale of a workload: its desired and current replicas.
-
-Subresources with their own objects: scale, binding, eviction, token.
-"""
+"""Subresources with their own objects: scale, binding, eviction, token."""
 
 import time
 from collections.abc import Callable
@@ -197,10 +194,10 @@ class SubresourceHandler:
         )
         if review := self._writer.review(request, CREATE, EVICTION):
             eviction = await review.admit(None, eviction)
-        removal = read_deletion_request(
+        deletion = read_deletion_request(
             request, expect_object(eviction.get("deleteOptions"), "deleteOptions")
         )
-        await self._evictions.evict(_update_request(request), removal)
+        await self._evictions.evict(_update_request(request), deletion)
         return ApiResponse(encode_json({**SUCCESS, "code": 201}), 201)
 
     async def handle_token_request(self, request: ApiRequest) -> ApiResponse:
@@ -211,8 +208,8 @@ class SubresourceHandler:
         if review := self._writer.review(request, CREATE, TOKEN):
             token_request = await review.admit(None, token_request)
         spec = expect_object(token_request.get("spec"), "spec")
-        asked = spec.get("expirationSeconds")
-        requested = asked if isinstance(asked, int) else DEFAULT_TOKEN_S
+        expiration = spec.get("expirationSeconds")
+        requested = expiration if isinstance(expiration, int) else DEFAULT_TOKEN_S
         seconds = min(max(requested, MIN_TOKEN_S), MAX_TOKEN_S)
         ends = int(time.time()) + seconds
         audiences = expect_strings(spec.get("audiences"), "spec.audiences") or [

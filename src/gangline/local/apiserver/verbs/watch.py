@@ -40,8 +40,10 @@ class WatchHandler:
     ) -> web.StreamResponse:
         """Stream the requested changes until the watch times out."""
         view = _view(api_request)
-        asked = check_revision_reached(self._store, api_request.params.get("resourceVersion", ""))
-        with_state = _sends_initial_state(api_request, asked)
+        revision = check_revision_reached(
+            self._store, api_request.params.get("resourceVersion", "")
+        )
+        with_state = _sends_initial_state(api_request, revision)
         length = api_request.int_param("timeoutSeconds") or random.uniform(*DEFAULT_TIMEOUT_RANGE_S)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
@@ -50,11 +52,11 @@ class WatchHandler:
         if transport is None:
             return response
         cache = self._store.cache(api_request.kind.storage_name)
-        if not with_state and asked < cache.horizon:
-            await response.write(expired_event(asked, cache.horizon))
+        if not with_state and revision < cache.horizon:
+            await response.write(expired_event(revision, cache.horizon))
             return response
         # Invariant: no await between taking the cursor and reading the state, so they match.
-        start = cache.end if with_state else cache.position_after(asked)
+        start = cache.end if with_state else cache.position_after(revision)
         watcher = Watcher(view, start, transport)
         if with_state:
             state = list(_state_lines(cache, view, api_request.namespace))
@@ -64,7 +66,7 @@ class WatchHandler:
                 await response.write(chunk)
         await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
-            await response.write(expired_event(asked, cache.horizon))
+            await response.write(expired_event(revision, cache.horizon))
         return response
 
     async def _follow(
@@ -115,9 +117,9 @@ def _view(api_request: ApiRequest) -> WatchView:
     )
 
 
-def _sends_initial_state(api_request: ApiRequest, asked: int) -> bool:
+def _sends_initial_state(api_request: ApiRequest, revision: int) -> bool:
     if "sendInitialEvents" not in api_request.params:
-        return asked == 0
+        return revision == 0
     if api_request.params.get("resourceVersionMatch") != "NotOlderThan":
         raise bad_request(
             "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"

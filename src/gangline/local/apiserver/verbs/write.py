@@ -30,7 +30,7 @@ from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
 from gangline.local.apiserver.storage.store import ObjectStore
-from gangline.local.apiserver.storage.watch_cache import ObjectRevision
+from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
 from gangline.local.apiserver.verbs.delete import DeletionRequest, apply_deletion
 
 MODIFIED_MESSAGE = (
@@ -97,9 +97,9 @@ class WritePath:
             await review.validate(None, obj)
             self._check_namespace(request)
             self._admission.admit_creation(kind, obj)
-        if self._store.cache(kind.storage_name).latest(request.key) is not None:
+        if self._cache(request).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
-        return await self._store_object(request, obj, created=True)
+        return await self._commit(request, obj, created=True)
 
     async def _mutate_new(self, request: ApiRequest, review: WebhookReview, obj: Json) -> Json:
         kind = request.kind
@@ -139,7 +139,7 @@ class WritePath:
             StatusError: it does not exist, it changed since the client read it, the new state is
                 invalid, or a webhook forbids it.
         """
-        kind, cache = request.kind, self._store.cache(request.kind.storage_name)
+        kind, cache = request.kind, self._cache(request)
         review = self._review(request, UPDATE)
         while True:
             record = self._current(request)
@@ -157,8 +157,8 @@ class WritePath:
         if metadata.is_unchanged(stored, new):
             return await self._return_unchanged(request, record)
         if metadata.is_deleting(new) and metadata.can_be_removed(new):
-            return await self._remove(request, new, request.dry_run)
-        return await self._store_object(request, new)
+            return await self._commit(request, new, removed=True)
+        return await self._commit(request, new)
 
     async def _mutate(
         self,
@@ -210,22 +210,22 @@ class WritePath:
             restrict(request.kind, stored, new)
         return new
 
-    async def delete(self, request: ApiRequest, removal: DeletionRequest) -> WriteResult:
+    async def delete(self, request: ApiRequest, deletion: DeletionRequest) -> WriteResult:
         """Remove an object, or set its deletion timestamp.
 
         Raises:
             StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
         """
-        kind, cache = request.kind, self._store.cache(request.kind.storage_name)
-        options = removal.to_delete_options()
-        review = self._review(request, DELETE, options=options, dry_run=removal.dry_run)
+        kind, cache = request.kind, self._cache(request)
+        options = deletion.to_delete_options()
+        review = self._review(request, DELETE, options=options, dry_run=deletion.dry_run)
         while True:
             record = self._current(request)
             self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
-            check_preconditions(request, obj, removal.uid, removal.revision)
-            is_gone = apply_deletion(kind, obj, removal, utc_now())
-            if not is_gone and metadata.is_unchanged(before, obj):
+            check_preconditions(request, obj, deletion.uid, deletion.revision)
+            removed = apply_deletion(kind, obj, deletion, utc_now())
+            if not removed and metadata.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)
             if review is None:
                 break
@@ -233,9 +233,7 @@ class WritePath:
             await review.validate(before, None)
             if cache.latest(request.key) is record:
                 break
-        if is_gone:
-            return await self._remove(request, obj, removal.dry_run)
-        return await self._store_object(request, obj, dry_run=removal.dry_run)
+        return await self._commit(request, obj, removed=removed, dry_run=deletion.dry_run)
 
     def review(
         self, request: ApiRequest, operation: str, shown: ReviewedKind
@@ -259,7 +257,7 @@ class WritePath:
         return self._webhooks.review(request, operation, options=options, dry_run=dry_run)
 
     def _current(self, request: ApiRequest) -> ObjectRevision:
-        record = self._store.cache(request.kind.storage_name).latest(request.key)
+        record = self._cache(request).latest(request.key)
         if record is None:
             raise not_found(request.kind.plural, request.kind.group, request.name)
         return record
@@ -281,33 +279,28 @@ class WritePath:
         if not revision and kind.custom:
             prepare.reject_unconditional(request)
 
-    async def _store_object(
-        self, request: ApiRequest, obj: Json, *, created: bool = False, dry_run: bool = False
+    async def _commit(
+        self,
+        request: ApiRequest,
+        obj: Json,
+        *,
+        created: bool = False,
+        removed: bool = False,
+        dry_run: bool = False,
     ) -> WriteResult:
         if dry_run or request.dry_run:
-            return WriteResult(encode_json(obj), created)
-        labels, fields = index_object(request.kind, obj)
-        cache = self._store.cache(request.kind.storage_name)
+            return WriteResult(encode_json(obj), created, removed)
+        cache, index = self._cache(request), index_object(request.kind, obj)
         # A disconnect cancels the handler, but a staged write is committed regardless.
-        record = await asyncio.shield(
-            self._store.stage_put(cache, request.key, obj, labels, fields)
-        )
-        return WriteResult(record.body, created)
+        staged = self._store.stage(cache, request.key, obj, index, removed=removed)
+        record = await asyncio.shield(staged)
+        return WriteResult(record.body, created, removed)
 
-    async def _remove(self, request: ApiRequest, obj: Json, dry_run: bool) -> WriteResult:
-        if dry_run:
-            return WriteResult(encode_json(obj), removed=True)
-        labels, fields = index_object(request.kind, obj)
-        cache = self._store.cache(request.kind.storage_name)
-        record = await asyncio.shield(
-            self._store.stage_removal(cache, request.key, obj, labels, fields)
-        )
-        return WriteResult(record.body, removed=True)
+    def _cache(self, request: ApiRequest) -> WatchCache:
+        return self._store.cache(request.kind.storage_name)
 
     async def _return_unchanged(self, request: ApiRequest, record: ObjectRevision) -> WriteResult:
-        waited = self._store.pending_write(
-            self._store.cache(request.kind.storage_name), request.key
-        )
+        waited = self._store.pending_write(self._cache(request), request.key)
         if waited is not None:
             await asyncio.shield(waited)
         return WriteResult(record.body)

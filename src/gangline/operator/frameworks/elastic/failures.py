@@ -45,8 +45,8 @@ class PodFailure:
 
 def classify_pod_failure(failed: ObservedPod, container: str) -> PodFailure:
     """Classify a failed pod."""
-    whole = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
-    found = failure.failure_of_pod(whole, container)
+    complete = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
+    found = failure.failure_of_pod(complete, container)
     if found is None:
         return PodFailure(False, False, False, False)
     code = found.exit_code

@@ -2,12 +2,11 @@
 
 The operator creates all pods: the master, and also workers, parameter servers, chief and
 evaluators, which DLRover leaves to its master. So the master may fail at any moment: no state that
-is needed to continue exists only in its memory. ``elastic_rules`` decides what a failure leads to.
+is needed to continue exists only in its memory. ``rules`` decides what a failure leads to.
 """
 
 from dataclasses import dataclass, replace
 
-from gangline.api.jobs import elastic as api
 from gangline.api.jobs.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
 from gangline.api.jobs.elastic_fields import NodeRange, job_node_range
 from gangline.api.jobs.kubeflow import JobStatus
@@ -27,18 +26,14 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.raw_job import RawJob
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="ElasticJob",
-    group=api.GROUP,
-    version=api.VERSION,
-    plural="elasticjobs",
-    framework="elastic",
-    controller="elasticjob-controller",
+    table_entry("ElasticJob"),
     container=CONTAINER,
-    port_name="",
     port=PORT,
     env_in_all_containers=False,
     owned_kinds=("ConfigMap", "Role", "RoleBinding", "ServiceAccount"),
@@ -104,6 +99,10 @@ class ElasticFramework:
         )
 
 
+def create_framework(settings: OperatorSettings) -> ElasticFramework:
+    return ElasticFramework(settings.elastic_master_image)
+
+
 def node_range_of(job: ElasticJob) -> NodeRange | None:
     """Return the range of workers that a job allows; None if it sets none."""
     written = replica_spec_of(job.spec, WORKER)
@@ -131,5 +130,5 @@ def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> ReplicaRole | 
 def _policy(job: ElasticJob) -> JobRunPolicy:
     spec = job.spec
     policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
-    held = bool(spec.suspend or spec.suspended)
-    return replace(policy, suspended=policy.suspended or held)
+    suspended = bool(spec.suspend or spec.suspended)
+    return replace(policy, suspended=policy.suspended or suspended)

@@ -31,7 +31,7 @@ def master_template(
         name: the job's name.
         namespace: the job's namespace.
         workers: the number of nodes.
-        given: the user's template; may be empty.
+        user_template: the user's template; may be empty.
         image: the administrator's image; empty: none.
         workers_image: the image of the workers.
     """

@@ -118,7 +118,7 @@ def drop_outdated_size(record: RoleRecord, specified: int) -> RoleRecord:
     """Drop the size that a plan set if the specified size has changed since."""
     if record.over in (None, specified):
         return record
-    return replace(record, replicas=None, over=None, excluded="")
+    return replace(record, replicas=None, over=None, absent="")
 
 
 def rank_count(record: RoleRecord, specified: int) -> int:
@@ -129,8 +129,8 @@ def rank_count(record: RoleRecord, specified: int) -> int:
 def resize(record: RoleRecord, ranks: Iterable[int], specified: int) -> RoleRecord:
     ranks = frozenset(ranks)
     count = max(ranks, default=-1) + 1
-    gone = format_indexes(frozenset(range(count)) - ranks)
-    return replace(record, replicas=count, over=specified, excluded=gone)
+    removed = format_indexes(frozenset(range(count)) - ranks)
+    return replace(record, replicas=count, over=specified, absent=removed)
 
 
 def active_ranks(record: RoleRecord, specified: int) -> frozenset[int]:

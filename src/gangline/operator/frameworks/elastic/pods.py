@@ -105,8 +105,8 @@ class ElasticReplica:
         node = nodes.node_of_rank(record, self.rank)
         if record.resources or node.resources or node.memory:
             asked = elastic_memory.pod_resources(container, record, node)
-            kept = {**(container.get("resources") or {}), **asked}
-            pod = pod_template.with_container(pod, self.job.kind.container, resources=kept)
+            resources = {**(container.get("resources") or {}), **asked}
+            pod = pod_template.with_container(pod, self.job.kind.container, resources=resources)
         return self._with_priority(self._with_node_avoidance(pod))
 
     def _labels(self) -> Iterator[tuple[str, str]]:

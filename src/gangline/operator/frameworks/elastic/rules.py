@@ -8,6 +8,7 @@ one of them has. The master does not count: it is replaced, and nothing else cha
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -35,14 +36,17 @@ from gangline.operator.model import labels
 from gangline.operator.model.job import Manifest, NormalizedJob, ReplicaRole
 from gangline.operator.model.replicas import ObservedPod, PodPhase, ReplicaGang
 from gangline.operator.policies import gang_restart, restart
+from gangline.operator.policies.replica_tracker import ReplicaTracker
 
 _MAX_LISTED_PODS = 5
 """Number of pods that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticRules:
-    """The rules of one job."""
+class ElasticRules(ReplicaTracker):
+    """The rules of one job, and the tracker of its replicas."""
+
+    delays_all: ClassVar[bool] = False
 
     spec: ElasticJobSpec
     node_range: NodeRange | None = None
@@ -122,9 +126,10 @@ class ElasticRules:
                 if missed
                 else f"{needed} of {role.name} are needed and {left} left"
             )
+            ended = _describe_failed_ranks(lost, missed or list(lost))
             again = self.tolerance.restart_budget(role.name, min(missed or lost))
             return (
-                f"ElasticJob {job.name} has failed because {_describe_failed_ranks(lost, missed or list(lost))}, "
+                f"ElasticJob {job.name} has failed because {ended}, "
                 f"and {why}. A rank may be replaced {again} times, if that can help."
             )
         return ""
@@ -152,9 +157,9 @@ class ElasticRules:
                 memory.roles.get(role.name, RoleRecord()), role.replicas
             )
             size = nodes.rank_count(record, role.replicas)
-            gone = sum(rank < size for rank in nodes.removed_ranks(record))
+            removed = sum(rank < size for rank in nodes.removed_ranks(record))
             fewest = self.node_range.min_nodes if self.node_range and role.name == WORKER else size
-            least = min(fewest, size - gone)
+            least = min(fewest, size - removed)
             roles.append(replace(role, replicas=size, min_replicas=least))
             records[role.name] = nodes.assign_node_ids(record, size)
         rules = replace(self, memory=memory, records=records)
@@ -300,9 +305,9 @@ class ElasticRules:
         for rank, pod in enumerate(slots.pods):
             if rank in slots.completed or rank in slots.excluded:
                 continue
-            gone = pod is None and rank in made
+            is_deleted = pod is None and rank in made
             failed = pod and pod.failed and self.is_replaced(job, role, rank, pod)
-            if gone or failed or (pod and pod.is_terminating):
+            if is_deleted or failed or (pod and pod.is_terminating):
                 yield rank, pod
 
     def _loss(

@@ -42,9 +42,9 @@ def elastic_status_fields(gang: ReplicaGang, status: JobStatus) -> Manifest:
 
 
 def dlrover_phase(gang: ReplicaGang, status: JobStatus) -> str:
-    held = (each for each in _PHASES if conditions.is_condition_true(status.conditions, each))
-    word = next(held, None)
-    if word is not None:
-        return word
+    current = (each for each in _PHASES if conditions.is_condition_true(status.conditions, each))
+    phase = next(current, None)
+    if phase is not None:
+        return phase
     there = any(slots.present for name, slots in gang.roles.items() if name != MASTER)
     return "Pending" if there else "Created"

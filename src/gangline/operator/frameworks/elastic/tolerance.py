@@ -88,10 +88,10 @@ class ElasticTolerance:
             return 0, ""
         return int(seconds), api.PENDING_TIMEOUT_ANNOTATION
 
-    def min_running(self, role: ReplicaRole, wanted: int, notes: Mapping[str, str]) -> int:
+    def min_running(self, role: ReplicaRole, desired: int, notes: Mapping[str, str]) -> int:
         """Return how many replicas of a role must be active so that the others may be pending."""
         if notes.get(api.PENDING_STRATEGY_ANNOTATION) == _ALWAYS:
-            return wanted
+            return desired
         return max(1, self.min_needed(role))
 
     def always_restarts(self, role: ReplicaRole) -> bool:

@@ -12,18 +12,16 @@ kinds, so that their names resolve: Intel MPI's processes connect to their launc
 Upstream creates none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gangline.api.jobs import mpi as api
+from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.jobs.mpi import MPIJob, MPIJobSpec
-from gangline.api.validation.validate import validate_job
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.mpi import objects
-from gangline.operator.frameworks.mpi import objects as mpi_files
 from gangline.operator.frameworks.mpi.objects import FILES_PATH, TOOLS_PATH
 from gangline.operator.model import pod_template
-from gangline.operator.model.framework import ParsedJob
 from gangline.operator.model.job import (
     CleanPodPolicy,
     JobKindInfo,
@@ -32,31 +30,24 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
-from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="MPIJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="mpijobs",
-    framework="mpi",
-    controller="mpijob-controller",
+    table_entry("MPIJob"),
     container="mpi",
-    port_name="",
-    port=0,
     env_in_all_containers=False,
     owned_kinds=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
 )
 LAUNCHER, WORKER = "Launcher", "Worker"
 
-_DEFAULTS = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 _CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
 _WORKER_COMMAND = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
-_AGENT = f"{FILES_PATH}/{mpi_files.EXEC_SCRIPT}"
-_HOST_FILE = f"{FILES_PATH}/{mpi_files.HOST_FILE}"
+_AGENT = f"{FILES_PATH}/{objects.EXEC_SCRIPT}"
+_HOST_FILE = f"{FILES_PATH}/{objects.HOST_FILE}"
 _LAUNCHER_ENVIRONMENT: Mapping[str, str] = {
     "OMPI_MCA_plm_rsh_agent": _AGENT,
     "OMPI_MCA_orte_default_hostfile": _HOST_FILE,
@@ -75,10 +66,12 @@ _NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPA
 _EXECUTABLE, _READABLE = 0o555, 0o444
 
 
-class MPIFramework:
+class MPIFramework(kubeflow.KubeflowFramework[MPIJob]):
     """The framework of MPIJobs."""
 
     kind = KIND
+    roles = (WORKER, LAUNCHER)
+    defaults = kubeflow.KindDefaults(restart=RestartPolicy.NEVER)
 
     def __init__(self, kubectl_image: str = "") -> None:
         """Configure the framework for all MPIJobs.
@@ -89,26 +82,37 @@ class MPIFramework:
                 neither ``kubectl`` nor Python.
         """
         self._kubectl_image = kubectl_image
-        self._exec_client = mpi_files.exec_client_source()
+        self._exec_client = objects.exec_client_source()
 
-    def read(self, stored: RawJob) -> ParsedJob:
-        return kubeflow.parse_job(stored, MPIJob, validate_job, self._normalize)
+    def rules(self, job: MPIJob) -> "MPIRules":
+        return MPIRules(job.spec, self._exec_client, self._kubectl_image)
 
-    def _normalize(self, job: MPIJob) -> NormalizedJob:
-        specs = api.with_default_replicas(job.spec.mpi_replica_specs)
-        roles = kubeflow.parse_roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
-        workers = sum(role.replicas for role in roles if role.name == WORKER)
-        if workers:  # the launcher waits for them, so the gang must start without it
-            roles = [
-                replace(role, min_replicas=0) if role.name == LAUNCHER else role for role in roles
-            ]
-        return NormalizedJob(
-            kind=KIND,
-            meta=job.metadata,
-            roles=roles,
-            policy=_policy(job.spec, workers or 1),
-            rules=MPIRules(job.spec, self._exec_client, self._kubectl_image),
-        )
+    def replica_specs(self, job: MPIJob) -> Mapping[str, ReplicaSpec]:
+        return api.with_default_replicas(job.spec.mpi_replica_specs)
+
+    def adjust_roles(self, job: MPIJob, roles: list[ReplicaRole]) -> list[ReplicaRole]:
+        # The launcher waits for the workers, so the gang must start without it.
+        return [
+            replace(role, min_replicas=0)
+            if role.name == LAUNCHER and _worker_count(roles)
+            else role
+            for role in roles
+        ]
+
+    def run_policy(self, job: MPIJob, roles: list[ReplicaRole]) -> JobRunPolicy:
+        """Return the run policy; the minimum of the gang is at most the number of workers."""
+        spec, policy = job.spec, super().run_policy(job, roles)
+        if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
+            policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
+        minimum = policy.scheduling.min_available
+        if minimum is None:
+            return policy
+        members = min(minimum, _worker_count(roles) or 1)
+        return replace(policy, scheduling=replace(policy.scheduling, min_available=members))
+
+
+def create_framework(settings: OperatorSettings) -> MPIFramework:
+    return MPIFramework(settings.mpi_kubectl_image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,7 @@ class MPIRules:
         if not container.get("command"):
             waiting = list(_WORKER_COMMAND)
             pod = pod_template.with_container(pod, KIND.container, command=waiting, args=[])
-        return _with_files(pod, job, {mpi_files.EXEC_SCRIPT: _EXECUTABLE})
+        return _with_files(pod, job, {objects.EXEC_SCRIPT: _EXECUTABLE})
 
     def owned_objects(self, job: NormalizedJob, gang: ReplicaGang) -> list[Manifest]:
         """Build the launcher's ConfigMap, service account and RBAC objects."""
@@ -183,10 +187,10 @@ class MPIRules:
             if pod is not None and pod.is_active
         ]
         return {
-            mpi_files.HOST_FILE: mpi_files.format_host_file([*own, *workers], slots),
-            mpi_files.EXEC_SCRIPT: mpi_files.exec_script(self._exec_container(job)),
-            mpi_files.EXEC_CLIENT: self.exec_client,
-            mpi_files.DISCOVERY_SCRIPT: mpi_files.discovery_script([*own, *running], slots),
+            objects.HOST_FILE: objects.format_host_file([*own, *workers], slots),
+            objects.EXEC_SCRIPT: objects.exec_script(self._exec_container(job)),
+            objects.EXEC_CLIENT: self.exec_client,
+            objects.DISCOVERY_SCRIPT: objects.discovery_script([*own, *running], slots),
         }
 
     def _exec_container(self, job: NormalizedJob) -> str:
@@ -199,10 +203,10 @@ class MPIRules:
             pod,
             job,
             {
-                mpi_files.EXEC_SCRIPT: _EXECUTABLE,
-                mpi_files.EXEC_CLIENT: _READABLE,
-                mpi_files.HOST_FILE: _READABLE,
-                mpi_files.DISCOVERY_SCRIPT: _EXECUTABLE,
+                objects.EXEC_SCRIPT: _EXECUTABLE,
+                objects.EXEC_CLIENT: _READABLE,
+                objects.HOST_FILE: _READABLE,
+                objects.DISCOVERY_SCRIPT: _EXECUTABLE,
             },
         )
         if not pod_template.pod_spec(pod).get("serviceAccountName"):
@@ -229,15 +233,8 @@ class MPIRules:
         return pod_template.with_spec(pod, initContainers=[*others, delivery])
 
 
-def _policy(spec: MPIJobSpec, most: int) -> JobRunPolicy:
-    """Convert the run policy; the minimum of the gang is at most ``most`` pods."""
-    policy = kubeflow.parse_run_policy(spec.run_policy, _DEFAULTS)
-    if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
-        policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
-    minimum = policy.scheduling.min_available
-    if minimum is None:
-        return policy
-    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(minimum, most)))
+def _worker_count(roles: Sequence[ReplicaRole]) -> int:
+    return sum(role.replicas for role in roles if role.name == WORKER)
 
 
 def _with_files(pod: Manifest, job: NormalizedJob, modes: Mapping[str, int]) -> Manifest:

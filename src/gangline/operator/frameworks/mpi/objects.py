@@ -1,9 +1,8 @@
-"""The rights of an MPIJob's launcher: to run commands in the job's own workers, and nothing else.
+"""The ConfigMap files and RBAC objects of an MPIJob's launcher.
 
-A job without workers gets no rights. Upstream's role then has an empty list of names, which means
-every pod of the namespace.
-
-The files of an MPIJob's launcher in ``/etc/mpi``, as stored in its ConfigMap.
+The files are mounted in ``/etc/mpi``. The launcher may run commands in the job's own workers, and
+nothing else. A job without workers gets no rights. Upstream's role then has an empty list of names,
+which means every pod of the namespace.
 """
 
 import inspect

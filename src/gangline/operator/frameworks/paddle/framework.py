@@ -2,7 +2,7 @@
 
 Names, labels, environment and services are upstream's, and so are restarts: by the pod template,
 which means none unless the template sets a policy. Replicas find each other through a ConfigMap
-that their containers wait for (``paddle_network``). Differences from upstream:
+that their containers wait for (``network``). Differences from upstream:
 
 - the job has succeeded when its workers have; running servers do not keep it alive;
 - a heterogeneous worker gets the variable names that the framework reads;
@@ -32,18 +32,15 @@ from gangline.operator.model.job import (
     NormalizedJob,
     ReplicaRole,
     RestartPolicy,
+    table_entry,
 )
 from gangline.operator.model.labels import replica_name
 from gangline.operator.model.raw_job import RawJob
 from gangline.operator.model.replicas import ReplicaGang
+from gangline.operator.settings import OperatorSettings
 
 KIND = JobKindInfo(
-    kind="PaddleJob",
-    group=api.GROUP,
-    version=api.VERSION,
-    plural="paddlejobs",
-    framework="paddle",
-    controller="paddlejob-controller",
+    table_entry("PaddleJob"),
     container=api.CONTAINER,
     port_name="paddle-port",
     port=network.PORT,
@@ -94,6 +91,10 @@ class PaddleFramework:
             rules=PaddleRules(spec, self._settings),
             restart_on_resize=spec.elastic is not None and elastic is None,
         )
+
+
+def create_framework(settings: OperatorSettings) -> PaddleFramework:
+    return PaddleFramework(settings.paddle_init_image, settings.paddle_etcd_server)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 The ConfigMap is upstream's, with these defects fixed:
 
-- The port is the same everywhere. Upstream draws a random port for the servers, and lists them
-  with another one in Service mode, so that no server finds itself. Here it is 36000. On the host
+- The port is the same everywhere. Upstream draws a random port for the servers, and lists them with
+  another one in Service mode, so that no server finds itself. Here it is 36000. On the host
   network, where pods share ports, each replica has a block of its own: it is derived from the job's
   uid, below the ephemeral ports of Linux and the node ports of Kubernetes.
-- Names of Service mode contain a dot; without one ``paddle.distributed.launch`` waits for its
-  rank 0 for ever.
+- Names of Service mode contain a dot; without one ``paddle.distributed.launch`` waits for its rank
+  0 for ever.
 - Gloo's rendezvous port is 18 above that of the first server, in every mode.
 - It has data only while every address in it is valid. A replica that restarts with another address
   waits for the new one, like all containers that start later.

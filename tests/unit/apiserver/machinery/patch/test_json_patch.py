@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from gangline.local.apiserver.machinery.patch.json_patch import (
     PatchError,
-    create_merge_patch,
     json_patch,
     merge_patch,
 )
@@ -109,19 +108,6 @@ def test_a_merge_patch_applied_twice_is_applied_once(
 ) -> None:
     once = merge_patch(document, patch)
     assert merge_patch(once, patch) == once
-
-
-@given(DOCUMENTS, DOCUMENTS)
-def test_a_made_patch_leads_from_one_document_to_the_other(
-    old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    result = merge_patch(old, create_merge_patch(old, new))
-    assert repr_json(result) == repr_json(new)
-
-
-@given(DOCUMENTS)
-def test_nothing_changed_makes_an_empty_patch(document: dict[str, Any]) -> None:
-    assert create_merge_patch(document, copy.deepcopy(document)) == {}
 
 
 @given(DOCUMENTS, PATCHES)

@@ -80,14 +80,13 @@ def test_unknown_fields_are_named_and_dropped() -> None:
     obj = an_object(roles={"Worker": {"template": {"any": 1}, "replica": 2}}, color="red")
     obj["metadata"]["lables"] = {}
     expected = ["metadata.lables", "spec.roles[Worker].replica", "spec.color"]
-    assert KIND.unknown_fields(obj) == expected
     assert KIND.prune(obj) == expected
     assert obj["spec"] == {"roles": {"Worker": {"template": {"any": 1}}}}
     assert obj["metadata"] == {"name": "x"}
 
 
 def test_unknown_fields_in_list_items_are_named_with_their_index() -> None:
-    assert KIND.unknown_fields(an_object(ports=[{"port": 1}, {"port": 2, "prot": 1}])) == [
+    assert KIND.prune(an_object(ports=[{"port": 1}, {"port": 2, "prot": 1}])) == [
         "spec.ports[1].prot"
     ]
 
@@ -260,16 +259,6 @@ def test_pruning_twice_is_pruning_once(obj: dict[str, Any]) -> None:
     once = copy.deepcopy(obj)
     assert KIND.prune(obj) == []
     assert obj == once
-
-
-@given(OBJECTS)
-def test_looking_for_unknown_fields_changes_nothing_and_finds_what_pruning_drops(
-    obj: dict[str, Any],
-) -> None:
-    before = copy.deepcopy(obj)
-    found = KIND.unknown_fields(obj)
-    assert obj == before
-    assert KIND.prune(obj) == found
 
 
 @given(OBJECTS)

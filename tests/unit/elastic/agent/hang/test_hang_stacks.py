@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gangline.elastic.agent.hang import py_spy as outside
+from gangline.elastic.agent.hang import py_spy as py_spy_module
 from gangline.elastic.agent.hang.detector import StackLocation, hang_failure, parse_stack_location
 from gangline.elastic.agent.hang.stacks import collect_stacks, describe_evidence, rank_stacks
 from gangline.elastic.agent.logs import WorkerFiles
@@ -57,20 +57,20 @@ def py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MuteMaker:
     return make
 
 
-def says(tmp_path: Path, threads: Any) -> str:
-    (tmp_path / "said").write_text(json.dumps(threads))
-    return f'echo "$@" > {tmp_path}/asked; cat {tmp_path}/said'
+def py_spy_script(tmp_path: Path, threads: Any) -> str:
+    (tmp_path / "reply").write_text(json.dumps(threads))
+    return f'echo "$@" > {tmp_path}/asked; cat {tmp_path}/reply'
 
 
-class Group:
+class StoppedGroup:
     """Workers of an attempt."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers
         self.answer = ""
-        """Write stacks to their files on request."""
+        """Stacks that the workers write on request."""
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> None:
         for worker in self.workers:
             worker.process.signal_process(STACKS_SIGNAL)
             worker.files.stacks_file.write_text(self.answer)
@@ -83,8 +83,8 @@ async def stopped(folder: Path) -> AsyncIterator[Any]:
     files.mkdir(parents=True)
     process = start_process(["sleep", "1000"], os.environ)
     process.signal_process(signal.SIGSTOP)
-    streams = WorkerFiles(None, None, (), files / "error.json", files / "stacks.txt")
-    yield Group([Worker(3, 0, process, streams, was_spare=False)])
+    worker_files = WorkerFiles(None, None, (), files / "error.json", files / "stacks.txt")
+    yield StoppedGroup([Worker(3, 0, process, worker_files, was_spare=False)])
     process.signal_process(signal.SIGKILL)
     await process.ended
 
@@ -92,7 +92,7 @@ async def stopped(folder: Path) -> AsyncIterator[Any]:
 async def test_stacks_of_mute_worker_are_read_with_py_spy(
     tmp_path: Path, py_spy: MuteMaker
 ) -> None:
-    py_spy(says(tmp_path, SEEN))
+    py_spy(py_spy_script(tmp_path, SEEN))
     async with stopped(tmp_path) as group:
         [seen] = (await collect_stacks(group, 0.2)).values()
         assert seen.is_mute
@@ -110,11 +110,13 @@ async def test_stacks_of_mute_worker_are_read_with_py_spy(
 async def test_mute_worker_is_blamed_though_it_waits_in_torch(
     tmp_path: Path, py_spy: MuteMaker
 ) -> None:
-    py_spy(says(tmp_path, [thread(None, frame("all_reduce", 7, "/x/torch/distributed/c.py"))]))
+    py_spy(
+        py_spy_script(tmp_path, [thread(None, frame("all_reduce", 7, "/x/torch/distributed/c.py"))])
+    )
     async with stopped(tmp_path) as group:
-        [view] = await rank_stacks(group, 0.2, "here")
-    assert not view.waits
-    failure = hang_failure([view], 60, "Stacks are there.")
+        [stack] = await rank_stacks(group, 0.2, "here")
+    assert not stack.waits
+    failure = hang_failure([stack], 60, "Stacks are there.")
     assert failure.explanation.endswith("for 60 s. Stacks are there.")
     assert failure.message == (
         "rank 3 on here is at /x/torch/distributed/c.py:7 in all_reduce and does not answer"
@@ -138,15 +140,15 @@ async def test_failing_py_spy_gives_no_stack(
     warning: str,
 ) -> None:
     py_spy(script)
-    monkeypatch.setattr(outside, "LOOK_S", 0.5 if "sleep" in script else 60.0)
+    monkeypatch.setattr(py_spy_module, "PY_SPY_TIMEOUT_S", 0.5 if "sleep" in script else 60.0)
     async with stopped(tmp_path) as group:
-        [view] = await rank_stacks(group, 0.1, "here")
-    assert (view.where, view.is_mute) == ("", True)
+        [stack] = await rank_stacks(group, 0.1, "here")
+    assert (stack.where, stack.is_mute) == ("", True)
     assert warning in caplog.text
 
 
 async def test_py_spy_is_optional(tmp_path: Path) -> None:
-    assert await outside.py_spy_stacks(os.getpid(), tmp_path, {"PATH": str(tmp_path)}) == ""
+    assert await py_spy_module.py_spy_stacks(os.getpid(), tmp_path, {"PATH": str(tmp_path)}) == ""
 
 
 async def test_flight_records_are_awaited_and_named(tmp_path: Path) -> None:
@@ -171,9 +173,11 @@ async def test_flight_records_are_awaited_and_named(tmp_path: Path) -> None:
             asyncio.get_running_loop().remove_reader(reader)
 
         asyncio.get_running_loop().add_reader(reader, dump)
-        [view] = await rank_stacks(group, 60.0, "here")
-        assert (view.where, view.is_mute) == ("/home/me/train.py:30 in load_batch", False)
+        [stack] = await rank_stacks(group, 60.0, "here")
+        assert (stack.where, stack.is_mute) == ("/home/me/train.py:30 in load_batch", False)
         os.close(reader)
-        told = describe_evidence(group, is_permanent=False)
-    assert told.startswith(f"Stacks and NCCL's flight records of this node are in {files.parent}")
-    assert told.endswith("(--log-dir keeps them).")
+        evidence = describe_evidence(group, is_permanent=False)
+    assert evidence.startswith(
+        f"Stacks and NCCL's flight records of this node are in {files.parent}"
+    )
+    assert evidence.endswith("(--log-dir keeps them).")

@@ -57,14 +57,14 @@ async def nodes(master: str) -> AsyncIterator[SimpleNamespace]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker starts because of a timeout."""
-    monkeypatch.setattr(membership, "START_WAIT_S", PATIENCE_S)
+    monkeypatch.setattr(membership, "FIRST_NODE_WAIT_S", PATIENCE_S)
 
 
 async def both_run(nodes: SimpleNamespace) -> tuple[WorldSpec, WorldSpec]:
     """Report the start of both nodes' workers."""
-    nodes.first.started(nodes.world)
+    nodes.first.announce_start(nodes.world)
     other = await asyncio.wait_for(nodes.joining, PATIENCE_S)
-    nodes.second.started(other)
+    nodes.second.announce_start(other)
     return nodes.world, other
 
 
@@ -88,10 +88,10 @@ async def test_workers_of_others_wait_for_those_of_rank_0(nodes: SimpleNamespace
     assert first.store_port == second.store_port
 
     again = asyncio.create_task(nodes.second.restart(second, KILLED))
-    assert not (await asyncio.wait_for(nodes.first.notice(), PATIENCE_S)).stops
+    assert not (await asyncio.wait_for(nodes.first.wait_for_notice(), PATIENCE_S)).stops
     async with held_back(again, nodes.second, 1):
         first = await asyncio.wait_for(nodes.first.restart(first, None), PATIENCE_S)
-    nodes.first.started(first)
+    nodes.first.announce_start(first)
     second = await asyncio.wait_for(again, PATIENCE_S)
     assert (first.attempt, second.attempt) == (1, 1)
     assert first.store_port == second.store_port
@@ -103,7 +103,7 @@ async def test_waiting_node_is_notified_when_world_is_over(
 ) -> None:
     first, second = await both_run(nodes)
     again = asyncio.create_task(nodes.second.restart(second, KILLED))
-    await asyncio.wait_for(nodes.first.notice(), PATIENCE_S)
+    await asyncio.wait_for(nodes.first.wait_for_notice(), PATIENCE_S)
     async with held_back(again, nodes.second, 1):
         pass
     async with MasterClient(master, SECRET) as person:
@@ -111,7 +111,7 @@ async def test_waiting_node_is_notified_when_world_is_over(
         await person.ask(order, Acknowledged, timeout_s=PATIENCE_S)
     joined = await asyncio.wait_for(nodes.first.join(), PATIENCE_S)
     assert joined.round > first.round
-    nodes.first.started(joined)
+    nodes.first.announce_start(joined)
     second = await asyncio.wait_for(again, PATIENCE_S)
     assert (second.round, second.store_port) == (joined.round, joined.store_port)
 

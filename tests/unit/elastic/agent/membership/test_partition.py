@@ -14,7 +14,7 @@ from gangline.elastic.agent.membership.partition import (
     PartitionDetector,
 )
 from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerMessage, PeerTransport
-from gangline.elastic.agent.membership.restart_consensus import RoundState
+from gangline.elastic.agent.membership.restart_consensus import Round
 from gangline.elastic.protocol.client import MasterClient
 from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import Welcome, WorldInfo, WorldMember
@@ -70,7 +70,7 @@ def nowhere() -> Iterator[str]:
 class Watched:
     """Node 1 of a round that node 0 leads, while the master is silent."""
 
-    contact: PartitionDetector
+    detector: PartitionDetector
     left: "asyncio.Future[str]"
 
 
@@ -90,7 +90,7 @@ async def watching(
         WorldMember(0, 0, 0, 1, 0, "one", leader or own),
         WorldMember(1, 1, 1, 1, 1, "two", own),
     )
-    stands = RoundState(WorldInfo(ROUND, members, "one", 20000), node_id=1)
+    current_round = Round(WorldInfo(ROUND, members, "one", 20000), 1, peers)
     watched = Watched(PartitionDetector(client, peers, witness), asyncio.Future())
 
     async def leave(round_: int, reason: str) -> None:
@@ -98,7 +98,7 @@ async def watching(
         if not watched.left.done():
             watched.left.set_result(reason)
 
-    watch = asyncio.create_task(watched.contact.watch(lambda: stands, leave))
+    watch = asyncio.create_task(watched.detector.watch(lambda: current_round, leave))
     try:
         yield watched
     finally:
@@ -115,8 +115,8 @@ async def test_member_leaves_round_that_its_leader_has_left() -> None:
 
 async def test_silent_leader_is_lost_with_its_world(nowhere: str) -> None:
     async with watching(HERE, nowhere) as node:
-        said = await asyncio.wait_for(node.left, 60)
-    assert said == "neither the master nor node 0 answers"
+        reason = await asyncio.wait_for(node.left, 60)
+    assert reason == "neither the master nor node 0 answers"
 
 
 async def test_answering_member_or_machine_keeps_the_world(nowhere: str) -> None:
@@ -129,6 +129,6 @@ async def test_answering_member_or_machine_keeps_the_world(nowhere: str) -> None
             watching(HERE, nowhere, nowhere, PATIENCE_S) as lost,
         ):
             # The others keep their leader for the time after which the third one is partitioned.
-            assert nowhere in await asyncio.wait_for(lost.contact.wait_until_partitioned(), 60)
+            assert nowhere in await asyncio.wait_for(lost.detector.wait_until_partitioned(), 60)
             assert not answered.left.done()
             assert not refused.left.done()

@@ -29,10 +29,10 @@ async def test_unresolved_name_is_logged_immediately_and_tried_until_timeout(
         with pytest.raises(RendezvousError) as failure:
             await wait_for_master(client, 1.0)
         assert client.unresolved_host == NOWHERE
-    (told,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    words = f"the name {NOWHERE} does not resolve: "
-    assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {words}", told.getMessage())
-    expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {words}"
+    (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    message = f"the name {NOWHERE} does not resolve: "
+    assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {message}", record.getMessage())
+    expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {message}"
     assert str(failure.value).startswith(expected)
 
 
@@ -46,12 +46,12 @@ async def test_closed_port_is_tried_until_timeout(
     assert caplog.records == [], "it may be on its way"
 
 
-class Speaker(ClientIdentity):
+class OtherRelease(ClientIdentity):
     """An agent of another release."""
 
     def __init__(self, protocol: int) -> None:
         super().__init__(job="train")
-        object.__setattr__(self, "client", str(protocol))
+        object.__setattr__(self, "client_id", str(protocol))
 
     def hello(self) -> Hello:
         number = int(self.client_id)
@@ -71,17 +71,17 @@ async def master(tmp_path: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
-        pytest.param(Speaker(0), "the agent's gangline must be newer", id="an older agent"),
-        pytest.param(Speaker(99), "the master's gangline must be newer", id="a newer agent"),
+        pytest.param(OtherRelease(0), "the agent's gangline must be newer", id="an older agent"),
+        pytest.param(OtherRelease(99), "the master's gangline must be newer", id="a newer agent"),
         pytest.param(ClientIdentity(job="other"), "WrongJob", id="another job"),
     ],
 )
 async def test_incompatible_master_fails_immediately(
-    master: str, name: ClientIdentity, words: str
+    master: str, name: ClientIdentity, message: str
 ) -> None:
     async with MasterClient(master, SECRET, name) as client:
         joining = wait_for_master(client, 1000 * PATIENCE_S)
-        with pytest.raises(RendezvousError, match=words):
+        with pytest.raises(RendezvousError, match=message):
             await asyncio.wait_for(joining, PATIENCE_S)

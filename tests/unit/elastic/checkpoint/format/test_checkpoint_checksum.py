@@ -67,7 +67,7 @@ def test_every_variant_gives_the_same_copy_and_checksum(
 def test_without_native_code_the_checksum_is_the_same(size: int, before: int, seed: int) -> None:
     origin, place = row(size, seed), numpy.zeros(size, numpy.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "BLOCK", 100)
+        patch.setattr(sums, "CHECKSUM_BLOCK", 100)
         assert copy_in_blocks(place, origin, before) == checksum(origin.tobytes(), before)
     assert (place == origin).all()
 

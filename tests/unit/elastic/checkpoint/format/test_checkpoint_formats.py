@@ -1,6 +1,5 @@
 """Our steps through PyTorch's own interface, and detection of folders in other formats."""
 
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.storage import detect
 from gangline.elastic.checkpoint.storage.commit import committed_steps
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import blank, equal, trees
 
 
 def plainly(call: Any, *arguments: Any, **named: Any) -> None:
@@ -87,7 +84,7 @@ def megatron(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "hint"),
     [
         (torch_saves, r"of torch\.save.*torch\.load"),
         (hugging_face, r"of torch\.save.*safetensors"),
@@ -99,13 +96,13 @@ def megatron(folder: Path) -> None:
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_a_folder_of_another_format_is_refused_with_a_hint(
-    rig: Any, tmp_path: Path, make: Any, words: str
+    rig: Any, tmp_path: Path, make: Any, hint: str
 ) -> None:
     make(tmp_path)
     restorer = Restorer(
         SaveGroup(), rig.home, "here", SaverSettings(target=str(tmp_path), job="job")
     )
-    with pytest.raises(ForeignFolderError, match=words):
+    with pytest.raises(ForeignFolderError, match=hint):
         restorer.load(None, None)
 
 

@@ -74,7 +74,7 @@ def test_a_truncated_missing_or_longer_file_is_detected(rig: Any, file: str) -> 
 
 def readable(rig: Any) -> bool:
     """Return whether step 5 can be loaded from memory, with the right content."""
-    ways = {_readable(rig, mapped) for mapped in (None, rig.buffers.mapped)}
+    ways = {_readable(rig, mapped) for mapped in (None, rig.buffers.mapped_segment)}
     assert len(ways) == 1, "it makes no difference whether the memory was mapped before"
     return ways.pop()
 
@@ -122,7 +122,7 @@ def test_a_truncated_segment_is_detected(rig: Any) -> None:
 def test_a_segment_truncated_during_restore_is_an_error(rig: Any, is_mapped: bool) -> None:
     rig.save({"w": torch.arange(90_000.0)}, 5)
     held = rig.held(5)
-    source = MemorySource([held], None, rig.buffers.mapped if is_mapped else None)
+    source = MemorySource([held], None, rig.buffers.mapped_segment if is_mapped else None)
     os.truncate(held.path, held.header.part_offset + 100_000)
     with pytest.raises(CorruptError, match="ends too early"):
         source.copy(("w", (0,)), memoryview(bytearray(360_000)))
@@ -134,7 +134,7 @@ def test_a_segment_truncated_during_restore_is_an_error(rig: Any, is_mapped: boo
 @pytest.fixture
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves without checksums, as for large tensors of a device."""
-    monkeypatch.setattr(copy, "_sums", lambda *_: None)
+    monkeypatch.setattr(copy, "_checksums", lambda *_: None)
 
 
 def test_save_has_checksums_when_it_returns(rig: Any) -> None:

@@ -1,10 +1,8 @@
 """How reads are split among threads, and the requests to storage that follow."""
 
 import contextlib
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any, cast
 
 import fsspec
@@ -16,13 +14,11 @@ from hypothesis import strategies as st
 from gangline.elastic.checkpoint import CorruptError, StorageError
 from gangline.elastic.checkpoint.format.manifest import step_folder
 from gangline.elastic.checkpoint.restore import dcp_reader
-from gangline.elastic.checkpoint.restore.dcp_reader import load_state, split_reads
+from gangline.elastic.checkpoint.restore.dcp_reader import ReadTarget, load_state, split_reads
 from gangline.elastic.checkpoint.restore.source import EntryLocation
 from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.storage.target import LocalTarget, RemoteTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import blank, equal
+from unit.elastic.checkpoint.checkpoint_states import blank, equal
 
 STEP = 3
 places = st.lists(
@@ -35,8 +31,8 @@ places = st.lists(
 def test_runs_contain_each_read_once_in_order_and_overshoot_by_one(
     where: list[EntryLocation], readers: int
 ) -> None:
-    wanted = cast("list[Wanted]", where)  # only the order of what lies there is looked at
-    rows = split_reads(wanted, lambda one: cast("Where", one), readers)
+    wanted = cast("list[ReadTarget]", where)  # only the order of locations matters
+    rows = split_reads(wanted, lambda one: cast("EntryLocation", one), readers)
     assert [one for row in rows for one in row] == sorted(where)
     assert all(rows)
     assert len(rows) <= readers, "as little as this is shared out evenly"
@@ -45,10 +41,10 @@ def test_runs_contain_each_read_once_in_order_and_overshoot_by_one(
 def test_large_reads_are_split_into_runs_for_all_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dcp_reader, "ROW", 40)
-    monkeypatch.setattr(dcp_reader, "LAST_ROW", 8)
+    monkeypatch.setattr(dcp_reader, "READ_RUN_BYTES", 40)
+    monkeypatch.setattr(dcp_reader, "LAST_READ_RUN_BYTES", 8)
     where = [EntryLocation("a", at, 4) for at in range(0, 400, 4)]
-    rows = split_reads(cast("list[Wanted]", where), lambda one: cast("Where", one), 2)
+    rows = split_reads(cast("list[ReadTarget]", where), lambda one: cast("EntryLocation", one), 2)
     assert [one for row in rows for one in row] == where
     lengths = [len(row) for row in rows]
     assert lengths[:6] == [10] * 6, "long ones while there is much"

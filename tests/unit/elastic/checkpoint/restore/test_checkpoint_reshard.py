@@ -5,7 +5,6 @@ fake process group, one after the other: what a rank holds and where follows fro
 """
 
 import pickle
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -24,22 +23,19 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gangline.elastic.checkpoint.checkpointer import value_lookup
 from gangline.elastic.checkpoint.format.layout import find_layout_error
-from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.ranks import SaveGroup
 from gangline.elastic.checkpoint.restore.dcp_reader import load_state
 from gangline.elastic.checkpoint.restore.source import MemorySource, RestoreSource
 from gangline.elastic.checkpoint.restore.storage_source import StorageSource
 from gangline.elastic.checkpoint.snapshot import inventory
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
-from gangline.elastic.checkpoint.snapshot.ring import SnapshotRing
+from gangline.elastic.checkpoint.snapshot.ring import SaveRequest, SnapshotRing
 from gangline.elastic.checkpoint.snapshot.segment import Segment
 from gangline.elastic.checkpoint.storage import commit
 from gangline.elastic.checkpoint.storage.target import LocalTarget
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import DTYPES, bits, blank, equal, trees
+from unit.elastic.checkpoint.checkpoint_states import DTYPES, bits, blank, equal, trees
 
 STEP = 3
 MESHES = [(1,), (2,), (3,), (4,), (2, 2)]
@@ -64,21 +60,21 @@ class Seat(SaveGroup):
     def __init__(self, rank: int, table: Table) -> None:
         self.rank, self.world, self.table, self.group = rank, table.world, table, None
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self.table.places[self.rank] = pickle.dumps(value)
         self.table.barrier.wait()
         found = [pickle.loads(place) for place in self.table.places]
         self.table.barrier.wait()
         return found
 
-    def share(self, value: Any) -> Any:
-        return self.gather(value)[0]
+    def broadcast(self, value: Any) -> Any:
+        return self.all_gather(value)[0]
 
-    def hand_out(self, values: Any) -> Any:
-        return self.gather(values)[0][self.rank]
+    def scatter(self, values: Any) -> Any:
+        return self.all_gather(values)[0][self.rank]
 
-    def any(self, claim: bool) -> bool:
-        return any(self.gather(claim))
+    def any_rank(self, claim: bool) -> bool:
+        return any(self.all_gather(claim))
 
 
 @dataclass(frozen=True)
@@ -165,16 +161,10 @@ class World:
                 one.result(PATIENCE_S)
 
     def _save_one(self, seat: Seat, state: dict[str, Any]) -> None:
-        planner = create_planner(state, seat.rank == 0)
         node = self.places[seat.rank]
-        agreement = agree_on_layout(seat, f"node-{node}", planner)
-        buffers, lookup = (
-            SnapshotRing(self.homes[node], seat.rank, 1),
-            value_lookup(planner, agreement),
-        )
-        buffers.save(
-            agreement, lookup, buffers.pickle_values(agreement, lookup), STEP, for_storage=True
-        )
+        buffers = SnapshotRing(self.homes[node], seat.rank, 1)
+        fitted = SavePlan(seat, f"node-{node}").fit(state)
+        buffers.save(SaveRequest(fitted, STEP, for_storage=True))
         buffers.close()
 
     def held(self, node: int | None = None) -> list[SnapshotInfo]:

@@ -13,8 +13,7 @@ import torch
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.saver import replication
 from gangline.elastic.checkpoint.saver import replication as peers
-from gangline.elastic.checkpoint.snapshot import directory as homes
-from gangline.elastic.checkpoint.snapshot import inventory, segment
+from gangline.elastic.checkpoint.snapshot import directory, inventory, segment
 from gangline.elastic.checkpoint.snapshot.directory import SaverSettings
 from gangline.elastic.checkpoint.snapshot.inventory import SnapshotInfo
 from gangline.elastic.checkpoint.snapshot.segment import Segment
@@ -35,7 +34,7 @@ def sealed(rig: Any) -> SnapshotInfo:
 @pytest.fixture
 def server(rig: Any, sealed: SnapshotInfo) -> Iterator[peers.PeerServer]:
     """The peer that has the save."""
-    homes.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
+    directory.write_settings(rig.home, SaverSettings(target="", job="job", token="secret"))
     with peers.PeerServer(rig.home) as made:
         made.start()
         yield made
@@ -84,7 +83,7 @@ def test_a_damaged_or_truncated_transfer_leaves_nothing(
 def test_a_segment_is_received_in_pieces_of_any_size(
     sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    monkeypatch.setattr(replication, "BLOCK", length)
+    monkeypatch.setattr(replication, "CHECKSUM_BLOCK", length)
     data = sealed.path.read_bytes()
     peers.receive_copy(Dribbling(data), tmp_path, request_of(sealed))
     (copy,) = tmp_path.iterdir()
@@ -101,7 +100,7 @@ def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
             raise OSError(28, "No space left on device")
         return write(descriptor, piece, at)
 
-    monkeypatch.setattr(replication, "BLOCK", 512)
+    monkeypatch.setattr(replication, "CHECKSUM_BLOCK", 512)
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(MemoryShortError, match="emptyDir"):
         peers.receive_copy(io.BytesIO(data), tmp_path, request_of(sealed))
@@ -140,9 +139,9 @@ def test_partial_copies_of_killed_receivers_are_removed(
 
 
 def test_a_segment_of_another_step_is_refused(sealed: SnapshotInfo, tmp_path: Path) -> None:
-    wish = msgspec.structs.replace(request_of(sealed), step=6)
+    changed = msgspec.structs.replace(request_of(sealed), step=6)
     with pytest.raises(CorruptError, match="not the requested"):
-        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
+        peers.receive_copy(io.BytesIO(sealed.path.read_bytes()), tmp_path, changed)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,8 +163,8 @@ def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
     server: peers.PeerServer, sealed: SnapshotInfo, rig: Any
 ) -> None:
     address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
-    wish = msgspec.structs.replace(request_of(sealed), verb="put")
-    with peers._asking(address, "secret", wish) as connection:
+    changed = msgspec.structs.replace(request_of(sealed), verb="put")
+    with peers._asking(address, "secret", changed) as connection:
         connection.sendall(flipped(data, sealed.header.part_offset + 700))
         with pytest.raises(
             CorruptError, match="the peer refused: the segment of rank 0 was damaged"

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from gangline.elastic.checkpoint.checkpointer import value_lookup
 from gangline.elastic.checkpoint.errors import MemoryShortError
-from gangline.elastic.checkpoint.format.plan import agree_on_layout, create_planner
+from gangline.elastic.checkpoint.format.plan import SavePlan
 from gangline.elastic.checkpoint.snapshot.capacity import (
     MemoryRequest,
     check_capacity,
     memory_request,
     memory_warning,
 )
+from gangline.elastic.checkpoint.snapshot.ring import SaveRequest
 
 MB = 1_000_000
 
@@ -41,7 +41,7 @@ def test_buffers_fit(wants: list[MemoryRequest]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wants", "words"),
+    ("wants", "message"),
     [
         pytest.param(
             [want("a", 1001)],
@@ -65,8 +65,10 @@ def test_buffers_fit(wants: list[MemoryRequest]) -> None:
         ),
     ],
 )
-def test_shortage_message_has_numbers_and_remedies(wants: list[MemoryRequest], words: str) -> None:
-    with pytest.raises(MemoryShortError, match=words) as caught:
+def test_shortage_message_has_numbers_and_remedies(
+    wants: list[MemoryRequest], message: str
+) -> None:
+    with pytest.raises(MemoryShortError, match=message) as caught:
         check_capacity(wants)
     assert "emptyDir with medium: Memory" in str(caught.value)
 
@@ -75,22 +77,22 @@ def test_memory_warning_is_given_only_to_the_node_concerned() -> None:
     wants = [want("a", 400, 100, 1000, 500), want("a", 400, 0, 1000, 600), want("b", 400)]
     assert wants[2].node.startswith("b")
     assert memory_warning(wants, wants[2].node) == ""
-    words = memory_warning(wants, wants[0].node)
-    assert words.startswith("checkpoints need 700 MB more memory, and only 500 MB are available")
-    assert "fewer buffers" in words
+    message = memory_warning(wants, wants[0].node)
+    assert message.startswith("checkpoints need 700 MB more memory, and only 500 MB are available")
+    assert "fewer buffers" in message
 
 
 def test_allocated_memory_is_not_requested_again(rig: Any) -> None:
     state = {"w": torch.zeros(1000)}
-    planner = create_planner(state, first=True)
-    agreement = agree_on_layout(rig.ranks, "here", planner)
-    size, had = rig.buffers.need(agreement)
+    plan = SavePlan(rig.ranks, "here")
+    agreement = plan.agree(state)
+    size, had = rig.buffers.required_bytes(agreement)
     assert (size > 3 * 4000, had) == (True, 0)
     assert memory_request("here", rig.home, size, had).free_bytes > 0
     rig.buffers.prepare(agreement)
-    rig.buffers.settle()
-    assert rig.buffers.need(agreement) == (size, size)
-    small = rig.buffers.pickle(agreement, value_lookup(planner, agreement))
-    rig.buffers.save(agreement, value_lookup(planner, agreement), small, 1, False)
-    assert rig.buffers.need(agreement) == (size, size)
+    rig.buffers.wait_for_memory()
+    assert rig.buffers.required_bytes(agreement) == (size, size)
+    rig.buffers.save(SaveRequest(plan.fit(state), 1, for_storage=False))
+    assert plan.agreement is agreement, "one agreement for all saves"
+    assert rig.buffers.required_bytes(agreement) == (size, size)
     assert {path.suffix for path in Path(rig.home).iterdir()} == {".seg"}

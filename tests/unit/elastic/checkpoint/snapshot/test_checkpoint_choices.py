@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.elastic.checkpoint.auto_interval import AutoInterval, daly_interval, lost_share
+from gangline.elastic.checkpoint.auto_interval import AutoInterval, daly_interval
 from gangline.elastic.checkpoint.restore.restore import (
     PartHolder,
     RestoreCandidate,
@@ -17,8 +17,13 @@ from gangline.elastic.checkpoint.snapshot.ring import BufferChoice, BufferState,
 from gangline.elastic.checkpoint.storage.commit import expired_steps
 
 
+def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
+    """Return the share of time lost to saves and to repeated work, to first order."""
+    return save_s / interval_s + (interval_s + save_s) / (2 * between_failures_s)
+
+
 def a_slot(number: int, generation: int, **other: bool) -> BufferState:
-    claims = {"complete": True, "waiting": False, "locked": False} | other
+    claims = {"complete": True, "awaits_storage": False, "locked": False} | other
     return BufferState(number, generation=generation, step=generation * 10, **claims)
 
 
@@ -35,12 +40,12 @@ def a_slot(number: int, generation: int, **other: bool) -> BufferState:
         ),
         pytest.param([a_slot(0, 1, locked=True), a_slot(1, 2)], None, id="two are too few then"),
         pytest.param(
-            [a_slot(0, 1, waiting=True), a_slot(1, 2), a_slot(2, 3)],
+            [a_slot(0, 1, awaits_storage=True), a_slot(1, 2), a_slot(2, 3)],
             BufferChoice(1, None),
             id="one that waits for storage is spared",
         ),
         pytest.param(
-            [a_slot(0, 1, locked=True), a_slot(1, 2, waiting=True), a_slot(2, 3)],
+            [a_slot(0, 1, locked=True), a_slot(1, 2, awaits_storage=True), a_slot(2, 3)],
             BufferChoice(1, 20),
             id="unless there is no other; that is said",
         ),
@@ -58,7 +63,7 @@ def test_the_next_save_goes_to(slots: list[BufferState], choice: BufferChoice | 
             complete=st.booleans(),
             generation=st.integers(0, 5),
             step=st.integers(0, 9),
-            waiting=st.booleans(),
+            awaits_storage=st.booleans(),
             locked=st.booleans(),
         ),
         unique_by=lambda slot: slot.number,

@@ -1,8 +1,6 @@
 """Copies of tensors to their destinations by several threads, bit by bit, and their checksums."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +12,7 @@ from gangline.elastic.checkpoint.format.checksum import checksum, combine_checks
 from gangline.elastic.checkpoint.format.torch_framing import is_plain_memory, tensor_bytes
 from gangline.elastic.checkpoint.snapshot import copy
 from gangline.elastic.checkpoint.snapshot.copy import TensorCopier, TensorDestination, TensorMove
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from checkpoint_states import equal, tensors
+from unit.elastic.checkpoint.checkpoint_states import equal, tensors
 
 
 class Marked(torch.Tensor):
@@ -87,9 +83,9 @@ def test_random_tensors_arrive_in_chunks_of_any_length(
     work: list[TensorMove] = [(place_for(one), one) for one in some]
     copier, known = TensorCopier(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copy, "SMALL", 1)
-        patch.setattr(copy, "STRETCH", 5)
-        patch.setattr(sums, "BLOCK", 3)
+        patch.setattr(copy, "MIN_PARALLEL_BYTES", 1)
+        patch.setattr(copy, "COPY_CHUNK", 5)
+        patch.setattr(sums, "CHECKSUM_BLOCK", 3)
         torch.set_num_threads(threads)
         taken = copier.copy(work, lambda: None).sums
     copier.close()
@@ -137,7 +133,7 @@ def test_a_copy_that_fails_in_another_thread_fails(copier: TensorCopier) -> None
     tensor = torch.zeros(copy.COPY_CHUNK)  # four stretches
     work: list[TensorMove] = [(place_for(tensor), tensor)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copy, "copy_summed", lambda *_: 1 / 0)
+        patch.setattr(copy, "copy_with_checksum", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             copier.copy(work, lambda: None)
 

@@ -201,19 +201,19 @@ def test_buffers_are_pinned_once_and_unpinned_when_they_are_closed(
 ) -> None:
     rig.save({"w": torch.ones(3)}, 1)
     rig.buffers.accelerator = torch.device("cuda:0")
-    rig.buffers.reuse()
-    rig.buffers.reuse()
-    rig.buffers.settle()
+    rig.buffers.prefault_existing()
+    rig.buffers.prefault_existing()
+    rig.buffers.wait_for_memory()
     assert len(runtime.pinned) == 1
     rig.buffers.close()
     assert runtime.pinned == {}
 
 
 def overlapping(rig: Any) -> list[int]:
-    told: list[int] = []
+    completed: list[int] = []
     rig.buffers.close()
-    rig.buffers = SnapshotRing(rig.home, 0, 3, overlap=True, on_complete=told.append)
-    return told
+    rig.buffers = SnapshotRing(rig.home, 0, 3, overlap=True, on_complete=completed.append)
+    return completed
 
 
 def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Module) -> None:
@@ -223,22 +223,22 @@ def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Modu
 
 
 def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     rig.save({"w": torch.full((3,), 1.0)}, 1)
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     module.holds_back = True
     rig.save({"w": torch.full((3,), 2.0)}, 2)
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [
         1
     ]  # as a kill would leave it
     module.events[-1].happened.set()
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     assert sorted(one.step for one in inventory.list_snapshots(rig.home)) == [1, 2]
-    assert told == [1, 2]
+    assert completed == [1, 2]
 
 
 def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
     saving = threading.Thread(target=rig.save, args=({"w": torch.ones(3)}, 2))
@@ -246,27 +246,27 @@ def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> N
     module.events[0].happened.set()
     module.holds_back = False
     saving.join()
-    rig.buffers.arrive()
-    assert told == [1, 2]
+    rig.buffers.wait_for_transfers()
+    assert completed == [1, 2]
     assert len({one.path for one in inventory.list_snapshots(rig.home)}) == 2
 
 
 def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     rig.save({"w": torch.ones(3)}, 1)
-    rig.buffers.arrive()
+    rig.buffers.wait_for_transfers()
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 2)
     module.events[-1].failure = "device lost"
     module.events[-1].happened.set()
     with pytest.raises(RuntimeError, match="device lost"):
         rig.save({"w": torch.ones(3)}, 3)
-    assert told == [1]
+    assert completed == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
     module.holds_back = False
     rig.save({"w": torch.ones(3)}, 4)
-    rig.buffers.arrive()
-    assert told == [1, 4]
+    rig.buffers.wait_for_transfers()
+    assert completed == [1, 4]
 
 
 def test_a_failing_copy_waits_for_running_transfers(
@@ -288,22 +288,22 @@ def test_a_failing_copy_waits_for_running_transfers(
 
 
 def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
     larger = agree_on_layout(
         rig.ranks, "here", create_planner({"w": torch.ones(1 << 17)}, first=True)
     )
     rig.buffers.prepare(larger)
-    rig.buffers.settle()
+    rig.buffers.wait_for_memory()
     module.events[-1].happened.set()
-    rig.buffers.arrive()
-    assert told == [1]
+    rig.buffers.wait_for_transfers()
+    assert completed == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]
 
 
 def test_a_state_on_the_cpu_is_complete_immediately(rig: Any) -> None:
-    told = overlapping(rig)
+    completed = overlapping(rig)
     rig.save({"w": torch.ones(1 << 17)}, 1)
-    assert told == [1]
+    assert completed == [1]
     assert [one.step for one in inventory.list_snapshots(rig.home)] == [1]

@@ -143,22 +143,22 @@ def test_the_stored_manifest_decides_whatever_the_error(
 def test_a_superseded_saver_reports_once_and_does_not_retry(rig: Any) -> None:
     root = f"/run-{uuid.uuid4().hex}"
     store = RemoteTarget(fsspec.filesystem("memory"), root)
-    settings, said = SaverSettings(target=f"memory:/{root}", job="job"), list[StorageOutcome]()
+    settings, outcomes = SaverSettings(target=f"memory:/{root}", job="job"), list[StorageOutcome]()
     first = write(rig, store, 1.0)
     manifest = manifest_of(store, first)
     rig.clear()
     rig.save({"w": torch.zeros(50)}, STEP)
-    writer = Uploader(rig.home, said.append)
+    writer = Uploader(rig.home, outcomes.append)
     try:
         assert writer.write_snapshots(settings, [rig.held(STEP)])
         store.commit(STEP, first, manifest)
         assert writer.commit(settings) == []
-        assert [(one.step, one.committed) for one in said] == [(STEP, False)]
-        assert "another saver" in said[0].reason
+        assert [(one.step, one.committed) for one in outcomes] == [(STEP, False)]
+        assert "another saver" in outcomes[0].reason
         assert not writer.uncommitted
         assert writer.write_newest(settings) is None
         assert owner(store) == first
-        assert len(said) == 1
+        assert len(outcomes) == 1
     finally:
         writer.close()
 
@@ -172,14 +172,14 @@ def test_a_restarted_saver_commits_parts_of_the_killed_one(rig: Any, kind: str) 
     assert killed.write_snapshots(settings, [rig.held(STEP)])
     killed.close()
     assert commit.committed_steps(open_target(target)) == []
-    said = list[StorageOutcome]()
-    writer = Uploader(rig.home, said.append)
+    outcomes = list[StorageOutcome]()
+    writer = Uploader(rig.home, outcomes.append)
     try:
         held = inventory.list_snapshots(rig.home)
         writer.resume_commits(settings, held)
         assert writer.write_snapshots(settings, inventory.storage_requests(held))
         assert writer.commit(settings) == [STEP]
-        assert [(one.step, one.committed) for one in said] == [(STEP, True)]
+        assert [(one.step, one.committed) for one in outcomes] == [(STEP, True)]
         StorageSource(open_target(target), STEP).verify()
     finally:
         writer.close()

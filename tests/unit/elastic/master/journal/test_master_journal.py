@@ -93,7 +93,7 @@ async def test_another_file_is_left_alone(tmp_path: Path) -> None:
 async def test_a_journal_requests_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gangline.elastic.master.journal.journal.SMALLEST_TO_SHORTEN", 100)
+    monkeypatch.setattr("gangline.elastic.master.journal.journal.MIN_COMPACT_BYTES", 100)
     journal = FileJournal(tmp_path / "j")
     journal.read()
     assert not journal.needs_compaction

@@ -5,14 +5,14 @@ import random
 import msgspec
 import pytest
 
-from gangline.elastic.data.shards import dataset, events
 from gangline.elastic.master.state import records as rec
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.state import MasterState
 from gangline.elastic.protocol import messages as msg
+from gangline.elastic.shards import dataset, events
 
 
-class Desk:
+class Rig:
     """A core, the records that changed it, and a clock."""
 
     def __init__(self) -> None:
@@ -21,7 +21,9 @@ class Desk:
         self.now = 1000.0
         self.number = 0
 
-    def tell(self, what: rec.RecordBody, *, number: int = 0, client: str = "c") -> msg.Reply | None:
+    def apply(
+        self, what: rec.RecordBody, *, number: int = 0, client: str = "c"
+    ) -> msg.Reply | None:
         self.now += 0.5
         record = rec.JournalRecord(self.now, what, client, number)
         applied = self.core.apply(record)
@@ -36,7 +38,7 @@ class Desk:
             node_id=node, incarnation=f"i{node}", number=number, node_rank=node,
             min_nodes=nodes, max_nodes=nodes, host=f"h{node}", store_port=number,
         )  # fmt: skip
-        self.tell(join)
+        self.apply(join)
         return self.core.join_reply(join)
 
     def replayed(self) -> MasterCore:
@@ -46,59 +48,59 @@ class Desk:
         return core
 
 
-def whole(core: MasterCore) -> bytes:
+def state_of(core: MasterCore) -> bytes:
     return core.state.snapshot(0.0)
 
 
 def test_nodes_that_join_get_one_world() -> None:
-    desk = Desk()
-    assert desk.join(0) is None
-    world = desk.join(1)
+    rig = Rig()
+    assert rig.join(0) is None
+    world = rig.join(1)
     assert isinstance(world, msg.WorldInfo)
     assert [member.node_id for member in world.members] == [0, 1]
-    assert desk.join(0) == world
+    assert rig.join(0) == world
 
 
 def test_members_get_a_restart_command_when_a_node_is_lost() -> None:
-    desk = Desk()
-    desk.join(0)
-    desk.join(1)
-    desk.tell(rec.NodeLost(node_id=1, reason="gone"))
-    commands = desk.core.commands_for(0, seen=0)
+    rig = Rig()
+    rig.join(0)
+    rig.join(1)
+    rig.apply(rec.NodeLost(node_id=1, reason="gone"))
+    commands = rig.core.commands_for(0, seen=0)
     assert commands is not None
     assert isinstance(commands.commands[0].what, msg.RestartCommand)
-    assert desk.core.commands_for(0, seen=commands.commands[0].number) is None
+    assert rig.core.commands_for(0, seen=commands.commands[0].number) is None
 
 
 def test_a_number_is_added_once_however_often_it_is_sent() -> None:
-    desk = Desk()
+    rig = Rig()
     add = msg.KeyValueAdd(key="x", amount=2)
-    assert desk.tell(add, number=7) == msg.KeyValueReply(values=(b"2",))
-    assert desk.tell(add, number=7) == msg.KeyValueReply(values=(b"2",))
-    assert desk.tell(add, number=8) == msg.KeyValueReply(values=(b"4",))
-    assert desk.tell(add, number=7, client="another") == msg.KeyValueReply(values=(b"6",))
+    assert rig.apply(add, number=7) == msg.KeyValueReply(values=(b"2",))
+    assert rig.apply(add, number=7) == msg.KeyValueReply(values=(b"2",))
+    assert rig.apply(add, number=8) == msg.KeyValueReply(values=(b"4",))
+    assert rig.apply(add, number=7, client="another") == msg.KeyValueReply(values=(b"6",))
 
 
 def test_a_number_is_added_once_after_a_restart_too() -> None:
-    desk = Desk()
+    rig = Rig()
     add = msg.KeyValueAdd(key="x", amount=2)
-    desk.tell(add, number=7)
-    desk.core = desk.replayed()
-    assert desk.tell(add, number=7) == msg.KeyValueReply(values=(b"2",))
+    rig.apply(add, number=7)
+    rig.core = rig.replayed()
+    assert rig.apply(add, number=7) == msg.KeyValueReply(values=(b"2",))
 
 
 def test_adding_to_a_text_is_refused() -> None:
-    desk = Desk()
-    desk.tell(msg.KeyValueSet(key="x", value=b"abc"))
-    assert isinstance(desk.tell(msg.KeyValueAdd(key="x")), msg.RequestRefused)
+    rig = Rig()
+    rig.apply(msg.KeyValueSet(key="x", value=b"abc"))
+    assert isinstance(rig.apply(msg.KeyValueAdd(key="x")), msg.RequestRefused)
 
 
 def test_compare_and_set_requires_the_expected_value() -> None:
-    desk = Desk()
+    rig = Rig()
     first = msg.KeyValueCompareSet(key="k", expected=None, value=b"a")
     late = msg.KeyValueCompareSet(key="k", expected=None, value=b"b")
-    assert desk.tell(first) == msg.KeyValueReply(values=(b"a",))
-    assert desk.tell(late) == msg.KeyValueReply(values=(b"a",))
+    assert rig.apply(first) == msg.KeyValueReply(values=(b"a",))
+    assert rig.apply(late) == msg.KeyValueReply(values=(b"a",))
 
 
 @pytest.mark.parametrize(
@@ -112,103 +114,103 @@ def test_compare_and_set_requires_the_expected_value() -> None:
     ids=["lost node", "failed worker", "node left", "node joins anew"],
 )
 def test_shards_of_workers_that_ended_go_to_others(happening: rec.RecordBody) -> None:
-    desk = Desk()
-    desk.join(0)
+    rig = Rig()
+    rig.join(0)
     table = dataset.Table(name="d", size=10, shard_size=10)
-    desk.tell(msg.ShardRequest(event=events.RegisterDataset(table)))
+    rig.apply(msg.ShardRequest(event=events.RegisterDataset(table)))
     take = msg.ShardRequest(event=events.TakeShards("d", "0/3", request=1))
-    given = desk.tell(take)
+    given = rig.apply(take)
     assert isinstance(given, msg.ShardReply)
-    desk.tell(happening)
-    again = desk.tell(msg.ShardRequest(event=events.TakeShards("d", "1/0", request=1)))
+    rig.apply(happening)
+    again = rig.apply(msg.ShardRequest(event=events.TakeShards("d", "1/0", request=1)))
     assert isinstance(again, msg.ShardReply)
     assert isinstance(again.answer, events.TakenShards)
     assert again.answer.supply is events.Supply.GIVEN
 
 
 def test_workers_restarted_in_place_release_their_shards_once() -> None:
-    desk = Desk()
+    rig = Rig()
     table = dataset.Table(name="d", size=30, shard_size=10)
-    desk.tell(msg.ShardRequest(event=events.RegisterDataset(table)))
-    desk.tell(rec.WorkersRestarted(node_id=0, round=1, attempt=0))
-    desk.tell(msg.ShardRequest(event=events.TakeShards("d", "0/0", request=1)))
-    desk.tell(rec.WorkersRestarted(node_id=0, round=1, attempt=1))
-    state = desk.core.state.ledger.state("d")
+    rig.apply(msg.ShardRequest(event=events.RegisterDataset(table)))
+    rig.apply(rec.WorkersRestarted(node_id=0, round=1, attempt=0))
+    rig.apply(msg.ShardRequest(event=events.TakeShards("d", "0/0", request=1)))
+    rig.apply(rec.WorkersRestarted(node_id=0, round=1, attempt=1))
+    state = rig.core.state.ledger.state("d")
     assert state is not None
     assert state.leased == 0
 
 
 def test_node_counts_without_a_possible_world_are_refused() -> None:
-    desk = Desk()
+    rig = Rig()
     join = msg.Join(node_id=0, incarnation="a", number=1, min_nodes=3, max_nodes=3, node_unit=2)
-    reply = desk.tell(join)
+    reply = rig.apply(join)
     assert isinstance(reply, msg.RequestRefused)
     assert "multiple of 2" in reply.message
 
 
 def test_command_numbers_continue_after_the_journal_is_lost() -> None:
-    desk = Desk()
-    desk.tell(rec.CommandsSeen(node_id=0, seen=41))
-    desk.tell(msg.SendCommand(what=msg.DumpStacks(), nodes=(0,)))
-    commands = desk.core.commands_for(0, seen=41)
+    rig = Rig()
+    rig.apply(rec.CommandsSeen(node_id=0, seen=41))
+    rig.apply(msg.SendCommand(what=msg.DumpStacks(), nodes=(0,)))
+    commands = rig.core.commands_for(0, seen=41)
     assert commands is not None
     assert commands.commands[0].number == 42
 
 
 def test_the_timeline_has_transitions_and_unpublished_events() -> None:
-    desk = Desk()
-    desk.join(0)
-    desk.join(1)
-    assert [one.reason for one in desk.core.timeline.take_new()] == ["WorldFormed"]
-    desk.tell(rec.NodeLost(node_id=1, reason="not heard of"))
-    desk.join(0, number=2)
-    desk.join(2)
-    found = desk.core.timeline.take_new()
+    rig = Rig()
+    rig.join(0)
+    rig.join(1)
+    assert [one.reason for one in rig.core.timeline.take_new()] == ["WorldFormed"]
+    rig.apply(rec.NodeLost(node_id=1, reason="not heard of"))
+    rig.join(0, number=2)
+    rig.join(2)
+    found = rig.core.timeline.take_new()
     assert [one.reason for one in found] == ["NodeLost", "WorldBroken", "NodeJoined", "WorldFormed"]
     assert [(one.message, one.node_id) for one in found if one.reason == "NodeJoined"] == [
         ("h2", 2)
     ]
-    assert desk.core.timeline.take_new() == []
-    events = desk.core.state.persistent.events
+    assert rig.core.timeline.take_new() == []
+    events = rig.core.state.persistent.events
     assert [one.reason for one in events[:2]] == ["WorldFormed", "NodeLost"], "all are kept"
 
 
-@pytest.mark.parametrize(("named", "told"), [((), (0, 1)), ((1,), (1,))])
-def test_check_command_names_all_nodes(named, told) -> None:
-    desk = Desk()
-    desk.join(0)
-    desk.join(1)
-    desk.tell(msg.SendCommand(what=msg.RunCheck(), nodes=named))
-    orders = {node: desk.core.commands_for(node, seen=0) for node in (0, 1)}
-    assert {node for node, found in orders.items() if found} == set(told)
-    for node in told:
-        assert orders[node].commands[-1].what == msg.RunCheck(nodes=told)
+@pytest.mark.parametrize(("named", "expected"), [((), (0, 1)), ((1,), (1,))])
+def test_check_command_names_all_nodes(named, expected) -> None:
+    rig = Rig()
+    rig.join(0)
+    rig.join(1)
+    rig.apply(msg.SendCommand(what=msg.RunCheck(), nodes=named))
+    orders = {node: rig.core.commands_for(node, seen=0) for node in (0, 1)}
+    assert {node for node, found in orders.items() if found} == set(expected)
+    for node in expected:
+        assert orders[node].commands[-1].what == msg.RunCheck(nodes=expected)
 
 
 def test_replay_of_any_history_gives_the_same_state() -> None:
     for seed in range(60):
         chance = random.Random(seed)
-        desk = Desk()
+        rig = Rig()
         table = dataset.Table(name="d", size=300, shard_size=10, epochs=2, lease_s=20.0)
-        desk.tell(msg.ShardRequest(event=events.RegisterDataset(table)))
+        rig.apply(msg.ShardRequest(event=events.RegisterDataset(table)))
         for _ in range(chance.randrange(10, 120)):
-            _something(desk, chance)
+            _something(rig, chance)
             if chance.random() < 0.05:  # a new master, from the journal
-                assert whole(desk.replayed()) == whole(desk.core)
-                desk.core = desk.replayed()
+                assert state_of(rig.replayed()) == state_of(rig.core)
+                rig.core = rig.replayed()
             if chance.random() < 0.02:  # a new master, from a snapshot
-                desk.core = MasterCore(MasterState.from_snapshot(whole(desk.core))[0])
-        assert whole(desk.replayed()) == whole(desk.core)
+                rig.core = MasterCore(MasterState.from_snapshot(state_of(rig.core))[0])
+        assert state_of(rig.replayed()) == state_of(rig.core)
 
 
-def _something(desk: Desk, chance: random.Random) -> None:
+def _something(rig: Rig, chance: random.Random) -> None:
     node = chance.randrange(3)
     leases = tuple(chance.randrange(1, 60) for _ in range(2))
-    desk.number += chance.random() < 0.7  # else the last request comes again
+    rig.number += chance.random() < 0.7  # else the last request comes again
     things: list[rec.RecordBody] = [
         msg.KeyValueAdd(key="n", amount=chance.randrange(5)),
         msg.KeyValueSet(key=f"k{node}", value=b"v"),
-        msg.ShardRequest(event=events.TakeShards("d", f"{node}/0", request=desk.number)),
+        msg.ShardRequest(event=events.TakeShards("d", f"{node}/0", request=rig.number)),
         msg.ShardRequest(event=events.ShardReport("d", f"{node}/0", done=leases)),
         rec.NodeLost(node_id=node, reason="gone"),
         rec.TimePassed(),
@@ -219,9 +221,9 @@ def _something(desk: Desk, chance: random.Random) -> None:
         rec.CommandsSeen(node_id=node, seen=chance.randrange(20)),
     ]
     if chance.random() < 0.4:
-        desk.join(node, number=chance.randrange(1, 6), nodes=2)
+        rig.join(node, number=chance.randrange(1, 6), nodes=2)
     else:
-        desk.tell(chance.choice(things), number=desk.number)
+        rig.apply(chance.choice(things), number=rig.number)
 
 
 def test_a_state_of_a_newer_version_is_refused() -> None:

@@ -57,7 +57,7 @@ def test_a_master_that_fails_now_and_then_never_fails_the_job() -> None:
     assert not world.finished
 
 
-def test_a_master_that_always_fails_ends_the_job_and_says_why() -> None:
+def test_master_that_always_fails_ends_the_job_with_its_message() -> None:
     world = ElasticWorld(1).up()
     for number in range(31):
         world.break_(f"master-{number}", 1)
@@ -117,7 +117,7 @@ def test_each_rank_has_its_own_restarts(given: int | None, allowed: int) -> None
     assert "worker-1" in world.message or "Killed" in world.message
 
 
-def test_a_program_that_fails_is_not_started_again_unless_the_policy_says_so() -> None:
+def test_failed_program_is_not_restarted_unless_the_policy_restarts() -> None:
     assert ElasticWorld(1).up().break_("worker-0", 1).finished
     for policy in ("Always", "OnFailure"):
         world = ElasticWorld(role(1, restartPolicy=policy)).up().break_("worker-0", 1)
@@ -310,7 +310,7 @@ def test_too_few_pods_that_find_no_node_in_time_end_the_job() -> None:
         ("-1", "train", False),
     ],
 )
-def test_dlrovers_annotations_say_how_long_pods_may_wait(
+def test_dlrovers_annotations_limit_the_pending_time(
     strategy: str | None, command: str, ends: bool
 ) -> None:
     notes = {"pending_timeout": "60"} | ({"pending_fail_strategy": strategy} if strategy else {})

@@ -139,8 +139,8 @@ def test_tf_config_lists_servers_workers_and_chief_but_no_evaluators() -> None:
     roles = {"ps": 2, "chief": 1, "evaluator": 1}
     world = ElasticWorld(1, strategy=PARAMETER_SERVER, roles=roles)
     made = world.made(world.decide())
-    told = json.loads(variables(made["ps-1"])["TF_CONFIG"])
-    assert told == {
+    reported = json.loads(variables(made["ps-1"])["TF_CONFIG"])
+    assert reported == {
         "cluster": {
             "chief": ["train-edljob-chief-0.team.svc:3333"],
             "worker": ["train-edljob-worker-0.team.svc:3333"],

@@ -50,7 +50,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     (account / "namespace").write_text("team")
     (account / "token").write_text("secret")
     (account / "ca.crt").write_bytes(certificates.authority.certificate.read_bytes())
-    monkeypatch.setattr(exec_client, "ACCOUNT", account)
+    monkeypatch.setattr(exec_client, "SERVICE_ACCOUNT_PATH", account)
     monkeypatch.setattr(exec_client.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(runner.addresses[0][1]))
@@ -83,11 +83,11 @@ def saying(*messages: bytes, outcome: dict[str, Any] | None = None) -> Serve:
     return serve
 
 
-async def test_a_command_says_what_it_says_and_ends_as_it_ends(server, capfdbinary):
+async def test_output_and_exit_code_are_relayed(server, capfdbinary):
     server.serve = saying(b"\x01out", b"\x02err", b"\x01 and more", outcome=failed_with(7))
     assert await run("train-worker-0", "mpi", "/bin/sh", "-c", "a & b") == 7
-    said = capfdbinary.readouterr()
-    assert (said.out, said.err) == (b"out and more", b"err")
+    expected = capfdbinary.readouterr()
+    assert (expected.out, expected.err) == (b"out and more", b"err")
     (asked,) = server.asked
     assert asked.path == "/api/v1/namespaces/team/pods/train-worker-0/exec"
     assert asked.query.getall("command") == ["/bin/sh", "-c", "a & b"]
@@ -189,7 +189,7 @@ async def test_pod_without_a_service_account_is_reported(server, capfdbinary):
     assert "no access to the API server" in capfdbinary.readouterr().err.decode()
 
 
-async def test_a_call_without_a_command_says_how_to_call():
+async def test_call_without_a_command_prints_the_usage():
     assert await run("pod", "mpi") == 2
 
 

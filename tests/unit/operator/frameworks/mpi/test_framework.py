@@ -11,7 +11,7 @@ from gangline.operator.frameworks.mpi.framework import MPIFramework, MPIRules
 from gangline.operator.model.job import CleanPodPolicy, Manifest, NormalizedJob, RestartPolicy
 from gangline.operator.model.plan import TargetKind
 from gangline.operator.model.replicas import ObservedPod
-from gangline.operator.policies import pod_group as gang_policy
+from gangline.operator.policies import pod_group
 from unit.operator.builders import a_pod, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
@@ -67,11 +67,11 @@ def test_workers_get_no_variables():
 
 
 @pytest.mark.parametrize("name", [name for name, _ in REACH])
-def test_what_the_user_says_of_reaching_workers_wins(name):
+def test_variables_of_the_user_take_precedence(name):
     manifest = written()
     container(manifest)["env"] = [{"name": name, "value": "mine"}]
-    told = variables(pod_of(read_job(MPIFramework(), manifest), "launcher-0"))
-    assert [value for key, value in told if key == name] == ["mine"]
+    reported = variables(pod_of(read_job(MPIFramework(), manifest), "launcher-0"))
+    assert [value for key, value in reported if key == name] == ["mine"]
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu"])
@@ -103,8 +103,8 @@ def test_only_running_workers_are_discovered():
 def test_the_discovery_script_runs(tmp_path: Path):
     script = tmp_path / "discover_hosts.sh"
     script.write_text(files(a_job(2), a_pod("worker-1"))["discover_hosts.sh"])
-    said = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
-    assert said.stdout == "train-worker-1:1\n"
+    expected = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
+    assert expected.stdout == "train-worker-1:1\n"
 
 
 def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
@@ -296,16 +296,16 @@ def test_files_account_and_rights_are_there_from_the_start():
 
 
 def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
-    wanted = gang_policy.desired_spec(a_job(3))
+    wanted = pod_group.desired_spec(a_job(3))
     assert (wanted.min_member, wanted.min_task_member) == (3, {"worker": 3})
     policy = {"schedulingPolicy": {"minAvailable": 4}}
-    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
+    assert pod_group.desired_spec(a_job(3, runPolicy=policy)).min_member == 3
     policy = {"schedulingPolicy": {"minAvailable": 2}}
-    assert gang_policy.desired_spec(a_job(3, runPolicy=policy)).min_member == 2
+    assert pod_group.desired_spec(a_job(3, runPolicy=policy)).min_member == 2
 
 
 def test_a_launcher_alone_is_its_gang():
-    wanted = gang_policy.desired_spec(a_job(0))
+    wanted = pod_group.desired_spec(a_job(0))
     assert (wanted.min_member, wanted.min_task_member) == (1, {"launcher": 1})
 
 
@@ -353,7 +353,7 @@ def test_the_launcher_leads():
 
 
 @pytest.mark.parametrize(
-    ("roles", "told"),
+    ("roles", "reported"),
     [
         ({"Worker": 2}, "Launcher: is missing"),
         ({"Launcher": 2, "Worker": 2}, "Launcher.replicas: 2 is not 1"),
@@ -361,6 +361,6 @@ def test_the_launcher_leads():
         ({}, "Pods by role"),
     ],
 )
-def test_invalid_job_reports_its_errors(roles, told):
+def test_invalid_job_reports_its_errors(roles, reported):
     """Upstream accepts such a job and retries for ever, without a message in its status."""
-    assert told in MPIFramework().read(stored(job_manifest("MPIJob", roles))).spec_errors
+    assert reported in MPIFramework().read(stored(job_manifest("MPIJob", roles))).spec_errors

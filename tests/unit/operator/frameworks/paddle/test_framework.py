@@ -42,23 +42,23 @@ def test_a_worker_gets_upstreams_variables_and_its_own_endpoint(mode, intranet, 
 
 
 def test_server_gets_its_role_and_index():
-    told = dict(environment(a_job(ps=2, worker=1), "ps-1"))
-    assert (told["PADDLE_TRAINER_ID"], told["TRAINING_ROLE"]) == ("1", "PSERVER")
-    assert told["PADDLE_TRAINING_ROLE"] == "PSERVER"
+    reported = dict(environment(a_job(ps=2, worker=1), "ps-1"))
+    assert (reported["PADDLE_TRAINER_ID"], reported["TRAINING_ROLE"]) == ("1", "PSERVER")
+    assert reported["PADDLE_TRAINING_ROLE"] == "PSERVER"
 
 
 def test_on_the_host_network_each_replica_gets_its_own_port():
     job = a_job(ps=1, worker=2, intranet="Host")
-    told = [dict(environment(job, name)) for name in ("ps-0", "worker-0", "worker-1")]
-    ports = [int(each["PADDLE_PORT"]) for each in told]
+    reported = [dict(environment(job, name)) for name in ("ps-0", "worker-0", "worker-1")]
+    ports = [int(each["PADDLE_PORT"]) for each in reported]
     assert len(set(ports)) == 3
-    for each, port in zip(told, ports, strict=True):
+    for each, port in zip(reported, ports, strict=True):
         assert each["POD_IP"] == "=status.podIP"
         assert each["PADDLE_CURRENT_ENDPOINT"] == f"$(POD_IP):{port}"
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         (
             "worker-1",
@@ -82,12 +82,12 @@ def test_on_the_host_network_each_replica_gets_its_own_port():
         ),
     ],
 )
-def test_heterogeneous_training_gets_the_names_that_the_framework_reads(name, told):
+def test_heterogeneous_training_gets_the_names_that_the_framework_reads(name, reported):
     heter = role(1)
     container = heter["template"]["spec"]["containers"][0]
     container["resources"] = {"limits": {"nvidia.com/gpu": 1}}
     found = dict(environment(a_job(ps=1, worker=2, heter=heter), name))
-    assert found | told == found
+    assert found | reported == found
     assert (found["STAGE_NUM"], found["PADDLE_STAGE_TRAINERS_NUM"]) == ("2", "[2, 1]")
 
 
@@ -99,9 +99,9 @@ def test_variables_that_upstream_lacks_give_way_to_the_users():
     worker = role(1)
     own = [{"name": "PADDLE_CURRENT_ENDPOINT", "value": "mine"}, {"name": "POD_IP", "value": "x"}]
     worker["template"]["spec"]["containers"][0]["env"] = own
-    told = environment(a_job(worker=worker), "worker-0")
-    assert [value for name, value in told if name == "PADDLE_CURRENT_ENDPOINT"] == ["mine"]
-    assert [value for name, value in told if name == "POD_IP"] == ["x", "=status.podIP"]
+    reported = environment(a_job(worker=worker), "worker-0")
+    assert [value for name, value in reported if name == "PADDLE_CURRENT_ENDPOINT"] == ["mine"]
+    assert [value for name, value in reported if name == "POD_IP"] == ["x", "=status.podIP"]
 
 
 @pytest.mark.parametrize("container", ["paddle", "main"])
@@ -306,7 +306,7 @@ def test_the_bounds_of_a_jobs_life_are_read():
     assert (scheduling.priority_class, scheduling.min_resources) == ("high", {"cpu": "4"})
 
 
-def test_a_job_that_says_nothing_keeps_running_pods_of_none_of_its_ends():
+def test_default_policy_deletes_running_pods_after_every_end():
     policy = a_job(worker=1).policy
     assert policy.clean_policy_after_end(failure=False) is CleanPodPolicy.ALL
     assert policy.clean_policy_after_end(failure=True) is CleanPodPolicy.RUNNING

@@ -53,7 +53,9 @@ def test_config_map_contains_all_addresses(mode, intranet, gloo):
     }
 
     def of(wanted, of_whom):
-        return ",".join(told for name, told in of_whom.items() if name.startswith(f"{wanted}-"))
+        return ",".join(
+            reported for name, reported in of_whom.items() if name.startswith(f"{wanted}-")
+        )
 
     first = next(iter(where.values()))
     expected = {"TRAINER_PORTS_NUM": "20", "PADDLE_PORT": first.rpartition(":")[2]}
@@ -74,9 +76,9 @@ def test_config_map_contains_all_addresses(mode, intranet, gloo):
             "PADDLE_GLOO_RENDEZVOUS": "3",
             "PADDLE_GLOO_HTTP_ENDPOINT": f"{host}:{int(number) + 18}",
         }
-    told = config_map(job, *placed_at(found))
-    assert told == expected
-    assert list(told) == list(expected)
+    reported = config_map(job, *placed_at(found))
+    assert reported == expected
+    assert list(reported) == list(expected)
 
 
 def _split(name):
@@ -89,7 +91,7 @@ def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
     """A server stops with an error if its port differs from the listed one."""
     job = a_job(**COUNTS, intranet=intranet)
     found = all_of(COUNTS)
-    told = config_map(job, *placed_at(found))
+    reported = config_map(job, *placed_at(found))
     lists = {
         "ps": "PADDLE_PSERVERS_IP_PORT_LIST",
         "worker": "PADDLE_TRAINER_ENDPOINTS",
@@ -99,8 +101,8 @@ def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
         own = dict(environment(job, name))
         host = ip if own["POD_IP"].startswith("=") else own["POD_IP"]
         wanted, index = _split(name)
-        endpoint = f"{host}:{own.get('PADDLE_PORT', told['PADDLE_PORT'])}"
-        assert told[lists[wanted]].split(",")[index] == endpoint
+        endpoint = f"{host}:{own.get('PADDLE_PORT', reported['PADDLE_PORT'])}"
+        assert reported[lists[wanted]].split(",")[index] == endpoint
         assert own["PADDLE_CURRENT_ENDPOINT"].replace("$(POD_IP)", host) == endpoint
 
 
@@ -133,15 +135,15 @@ def test_config_map_is_empty_while_an_address_is_unknown():
     first = [placed("worker-0", "10.0.0.1"), placed("worker-1", "10.0.0.2")]
     there = an_extra(job, *first)
     services = [a_service("worker-0"), a_service("worker-1")]
-    calm = look(job, *first, extras=[there], services=services).decide()
+    calm = look(job, *first, owned_objects=[there], services=services).decide()
     assert deleted(calm, TargetKind.CONFIG_MAP) == []
     assert calm.patches == ()
-    gone = look(job, first[0], extras=[there], services=services).decide()
+    gone = look(job, first[0], owned_objects=[there], services=services).decide()
     assert written(gone) == {}
     assert created(gone) == ["worker-1"]
     again = [first[0], placed("worker-1", "10.0.0.7", "Pending")]
     silent = an_extra(job, first[0])
-    back = look(job, *again, extras=[silent], services=services).decide()
+    back = look(job, *again, owned_objects=[silent], services=services).decide()
     assert written(back)["PADDLE_TRAINERS"] == "10.0.0.1,10.0.0.7"
 
 
@@ -166,21 +168,21 @@ def test_address_of_a_terminating_pod_is_not_listed(pod):
 def test_a_replica_that_has_done_its_work_is_still_listed():
     job = a_job(worker=2)
     done = placed("worker-1", "10.0.0.2", "Succeeded", code=0)
-    told = config_map(job, placed("worker-0", "10.0.0.1"), done)
-    assert told["PADDLE_TRAINERS"] == "10.0.0.1,10.0.0.2"
+    reported = config_map(job, placed("worker-0", "10.0.0.1"), done)
+    assert reported["PADDLE_TRAINERS"] == "10.0.0.1,10.0.0.2"
 
 
 def test_an_address_with_colons_is_put_in_brackets():
-    told = config_map(a_job(worker=1), placed("worker-0", "fd00::7"))
-    assert told["PADDLE_TRAINER_ENDPOINTS"] == "[fd00::7]:36000"
-    assert told["PADDLE_TRAINERS"] == "[fd00::7]"
+    reported = config_map(a_job(worker=1), placed("worker-0", "fd00::7"))
+    assert reported["PADDLE_TRAINER_ENDPOINTS"] == "[fd00::7]:36000"
+    assert reported["PADDLE_TRAINERS"] == "[fd00::7]"
 
 
 def test_replicas_that_start_later_get_the_larger_cluster():
     job = a_job(worker=3, intranet="Service")
-    told = config_map(job)
+    reported = config_map(job)
     names = [f"train-worker-{index}.team" for index in range(3)]
-    assert told["PADDLE_TRAINER_ENDPOINTS"] == endpoints(names)
+    assert reported["PADDLE_TRAINER_ENDPOINTS"] == endpoints(names)
 
 
 def test_on_the_network_of_the_nodes_replicas_do_not_share_ports():
@@ -227,8 +229,8 @@ def test_elastic_job_with_an_etcd_gets_upstreams_variables_and_no_addresses():
 
 def test_the_administrators_etcd_serves_jobs_that_name_none():
     framework = PaddleFramework(etcd_server=ETCD)
-    told = dict(environment(a_job(framework=framework, worker=2, elastic=1), "worker-0"))
-    assert told["PADDLE_ELASTIC_SERVER"] == ETCD
+    reported = dict(environment(a_job(framework=framework, worker=2, elastic=1), "worker-0"))
+    assert reported["PADDLE_ELASTIC_SERVER"] == ETCD
     own = environment(
         a_job(framework=PaddleFramework(etcd_server="x:1"), worker=with_etcd(), elastic=1),
         "worker-0",
@@ -248,8 +250,8 @@ def test_an_etcd_may_be_named_on_the_command_line(words):
 
 def test_an_elastic_job_without_an_etcd_meets_by_its_config_map_and_restarts_when_resized():
     job = a_job(worker=2, elastic=0, intranet="Service")
-    told = dict(environment(job, "worker-0"))
-    assert told["PADDLE_ELASTIC_NP"] == "2"
+    reported = dict(environment(job, "worker-0"))
+    assert reported["PADDLE_ELASTIC_NP"] == "2"
     (container,) = pod_of(job, "worker-0")["spec"]["containers"]
     assert container["envFrom"] == [{"configMapRef": {"name": "train"}}]
     assert config_map(job) is not None
@@ -257,7 +259,7 @@ def test_an_elastic_job_without_an_etcd_meets_by_its_config_map_and_restarts_whe
     assert not a_job(worker=2).restart_on_resize
 
 
-def test_an_elastic_job_may_say_how_few_workers_it_can_live_with():
+def test_elastic_job_may_set_its_minimum_of_workers():
     job = a_job(worker=with_etcd(3, requests=2, limits=4), elastic=1)
     (workers,) = job.roles
     assert (workers.min_replicas, workers.replicas) == (2, 3)

@@ -32,7 +32,7 @@ def fields(job: NormalizedJob, *pods: Any, **extra: Any) -> dict[str, Any]:
         ({"ps": 0, "worker": 2}, "Collective"),
     ],
 )
-def test_the_mode_says_how_the_job_trains(roles, mode):
+def test_mode_follows_from_the_roles(roles, mode):
     assert fields(a_job(**roles))["mode"] == mode
 
 
@@ -82,10 +82,10 @@ def test_a_suspended_job_is_pending():
 def test_an_invalid_job_is_pending():
     written = manifest(worker=-1)
     reading = PaddleFramework().read(stored(written))
-    assert fields(reading.job, mistakes=reading.spec_errors)["phase"] == "Pending"
+    assert fields(reading.job, spec_errors=reading.spec_errors)["phase"] == "Pending"
 
 
-def test_the_condition_and_the_phase_say_running_together():
+def test_condition_and_phase_become_running_together():
     job = a_job(ps=1, worker=1)
     for pods in ([placed("ps-0")], [placed("ps-0"), a_pod("worker-0")]):
         assert "Running" not in conditions(look(job, *pods).decide().status)
@@ -103,9 +103,9 @@ def test_pods_are_counted_by_stage_and_referred_to_in_order():
         placed("worker-1"),
         placed("worker-0"),
     ]
-    told = fields(job, *pods)
-    refs = told["worker"].pop("refs")
-    assert told["worker"] == {"pending": 1, "starting": 2, "running": 2, "unknown": 1}
+    reported = fields(job, *pods)
+    refs = reported["worker"].pop("refs")
+    assert reported["worker"] == {"pending": 1, "starting": 2, "running": 2, "unknown": 1}
     assert [ref["name"] for ref in refs] == [f"train-worker-{index}" for index in range(6)]
     assert refs[0] == {
         "apiVersion": "v1",
@@ -114,7 +114,7 @@ def test_pods_are_counted_by_stage_and_referred_to_in_order():
         "name": "train-worker-0",
         "uid": "uid-train-worker-0",
     }
-    assert "ps" not in told
+    assert "ps" not in reported
 
 
 def test_the_pods_of_a_very_large_role_are_counted_and_not_listed():

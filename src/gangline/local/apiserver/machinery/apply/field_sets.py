@@ -121,7 +121,7 @@ def encode_fields(paths: Iterable[FieldPath]) -> Json:
 def field_tree(value: Any, schema: Schema) -> Json:
     """Return the ``fieldsV1`` of a value with all its fields and all their parents.
 
-    Equal to encoding the ``added`` fields of ``changes``, in a fifth of the time: creations are
+    Equal to encoding the ``added`` fields of ``diff_fields``, in a fifth of the time: creations are
     frequent.
 
     Raises:
@@ -130,11 +130,13 @@ def field_tree(value: Any, schema: Schema) -> Json:
     tree: Json = {}
     if is_granular_map(value, schema):
         for name, child in value.items():
-            tree[f"f:{name}"] = field_tree(child, field_schema(schema, name))
+            # Most fields are scalars: no call for them, because every creation passes here.
+            scalar = not isinstance(child, dict | list)
+            tree[f"f:{name}"] = {} if scalar else field_tree(child, field_schema(schema, name))
     elif isinstance(value, list):
-        of = schema.get("items", _EMPTY)
+        item_schema = schema.get("items", _EMPTY)
         for segment, item in (items_by_segment(value, schema) or _EMPTY).items():
-            tree[segment] = field_tree(item, of)
+            tree[segment] = field_tree(item, item_schema)
     if tree:
         tree["."] = {}
     return tree
@@ -173,10 +175,10 @@ def _collect(
     items = items_by_segment(value, schema, path)
     if not items or parents:
         found.add(path)
-    of = schema.get("items", _EMPTY)
+    item_schema = schema.get("items", _EMPTY)
     for segment, item in (items or _EMPTY).items():
         below = (*path, segment)
-        _collect(item, of, below, found, parents)
+        _collect(item, item_schema, below, found, parents)
         found.add(below)
 
 
@@ -191,9 +193,9 @@ def _compare(old: Any, new: Any, schema: Schema, path: FieldPath, found: FieldCh
     if before is None or after is None:
         found.modified.add(path)
         return
-    of = schema.get("items", _EMPTY)
+    item_schema = schema.get("items", _EMPTY)
     for segment in {**before, **after}:
-        _compare_part(before, after, segment, of, (*path, segment), found)
+        _compare_part(before, after, segment, item_schema, (*path, segment), found)
 
 
 def _compare_part(

@@ -116,14 +116,14 @@ def track_update(
         return
     changed = ownable_fields(found.added | found.modified)
     api_version = str(new.get("apiVersion", ""))
-    mine = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
+    own_entry = find_or_add_entry(entries, manager, UPDATE, subresource, api_version)
     for entry in entries:
         entry.fields -= found.removed
-        if entry is not mine:
+        if entry is not own_entry:
             entry.fields -= changed
     if changed:
-        mine.time = format_entry_time(now)
-        mine.fields |= changed
+        own_entry.time = format_entry_time(now)
+        own_entry.fields |= changed
     store_entries(new, entries)
 
 

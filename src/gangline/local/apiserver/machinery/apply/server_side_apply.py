@@ -1,13 +1,9 @@
-"""The two operations of server-side apply: merging a configuration, and removing fields.
+"""Server-side apply: merges the configuration of a manager and records which fields it owns.
 
-Both return new objects that share nothing with their arguments.
-
-Server-side apply: merges the configuration of a manager and records which fields it owns.
-
-Applying merges the configuration into the object and removes fields that the manager applied
-before and now omits, unless another manager owns them. A change to a field of another manager is a
-conflict, unless forced. A field with equal values in several configurations is owned by all of
-their managers.
+Applying merges the configuration into the object (``merge_applied``) and removes fields that the
+manager applied before and now omits (``remove_fields``), unless another manager owns them. A change
+to a field of another manager is a conflict, unless forced. A field with equal values in several
+configurations is owned by all of their managers. Results share nothing with the arguments.
 """
 
 import json
@@ -58,15 +54,15 @@ def merge_applied(live: Any, applied: Any, schema: Schema) -> Any:
             else:
                 merged[name] = copy_json(applied[name] if name in applied else live[name])
         return merged
-    ours, theirs = items_by_segment(live, schema), items_by_segment(applied, schema)
-    if not ours or theirs is None:
+    live_items, applied_items = items_by_segment(live, schema), items_by_segment(applied, schema)
+    if not live_items or applied_items is None:
         return copy_json(applied)
-    of = schema.get("items", {})
+    item_schema = schema.get("items", {})
     return [
-        merge_applied(ours[segment], theirs[segment], of)
-        if segment in ours and segment in theirs
-        else copy_json(theirs[segment] if segment in theirs else ours[segment])
-        for segment in _merged_order(ours, theirs)
+        merge_applied(live_items[segment], applied_items[segment], item_schema)
+        if segment in live_items and segment in applied_items
+        else copy_json(applied_items[segment] if segment in applied_items else live_items[segment])
+        for segment in _merged_order(live_items, applied_items)
     ]
 
 
@@ -78,48 +74,48 @@ def remove_fields(
     A field stays if another manager owns it or a field below it. The keys of remaining list items
     stay as well.
     """
-    stays = {path[:length] for path in retained for length in range(1, len(path) + 1)}
-    gone = {path for path in fields if path not in stays}
-    result: Json = _remove_tree(obj, encode_fields(gone), schema, (), stays)
+    retained_paths = {path[:length] for path in retained for length in range(1, len(path) + 1)}
+    removed = {path for path in fields if path not in retained_paths}
+    result: Json = _remove_tree(obj, encode_fields(removed), schema, (), retained_paths)
     return result
 
 
-def _merged_order(ours: Json, theirs: Json) -> list[str]:
+def _merged_order(live_items: Json, applied_items: Json) -> list[str]:
     """Merge two orders: items keep the server's position, shared items take the applied order."""
     result: list[str] = []
-    coming = iter(theirs)
-    for segment in ours:
-        if segment not in theirs:
+    coming = iter(applied_items)
+    for segment in live_items:
+        if segment not in applied_items:
             result.append(segment)
             continue
         # The next shared item takes this position, preceded by new applied items.
         for applied in coming:
             result.append(applied)
-            if applied in ours:
+            if applied in live_items:
                 break
     return [*result, *coming]
 
 
 def _remove_tree(
-    value: Any, tree: Json, schema: Schema, path: FieldPath, stays: set[FieldPath]
+    value: Any, tree: Json, schema: Schema, path: FieldPath, retained_paths: set[FieldPath]
 ) -> Any:
     if is_granular_map(value, schema):
         required = schema.get("required", ())
         result = {}
         for name, child in value.items():
             segment = f"f:{name}"
-            of, below = field_schema(schema, name), (*path, segment)
-            left = _remaining(child, tree.get(segment), of, below, stays)
+            item_schema, below = field_schema(schema, name), (*path, segment)
+            left = _remaining(child, tree.get(segment), item_schema, below, retained_paths)
             if left is not _REMOVED or (name in required and path):
                 result[name] = copy_json(child) if left is _REMOVED else left
         return result
     items = items_by_segment(value, schema)
     if items is None:
         return copy_json(value)
-    of = schema.get("items", {})
+    item_schema = schema.get("items", {})
     remaining = []
     for segment, item in items.items():
-        left = _remaining(item, tree.get(segment), of, (*path, segment), stays)
+        left = _remaining(item, tree.get(segment), item_schema, (*path, segment), retained_paths)
         if left is not _REMOVED:
             if isinstance(left, dict):
                 left |= {key: item[key] for key in schema.get(MAP_KEYS, ()) if key in item}
@@ -128,14 +124,14 @@ def _remove_tree(
 
 
 def _remaining(
-    child: Any, tree: Json | None, schema: Schema, path: FieldPath, stays: set[FieldPath]
+    child: Any, tree: Json | None, schema: Schema, path: FieldPath, retained_paths: set[FieldPath]
 ) -> Any:
     if tree is None:
         return copy_json(child)
     if not tree or "." in tree:
         return _REMOVED
-    left = _remove_tree(child, tree, schema, path, stays)
-    return _REMOVED if child and not left and path not in stays else left
+    left = _remove_tree(child, tree, schema, path, retained_paths)
+    return _REMOVED if child and not left and path not in retained_paths else left
 
 
 _REMOVED: Any = object()
@@ -213,15 +209,17 @@ def _apply(
         entries.append(entry_before_first_apply(live, schema, now))
     own = owned_fields(applied, schema)
     version = str(applied.get("apiVersion", ""))
-    mine = find_or_add_entry(entries, manager, APPLY, subresource, version)
-    others = [entry for entry in entries if entry is not mine]
+    own_entry = find_or_add_entry(entries, manager, APPLY, subresource, version)
+    others = [entry for entry in entries if entry is not own_entry]
 
     kept = own.union(*(entry.fields for entry in others))
-    result = remove_fields(merge_applied(live, applied, schema), mine.fields - own, kept, schema)
+    result = remove_fields(
+        merge_applied(live, applied, schema), own_entry.fields - own, kept, schema
+    )
 
     found = diff_fields(live, result, schema)
     changed = ownable_fields(found.added | found.modified)
-    conflicts = [(each, path) for each in others for path in sorted(each.fields & changed)]
+    conflicts = [(other, path) for other in others for path in sorted(other.fields & changed)]
     if (
         conflicts
         and not force
@@ -230,8 +228,8 @@ def _apply(
         raise ApplyConflict(conflicts)
     for entry in others:
         entry.fields -= changed | found.removed
-    if own != mine.fields or changed or found.removed:
-        mine.fields, mine.time = own, format_entry_time(now)
+    if own != own_entry.fields or changed or found.removed:
+        own_entry.fields, own_entry.time = own, format_entry_time(now)
     store_entries(result, entries)
     return result
 
@@ -256,11 +254,16 @@ def _owned_by_client_side_apply(
 def _conflict_message(conflicts: Sequence[FieldConflict]) -> str:
     if len(conflicts) == 1:
         entry, path = conflicts[0]
-        return f"Apply failed with 1 conflict: conflict with {_manager_text(entry)}: {format_path(path)}"
+        manager = _manager_text(entry)
+        return f"Apply failed with 1 conflict: conflict with {manager}: {format_path(path)}"
     paths: dict[str, list[str]] = {}
     for entry, path in conflicts:
         paths.setdefault(_manager_text(entry), []).append(f"- {format_path(path)}")
-    lines = [line for each in sorted(paths) for line in (f"conflicts with {each}:", *paths[each])]
+    lines = [
+        line
+        for manager in sorted(paths)
+        for line in (f"conflicts with {manager}:", *paths[manager])
+    ]
     return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
 
 

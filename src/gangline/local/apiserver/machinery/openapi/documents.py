@@ -1,14 +1,12 @@
-"""Structural schemas in the dialects of OpenAPI 2 and 3.
-
-Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
-does not name. A schema that preserves unknown fields therefore names no fields in version 2.
-
-OpenAPI documents of the server, derived from the schemas of its kinds.
+"""OpenAPI documents of the server, derived from the schemas of its kinds.
 
 Version 2 is one document for all kinds. Older kubectl reads it for ``explain``, validation and
 patches. Version 3 has one document for each group and version, for newer kubectl and its plugins.
 Schemas are written out in full; only ObjectMeta is a shared definition. Paths contain what clients
 use: the kind of a path, and that writes accept dry runs and field validation.
+
+Version 2 has neither nullable values nor alternatives, and kubectl refuses fields that a schema
+does not name. A schema that preserves unknown fields therefore names no fields in version 2.
 """
 
 import hashlib
@@ -69,7 +67,7 @@ def _described(schema: Json) -> Json:
 def _with_parts(schema: Json, convert: Convert) -> Json:
     """Convert the children of a schema in place."""
     if isinstance(properties := schema.get("properties"), dict):
-        schema["properties"] = {name: convert(of) for name, of in properties.items()}
+        schema["properties"] = {name: convert(child) for name, child in properties.items()}
     for part in ("items", "additionalProperties"):
         if isinstance(schema.get(part), dict):
             schema[part] = convert(schema[part])
@@ -138,6 +136,9 @@ class OpenAPIEntry:
         return {"group": self.group, "kind": self.kind, "version": self.version}
 
 
+OperationFunction: TypeAlias = Callable[[OpenAPIEntry, str], Json]
+
+
 def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> Json:
     definitions: Json = {OBJECT_META_NAME: to_v2(OBJECT_META)}
     paths: Json = {}
@@ -178,7 +179,7 @@ def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Jso
     }
 
 
-def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
+def _named_schema(entry: OpenAPIEntry, convert: Convert, prefix: str) -> Json:
     complete = with_object_fields(dict(entry.schema))
     schema: Json = convert(complete)
     if "properties" in schema:
@@ -190,7 +191,7 @@ def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
     return {**schema, GROUP_VERSION_KIND: [entry.group_version_kind]}
 
 
-def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
+def _paths(entry: OpenAPIEntry, operation: OperationFunction) -> Json:
     collection = {verb: operation(entry, verb) for verb in ("get", "post")}
     item = {verb: operation(entry, verb) for verb in ("get", "put", "patch", "delete")}
     in_path = ["namespace"] if entry.namespaced else []
@@ -207,7 +208,7 @@ def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
     return found
 
 
-def _path_parameters(names: Iterable[str], operation: Any) -> list[Json]:
+def _path_parameters(names: Iterable[str], operation: OperationFunction) -> list[Json]:
     return [_parameter(name, "path", operation is _operation_v3) for name in names]
 
 

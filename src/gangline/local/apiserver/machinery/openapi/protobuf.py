@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
-CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-
 Encoder: TypeAlias = Callable[[Any], bytes]
 
 

@@ -39,8 +39,8 @@ def json_patch(document: Json, operations: Any) -> Json:
     """Apply a list of JSON patch operations.
 
     Raises:
-        PatchError: the argument is not a list of operations (400), it has too many operations or
-            copies too much (413), or an operation or ``test`` does not fit the document (422).
+        PatchError: 400 if it is not a list of operations, 413 if it has too many operations or
+            copies too much, 422 if an operation or a ``test`` does not fit the document.
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")
@@ -91,23 +91,6 @@ def merge_patch(document: Json, patch: Any) -> Json:
         raise PatchError("a merge patch must be an object")
     merged: Json = _merge(document, patch)
     return merged
-
-
-def create_merge_patch(old: Json, new: Json) -> Json:
-    """Return the smallest merge patch that turns ``old`` into ``new``.
-
-    A merge patch cannot express nulls inside ``new``: they become absent fields.
-    """
-    patch: Json = {name: None for name in old if name not in new}
-    for name, value in new.items():
-        if name not in old:
-            patch[name] = copy_json(value)
-        elif isinstance(value, dict) and isinstance(old[name], dict):
-            if inner := create_merge_patch(old[name], value):
-                patch[name] = inner
-        elif not json_equal(old[name], value):
-            patch[name] = copy_json(value)
-    return patch
 
 
 def json_equal(left: Any, right: Any) -> bool:

@@ -1,6 +1,4 @@
-"""The order of a merged list: the order of the patch first, the server's order for the rest.
-
-Strategic merge patch: a merge patch that merges lists by key, as the schema describes.
+"""Strategic merge patch: a merge patch that merges lists by key, as the schema describes.
 
 Directives in a patch:
 
@@ -9,21 +7,25 @@ Directives in a patch:
   ``$deleteFromPrimitiveList/FIELD: [...]``  members to remove from a list of scalars
   ``$setElementOrder/FIELD: [...]``          the order of a merged list
 
-Lists without a merge strategy in the schema are replaced.
+Lists without a merge strategy in the schema are replaced. A merged list has the order of the patch
+first; other items keep the server's order (``order_elements``).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from gangline.local.apiserver.machinery.patch.json_patch import PatchError
 from gangline.local.apiserver.machinery.schema.nodes import Json, additional_properties, copy_json
+
+Identity: TypeAlias = Callable[[Any], Hashable]
+"""Returns the merge key of a list item."""
 
 
 def order_elements(
     merged: Sequence[Any],
     patch_order: Sequence[Any],
     server_order: Sequence[Any],
-    identity: Callable[[Any], Hashable],
+    identity: Identity,
 ) -> list[Any]:
     """Return ``merged`` with the patched items in the order of the patch, the others in server
     order.
@@ -98,8 +100,8 @@ def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Js
         if value is None:
             result.pop(name, None)
         else:
-            of = _field_schema(schema, name)
-            result[name] = _merge_values(result.get(name), value, of, name)
+            child_schema = _field_schema(schema, name)
+            result[name] = _merge_values(result.get(name), value, child_schema, name)
     _apply_orders(original, result, patch, schema)
     return result
 
@@ -130,7 +132,7 @@ def _merge_lists(
     items, replace = _apply_list_directives(original, patch, key, name)
     if replace:
         return items
-    of = schema.get("items", _EMPTY)
+    child_schema = schema.get("items", _EMPTY)
     additions = [item for item in patch if not _is_directive(item)]
     # The merge key need not be unique (port 53 for TCP and for UDP): the patch merges into the
     # first of two equal keys, and both items stay.
@@ -139,7 +141,7 @@ def _merge_lists(
         place = places.setdefault(identity(addition), len(items))
         if place == len(items):
             items.append({})
-        items[place] = _merge_objects(items[place], addition, of)
+        items[place] = _merge_objects(items[place], addition, child_schema)
     return order_elements(items, additions, original, identity)
 
 
@@ -153,11 +155,11 @@ def _apply_list_directives(
         raise PatchError(f"Unknown patch type: {', '.join(unknown)} in the list {name}")
     if "replace" in directives:
         return _strip_directives([item for item in patch if not _is_directive(item)]), True
-    gone = {identity(item) for item in patch if _is_directive(item)}
-    return [item for item in original if identity(item) not in gone], False
+    deleted = {identity(item) for item in patch if _is_directive(item)}
+    return [item for item in original if identity(item) not in deleted], False
 
 
-def _identity(key: str, name: str) -> Any:
+def _identity(key: str, name: str) -> Identity:
     def identity(item: Any) -> Hashable:
         if not isinstance(item, dict):
             raise PatchError(f"the list {name} mixes objects and other values")
@@ -169,7 +171,7 @@ def _identity(key: str, name: str) -> Any:
     return identity
 
 
-def _scalar_identity(name: str) -> Any:
+def _scalar_identity(name: str) -> Identity:
     def identity(item: Any) -> Hashable:
         if isinstance(item, dict | list):
             raise PatchError(f"the list {name} holds {_truncated(item)}, which has no merge key")
@@ -225,7 +227,7 @@ def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str
         result[name] = order_elements(items, order, before, identity)
 
 
-def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> None:
+def _check_order(patched: Any, order: list[Any], identity: Identity, name: str) -> None:
     """Refuse a patch whose items are missing in its order, or are in another order."""
     if not isinstance(patched, list):
         return

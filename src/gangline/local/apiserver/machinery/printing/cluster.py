@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     UNKNOWN,
@@ -14,6 +14,7 @@ from gangline.local.apiserver.machinery.printing.printer import (
     has_deletion_timestamp,
     join_or_none,
     make_columns,
+    make_printer,
     object_age,
     object_name,
 )
@@ -31,7 +32,10 @@ ACCESS_MODES = {
 
 def _node(obj: Json, now: datetime) -> list[Any]:
     status, machine = subobject(obj, "status"), subobject(obj, "status", "nodeInfo")
-    addresses = {of.get("type"): of.get("address") for of in iter_objects(status.get("addresses"))}
+    addresses = {
+        address.get("type"): address.get("address")
+        for address in objects_in(status.get("addresses"))
+    }
     return [
         object_name(obj),
         _node_status(obj),
@@ -47,7 +51,7 @@ def _node(obj: Json, now: datetime) -> list[Any]:
 
 
 def _node_status(obj: Json) -> str:
-    conditions = iter_objects(subobject(obj, "status").get("conditions"))
+    conditions = objects_in(subobject(obj, "status").get("conditions"))
     ready = next((each for each in conditions if each.get("type") == "Ready"), None)
     states = [
         "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
@@ -62,28 +66,6 @@ def _node_roles(labels: Json) -> str:
     if role := labels.get("kubernetes.io/role"):
         roles.add(role)
     return join_or_none(sorted(roles - {""}))
-
-
-def _namespace(obj: Json, now: datetime) -> list[Any]:
-    return [object_name(obj), subobject(obj, "status").get("phase", ""), object_age(obj, now)]
-
-
-def _config_map(obj: Json, now: datetime) -> list[Any]:
-    count = len(subobject(obj, "data")) + len(subobject(obj, "binaryData"))
-    return [object_name(obj), count, object_age(obj, now)]
-
-
-def _secret(obj: Json, now: datetime) -> list[Any]:
-    return [
-        object_name(obj),
-        obj.get("type", ""),
-        len(subobject(obj, "data")),
-        object_age(obj, now),
-    ]
-
-
-def _service_account(obj: Json, now: datetime) -> list[Any]:
-    return [object_name(obj), len(obj.get("secrets") or []), object_age(obj, now)]
 
 
 def _event(obj: Json, now: datetime) -> list[Any]:
@@ -123,20 +105,19 @@ def _volume_phase(obj: Json) -> str:
     )
 
 
-def _volume(obj: Json, now: datetime) -> list[Any]:
-    spec, claim = subobject(obj, "spec"), subobject(obj, "spec", "claimRef")
-    return [
-        object_name(obj),
-        subobject(spec, "capacity").get("storage", ""),
-        _modes(spec.get("accessModes")),
-        spec.get("persistentVolumeReclaimPolicy", ""),
-        _volume_phase(obj),
-        f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
-        spec.get("storageClassName", ""),
-        subobject(obj, "status").get("reason", ""),
-        object_age(obj, now),
-        spec.get("volumeMode", "<unset>"),
-    ]
+def _claim_text(obj: Json) -> str:
+    claim = subobject(obj, "spec", "claimRef")
+    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+
+
+def _class_name(obj: Json) -> str:
+    default = subobject(obj, "metadata", "annotations").get(DEFAULT_CLASS) == "true"
+    return f"{object_name(obj)} (default)" if default else object_name(obj)
+
+
+def _role_text(obj: Json) -> str:
+    role = subobject(obj, "roleRef")
+    return f"{role.get('kind', '')}/{role.get('name', '')}"
 
 
 def _claim(obj: Json, now: datetime) -> list[Any]:
@@ -154,46 +135,6 @@ def _claim(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
-def _storage_class(obj: Json, now: datetime) -> list[Any]:
-    default = subobject(obj, "metadata", "annotations").get(DEFAULT_CLASS) == "true"
-    return [
-        f"{object_name(obj)} (default)" if default else object_name(obj),
-        obj.get("provisioner", ""),
-        obj.get("reclaimPolicy", "Delete"),
-        obj.get("volumeBindingMode", "Immediate"),
-        bool(obj.get("allowVolumeExpansion")),
-        object_age(obj, now),
-    ]
-
-
-def _lease(obj: Json, now: datetime) -> list[Any]:
-    return [
-        object_name(obj),
-        subobject(obj, "spec").get("holderIdentity", ""),
-        object_age(obj, now),
-    ]
-
-
-def _priority_class(obj: Json, now: datetime) -> list[Any]:
-    value, everyone = obj.get("value", 0), bool(obj.get("globalDefault"))
-    preemption = obj.get("preemptionPolicy", "")
-    return [object_name(obj), value, everyone, object_age(obj, now), preemption]
-
-
-def _created_at(obj: Json, now: datetime) -> list[Any]:
-    return [object_name(obj), subobject(obj, "metadata").get("creationTimestamp", "")]
-
-
-def _role_binding(obj: Json, now: datetime) -> list[Any]:
-    role = subobject(obj, "roleRef")
-    text = f"{role.get('kind', '')}/{role.get('name', '')}"
-    return [object_name(obj), text, object_age(obj, now)]
-
-
-def _webhooks(obj: Json, now: datetime) -> list[Any]:
-    return [object_name(obj), len(obj.get("webhooks") or ()), object_age(obj, now)]
-
-
 RBAC = "rbac.authorization.k8s.io"
 _EVENT = TablePrinter(
     make_columns(
@@ -202,14 +143,18 @@ _EVENT = TablePrinter(
     ),
     _event,
 )  # fmt: skip
-_CREATED_AT = TablePrinter(make_columns("Name", "Created At"), _created_at)
-_BINDING = TablePrinter(make_columns("Name", "Role", "Age"), _role_binding)
-_WEBHOOKS = TablePrinter(make_columns("Name", "Webhooks", "Age"), _webhooks)
+_CREATED_AT = make_printer("Name", ("Created At", "metadata.creationTimestamp"))
+_BINDING = make_printer("Name", ("Role", _role_text), "Age")
+_WEBHOOKS = make_printer("Name", ("Webhooks", lambda obj: len(obj.get("webhooks") or ())), "Age")
 
 CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
-    ("", "ConfigMap"): TablePrinter(make_columns("Name", "Data", "Age"), _config_map),
+    ("", "ConfigMap"): make_printer(
+        "Name",
+        ("Data", lambda obj: len(subobject(obj, "data")) + len(subobject(obj, "binaryData"))),
+        "Age",
+    ),
     ("", "Event"): _EVENT,
-    ("", "Namespace"): TablePrinter(make_columns("Name", "Status", "Age"), _namespace),
+    ("", "Namespace"): make_printer("Name", ("Status", "status.phase"), "Age"),
     ("", "Node"): TablePrinter(
         make_columns(
             "Name", "Status", "Roles", "Age", "Version", "+Internal-IP", "+External-IP",
@@ -217,12 +162,17 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         ),
         _node,
     ),
-    ("", "PersistentVolume"): TablePrinter(
-        make_columns(
-            "Name", "Capacity", "Access Modes", "Reclaim Policy", "Status", "Claim",
-            "StorageClass", "Reason", "Age", "+VolumeMode",
-        ),
-        _volume,
+    ("", "PersistentVolume"): make_printer(
+        "Name",
+        ("Capacity", "spec.capacity.storage"),
+        ("Access Modes", lambda obj: _modes(subobject(obj, "spec").get("accessModes"))),
+        ("Reclaim Policy", "spec.persistentVolumeReclaimPolicy"),
+        ("Status", _volume_phase),
+        ("Claim", _claim_text),
+        ("StorageClass", "spec.storageClassName"),
+        ("Reason", "status.reason"),
+        "Age",
+        ("+VolumeMode", lambda obj: subobject(obj, "spec").get("volumeMode", "<unset>")),
     ),
     ("", "PersistentVolumeClaim"): TablePrinter(
         make_columns(
@@ -231,25 +181,36 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         ),
         _claim,
     ),
-    ("", "Secret"): TablePrinter(make_columns("Name", "Type", "Data", "Age"), _secret),
-    ("", "ServiceAccount"): TablePrinter(make_columns("Name", "Secrets", "Age"), _service_account),
+    ("", "Secret"): make_printer(
+        "Name", ("Type", "type"), ("Data", lambda obj: len(subobject(obj, "data"))), "Age"
+    ),
+    ("", "ServiceAccount"): make_printer(
+        "Name", ("Secrets", lambda obj: len(obj.get("secrets") or [])), "Age"
+    ),
     (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
     (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED_AT,
-    ("coordination.k8s.io", "Lease"): TablePrinter(make_columns("Name", "Holder", "Age"), _lease),
+    ("coordination.k8s.io", "Lease"): make_printer(
+        "Name", ("Holder", "spec.holderIdentity"), "Age"
+    ),
     ("events.k8s.io", "Event"): _EVENT,
     (RBAC, "ClusterRole"): _CREATED_AT,
     (RBAC, "ClusterRoleBinding"): _BINDING,
     (RBAC, "Role"): _CREATED_AT,
     (RBAC, "RoleBinding"): _BINDING,
-    ("scheduling.k8s.io", "PriorityClass"): TablePrinter(
-        make_columns("Name", "Value", "Global-Default", "Age", "+PreemptionPolicy"), _priority_class
+    ("scheduling.k8s.io", "PriorityClass"): make_printer(
+        "Name",
+        ("Value", lambda obj: obj.get("value", 0)),
+        ("Global-Default", lambda obj: bool(obj.get("globalDefault"))),
+        "Age",
+        ("+PreemptionPolicy", "preemptionPolicy"),
     ),
-    ("storage.k8s.io", "StorageClass"): TablePrinter(
-        make_columns(
-            "Name", "Provisioner", "ReclaimPolicy", "VolumeBindingMode", "AllowVolumeExpansion",
-            "Age",
-        ),
-        _storage_class,
+    ("storage.k8s.io", "StorageClass"): make_printer(
+        ("Name", _class_name),
+        ("Provisioner", "provisioner"),
+        ("ReclaimPolicy", lambda obj: obj.get("reclaimPolicy", "Delete")),
+        ("VolumeBindingMode", lambda obj: obj.get("volumeBindingMode", "Immediate")),
+        ("AllowVolumeExpansion", lambda obj: bool(obj.get("allowVolumeExpansion"))),
+        "Age",
     ),
 }  # fmt: skip

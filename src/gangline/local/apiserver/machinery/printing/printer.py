@@ -1,6 +1,6 @@
-"""Durations in the form of kubectl: at most two units, the smaller one only for small values.
+"""Table printers: columns, and cells that several kinds share.
 
-The columns and cells of a table printer, and cells that several kinds share.
+Durations have the form of kubectl: at most two units, the smaller one only for small values.
 """
 
 from collections.abc import Callable, Iterable
@@ -63,6 +63,8 @@ def latest_time(timestamps: Iterable[object]) -> datetime | None:
 NONE = "<none>"
 
 CellsFunction: TypeAlias = Callable[[Json, datetime], list[Any]]
+FieldSource: TypeAlias = str | Callable[[Json], Any]
+"""A path such as ``status.phase`` (empty text if absent), or a function of the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,23 @@ def make_columns(*names: str) -> tuple[TableColumn, ...]:
         known.get(name) or TableColumn(name.removeprefix("+"), priority=int(name.startswith("+")))
         for name in names
     )
+
+
+def make_printer(*columns: str | tuple[str, FieldSource]) -> TablePrinter:
+    """Return a printer from columns with their source; ``Name`` and ``Age`` need none."""
+    names = (column if isinstance(column, str) else column[0] for column in columns)
+    cells = [_cell(column) for column in columns]
+    return TablePrinter(make_columns(*names), lambda obj, now: [cell(obj, now) for cell in cells])
+
+
+def _cell(column: str | tuple[str, FieldSource]) -> Callable[[Json, datetime], Any]:
+    if isinstance(column, str):
+        return object_age if column == "Age" else lambda obj, now: object_name(obj)
+    source = column[1]
+    if not isinstance(source, str):
+        return lambda obj, now: source(obj)
+    *parents, name = source.split(".")
+    return lambda obj, now: subobject(obj, *parents).get(name, "")
 
 
 def object_name(obj: Json) -> str:

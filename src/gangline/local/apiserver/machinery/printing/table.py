@@ -83,12 +83,12 @@ def partial_object_metadata(obj: Json) -> Json:
     return {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
 
 
-def partial_object_metadata_list(of: Json) -> Json:
+def partial_object_metadata_list(object_list: Json) -> Json:
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": META,
-        "metadata": of.get("metadata", {}),
-        "items": [partial_object_metadata(item) for item in of.get("items", [])],
+        "metadata": object_list.get("metadata", {}),
+        "items": [partial_object_metadata(item) for item in object_list.get("items", [])],
     }
 
 
@@ -106,11 +106,15 @@ def _row(printer: TablePrinter, obj: Json, now: datetime, include_object: str) -
 def _crd_printer(definitions: Sequence[Json]) -> TablePrinter:
     columns = [NAME]
     paths: list[tuple[str, JSONPath | None]] = []
-    for of in definitions:
-        kind = of.get("type", "string")
-        text, priority = of.get("description", ""), of.get("priority", 0)
-        columns.append(TableColumn(of.get("name", ""), kind, of.get("format", ""), text, priority))
-        paths.append((kind, _path(of.get("jsonPath", ""))))
+    for definition in definitions:
+        kind = definition.get("type", "string")
+        text, priority = definition.get("description", ""), definition.get("priority", 0)
+        columns.append(
+            TableColumn(
+                definition.get("name", ""), kind, definition.get("format", ""), text, priority
+            )
+        )
+        paths.append((kind, _path(definition.get("jsonPath", ""))))
 
     def cells(obj: Json, now: datetime) -> list[Any]:
         return [object_name(obj), *(_crd_cell(kind, path, obj, now) for kind, path in paths)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     TablePrinter,
@@ -12,6 +12,7 @@ from gangline.local.apiserver.machinery.printing.printer import (
     format_selector,
     join_or_none,
     make_columns,
+    make_printer,
     object_age,
     object_name,
 )
@@ -30,7 +31,7 @@ def _service(obj: Json, now: datetime) -> list[Any]:
         kind,
         NONE if kind == "ExternalName" else cluster_ip,
         _external_addresses(obj, kind),
-        join_or_none(map(_port_text, iter_objects(spec.get("ports")))),
+        join_or_none(map(_port_text, objects_in(spec.get("ports")))),
         object_age(obj, now),
         format_labels(spec.get("selector")),
     ]
@@ -48,43 +49,40 @@ def _external_addresses(obj: Json, kind: str) -> str:
         return str(spec.get("externalName", NONE))
     addresses = list(spec.get("externalIPs") or [])
     if kind == "LoadBalancer":
-        ingress = iter_objects(subobject(obj, "status", "loadBalancer").get("ingress"))
+        ingress = objects_in(subobject(obj, "status", "loadBalancer").get("ingress"))
         given = [each.get("ip") or each.get("hostname") or "" for each in ingress]
         return join_or_none([*given, *addresses]) if given or addresses else "<pending>"
     return join_or_none(addresses)
 
 
-def _endpoints(obj: Json, now: datetime) -> list[Any]:
+def _endpoints_text(obj: Json) -> str:
     found = []
-    for subset in iter_objects(obj.get("subsets")):
-        ports = list(iter_objects(subset.get("ports")))
-        for address in iter_objects(subset.get("addresses")):
+    for subset in objects_in(obj.get("subsets")):
+        ports = objects_in(subset.get("ports"))
+        for address in objects_in(subset.get("addresses")):
             ip = address.get("ip", "")
             found += [f"{ip}:{port.get('port')}" for port in ports] or [ip]
-    more = len(found) - ENDPOINTS_SHOWN
-    text = join_or_none(found[:ENDPOINTS_SHOWN]) + (f" + {more} more..." if more > 0 else "")
-    return [object_name(obj), text, object_age(obj, now)]
+    return _first(found, ENDPOINTS_SHOWN)
 
 
-def _endpoint_slice(obj: Json, now: datetime) -> list[Any]:
-    ports = [port.get("port", "*") for port in iter_objects(obj.get("ports"))]
-    each = [
-        address for of in iter_objects(obj.get("endpoints")) for address in of.get("addresses", [])
-    ]
-    more = len(each) - ENDPOINTS_SHOWN
-    text = join_or_none(each[:ENDPOINTS_SHOWN]) + (f" + {more} more..." if more > 0 else "")
-    kind = obj.get("addressType", "")
-    return [
-        object_name(obj),
-        kind,
-        join_or_none(ports) if ports else "<unset>",
-        text,
-        object_age(obj, now),
-    ]
+def _first(texts: list[str], shown: int, separator: str = ",") -> str:
+    more = len(texts) - shown
+    return join_or_none(texts[:shown], separator) + (f" + {more} more..." if more > 0 else "")
+
+
+def _slice_ports(obj: Json) -> str:
+    ports = [port.get("port", "*") for port in objects_in(obj.get("ports"))]
+    return join_or_none(ports) if ports else "<unset>"
+
+
+def _slice_addresses(obj: Json) -> str:
+    endpoints = objects_in(obj.get("endpoints"))
+    found = [address for endpoint in endpoints for address in endpoint.get("addresses", [])]
+    return _first(found, ENDPOINTS_SHOWN)
 
 
 def _template_cells(obj: Json) -> list[Any]:
-    containers = list(iter_objects(subobject(obj, "spec", "template", "spec").get("containers")))
+    containers = objects_in(subobject(obj, "spec", "template", "spec").get("containers"))
     return [
         join_or_none(container.get("name", "") for container in containers),
         join_or_none(container.get("image", "") for container in containers),
@@ -116,17 +114,6 @@ def _replica_set(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
-def _disruption_budget(obj: Json, now: datetime) -> list[Any]:
-    spec, status = subobject(obj, "spec"), subobject(obj, "status")
-    return [
-        object_name(obj),
-        str(spec.get("minAvailable", "N/A")),
-        str(spec.get("maxUnavailable", "N/A")),
-        status.get("disruptionsAllowed", 0),
-        object_age(obj, now),
-    ]
-
-
 def _autoscaler(obj: Json, now: datetime) -> list[Any]:
     spec, target = subobject(obj, "spec"), subobject(obj, "spec", "scaleTargetRef")
     return [
@@ -144,14 +131,13 @@ def _metrics_text(spec: Json, status: Json) -> str:
     if share := spec.get("targetCPUUtilizationPercentage"):  # autoscaling/v1 has no other metric
         seen_share = status.get("currentCPUUtilizationPercentage")
         return f"cpu: {'<unknown>' if seen_share is None else f'{seen_share}%'}/{share}%"
-    seen = list(iter_objects(status.get("currentMetrics")))
-    metrics = list(iter_objects(spec.get("metrics")))
+    seen = objects_in(status.get("currentMetrics"))
+    metrics = objects_in(spec.get("metrics"))
     texts = [
         _metric_text(metric, seen[index] if index < len(seen) else {})
-        for index, metric in enumerate(metrics[:METRICS_SHOWN])
+        for index, metric in enumerate(metrics)
     ]
-    more = len(metrics) - METRICS_SHOWN
-    return join_or_none(texts, ", ") + (f" + {more} more..." if more > 0 else "")
+    return _first(texts, METRICS_SHOWN, ", ")
 
 
 def _metric_text(metric: Json, seen: Json) -> str:
@@ -173,7 +159,7 @@ def _metric_text(metric: Json, seen: Json) -> str:
 _TEMPLATE = ("+Containers", "+Images", "+Selector")
 
 WORKLOAD_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
-    ("", "Endpoints"): TablePrinter(make_columns("Name", "Endpoints", "Age"), _endpoints),
+    ("", "Endpoints"): make_printer("Name", ("Endpoints", _endpoints_text), "Age"),
     ("", "Service"): TablePrinter(
         make_columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "+Selector"),
         _service,
@@ -188,11 +174,21 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], TablePrinter] = {
         make_columns("Name", "Reference", "Targets", "MinPods", "MaxPods", "Replicas", "Age"),
         _autoscaler,
     ),
-    ("policy", "PodDisruptionBudget"): TablePrinter(
-        make_columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions", "Age"),
-        _disruption_budget,
+    ("policy", "PodDisruptionBudget"): make_printer(
+        "Name",
+        ("Min Available", lambda obj: str(subobject(obj, "spec").get("minAvailable", "N/A"))),
+        ("Max Unavailable", lambda obj: str(subobject(obj, "spec").get("maxUnavailable", "N/A"))),
+        (
+            "Allowed Disruptions",
+            lambda obj: subobject(obj, "status").get("disruptionsAllowed", 0),
+        ),
+        "Age",
     ),
-    ("discovery.k8s.io", "EndpointSlice"): TablePrinter(
-        make_columns("Name", "AddressType", "Ports", "Endpoints", "Age"), _endpoint_slice
+    ("discovery.k8s.io", "EndpointSlice"): make_printer(
+        "Name",
+        ("AddressType", "addressType"),
+        ("Ports", _slice_ports),
+        ("Endpoints", _slice_addresses),
+        "Age",
     ),
 }

@@ -1,9 +1,8 @@
-"""Reading structural schemas: kinds of nodes, standard fields, paths to fields.
+"""Nodes of structural schemas: standard fields, paths to fields, and the base of the compilers.
 
 While an object is walked, a path is a chain ``(parent, segment)``. Nearly all fields are valid, so
-the text of a path is built only for an error.
-
-Compiles the nodes of a schema, each once even if the tree refers to it several times.
+the text of a path is built only for an error. A compiler visits each node of a schema once, even if
+the tree refers to it several times.
 """
 
 from abc import ABC, abstractmethod

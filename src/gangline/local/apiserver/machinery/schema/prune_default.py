@@ -1,9 +1,7 @@
-"""Removes unknown fields, and nulls of fields that are not nullable.
+"""Compilers of pruning (unknown fields, invalid nulls) and of defaulting.
 
-A schema is compiled once into nested closures. A node below which nothing can be pruned compiles
-to None and is never visited.
-
-Sets the defaults of a schema, compiled once into closures over the fields that have any.
+A schema is compiled once into nested closures. A node below which nothing can be pruned or
+defaulted compiles to None and is never visited.
 """
 
 from collections.abc import Callable
@@ -20,8 +18,8 @@ from gangline.local.apiserver.machinery.schema.nodes import (
     preserves_unknown,
 )
 
-Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str], bool], None]
-"""Arguments: value, path of the parent, own segment, list of unknown paths, whether to remove."""
+Pruner: TypeAlias = Callable[[Any, ParentPath, Segment, list[str]], None]
+"""Arguments: value, path of the parent, own segment, list of unknown paths."""
 
 
 class PrunerCompiler(SchemaCompiler[Pruner]):
@@ -42,15 +40,15 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
 
     def _object_pruner(self, schema: Json, extra: Json | None) -> Pruner:
         properties: Json = schema["properties"]
-        known = {name: self.compile(of) for name, of in properties.items()}
+        known = {name: self.compile(child_schema) for name, child_schema in properties.items()}
         segments = {name: f".{name}" for name in properties}
-        not_null = frozenset(n for n, of in properties.items() if not of.get("nullable"))
+        not_null = frozenset(
+            n for n, child_schema in properties.items() if not child_schema.get("nullable")
+        )
         keep_unknown = preserves_unknown(schema)
         of_extra = self.compile(extra) if extra is not None else None
 
-        def prune(
-            value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
-        ) -> None:
+        def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
             if not isinstance(value, dict):
                 return
             path = (parent, segment)
@@ -61,16 +59,15 @@ class PrunerCompiler(SchemaCompiler[Pruner]):
                         if name in not_null:
                             dropped.append(name)
                     elif (inner := known[name]) is not None:
-                        inner(child, path, segments[name], unknown, remove)
+                        inner(child, path, segments[name], unknown)
                 elif extra is not None:
                     if of_extra is not None:
-                        of_extra(child, path, f"[{name}]", unknown, remove)
+                        of_extra(child, path, f"[{name}]", unknown)
                 elif not keep_unknown:
                     unknown.append(format_field_path(path, f".{name}"))
                     dropped.append(name)
-            if remove:
-                for name in dropped:
-                    del value[name]
+            for name in dropped:
+                del value[name]
 
         return prune
 
@@ -79,13 +76,11 @@ def _list_pruner(inner: Pruner | None) -> Pruner | None:
     if inner is None:
         return None
 
-    def prune(
-        value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
-    ) -> None:
+    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
         if isinstance(value, list):
             path = (parent, segment)
             for index, item in enumerate(value):
-                inner(item, path, index, unknown, remove)
+                inner(item, path, index, unknown)
 
     return prune
 
@@ -94,13 +89,11 @@ def _map_pruner(inner: Pruner | None) -> Pruner | None:
     if inner is None:
         return None
 
-    def prune(
-        value: Any, parent: ParentPath, segment: Segment, unknown: list[str], remove: bool
-    ) -> None:
+    def prune(value: Any, parent: ParentPath, segment: Segment, unknown: list[str]) -> None:
         if isinstance(value, dict):
             path = (parent, segment)
             for name, item in value.items():
-                inner(item, path, f"[{name}]", unknown, remove)
+                inner(item, path, f"[{name}]", unknown)
 
     return prune
 
@@ -121,10 +114,16 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
         return self._object_defaulter(schema.get("properties", {}))
 
     def _object_defaulter(self, properties: Json) -> Defaulter | None:
-        absent = {name: of["default"] for name, of in properties.items() if "default" in of}
+        absent = {
+            name: child_schema["default"]
+            for name, child_schema in properties.items()
+            if "default" in child_schema
+        }
         nullable = frozenset(name for name in absent if properties[name].get("nullable"))
-        compiled = ((name, self.compile(of)) for name, of in properties.items())
-        inner = [(name, of) for name, of in compiled if of is not None]
+        compiled = ((name, self.compile(child_schema)) for name, child_schema in properties.items())
+        inner = [
+            (name, child_schema) for name, child_schema in compiled if child_schema is not None
+        ]
         if not absent and not inner:
             return None
 
@@ -135,9 +134,9 @@ class DefaulterCompiler(SchemaCompiler[Defaulter]):
                 # API convention: null in a field that is not nullable counts as absent.
                 if name not in value or (value[name] is None and name not in nullable):
                     value[name] = copy_json(default)
-            for name, of in inner:
+            for name, child_schema in inner:
                 if name in value:
-                    of(value[name])
+                    child_schema(value[name])
 
         return apply
 

@@ -28,10 +28,10 @@ class StructuralSchema:
 
     def prune(self, obj: Json) -> list[str]:
         """Remove unknown fields and invalid nulls in place. Returns the paths of unknown fields."""
-        return self._walk(obj, remove=True)
-
-    def unknown_fields(self, obj: Json) -> list[str]:
-        return self._walk(obj, remove=False)
+        unknown: list[str] = []
+        if self._prune is not None:
+            self._prune(obj, None, "", unknown)
+        return unknown
 
     def apply_defaults(self, obj: Json) -> None:
         if self._default is not None:
@@ -42,9 +42,3 @@ class StructuralSchema:
         if self._validate is not None:
             self._validate(obj, None, "", causes)
         return causes
-
-    def _walk(self, obj: Json, remove: bool) -> list[str]:
-        unknown: list[str] = []
-        if self._prune is not None:
-            self._prune(obj, None, "", unknown, remove)
-        return unknown

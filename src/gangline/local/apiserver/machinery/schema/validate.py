@@ -1,10 +1,9 @@
-"""Uniqueness in lists: keys of list-maps, members of sets, ``uniqueItems``.
-
-Validation of objects by a schema: all errors, with the wording of Kubernetes' own validation.
+"""Compiler of schema validation: all errors, with the wording of Kubernetes' own validation.
 
 A schema is compiled once into closures ``(value, parent path, own segment, causes)``, one for each
-node. Rules that a schema does not use cost nothing at run time. CEL rules
-(``x-kubernetes-validations``) are not evaluated: use a real cluster's API server for them.
+node. Rules that a schema does not use cost nothing at run time. Lists are also checked for unique
+keys, set members and ``uniqueItems``. CEL rules (``x-kubernetes-validations``) are not evaluated:
+use a real cluster's API server for them.
 """
 
 import json
@@ -56,7 +55,7 @@ def _key_of(item: Any, defaults: Json) -> Json | None:
     return {name: value for name, value in key.items() if value is not None} or None
 
 
-def _unique(identity: Any) -> ValueRule:
+def _unique(identity: Callable[[Any], Any]) -> ValueRule:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if len(value) < 2:
             return
@@ -155,8 +154,15 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         return check
 
     def _compile_object(self, schema: Json, nullable: bool, typed: bool = True) -> Validator:
-        compiled = {n: self.compile(of) for n, of in schema.get("properties", {}).items()}
-        known = {name: (of, f".{name}") for name, of in compiled.items() if of is not None}
+        compiled = {
+            n: self.compile(child_schema)
+            for n, child_schema in schema.get("properties", {}).items()
+        }
+        known = {
+            name: (child_schema, f".{name}")
+            for name, child_schema in compiled.items()
+            if child_schema is not None
+        }
         required = [(name, f".{name}") for name in schema.get("required", [])]
         extra = additional_properties(schema)
         of_extra = self.compile(extra) if extra is not None else None
@@ -188,9 +194,9 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
         if not schema.keys() & {"anyOf", "oneOf", "allOf", "not"}:
             return None
         return _logical_validator(
-            [self.compile(of) for of in schema.get("anyOf", [])],
-            [self.compile(of) for of in schema.get("oneOf", [])],
-            [self.compile(of) for of in schema.get("allOf", [])],
+            [self.compile(child_schema) for child_schema in schema.get("anyOf", [])],
+            [self.compile(child_schema) for child_schema in schema.get("oneOf", [])],
+            [self.compile(child_schema) for child_schema in schema.get("allOf", [])],
             [self.compile(schema["not"])] if "not" in schema else [],
         )
 

@@ -1,7 +1,4 @@
-"""Formats of strings and numbers in schemas, each as a test of one value.
-
-Rules of a schema for one value: bounds, lengths, patterns, formats, enums.
-"""
+"""Rules of a schema for one value: bounds, lengths, patterns, enums, and formats by name."""
 
 import base64
 import binascii

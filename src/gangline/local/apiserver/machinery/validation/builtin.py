@@ -1,9 +1,8 @@
-"""Validation of services: type, ports, selector, and the immutable cluster IP.
+"""Validation of built-in kinds on creation and on update, beyond their schema.
 
-Validation of built-in kinds on creation and on update, beyond their schema.
-
-``metadata`` is checked for every kind. Functions yield all errors. Values of the wrong JSON type
-are reported by the schema and ignored here.
+``validate_create`` and ``validate_update`` check ``metadata`` for every kind and dispatch by kind.
+Functions yield all errors. Values of the wrong JSON type are reported by the schema and ignored
+here.
 """
 
 import base64
@@ -17,7 +16,7 @@ from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     Causes,
@@ -51,7 +50,7 @@ HEADLESS = "None"
 def service_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     kind = spec.get("type", "ClusterIP")
-    ports = list(iter_objects(spec.get("ports")))
+    ports = objects_in(spec.get("ports"))
     yield from enum_causes("spec.type", kind, TYPES)
     yield from enum_causes(
         "spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")
@@ -78,15 +77,15 @@ def service_update_causes(old: Json, new: Json) -> Causes:
 
 
 def _ports(ports: list[Json]) -> Causes:
-    taken, numbers = set[object](), set[object]()
+    seen_names, numbers = set[object](), set[object]()
     for index, port in enumerate(ports):
         where = indexed("spec.ports", index)
         name, number = port.get("name"), port.get("port")
         if name:
             yield from rule_causes(names.validate_dns_label, child(where, "name"), name)
-            if name in taken:
+            if name in seen_names:
                 yield field_errors.duplicate(child(where, "name"), name)
-            taken.add(name)
+            seen_names.add(name)
         elif len(ports) > 1:
             yield field_errors.required(child(where, "name"))
         if not number:

@@ -10,15 +10,15 @@ Invariant: each record is counted exactly once, and processed at least once.
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from gangline.elastic.data.shards.dataset import Shard, ShardLayout, Stream
-from gangline.elastic.data.shards.events import (
+from gangline.elastic.shards.dataset import Shard, ShardLayout, Stream
+from gangline.elastic.shards.events import (
     DatasetState,
     ShardReport,
     Supply,
     TakenShards,
     TakeShards,
 )
-from gangline.elastic.data.shards.snapshot import (
+from gangline.elastic.shards.snapshot import (
     DatasetSnapshot,
     PartitionOffsets,
     ShardLease,
@@ -35,32 +35,32 @@ WORKER_GONE = "its worker was lost"
 class DatasetShards:
     """One data set. All methods are deterministic; ``now`` is any clock that does not go back."""
 
-    def __init__(self, page: DatasetSnapshot) -> None:
-        self.definition = page.definition
-        self._page = page
-        self._returned = OrderedDict((piece.key, piece) for piece in page.returned)
-        self._leases = OrderedDict((lease.id, lease) for lease in page.leases)
-        self._lease_of = {lease.piece.key: lease.id for lease in page.leases}
+    def __init__(self, snapshot: DatasetSnapshot) -> None:
+        self.definition = snapshot.definition
+        self._snapshot = snapshot
+        self._returned = OrderedDict((piece.key, piece) for piece in snapshot.returned)
+        self._leases = OrderedDict((lease.id, lease) for lease in snapshot.leases)
+        self._lease_of = {lease.piece.key: lease.id for lease in snapshot.leases}
         self._held: dict[str, set[int]] = {}
-        for lease in page.leases:
+        for lease in snapshot.leases:
             self._held.setdefault(lease.worker, set()).add(lease.id)
         self._open = Counter(
             [epoch for epoch, _ in self._returned] + [epoch for epoch, _ in self._lease_of]
         )
-        self._layout = None if isinstance(page.definition, Stream) else ShardLayout(page.definition)
-        if isinstance(page.definition, Stream) and not page.heads:
-            page.heads = {
+        self._layout = (
+            None if isinstance(snapshot.definition, Stream) else ShardLayout(snapshot.definition)
+        )
+        if isinstance(snapshot.definition, Stream) and not snapshot.heads:
+            snapshot.heads = {
                 name: PartitionOffsets(start, start)
-                for name, start in page.definition.partitions.items()
+                for name, start in snapshot.definition.partitions.items()
             }
 
     def snapshot(self) -> DatasetSnapshot:
-        """Return the serializable state. It shares pieces with this object: encode it before the
-        next call.
-        """
-        self._page.returned = list(self._returned.values())
-        self._page.leases = list(self._leases.values())
-        return self._page
+        """Return the serializable state. It shares pieces with this object: encode it first."""
+        self._snapshot.returned = list(self._returned.values())
+        self._snapshot.leases = list(self._leases.values())
+        return self._snapshot
 
     # Leasing
 
@@ -77,14 +77,14 @@ class DatasetShards:
         if not shards:
             return TakenShards(self._why_none(request.worker, request.through_epoch))
         if request.request:
-            self._page.answers[request.worker] = (
+            self._snapshot.answers[request.worker] = (
                 request.request,
                 [shard.lease for shard in shards],
             )
         return TakenShards(Supply.GIVEN, tuple(shards))
 
     def _repeated(self, event: TakeShards) -> TakenShards | None:
-        request, leases = self._page.answers.get(event.worker, (0, []))
+        request, leases = self._snapshot.answers.get(event.worker, (0, []))
         if request != event.request:
             return None
         shards = [self._leases[one].shard() for one in leases if one in self._leases]
@@ -100,42 +100,42 @@ class DatasetShards:
         return piece
 
     def _cut(self, through_epoch: int | None) -> ShardRemainder | None:
-        page = self._page
+        snapshot = self._snapshot
         if self._layout is None:
             return self._cut_stream()
-        if page.position >= self._layout.shards:
+        if snapshot.position >= self._layout.shards:
             if not self._has_next_epoch():
                 return None
-            if through_epoch is not None and page.epoch >= through_epoch:
+            if through_epoch is not None and snapshot.epoch >= through_epoch:
                 return None
-            page.epoch, page.position = page.epoch + 1, 0
-        elif through_epoch is not None and page.epoch > through_epoch:
+            snapshot.epoch, snapshot.position = snapshot.epoch + 1, 0
+        elif through_epoch is not None and snapshot.epoch > through_epoch:
             return None
-        number = self._layout.shard_number(page.epoch, page.position)
-        page.position += 1
-        return ShardRemainder(page.epoch, number, *self._layout.shard_span(number))
+        number = self._layout.shard_number(snapshot.epoch, snapshot.position)
+        snapshot.position += 1
+        return ShardRemainder(snapshot.epoch, number, *self._layout.shard_span(number))
 
     def _has_next_epoch(self) -> bool:
         layout = self._layout
         if layout is None or not layout.shards:
             return False
-        return layout.definition.epochs == 0 or self._page.epoch + 1 < layout.definition.epochs
+        return layout.definition.epochs == 0 or self._snapshot.epoch + 1 < layout.definition.epochs
 
     def _cut_stream(self) -> ShardRemainder | None:
-        heads = self._page.heads
-        if not heads:
+        offsets = self._snapshot.heads
+        if not offsets:
             return None
-        name = max(heads, key=lambda one: heads[one].end - heads[one].next)
-        head = heads[name]
+        name = max(offsets, key=lambda one: offsets[one].end - offsets[one].next)
+        head = offsets[name]
         if head.next >= head.end:
             return None
         start, head.next = head.next, min(head.end, head.next + self.definition.shard_size)
-        self._page.position += 1
-        return ShardRemainder(0, self._page.position - 1, start, head.next, name)
+        self._snapshot.position += 1
+        return ShardRemainder(0, self._snapshot.position - 1, start, head.next, name)
 
     def _lease(self, piece: ShardRemainder, worker: str, now: float) -> Shard:
-        identity = self._page.next_lease
-        self._page.next_lease += 1
+        identity = self._snapshot.next_lease
+        self._snapshot.next_lease += 1
         lease = ShardLease(identity, worker, now + self.definition.lease_s, piece)
         self._leases[identity] = lease
         self._lease_of[piece.key] = identity
@@ -148,16 +148,16 @@ class DatasetShards:
         return Supply.END if self._ended(through_epoch) else Supply.WAIT
 
     def _ended(self, through_epoch: int | None) -> bool:
-        page = self._page
+        snapshot = self._snapshot
         if self._layout is None:
-            read = all(head.next >= head.end for head in page.heads.values())
-            return page.closed and read and not self._open
-        if through_epoch is not None and page.epoch > through_epoch:
+            read = all(head.next >= head.end for head in snapshot.heads.values())
+            return snapshot.closed and read and not self._open
+        if through_epoch is not None and snapshot.epoch > through_epoch:
             return all(epoch > through_epoch for epoch in self._open)
-        cut = page.position >= self._layout.shards
+        cut = snapshot.position >= self._layout.shards
         last = not self._has_next_epoch()
         if through_epoch is not None:
-            last = last or page.epoch >= through_epoch
+            last = last or snapshot.epoch >= through_epoch
             return cut and last and all(epoch > through_epoch for epoch in self._open)
         return cut and last and not self._open
 
@@ -189,7 +189,7 @@ class DatasetShards:
         lease.deadline = now + self.definition.lease_s
         self._leases.move_to_end(identity)
         reached = max(piece.start, min(position, piece.end))
-        self._page.done_records += reached - piece.start
+        self._snapshot.done_records += reached - piece.start
         piece.start = reached
         return True
 
@@ -199,7 +199,7 @@ class DatasetShards:
             self._drop(lease)
             self._count_done(lease.piece)
             return True
-        key = self._page.late.pop(identity, None)
+        key = self._snapshot.late.pop(identity, None)
         if key is None:
             return False
         piece = self._returned.pop(key, None)
@@ -212,25 +212,25 @@ class DatasetShards:
         return piece is not None
 
     def _count_done(self, piece: ShardRemainder) -> None:
-        self._page.done_shards += 1
-        self._page.done_records += piece.end - piece.start
+        self._snapshot.done_shards += 1
+        self._snapshot.done_records += piece.end - piece.start
         self._close(piece)
 
     def _close(self, piece: ShardRemainder) -> None:
         self._open[piece.epoch] -= 1
         if not self._open[piece.epoch]:
             del self._open[piece.epoch]
-        if piece.losses and self._page.late:
-            late = self._page.late
+        if piece.losses and self._snapshot.late:
+            late = self._snapshot.late
             for identity in [one for one, key in late.items() if key == piece.key]:
                 del late[identity]
 
     def _drop(self, lease: ShardLease) -> None:
         del self._leases[lease.id]
         del self._lease_of[lease.piece.key]
-        held = self._held[lease.worker]
-        held.discard(lease.id)
-        if not held:
+        leases = self._held[lease.worker]
+        leases.discard(lease.id)
+        if not leases:
             del self._held[lease.worker]
 
     def _give_back(self, lease: ShardLease, reason: str, *, is_loss: bool) -> None:
@@ -238,7 +238,7 @@ class DatasetShards:
         piece = lease.piece
         if is_loss:
             piece.losses += 1
-            self._page.late[lease.id] = piece.key
+            self._snapshot.late[lease.id] = piece.key
         else:
             piece.failures += 1
         piece.reasons = (*piece.reasons, f"{lease.worker}: {reason}")[-MAX_REASONS:]
@@ -248,23 +248,23 @@ class DatasetShards:
             piece.failures >= self.definition.max_failures
             or piece.losses >= self.definition.max_losses
         ):
-            self._page.dead.append(piece.dead_letter())
+            self._snapshot.dead.append(piece.dead_letter())
             self._close(piece)
         else:
             self._returned[piece.key] = piece
 
     def release(self, owner: str) -> bool:
-        """Take back the leases of a worker, or of all workers of a node. Returns whether there were
-        any.
-        """
+        """Take back the leases of a worker or node. Returns whether there were any."""
         prefix = owner + "/"
-        gone = [worker for worker in self._held if worker == owner or worker.startswith(prefix)]
-        for worker in gone:
+        owners = [worker for worker in self._held if worker == owner or worker.startswith(prefix)]
+        for worker in owners:
             for identity in sorted(self._held[worker]):
                 self._give_back(self._leases[identity], WORKER_GONE, is_loss=True)
-        for worker in [one for one in self._page.answers if one == owner or one.startswith(prefix)]:
-            del self._page.answers[worker]
-        return bool(gone)
+        for worker in [
+            one for one in self._snapshot.answers if one == owner or one.startswith(prefix)
+        ]:
+            del self._snapshot.answers[worker]
+        return bool(owners)
 
     def expire(self, now: float) -> bool:
         """Take back expired leases. Returns whether there were any."""
@@ -289,79 +289,77 @@ class DatasetShards:
 
     @property
     def next_lease(self) -> int:
-        return self._page.next_lease
+        return self._snapshot.next_lease
 
     # Streams, dead letters, checkpoints
 
     def extend(self, partition: str, end: int) -> bool:
         """Extend a partition; a new one starts at 0. Returns whether it changed."""
-        head = self._page.heads.setdefault(partition, PartitionOffsets(0, 0))
+        head = self._snapshot.heads.setdefault(partition, PartitionOffsets(0, 0))
         changed = end > head.end
         head.end = max(head.end, end)
         return changed
 
     def close(self) -> bool:
         """End a stream. Returns whether it was open."""
-        changed = not self._page.closed
-        self._page.closed = True
+        changed = not self._snapshot.closed
+        self._snapshot.closed = True
         return changed
 
     @property
     def is_closed(self) -> bool:
-        return self._page.closed
+        return self._snapshot.closed
 
     def revive(self) -> bool:
         """Make dead letters available again. Returns whether there were any."""
-        letters, self._page.dead = self._page.dead, []
-        for one in letters:
+        dead, self._snapshot.dead = self._snapshot.dead, []
+        for one in dead:
             piece = ShardRemainder(one.epoch, one.number, one.start, one.end, one.partition)
             self._returned[piece.key] = piece
             self._open[piece.epoch] += 1
-        return bool(letters)
+        return bool(dead)
 
     def checkpoint(self) -> DatasetSnapshot:
-        """Return what a training checkpoint must contain: all pieces that are not done, leased or
-        not.
-        """
-        page = self._page
+        """Return what a training checkpoint must contain: all pieces that are not done."""
+        snapshot = self._snapshot
         waiting = [*(lease.piece for lease in self._leases.values()), *self._returned.values()]
         return DatasetSnapshot(
-            definition=page.definition,
-            epoch=page.epoch,
-            position=page.position,
-            heads=page.heads,
-            closed=page.closed,
+            definition=snapshot.definition,
+            epoch=snapshot.epoch,
+            position=snapshot.position,
+            heads=snapshot.heads,
+            closed=snapshot.closed,
             returned=[piece for piece in waiting if piece.start < piece.end],
-            dead=page.dead,
-            done_shards=page.done_shards,
-            done_records=page.done_records,
-            next_lease=page.next_lease,
+            dead=snapshot.dead,
+            done_shards=snapshot.done_shards,
+            done_records=snapshot.done_records,
+            next_lease=snapshot.next_lease,
         )
 
     def state(self) -> DatasetState:
         """Return the progress of the data set."""
-        page, layout = self._page, self._layout
+        snapshot, layout = self._snapshot, self._layout
         fresh = (
-            sum(-(-(h.end - h.next) // self.definition.shard_size) for h in page.heads.values())
+            sum(-(-(h.end - h.next) // self.definition.shard_size) for h in snapshot.heads.values())
             if layout is None
-            else layout.shards - page.position
+            else layout.shards - snapshot.position
         )
         return DatasetState(
             name=self.definition.name,
             purpose=self.definition.purpose,
-            epoch=page.epoch,
+            epoch=snapshot.epoch,
             epochs=0 if layout is None else layout.definition.epochs,
             waiting=fresh + len(self._returned),
             leased=len(self._leases),
-            done_shards=page.done_shards,
-            done_records=page.done_records,
-            dead=tuple(page.dead),
+            done_shards=snapshot.done_shards,
+            done_records=snapshot.done_records,
+            dead=tuple(snapshot.dead),
             ended=self._ended(None),
             committed=self._committed(),
         )
 
     def _committed(self) -> dict[str, int]:
-        committed = {name: head.next for name, head in self._page.heads.items()}
+        committed = {name: head.next for name, head in self._snapshot.heads.items()}
         for piece in self._pieces() if committed else ():
             committed[piece.partition] = min(committed[piece.partition], piece.start)
         return committed

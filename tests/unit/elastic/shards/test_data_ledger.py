@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from gangline.elastic.data.shards.dataset import (
+from gangline.elastic.shards.dataset import (
     DatasetDefinition,
     Shard,
     Shuffle,
@@ -17,7 +17,7 @@ from gangline.elastic.data.shards.dataset import (
     TextFile,
     records_of,
 )
-from gangline.elastic.data.shards.events import (
+from gangline.elastic.shards.events import (
     CloseStream,
     EventAccepted,
     EventRefused,
@@ -37,7 +37,7 @@ from gangline.elastic.data.shards.events import (
     TakenShards,
     TakeShards,
 )
-from gangline.elastic.data.shards.ledger import LedgerOutcome, ShardLedger
+from gangline.elastic.shards.ledger import LedgerOutcome, ShardLedger
 
 
 def a_ledger(definition: DatasetDefinition) -> ShardLedger:
@@ -47,10 +47,10 @@ def a_ledger(definition: DatasetDefinition) -> ShardLedger:
 
 
 def take(
-    ledger: ShardLedger, worker: str = "n/0", now: float = 0.0, **words: object
+    ledger: ShardLedger, worker: str = "n/0", now: float = 0.0, **message: object
 ) -> TakenShards:
     name = next(iter(ledger.states())).name
-    answer = ledger.apply(TakeShards(name, worker, **words), now).answer  # type: ignore[arg-type]
+    answer = ledger.apply(TakeShards(name, worker, **message), now).answer  # type: ignore[arg-type]
     assert isinstance(answer, TakenShards)
     return answer
 

@@ -1,16 +1,13 @@
-"""A seeded order without a list: the record or shard at a position of an epoch.
-
-A Feistel network over the smallest even power of two that holds all positions, applied repeatedly
-until the result is in range, is a permutation that needs no memory and no preparation. Master and
-workers compute the same one from seed and epoch, on every Python version, for a billion records as
-for ten.
-
-Definitions of data sets: their records, how they are cut into shards, and the order of shards.
+"""Definitions of data sets: their records, how they are cut into shards, and the order of shards.
 
 There are three kinds. A `Table` has records from 0 to its size. A `Text` is a list of files with
 known line counts; its records are all lines, numbered through the files. A `Stream` has partitions
 that grow: its records are offsets of a partition. Tables and texts have epochs and a seeded order,
 streams have neither.
+
+The order is computed, not stored: a Feistel network over the smallest even power of two that holds
+all positions, applied repeatedly until the result is in range, is a permutation without memory or
+preparation. Master and workers compute the same one from seed and epoch, on every Python version.
 
 Errors: `DatasetError`, an invalid definition.
 """
@@ -94,9 +91,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shard_size: Positive
     """Records of a shard; the last one of an epoch or a file may have fewer."""
     lease_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
-    """Seconds after which a shard that was neither reported nor renewed is leased to another
-    worker.
-    """
+    """Seconds after which a shard without a report or renewal is leased to another worker."""
     max_failures: Positive = 3
     """Number of reported failures after which a shard becomes a dead letter."""
     max_losses: Positive = 10

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gangline.elastic.data.shards.dataset import DatasetDefinition, Shard
-from gangline.elastic.data.shards.events import DeadLetter
+from gangline.elastic.shards.dataset import DatasetDefinition, Shard
+from gangline.elastic.shards.events import DeadLetter
 
 ShardKey = tuple[int, int]
 """Epoch and number, which identify a piece."""

@@ -19,15 +19,15 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from gangline.elastic.data.shards import events as ev
-from gangline.elastic.data.shards.dataset import (
+from gangline.elastic.shards import events as ev
+from gangline.elastic.shards.dataset import (
     DatasetDefinition,
     DatasetError,
     Stream,
     check_definition,
 )
-from gangline.elastic.data.shards.dataset_shards import DatasetShards
-from gangline.elastic.data.shards.snapshot import DatasetSnapshot
+from gangline.elastic.shards.dataset_shards import DatasetShards
+from gangline.elastic.shards.snapshot import DatasetSnapshot
 
 VERSION: Final = 1
 """Version of snapshots and checkpoints. A reader refuses a newer one."""
@@ -56,7 +56,7 @@ class ShardLedger:
     """The shards of all data sets by name."""
 
     def __init__(self) -> None:
-        self._books: dict[str, DatasetShards] = {}
+        self._datasets: dict[str, DatasetShards] = {}
 
     @classmethod
     def from_snapshot(cls, snapshot: bytes) -> Self:
@@ -68,12 +68,14 @@ class ShardLedger:
         read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         _refuse_newer(read.version)
         ledger = cls()
-        ledger._books = {page.definition.name: DatasetShards(page) for page in read.pages}
+        ledger._datasets = {
+            snapshot.definition.name: DatasetShards(snapshot) for snapshot in read.pages
+        }
         return ledger
 
     def snapshot(self) -> bytes:
         """Return the serialized state."""
-        pages = [book.snapshot() for book in self._books.values()]
+        pages = [shards.snapshot() for shards in self._datasets.values()]
         return msgspec.msgpack.encode(_Snapshot(VERSION, pages))
 
     def apply(self, event: ev.LedgerEvent, now: float) -> LedgerOutcome:
@@ -83,102 +85,103 @@ class ShardLedger:
     @property
     def deadline(self) -> float | None:
         """The next time at which a lease expires."""
-        deadlines = (book.deadline for book in self._books.values())
+        deadlines = (shards.deadline for shards in self._datasets.values())
         return min((one for one in deadlines if one is not None), default=None)
 
     @property
     def ended(self) -> bool:
         """True if there are data sets, and all have ended."""
-        return bool(self._books) and all(book.state().ended for book in self._books.values())
+        return bool(self._datasets) and all(
+            shards.state().ended for shards in self._datasets.values()
+        )
 
     def states(self) -> list[ev.DatasetState]:
         """Return the progress of each data set."""
-        return [book.state() for book in self._books.values()]
+        return [shards.state() for shards in self._datasets.values()]
 
     def state(self, dataset: str) -> ev.DatasetState | None:
         """Return the progress of a data set; None if there is none of this name."""
-        book = self._books.get(dataset)
-        return book.state() if book else None
+        shards = self._datasets.get(dataset)
+        return shards.state() if shards else None
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        """Return the position for a training checkpoint, to be restored by `Restore`; None if
-        unknown.
+        """Return the position for a training checkpoint; None for an unknown data set.
 
         Everything that is not reported as done at this moment is leased again after a restore:
         report
         progress first, then the records of the checkpoint are counted exactly once.
         """
-        book = self._books.get(dataset)
-        if book is None:
+        shards = self._datasets.get(dataset)
+        if shards is None:
             return None
-        return msgspec.msgpack.encode(_Checkpoint(VERSION, book.checkpoint()))
+        return msgspec.msgpack.encode(_Checkpoint(VERSION, shards.checkpoint()))
 
     def _register(self, event: ev.RegisterDataset, now: float) -> LedgerOutcome:
         definition = event.definition
-        book = self._books.get(definition.name)
-        if book is not None:
-            return _compare(book.definition, definition)
+        shards = self._datasets.get(definition.name)
+        if shards is not None:
+            return _compare(shards.definition, definition)
         try:
             check_definition(definition)
         except DatasetError as error:
             return _refused(str(error))
-        self._books[definition.name] = DatasetShards(DatasetSnapshot(definition))
+        self._datasets[definition.name] = DatasetShards(DatasetSnapshot(definition))
         return LedgerOutcome(ev.EventAccepted(definition), changed=True)
 
     def _take(self, event: ev.TakeShards, now: float) -> LedgerOutcome:
-        book = self._books.get(event.dataset)
-        if book is None:
+        shards = self._datasets.get(event.dataset)
+        if shards is None:
             return LedgerOutcome(ev.TakenShards(ev.Supply.UNKNOWN), changed=False)
-        overdue = book.expire(now)
-        taken = book.take(event, now)
+        overdue = shards.expire(now)
+        taken = shards.take(event, now)
         return LedgerOutcome(taken, changed=overdue or bool(taken.shards))
 
     def _report(self, event: ev.ShardReport, now: float) -> LedgerOutcome:
-        book = self._books.get(event.dataset)
-        if book is None:
+        shards = self._datasets.get(event.dataset)
+        if shards is None:
             return _unknown_dataset(event.dataset)
-        return LedgerOutcome(ev.EventAccepted(), changed=book.report(event, now))
+        return LedgerOutcome(ev.EventAccepted(), changed=shards.report(event, now))
 
     def _release(self, event: ev.ReleaseWorker, now: float) -> LedgerOutcome:
-        released = [book.release(event.owner) for book in self._books.values()]
+        released = [shards.release(event.owner) for shards in self._datasets.values()]
         return LedgerOutcome(ev.EventAccepted(), changed=any(released))
 
     def _tick(self, event: ev.ExpireLeases, now: float) -> LedgerOutcome:
-        expired = [book.expire(now) for book in self._books.values()]
+        expired = [shards.expire(now) for shards in self._datasets.values()]
         return LedgerOutcome(ev.EventAccepted(), changed=any(expired))
 
     def _resume(self, event: ev.RenewLeases, now: float) -> LedgerOutcome:
-        for book in self._books.values():
-            book.resume(now)
+        for shards in self._datasets.values():
+            shards.resume(now)
         return LedgerOutcome(ev.EventAccepted(), changed=True)
 
     def _extend(self, event: ev.ExtendStream, now: float) -> LedgerOutcome:
-        book = self._stream(event.dataset)
-        if not isinstance(book, DatasetShards):
-            return book
-        if book.is_closed:
+        shards = self._stream(event.dataset)
+        if not isinstance(shards, DatasetShards):
+            return shards
+        if shards.is_closed:
             return _refused(f"the stream {event.dataset} is closed and cannot be extended")
-        return LedgerOutcome(ev.EventAccepted(), changed=book.extend(event.partition, event.end))
+        return LedgerOutcome(ev.EventAccepted(), changed=shards.extend(event.partition, event.end))
 
     def _close(self, event: ev.CloseStream, now: float) -> LedgerOutcome:
-        book = self._stream(event.dataset)
-        if not isinstance(book, DatasetShards):
-            return book
-        return LedgerOutcome(ev.EventAccepted(), changed=book.close())
+        shards = self._stream(event.dataset)
+        if not isinstance(shards, DatasetShards):
+            return shards
+        return LedgerOutcome(ev.EventAccepted(), changed=shards.close())
 
     def _stream(self, name: str) -> DatasetShards | LedgerOutcome:
-        book = self._books.get(name)
-        if book is None:
+        shards = self._datasets.get(name)
+        if shards is None:
             return _unknown_dataset(name)
-        if not isinstance(book.definition, Stream):
+        if not isinstance(shards.definition, Stream):
             return _refused(f"the data set {name} is no stream: its definition fixes its end")
-        return book
+        return shards
 
     def _revive(self, event: ev.RetryDeadLetters, now: float) -> LedgerOutcome:
-        book = self._books.get(event.dataset)
-        if book is None:
+        shards = self._datasets.get(event.dataset)
+        if shards is None:
             return _unknown_dataset(event.dataset)
-        return LedgerOutcome(ev.EventAccepted(), changed=book.revive())
+        return LedgerOutcome(ev.EventAccepted(), changed=shards.revive())
 
     def _restore(self, event: ev.RestorePosition, now: float) -> LedgerOutcome:
         try:
@@ -187,19 +190,19 @@ class ShardLedger:
             check_definition(saved.page.definition)
         except ValueError as error:
             return _refused(f"the checkpoint of a data set cannot be read: {error}")
-        page = saved.page
-        before = self._books.get(page.definition.name)
+        snapshot = saved.page
+        before = self._datasets.get(snapshot.definition.name)
         if before is not None:
-            compared = _compare(before.definition, page.definition)
+            compared = _compare(before.definition, snapshot.definition)
             if isinstance(compared.answer, ev.EventRefused):
                 return compared
-            page.next_lease = max(page.next_lease, before.next_lease)
-        self._books[page.definition.name] = DatasetShards(page)
-        return LedgerOutcome(ev.EventAccepted(page.definition), changed=True)
+            snapshot.next_lease = max(snapshot.next_lease, before.next_lease)
+        self._datasets[snapshot.definition.name] = DatasetShards(snapshot)
+        return LedgerOutcome(ev.EventAccepted(snapshot.definition), changed=True)
 
     def _forget(self, event: ev.ForgetDataset, now: float) -> LedgerOutcome:
         return LedgerOutcome(
-            ev.EventAccepted(), changed=self._books.pop(event.dataset, None) is not None
+            ev.EventAccepted(), changed=self._datasets.pop(event.dataset, None) is not None
         )
 
 

@@ -9,13 +9,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from gangline.elastic.data.shards.dataset import (
-    DatasetDefinition,
-    Name,
-    Purpose,
-    RecordCount,
-    Shard,
-)
+from gangline.elastic.shards.dataset import DatasetDefinition, Name, Purpose, RecordCount, Shard
 
 FailureReason = Annotated[str, msgspec.Meta(max_length=1000)]
 WorkerName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]

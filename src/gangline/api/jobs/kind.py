@@ -1,0 +1,77 @@
+"""The description of a job kind, which every package reads from one table (``job_resources``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gangline.api.jobs.kubeflow import JobStatus, RunPolicy
+from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.resource import Resource
+
+
+class ReplicaSpecLike(Protocol):
+    """Replica spec of one role, of any kind of job."""
+
+    @property
+    def replicas(self) -> int | None:
+        """Number of pods; None means 1."""
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """Pod template."""
+
+
+class _Spec(Protocol):
+    @property
+    def run_policy(self) -> RunPolicy: ...
+
+
+class JobObject(Protocol):
+    """A stored job of any kind."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+    @property
+    def spec(self) -> _Spec: ...
+
+    @property
+    def status(self) -> JobStatus: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """A kind of training job."""
+
+    resource: Resource[Any]
+    module: str
+    """Name of its modules in ``api.jobs``, ``api.validation.jobs`` and ``operator.frameworks``."""
+    short_name: str
+    """Its short name for kubectl."""
+    roles: tuple[str, ...]
+    """Its roles, the leading role first."""
+    replica_specs_field: str = ""
+    """Attribute of the spec with the roles; empty if each role has an attribute of its own."""
+    is_scalable: bool = False
+    """True if ``kubectl scale`` changes its workers."""
+    other_names: tuple[str, ...] = ()
+    """Further names that commands accept."""
+
+    @property
+    def trainer(self) -> str:
+        """Its name in lists and flags: ``pytorchjob``."""
+        return self.resource.kind.lower()
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        """Names and aliases in lower case: ``pytorchjob``, ``pytorch``, ``py``."""
+        return frozenset((self.trainer, self.trainer.removesuffix("job"), *self.other_names))
+
+    def replica_specs(self, job: JobObject) -> Mapping[str, ReplicaSpecLike]:
+        """Return replica specs by the canonical name of the role, the leading role first."""
+        if self.replica_specs_field:
+            written: Mapping[str, ReplicaSpecLike] = getattr(job.spec, self.replica_specs_field)
+        else:
+            written = {role: getattr(job.spec, role) for role in self.roles}
+        known = {name.lower(): spec for name, spec in written.items() if spec is not None}
+        return {role: known[role.lower()] for role in self.roles if role.lower() in known}

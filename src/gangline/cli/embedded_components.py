@@ -1,0 +1,41 @@
+"""The components that run in the process of the embedded cluster: operator and scheduler.
+
+`gangline up` and `gangline demo` start them. The command line may import every component; the
+components may not import each other.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gangline.local.cluster import Component
+
+EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"})
+"""The embedded cluster has no other scheduler, so ours serves the default name too."""
+
+
+def embedded_components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
+    """Return the components of the cluster; their imports are late, after the API server has
+    started.
+    """
+    from gangline.local.cluster import Component  # noqa: PLC0415
+
+    async def operate(client: Any, stop: asyncio.Event) -> None:
+        from gangline.operator.main import run  # noqa: PLC0415
+        from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+        from gangline.operator.webhook.component import remove_webhook  # noqa: PLC0415
+        from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
+
+        asked = WebhookSettings.for_embedded_cluster()
+        if not webhook:
+            await remove_webhook(client, asked)
+        await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
+
+    async def schedule(client: Any, stop: asyncio.Event) -> None:
+        from gangline.scheduler.main import run  # noqa: PLC0415
+        from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+        await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
+
+    components = [Component("operator", operate), Component("scheduler", schedule)]
+    return [component for component in components if component.name not in without]

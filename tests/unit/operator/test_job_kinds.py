@@ -1,0 +1,37 @@
+"""The table of job kinds: each entry has its modules, and no other module lists kinds."""
+
+from pathlib import Path
+
+import pytest
+
+import gangline
+from gangline.api.job_resources import JOB_KINDS
+from gangline.api.jobs.kind import JobKind
+from gangline.api.validation.jobs import rules_of
+from gangline.operator.main import all_frameworks
+from gangline.operator.settings import OperatorSettings
+
+
+@pytest.mark.parametrize("kind", JOB_KINDS, ids=lambda kind: kind.trainer)
+def test_entry_has_rules_and_a_framework(kind: JobKind) -> None:
+    frameworks = {
+        framework.kind.entry: framework for framework in all_frameworks(OperatorSettings())
+    }
+    info = frameworks[kind].kind
+    assert (info.kind, info.framework) == (kind.resource.kind, kind.module)
+    assert info.controller == f"{kind.trainer}-controller"
+    assert callable(rules_of(kind).validate)
+    assert callable(rules_of(kind).list_warnings)
+
+
+def test_a_kind_is_named_only_in_its_modules_and_in_the_table() -> None:
+    root = Path(gangline.__file__).parent
+    own = {"api/jobs", "api/validation/jobs", "operator/frameworks"}
+    naming = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if "xgboost" in path.read_text().lower()
+    }
+    assert {name for name in naming if str(Path(name).parent) not in own} == {
+        "api/job_resources.py"
+    }

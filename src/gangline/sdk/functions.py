@@ -10,6 +10,11 @@ import msgspec
 
 from gangline.api.resource_list import GPU
 from gangline.api.resources import PYTORCH_JOBS
+from gangline.renamed import renamed
+
+__getattr__ = renamed(
+    __name__, {"Shape": "FunctionJobOptions", "NotShippable": "UnsupportedFunction"}
+)
 
 MAX_SOURCE = 100_000
 """Limit in bytes: every kernel accepts a command argument of this length."""

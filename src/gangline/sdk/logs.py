@@ -24,7 +24,10 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informers.informer import Informer
+from gangline.renamed import renamed
 from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, build_job, replica_name
+
+__getattr__ = renamed(__name__, {"EVERYTHING": "ALL_LOGS"})
 
 T = TypeVar("T")
 

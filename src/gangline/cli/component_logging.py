@@ -110,7 +110,7 @@ def _json_formatter() -> logging.Formatter:
             head = {"ts": ts.replace("+00:00", "Z"), "level": log_data.pop("level").lower()}
             head |= {key: log_data.pop(key) for key in ("logger", "msg")}
             error = {"err": log_data.pop("exc_info")} if "exc_info" in log_data else {}
-            return {**head, **(current_log_fields() | log_data), **head, **error}
+            return {**head, **current_log_fields(), **log_data, **head, **error}
 
     standard = {"levelname": "level", "name": "logger", "message": "msg"}
     return KubernetesFormatter(

@@ -1,10 +1,8 @@
-"""Exit statuses of ``gangline``. Scripts depend on the numbers: they never change.
-
-Turns exceptions into messages: what went wrong, and what to do next.
+"""Turns exceptions into messages and exit statuses.
 
 Commands raise ``CommandError`` for their own findings and let errors of the API client and of the
-configuration pass. ``explain`` turns each into a message and an exit status. ``--debug`` shows the
-traceback as well.
+configuration pass. ``to_command_error`` turns each into a message, a hint and an exit status;
+``--debug`` shows the traceback as well. Scripts depend on exit statuses: the numbers never change.
 """
 
 from enum import IntEnum

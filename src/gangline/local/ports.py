@@ -4,8 +4,6 @@ import contextlib
 import errno
 import socket
 
-import psutil
-
 from gangline.local.directory import ClusterError
 
 
@@ -44,24 +42,21 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 
 def port_owner(port: int) -> str:
-    """Name the process that listens on a port; empty if it belongs to another user."""
-    for pid in filter(None, listening_processes(port)):
+    """Name the process that listens on a port; empty if unknown, as for another user's."""
+    import psutil  # noqa: PLC0415 - the start of a cluster rarely needs it
+
+    for pid in filter(None, listening_pids(port)):
         with contextlib.suppress(psutil.Error):  # Ended in the meantime.
             return f"{psutil.Process(pid).name()} (process {pid})"
     return ""
 
 
-def listening_processes(port: int) -> list[int | None]:
-    """Return the process of each socket that listens on a TCP port of any address.
+def listening_pids(port: int) -> list[int | None]:
+    """Return the processes that listen on a TCP port of any address; None for another user's."""
+    import psutil  # noqa: PLC0415 - the start of a cluster rarely needs it
 
-    None stands for a process of another user.
-    """
-    try:
-        sockets = psutil.net_connections("tcp")
-    except OSError:  # /proc is not readable.
-        return []
     return [
-        found.pid
-        for found in sockets
-        if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
     ]

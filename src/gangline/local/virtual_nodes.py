@@ -5,9 +5,8 @@ Any client can set the annotations, so a test needs no special access:
 ``gangline.dev/stopped: "true"``
     The machine loses power: its containers are killed and nothing is reported. Without the
     annotation it boots again.
-``gangline.dev/partitioned: "true"``
+``gangline.dev/partitioned: "true"`` (also under its old key ``gangline.dev/cut``)
     The machine loses its network: its containers continue, but the cluster gets no report of them.
-    Its earlier name ``gangline.dev/cut`` has the same effect.
 """
 
 import asyncio
@@ -58,8 +57,8 @@ def desired_power(node: Node | None) -> NodePower:
     annotations = node.metadata.annotations if node is not None else {}
     if annotations.get(STOPPED_ANNOTATION) == "true":
         return NodePower.STOPPED
-    names = (PARTITIONED_ANNOTATION, OLD_PARTITIONED_ANNOTATION)
-    partitioned = any(annotations.get(name) == "true" for name in names)
+    keys = (PARTITIONED_ANNOTATION, OLD_PARTITIONED_ANNOTATION)
+    partitioned = any(annotations.get(key) == "true" for key in keys)
     return NodePower.PARTITIONED if partitioned else NodePower.ON
 
 

@@ -10,6 +10,9 @@ from gangline.api.core.core import Event
 from gangline.api.jobs.elastic import master_name
 from gangline.api.resources import EVENTS
 from gangline.kube.client.client import ApiClient
+from gangline.renamed import renamed
+
+__getattr__ = renamed(__name__, {"Happening": "EventRecord"})
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 

@@ -10,6 +10,11 @@ import msgspec
 
 from gangline.api.resource_list import GPU
 from gangline.api.resources import PYTORCH_JOBS
+from gangline.renamed import renamed
+
+__getattr__ = renamed(
+    __name__, {"Shape": "FunctionJobOptions", "NotShippable": "UnsupportedFunction"}
+)
 
 MAX_SOURCE = 100_000
 """Limit in bytes: every kernel accepts a command argument of this length."""
@@ -76,7 +81,8 @@ def render_script(function: Callable[..., object], arguments: Mapping[str, Any])
     """Return a program that defines a function and calls it.
 
     Raises:
-        UnsupportedFunction: the source is missing or too large, or uses variables of an outer function.
+        UnsupportedFunction: no source, a source that is too large, or variables of an outer
+            function.
     """
     called = getattr(function, "__name__", "")
     if not called.isidentifier() or inspect.ismethod(function):

@@ -102,6 +102,7 @@ def parse_goodput(data: Mapping[str, str]) -> Goodput | None:
 
 
 def goodput_data(account: Goodput) -> dict[str, Any]:
+    """Return goodput as plain data, with the keys of ``gangline get -o json``."""
     return {
         "share": account.share,
         "wallSeconds": account.wall_s,

@@ -24,10 +24,12 @@ def heading(name: str, state: str, facts: Iterable[str] = ()) -> str:
 
 
 def paragraph(text: str) -> str:
+    """Return escaped text."""
     return escape(text)
 
 
 def note(text: str) -> str:
+    """Return a text in italics."""
     return f"<i>{escape(text)}</i>"
 
 
@@ -44,6 +46,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def preformatted(text: str) -> str:
+    """Return a block of preformatted text."""
     return f"<pre>{escape(text)}</pre>"
 
 

@@ -3,6 +3,7 @@
 It is computed from stored objects: the conditions of the job, its pods, its pod group.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,8 +16,11 @@ from gangline.api.meta.conditions import find_condition, is_condition_true
 from gangline.api.meta.objects import Condition
 from gangline.api.resource_list import GPU, pod_request_for
 from gangline.api.volcano.scheduling import PodGroup
+from gangline.renamed import renamed
 from gangline.sdk.kinds import JobKind, JobObject, ReplicaSpecLike
 from gangline.sdk.lean_pods import ListedCondition, ListedContainerStatus, ListedPod
+
+__getattr__ = renamed(__name__, {"State": "JobState"})
 
 AnyPod = Pod | ListedPod
 """A complete pod, or one with the fields that lists read."""
@@ -97,12 +101,25 @@ class Job:
     """True if an operator has set conditions on the job."""
 
     @property
+    def wanted(self) -> int:
+        """Deprecated: use ``desired``."""
+        warnings.warn("Job.wanted is now desired", DeprecationWarning, stacklevel=2)
+        return self.desired
+
+    @property
+    def noticed(self) -> bool:
+        """Deprecated: use ``observed``."""
+        warnings.warn("Job.noticed is now observed", DeprecationWarning, stacklevel=2)
+        return self.observed
+
+    @property
     def ranks(self) -> tuple[str, ...]:
         """Requested replicas in order of rank, such as ``master-0``, ``worker-0``."""
         return tuple(f"{role}-{index}" for role, count in self.roles for index in range(count))
 
     @property
     def running(self) -> int:
+        """Number of replicas that run."""
         return sum(replica.status == "Running" for replica in self.replicas)
 
     @property

@@ -24,20 +24,27 @@ class ListedMeta(Wire):
 
     @property
     def controller(self) -> OwnerReference | None:
+        """The owner that manages the pod; None without one."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class ListedRequirements(Wire):
+    """Requests and limits."""
+
     requests: ResourceList = msgspec.field(default_factory=dict)
     limits: ResourceList = msgspec.field(default_factory=dict)
 
 
 class ListedContainer(Wire):
+    """Resources of a container."""
+
     resources: ListedRequirements = ListedRequirements()
     restart_policy: str = ""
 
 
 class ListedSpec(Wire):
+    """Requests and node of a pod."""
+
     containers: tuple[ListedContainer, ...] = ()
     init_containers: tuple[ListedContainer, ...] = ()
     node_name: str = ""
@@ -46,6 +53,8 @@ class ListedSpec(Wire):
 
 
 class ListedCondition(Wire):
+    """A condition of a pod."""
+
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -53,6 +62,8 @@ class ListedCondition(Wire):
 
 
 class ListedWaiting(Wire):
+    """Why a container has not started."""
+
     reason: str = ""
     message: str = ""
 
@@ -62,6 +73,8 @@ class ListedRunning(Wire):
 
 
 class ListedTerminated(Wire):
+    """How a container ended."""
+
     exit_code: int = 0
     signal: int = 0
     reason: str = ""
@@ -69,18 +82,24 @@ class ListedTerminated(Wire):
 
 
 class ListedState(Wire):
+    """State of a container."""
+
     waiting: ListedWaiting | None = None
     running: ListedRunning | None = None
     terminated: ListedTerminated | None = None
 
 
 class ListedContainerStatus(Wire):
+    """Status of a container."""
+
     state: ListedState = ListedState()
     restart_count: int = 0
     started: bool | None = None
 
 
 class ListedStatus(Wire):
+    """Status of a pod."""
+
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -92,6 +111,8 @@ class ListedStatus(Wire):
 
 
 class ListedPod(Wire):
+    """A pod with the fields that lists read."""
+
     metadata: ListedMeta = ListedMeta()
     spec: ListedSpec = ListedSpec()
     status: ListedStatus = ListedStatus()

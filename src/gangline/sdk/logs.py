@@ -1,14 +1,11 @@
-"""A queue of log lines from many readers to one consumer, which takes all queued lines together.
-
-Readers wait while the queue is full, so memory is bounded for any speed of the consumer.
-
-Logs of the replicas of a job as one stream.
+"""Logs of the replicas of a job as one stream.
 
 ``read_logs`` merges existing lines by time. ``follow_logs`` reads each replica while it writes:
 
 1. Pods that do not exist yet are awaited; restarted and replaced pods are picked up.
 2. A broken stream is reopened at the last timestamp. Timestamps of the kubelet show which lines
    were delivered, so no line is lost or repeated.
+3. Readers wait while ``LineQueue`` is full, so memory is bounded for any speed of the consumer.
 """
 
 import asyncio
@@ -27,7 +24,10 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informers.informer import Informer
+from gangline.renamed import renamed
 from gangline.sdk.jobs import JOB_NAME_LABEL, ROLE_LABEL, Job, build_job, replica_name
+
+__getattr__ = renamed(__name__, {"EVERYTHING": "ALL_LOGS"})
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from gangline.api.meta.objects import Object
 from gangline.kube.client.client import ApiClient as KubeClient
 from gangline.kube.config.config import load_config
 from gangline.kube.http.request import encode_object
+from gangline.renamed import renamed
 from gangline.sdk.client import JobClient
 from gangline.sdk.diagnosis.diagnosis import Diagnosis
 from gangline.sdk.diagnosis.inputs import diagnose_job
@@ -24,6 +25,10 @@ from gangline.sdk.job_editor import JobEditor
 from gangline.sdk.jobs import Job, format_run_time
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import ALL_LOGS, LogLine, LogOptions, follow_logs, read_logs
+
+__getattr__ = renamed(
+    __name__, {"Jobs": "JobList", "Progress": "ProgressCallback", "Happenings": "EventList"}
+)
 
 T = TypeVar("T")
 EventList = list[EventRecord]

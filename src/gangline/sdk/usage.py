@@ -1,10 +1,8 @@
-"""Current usage of pods and nodes, from the cluster's metrics API.
+"""Current usage of pods, nodes and GPUs.
 
-GPU utilization from NVIDIA's DCGM exporter.
-
-The pods of the exporter are found by their labels and read through the API server's pod proxy, so
-only the right to proxy to pods is needed. Each exporter reports every GPU of its node with its
-utilization and its pod.
+CPU and memory come from the cluster's metrics API, GPU utilization from NVIDIA's DCGM exporter. The
+pods of the exporter are found by their labels and read through the API server's pod proxy, so only
+the right to proxy to pods is needed.
 """
 
 import asyncio

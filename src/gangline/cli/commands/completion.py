@@ -1,9 +1,4 @@
-"""``gangline completion``: the completion script of a shell.
-
-``gangline version``.
-
-``gangline reference``: Markdown documentation of every command, generated from the commands.
-"""
+"""Commands about the command line itself: ``completion``, ``version``, ``reference``."""
 
 import platform
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""``delete``: delete jobs with their pods and services.
+"""``delete`` and ``prune``: delete jobs, by name or by age, with their pods and services.
 
-``prune``: delete jobs that ended long ago. Pending and running jobs are never deleted.
+``prune`` never deletes pending or running jobs.
 """
 
 import sys
@@ -18,6 +18,9 @@ from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.jobs import current_time
 from gangline.cli.render.output import format_age, print_status
 from gangline.cli.submit.parsers import parse_seconds
+
+if TYPE_CHECKING:
+    from gangline.sdk.jobs import Job
 
 
 @click.command("delete")
@@ -75,10 +78,6 @@ async def delete_jobs(
             else:
                 click.echo(f"{name} deleted")
     return failures
-
-
-if TYPE_CHECKING:
-    from gangline.sdk.jobs import Job
 
 
 @click.command("prune")

@@ -1,6 +1,6 @@
-"""``diagnose``: why a job failed or is pending, and what to do.
+"""``diagnose``: why a job failed or is pending. ``doctor``: common problems of a cluster.
 
-``doctor``: checks of a cluster for common problems, with remedies.
+Both print findings with remedies.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_result
 
 if TYPE_CHECKING:
+    from gangline.sdk.cluster_checks.checks import ClusterCheckResult
     from gangline.sdk.diagnosis.diagnosis import Diagnosis, Finding
+
 
 _MAX_CONSEQUENCES = 8
 """Limit of consequences to print; with many replicas they are usually equal."""
@@ -96,9 +98,6 @@ def _data(finding: "Finding") -> dict[str, Any]:
         "time": finding.at.isoformat() if finding.at else None,
     }
 
-
-if TYPE_CHECKING:
-    from gangline.sdk.cluster_checks.checks import ClusterCheckResult
 
 _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "unknown": "cyan"}
 

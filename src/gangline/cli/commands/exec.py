@@ -1,6 +1,6 @@
-"""Runs a command in a container, connected to the local terminal or pipe.
+"""``attach``, ``exec`` and ``port-forward``: access to the replicas of a job.
 
-``attach``, ``exec`` and ``port-forward``: access to the replicas of a job.
+``run_interactive`` connects a command in a container to the local terminal or pipe.
 """
 
 import asyncio
@@ -21,8 +21,11 @@ from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_status, terminal_size
 
 if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
     from gangline.kube.client.exec import RemoteCommand
     from gangline.kube.http.transport import Transport
+    from gangline.sdk.jobs import Job, Replica
+
 
 _CHUNK = 1 << 16
 
@@ -115,10 +118,6 @@ def _raw_terminal(session: "RemoteCommand") -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
         loop.remove_signal_handler(signal.SIGWINCH)
 
-
-if TYPE_CHECKING:
-    from gangline.kube.client.client import ApiClient
-    from gangline.sdk.jobs import Job, Replica
 
 _INSTANCE = click.option(
     "-i",

@@ -1,6 +1,6 @@
-"""An explanation as a tree of text.
+"""``explain``: why a job is pending, computed from a copy of the cluster's state, with figures.
 
-``explain``: why a job is pending, computed from a copy of the cluster's state, with figures.
+The explanation is printed as a tree: queue, nodes of running and reserved pods, unmet requests.
 """
 
 import textwrap
@@ -26,7 +26,10 @@ from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_result, terminal_width
 
 if TYPE_CHECKING:
+    from gangline.kube.client.client import ApiClient
     from gangline.scheduler.reporting.explain import Explanation, PodRequirement, QueueUsage
+    from gangline.scheduler.settings import SchedulerSettings
+
 
 MAX_NAMES = 6
 """Limit of names in a list; the others are counted."""
@@ -94,7 +97,8 @@ def _need(need: "PodRequirement", minimum: int) -> list[str]:
     for node_class in need.nodes:
         free = f" (at most free: {node_class.most_free})" if node_class.most_free else ""
         lines.append(
-            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: {_join_names(node_class.nodes)}"
+            f"{len(node_class.nodes)} node(s): {node_class.why}{free}: "
+            f"{_join_names(node_class.nodes)}"
         )
     return lines
 
@@ -109,11 +113,6 @@ def _join_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MAX_NAMES])
     return f"{shown} and {left} more" if left > 0 else shown
 
-
-if TYPE_CHECKING:
-    from gangline.kube.client.client import ApiClient
-    from gangline.scheduler.reporting.explain import Explanation
-    from gangline.scheduler.settings import SchedulerSettings
 
 _GROUP_KINDS = frozenset({"podgroup", "podgroups", "pg"})
 _POD_KINDS = frozenset({"pod", "pods", "po"})

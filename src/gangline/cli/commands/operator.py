@@ -1,8 +1,4 @@
-"""The flags of ``gangline operator`` for its admission webhook.
-
-The flags of ``gangline operator``, in groups.
-
-``gangline operator``: the operator alone, as in a real cluster.
+"""``gangline operator``: the operator alone, as in a real cluster, with its webhook.
 
 It accepts the flags of the upstream operators, so that their manifests work with another image.
 """
@@ -30,7 +26,11 @@ from gangline.cli.params.options import cluster_options
 from gangline.cli.params.target import ClusterTarget
 
 if TYPE_CHECKING:
+    from gangline.kube.controller.leader_election import LeaderElectionTiming
+    from gangline.kube.rate_limit import TokenBucket
+    from gangline.operator.settings import OperatorSettings
     from gangline.operator.webhook.settings import WebhookSettings
+
 
 _webhook_option = partial(env_option, "GANGLINE_OPERATOR")
 
@@ -345,11 +345,6 @@ def operator_flags(command: F) -> F:
     ]
     return reduce(lambda decorated, add: add(decorated), reversed(flags), command)
 
-
-if TYPE_CHECKING:
-    from gangline.kube.controller.leader_election import LeaderElectionTiming
-    from gangline.kube.rate_limit import TokenBucket
-    from gangline.operator.settings import OperatorSettings
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _FALLBACK_NAMESPACE = "kube-system"

@@ -1,6 +1,6 @@
-"""Queues as rows and blocks: the columns of vcctl first, then amounts.
+"""``queue``: limits, usage and state of queues; open and close them.
 
-``queue``: amounts, usage and state of queues.
+The columns are those of vcctl, followed by amounts.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,9 @@ from gangline.cli.render.output import format_table, print_result
 if TYPE_CHECKING:
     from gangline.api.meta.field_doc import ResourceList
     from gangline.api.volcano.scheduling import Queue
+    from gangline.kube.client.client import ApiClient
     from gangline.scheduler.reporting.explain import QueueUsage
+
 
 HEAD = (
     "NAME",
@@ -81,11 +83,6 @@ def _wide_cells(queue: "Queue") -> list[object]:
 def _amounts(amounts: "ResourceList") -> str:
     return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
 
-
-if TYPE_CHECKING:
-    from gangline.api.volcano.scheduling import Queue
-    from gangline.kube.client.client import ApiClient
-    from gangline.scheduler.reporting.explain import QueueUsage
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 

@@ -1,6 +1,7 @@
-"""``submit pytorch``, ``submit tf`` and others: one command for each kind of job.
+"""``submit``: training jobs from files (``-f``), or from flags with one subcommand for each kind.
 
-``submit_manifests``: training jobs from files, or from flags (``submit pytorch``).
+``JOB_COMMANDS`` is the table of kinds. The subcommand of a kind has more than a hundred options, so
+it is built only when it is used.
 """
 
 from collections.abc import Iterator
@@ -237,10 +238,7 @@ def submit_command(
             hint="See 'gangline submit --help'.",
             code=ExitCode.USAGE,
         )
-    from gangline.cli.submit.manifests import (
-        apply_changes,
-        read_manifests,
-    )
+    from gangline.cli.submit.manifests import apply_changes, read_manifests  # noqa: PLC0415
     from gangline.cli.submit.submission import SubmitOptions, submit_manifests  # noqa: PLC0415
 
     manifests = [manifest for file in files for manifest in read_manifests(file)]

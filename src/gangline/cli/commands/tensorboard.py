@@ -1,4 +1,4 @@
-"""``tensorboard_objects``: open the TensorBoard of a job in a browser; start one if there is none."""
+"""``tensorboard``: open the TensorBoard of a job in a browser; start one if there is none."""
 
 import asyncio
 import sys

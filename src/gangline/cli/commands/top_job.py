@@ -58,10 +58,7 @@ def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
-        from gangline.sdk.usage import (
-            gpu_usage,
-            pod_usage,
-        )
+        from gangline.sdk.usage import gpu_usage, pod_usage  # noqa: PLC0415
 
         async with target.connect() as client:
             jobs = JobClient(client, kind)

@@ -1,8 +1,7 @@
-"""``top node -d``: each node with the pods on it, and with its GPUs one by one.
+"""``top node`` and the group ``top``: capacity, allocation and usage of nodes.
 
-Arena's blocks and columns come first; the job of each pod and its other requests follow.
-
-``top node`` and the group ``top``: capacity, allocation and usage of nodes.
+With ``-d`` each node is a block with the pods on it and its GPUs one by one. Blocks and columns
+are Arena's; the job of each pod and its other requests follow.
 """
 
 import asyncio
@@ -38,7 +37,9 @@ from gangline.cli.render.sparkline import SparklineHistory
 
 if TYPE_CHECKING:
     from gangline.api.core.pod import Pod
+    from gangline.kube.client.client import ApiClient
     from gangline.sdk.usage import GpuDevice, GpuUsage
+
 
 _GI = 2**30
 _LABEL = 15
@@ -254,10 +255,6 @@ def _device_data(device: "GpuDevice") -> Mapping[str, Any]:
     }
 
 
-if TYPE_CHECKING:
-    from gangline.kube.client.client import ApiClient
-
-
 @click.group("top")
 def top_command() -> None:
     """Show capacity, allocation and usage of nodes and jobs."""
@@ -370,10 +367,7 @@ def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: Sparkl
 
 async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
-    from gangline.sdk.usage import (
-        gpu_usage,
-        node_usage,
-    )
+    from gangline.sdk.usage import gpu_usage, node_usage  # noqa: PLC0415
 
     if look.names:
         nodes = [await client.get(NODES, name) for name in look.names]

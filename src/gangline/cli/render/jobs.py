@@ -1,7 +1,4 @@
-"""Jobs as rows, blocks and plain data: Arena's columns and keys, then ours.
-
-Events as a table and as plain data.
-"""
+"""Jobs and events as tables, blocks and plain data: Arena's columns and keys, then ours."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from gangline.cli.render.output import format_age, format_table
 
 if TYPE_CHECKING:
+    from gangline.sdk.events import EventRecord
     from gangline.sdk.jobs import Job, Replica
+
 
 _TIME = "%Y-%m-%d %H:%M:%S"
 
@@ -130,10 +129,6 @@ def _replica_data(replica: "Replica", now: datetime) -> dict[str, Any]:
 
 def current_time() -> datetime:
     return datetime.now(UTC)
-
-
-if TYPE_CHECKING:
-    from gangline.sdk.events import EventRecord
 
 
 def event_table(

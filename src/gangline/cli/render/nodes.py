@@ -1,6 +1,6 @@
-"""Nodes as rows and plain data: Arena's columns and keys, then ours.
+"""Nodes and GPUs as rows and plain data: Arena's columns and keys, then ours.
 
-GPUs of the replicas of a job, one by one, in Arena's form, if an exporter measures them.
+Columns of GPU metrics appear only if an exporter measures them.
 """
 
 from collections import defaultdict
@@ -15,6 +15,9 @@ from gangline.cli.render.sparkline import CPU_COLUMN, NO_HISTORY, SparklineHisto
 if TYPE_CHECKING:
     from gangline.api.core.node import Node
     from gangline.api.core.pod import Pod
+    from gangline.sdk.jobs import Job
+    from gangline.sdk.usage import GpuDevice, GpuUsage
+
 
 GPU = "nvidia.com/gpu"
 _ROLE = "node-role.kubernetes.io/"
@@ -201,10 +204,6 @@ def node_data(view: NodeRow) -> dict[str, Any]:
         "unhealthyGPUs": view.unhealthy_gpus,
     }
 
-
-if TYPE_CHECKING:
-    from gangline.sdk.jobs import Job
-    from gangline.sdk.usage import GpuDevice, GpuUsage
 
 _MI = 2**20
 

@@ -1,7 +1,4 @@
-"""The pod template of one role.
-
-One builder for each kind of job: its roles and their pods.
-"""
+"""One builder for each kind of job, from ``JobFlags``: its roles and their pod templates."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,10 +1,8 @@
-"""Packs a local folder for upload with a job: ``--sync-mode local``.
+"""Code that pods fetch before they start: from git, by rsync, or uploaded from this machine.
 
-Code that pods fetch before they start: from git, by rsync, or uploaded from this machine.
-
-An init container writes it to a volume that the main container mounts at ``WORKING_DIR/code``.
-Invariant: user names and passwords are in a Secret of the job, and only the init container reads
-it.
+An init container writes it to a volume that the main container mounts at ``WORKING_DIR/code``. For
+an upload, ``pack_code`` packs a local folder into ConfigMaps. Invariant: user names and passwords
+are in a Secret of the job, and only the init container reads it.
 """
 
 import base64

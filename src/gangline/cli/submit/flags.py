@@ -1,6 +1,7 @@
-"""Values of the flags of ``submit`` after parsing and checking; the input of the job builders.
+"""Values of the flags of ``submit`` after parsing: the input of the builders.
 
-Objects that a job owns: named after it, created after it, deleted with it.
+``owned_object`` starts an object that a job owns: named after it, created after it, deleted with
+it.
 """
 
 from dataclasses import dataclass, field

@@ -69,6 +69,7 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
         {"name": name, "value": str(count)} for name, count in counts.items() if name not in known
     ]
     shared = options["share_memory"]
+    has_shared_memory = shared not in {"", "0"}
     return PodFlags(
         image=options["image"] or options.get("worker_image", ""),
         command=(options["shell"], "-c", command),
@@ -76,7 +77,7 @@ def _pod(trainer: str, command: str, options: dict[str, Any]) -> PodFlags:
         devices=parsers.parse_devices(options["device"]),
         cpu=options.get("cpu", ""),
         memory=options.get("memory", ""),
-        share_memory="" if shared in {"", "0"} else parsers.check_quantity("--share-memory", shared),
+        share_memory=parsers.check_quantity("--share-memory", shared) if has_shared_memory else "",
         working_dir=options["working_dir"],
         environment=tuple(environment),
         mounts=(

@@ -1,7 +1,6 @@
-"""``--set PATH=VALUE``: change fields of a manifest from the command line.
+"""Objects from files: YAML or JSON, several objects in one file, lists; errors have a location.
 
-Reads objects from files: YAML or JSON, several objects in one file, lists; errors have a
-location.
+``apply_changes`` implements ``--set PATH=VALUE``.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""``--config-file``: local files that pods mount from a ConfigMap for each target folder.
-
-TensorBoard of a job: a Deployment and a Service that the job owns.
-"""
+"""Objects that a job owns: ConfigMaps of ``--config-file``, and its TensorBoard."""
 
 import hashlib
 from collections import defaultdict

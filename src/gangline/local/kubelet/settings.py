@@ -64,8 +64,6 @@ class KubeletSettings:
 
     log_max_bytes: int = 10 << 20
     log_max_files: int = 5
-    prune_finished_s: float = 300.0
-    """Seconds that a finished pod retains its written files; its logs stay until it is deleted."""
 
     environment: Path = Path(sys.prefix)
     """The Python environment for images without an entry in the image map."""

@@ -39,24 +39,24 @@ async def store(tmp_path: Path) -> AsyncIterator[ObjectStore]:
 async def test_a_write_is_seen_by_writers_at_once_and_by_readers_when_it_is_committed(
     store: ObjectStore,
 ):
-    topic = store.cache("things.")
-    done = store.stage(topic, "a", obj(), ({}, {}))
-    assert topic.latest("a") is not None
-    assert "a" not in topic.records
+    cache = store.cache("things.")
+    done = store.stage(cache, "a", obj(), ({}, {}))
+    assert cache.latest("a") is not None
+    assert "a" not in cache.records
     record = await done
-    assert topic.records["a"] is record
+    assert cache.records["a"] is record
     assert store.revision == record.rv == int(read_json(record.body)["metadata"]["resourceVersion"])
 
 
 async def test_writes_keep_their_order_and_types(store: ObjectStore):
-    topic = store.cache("things.")
+    cache = store.cache("things.")
     seen: list[tuple[str, int]] = []
     store.add_listener("things.", lambda event: seen.append((event.type, event.record.rv)))
     await asyncio.gather(
-        store.stage(topic, "a", obj(), ({}, {})),
-        store.stage(topic, "a", obj(n=1), ({}, {})),
-        store.stage(topic, "a", obj(n=1), ({}, {}), removed=True),
-        store.stage(topic, "a", obj(n=2), ({}, {})),
+        store.stage(cache, "a", obj(), ({}, {})),
+        store.stage(cache, "a", obj(n=1), ({}, {})),
+        store.stage(cache, "a", obj(n=1), ({}, {}), removed=True),
+        store.stage(cache, "a", obj(n=2), ({}, {})),
     )
     assert [type_ for type_, _ in seen] == [ADDED, MODIFIED, DELETED, ADDED]
     assert [rv for _, rv in seen] == sorted(rv for _, rv in seen)
@@ -65,13 +65,13 @@ async def test_writes_keep_their_order_and_types(store: ObjectStore):
 async def test_everything_is_there_after_opening_again(tmp_path: Path):
     path = tmp_path / "state.db"
     first = ObjectStore(StateDatabase(path))
-    topic = first.cache("things.")
-    await first.stage(topic, "a", obj(n=1), ({}, {}))
-    await first.stage(topic, "b", obj(), ({}, {}))
-    last = await first.stage(topic, "b", obj(), ({}, {}), removed=True)
+    cache = first.cache("things.")
+    await first.stage(cache, "a", obj(n=1), ({}, {}))
+    await first.stage(cache, "b", obj(), ({}, {}))
+    last = await first.stage(cache, "b", obj(), ({}, {}), removed=True)
     await first.close()
     second = ObjectStore(StateDatabase(path))
-    second.load(lambda topic, body: ({}, {}))
+    second.load(lambda cache, body: ({}, {}))
     again = second.cache("things.")
     assert list(again.records) == ["a"]
     assert read_json(again.records["a"].body)["n"] == 1
@@ -84,17 +84,17 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path):
 async def test_dropped_history_does_not_come_back_and_objects_stay(tmp_path: Path):
     path = tmp_path / "state.db"
     first = ObjectStore(StateDatabase(path))
-    topic = first.cache("things.")
+    cache = first.cache("things.")
     for number in range(5):
-        await first.stage(topic, "a", obj(n=number), ({}, {}))
-    await first.stage(topic, "b", obj(), ({}, {}), removed=True)
+        await first.stage(cache, "a", obj(n=number), ({}, {}))
+    await first.stage(cache, "b", obj(), ({}, {}), removed=True)
     horizon = first.revision
     first.compact(older_than=float("inf"))
     await first.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM log").fetchone() == (1,)
     second = ObjectStore(StateDatabase(path))
-    second.load(lambda topic, body: ({}, {}))
+    second.load(lambda cache, body: ({}, {}))
     assert read_json(second.cache("things.").records["a"].body)["n"] == 4
     assert second.cache("things.").horizon == second.cache("others.").horizon == horizon
     assert (await second.stage(second.cache("things."), "c", obj(), ({}, {}))).rv > horizon
@@ -106,31 +106,31 @@ async def test_full_disk_fails_writes_with_message_and_leaves_state_unchanged(
 ):
     database = StateDatabase(tmp_path / "state.db")
     store = ObjectStore(database)
-    topic = store.cache("things.")
-    kept = await store.stage(topic, "a", obj(), ({}, {}))
+    cache = store.cache("things.")
+    kept = await store.stage(cache, "a", obj(), ({}, {}))
     pages = database._connection.execute("PRAGMA page_count").fetchone()[0]
     database._connection.execute(f"PRAGMA max_page_count={pages + 2}")
-    large = store.stage(topic, "b", obj(filler="x" * 100_000), ({}, {}))
-    behind = store.stage(topic, "a", obj(n=2), ({}, {}))
+    large = store.stage(cache, "b", obj(filler="x" * 100_000), ({}, {}))
+    behind = store.stage(cache, "a", obj(n=2), ({}, {}))
     outcomes = await asyncio.gather(large, behind, return_exceptions=True)
     for outcome in outcomes:
         assert isinstance(outcome, StatusError)
         assert "the disk of" in str(outcome)
         assert "is full" in str(outcome)
-    assert topic.records == {"a": kept}
-    assert topic.latest("b") is None
+    assert cache.records == {"a": kept}
+    assert cache.latest("b") is None
     database._connection.execute("PRAGMA max_page_count=100000")
-    again = await store.stage(topic, "b", obj(filler="x" * 100_000), ({}, {}))
+    again = await store.stage(cache, "b", obj(filler="x" * 100_000), ({}, {}))
     assert again.rv > kept.rv
     await store.close()
 
 
 async def test_disconnected_client_does_not_undo_its_write(store: ObjectStore):
-    topic = store.cache("things.")
-    done = store.stage(topic, "a", obj(), ({}, {}))
+    cache = store.cache("things.")
+    done = store.stage(cache, "a", obj(), ({}, {}))
     done.cancel()
-    await store.stage(topic, "b", obj(), ({}, {}))
-    assert set(topic.records) == {"a", "b"}
+    await store.stage(cache, "b", obj(), ({}, {}))
+    assert set(cache.records) == {"a", "b"}
 
 
 changes = st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40)
@@ -138,28 +138,28 @@ changes = st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=4
 
 @given(changes, st.data())
 def test_the_state_at_a_revision_is_what_it_was_then(steps: list[tuple[str, bool]], data: Any):
-    topic = WatchCache("things.", 0)
+    cache = WatchCache("things.", 0)
     past: list[list[str]] = [[]]
     for rv, (key, removed) in enumerate(steps, start=1):
-        before = topic.records.get(key)
+        before = cache.records.get(key)
         if removed and before is None:
             past.append(past[-1])
             continue
         type_ = DELETED if removed else MODIFIED if before else ADDED
-        topic.publish(CacheEvent(type_, ObjectRevision(key, rv, str(rv).encode(), {}, {}), before))
-        past.append([topic.records[k].body.decode() for k in sorted(topic.records)])
+        cache.publish(CacheEvent(type_, ObjectRevision(key, rv, str(rv).encode(), {}, {}), before))
+        past.append([cache.records[k].body.decode() for k in sorted(cache.records)])
     rv = data.draw(st.integers(0, len(steps)))
-    assert [record.body.decode() for record in topic.state_at(rv)] == past[rv]
+    assert [record.body.decode() for record in cache.state_at(rv)] == past[rv]
 
 
 async def test_a_flood_of_writes_does_not_fill_the_memory(tmp_path: Path):
     store = ObjectStore(StateDatabase(tmp_path / "state.db"), history_bytes=100_000)
-    topic = store.cache("things.")
+    cache = store.cache("things.")
     for number in range(200):
-        await store.stage(topic, "a", obj(n=number, filler="x" * 5_000), ({}, {}))
-    assert topic.history_bytes < 150_000
-    assert topic.horizon > 0
-    assert read_json(topic.records["a"].body)["n"] == 199
+        await store.stage(cache, "a", obj(n=number, filler="x" * 5_000), ({}, {}))
+    assert cache.history_bytes < 150_000
+    assert cache.horizon > 0
+    assert read_json(cache.records["a"].body)["n"] == 199
     await store.close()
 
 

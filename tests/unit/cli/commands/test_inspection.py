@@ -51,7 +51,7 @@ def a_job(name: str = "a", state: JobState = JobState.RUNNING, **fields: Any) ->
     )
     facts: dict[str, Any] = {
         "kind": JOB_KINDS[0], "name": name, "namespace": "team", "uid": name, "state": state,
-        "reason": "", "replicas": replicas, "wanted": 2, "requested_gpus": 2,
+        "reason": "", "replicas": replicas, "desired": 2, "requested_gpus": 2,
         "created": NOW - timedelta(hours=2), "started": NOW - timedelta(hours=1),
         "roles": (("master", 1), ("worker", 3)),
     }  # fmt: skip

@@ -143,7 +143,7 @@ async def test_nodes_claims_and_queues_are_chosen_by_labels(api: FakeApi, typed:
 async def test_what_is_watched_is_printed_again_when_it_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job_selection, "WATCH_S", 0.0)
+    monkeypatch.setattr(job_selection, "WATCH_INTERVAL_S", 0.0)
 
     class Thing:
         def __init__(self, uid: str, value: int) -> None:

@@ -33,7 +33,7 @@ def a_job(name: str = "digits", **fields: Any) -> Job:
         "state": JobState.RUNNING,
         "reason": "",
         "replicas": (master,),
-        "wanted": 3,
+        "desired": 3,
         "requested_gpus": 6,
         "created": NOW - timedelta(minutes=5),
         "started": NOW - timedelta(minutes=3),

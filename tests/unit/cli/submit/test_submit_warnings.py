@@ -33,7 +33,7 @@ def test_a_restart_policy_in_two_places_is_a_warning(
     assert result.err.startswith(
         "Warning: TFJob 'digits': spec.tfReplicaSpecs.Worker.template.spec."
     )
-    assert "'Always' does not count" in result.err
+    assert "'Always' is ignored" in result.err
 
 
 def test_a_job_that_means_what_it_says_is_no_reason_to_warn(

@@ -55,8 +55,8 @@ def a_pod(node: str = "") -> Pod:
     return made(Pod, metadata=metadata, spec={"nodeName": node}, status=status)  # type: ignore[no-any-return]
 
 
-def a_job(*, noticed: bool) -> Job:
-    return Job(JOB_KINDS[0], "j", "d", "u", JobState.PENDING, "", (), 1, 0, OLD, observed=noticed)
+def a_job(*, observed: bool) -> Job:
+    return Job(JOB_KINDS[0], "j", "d", "u", JobState.PENDING, "", (), 1, 0, OLD, observed=observed)
 
 
 def healthy() -> ClusterFacts:
@@ -67,7 +67,7 @@ def healthy() -> ClusterFacts:
         denied=[],
         nodes=[a_node(gpus="8")],
         pods=[a_pod("n1")],
-        jobs=[a_job(noticed=True)],
+        jobs=[a_job(observed=True)],
         storage_classes=[a_class("fast")],
         leases=[a_lease("n1", -3)],
         events=[],
@@ -104,7 +104,7 @@ PULL = EventRecord(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: n
             "failed",
             "1 nodes have GPU labels",
         ),
-        ("Operator", {"jobs": [a_job(noticed=False)]}, "failed", "j"),
+        ("Operator", {"jobs": [a_job(observed=False)]}, "failed", "j"),
         ("Scheduler", {"pods": [a_pod()]}, "failed", "1 pods are pending"),
         ("Storage", {"storage_classes": []}, "warning", "no volume"),
         ("Storage", {"storage_classes": [a_class("a"), a_class("b")]}, "warning", "a, b"),

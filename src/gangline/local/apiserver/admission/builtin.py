@@ -1,6 +1,6 @@
 """Built-in admission: rules that depend on other objects than the written one.
 
-A namespace must exist and must not be terminating. A pod gets the priority of its class, a service
+A namespace must exist and must not be terminating. A pod gets the priority of its class. A service
 gets a cluster IP and node ports, a claim gets the default storage class, and a
 CustomResourceDefinition gets its names and conditions.
 """

@@ -57,20 +57,20 @@ def preserve_system_metadata(old: Json, new: Json) -> None:
 def restrict_to_main(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes that an update of the main resource must not make: those to the status."""
     if kind.resets_status:
-        _restore(old, new, "status")
+        restore_field(old, new, "status")
     if kind.kind == "Namespace" and not kind.group:
-        _restore(old, new, "spec")
+        restore_field(old, new, "spec")
 
 
 def restrict_to_finalize(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes to the status, which the finalize subresource must not make."""
-    _restore(old, new, "status")
+    restore_field(old, new, "status")
 
 
 def restrict_to_status(kind: ServedKind, old: Json, new: Json) -> None:
     """Undo changes that the status subresource must not make: those to anything but the status."""
     for name in {*old, *new} - {"status", "metadata", "apiVersion", "kind"}:
-        _restore(old, new, name)
+        restore_field(old, new, name)
     kept = old["metadata"]
     if kind.custom:
         managed = new["metadata"].get("managedFields")
@@ -78,10 +78,10 @@ def restrict_to_status(kind: ServedKind, old: Json, new: Json) -> None:
         if managed is not None:
             new["metadata"]["managedFields"] = managed
     else:
-        _restore(kept, new["metadata"], "ownerReferences")
+        restore_field(kept, new["metadata"], "ownerReferences")
 
 
-def _restore(old: Json, new: Json, name: str) -> None:
+def restore_field(old: Json, new: Json, name: str) -> None:
     if name in old:
         new[name] = old[name]
     else:

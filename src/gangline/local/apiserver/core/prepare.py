@@ -10,7 +10,7 @@ from typing import Any
 
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.core.errors import bad_request, invalid, too_large
-from gangline.local.apiserver.core.metadata import generate_name
+from gangline.local.apiserver.core.metadata import generate_name, restore_field
 from gangline.local.apiserver.core.negotiation import encode_json, find_duplicate_fields
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
@@ -215,11 +215,4 @@ def track_managed_fields(request: ApiRequest, old: Json | None, new: Json, at: d
         schema = request.kind.schema.schema
         track_update(old, new, schema, manager=manager, now=at, subresource=request.subresource)
     elif old is not None:
-        _restore(old["metadata"], new["metadata"], "managedFields")
-
-
-def _restore(old: Json, new: Json, name: str) -> None:
-    if name in old:
-        new[name] = old[name]
-    else:
-        new.pop(name, None)
+        restore_field(old["metadata"], new["metadata"], "managedFields")

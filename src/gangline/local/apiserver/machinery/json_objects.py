@@ -4,7 +4,7 @@ Defaulting, validation and printing run on objects that may have wrong types any
 functions treat a value of another type as absent, so that schema validation alone reports it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gangline.local.apiserver.machinery.schema.nodes import Json
@@ -17,10 +17,9 @@ def fill_absent(target: Json, defaults: Mapping[str, Any]) -> None:
             target[name] = value
 
 
-def iter_objects(value: Any) -> Iterator[Json]:
-    """Yield the objects in a list. Yields nothing if the value is not a list."""
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
+def objects_in(value: Any) -> list[Json]:
+    """Return the objects in a list; an empty list if the value is not a list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def subobject(target: Any, *names: str) -> Json:

@@ -15,7 +15,7 @@ from gangline.local.apiserver.machinery.defaults.pods import (
     default_template,
     qos_class,
 )
-from gangline.local.apiserver.machinery.json_objects import fill_absent, iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import fill_absent, objects_in, subobject
 from gangline.local.apiserver.machinery.quantities import canonicalize_quantities
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
@@ -115,7 +115,7 @@ def _service(obj: Json) -> None:
         fill_absent(spec, {"externalTrafficPolicy": "Cluster"})
     if spec["type"] != "ExternalName":
         fill_absent(spec, {"internalTrafficPolicy": "Cluster"})
-    for port in iter_objects(spec.get("ports")):
+    for port in objects_in(spec.get("ports")):
         fill_absent(port, {"protocol": "TCP"})
         # In a Service, zero and the empty string mean an absent value.
         if port.get("targetPort") in (None, 0, "") and "port" in port:
@@ -123,14 +123,14 @@ def _service(obj: Json) -> None:
 
 
 def _endpoints(obj: Json) -> None:
-    for subset in iter_objects(obj.get("subsets")):
-        for port in iter_objects(subset.get("ports")):
+    for subset in objects_in(obj.get("subsets")):
+        for port in objects_in(subset.get("ports")):
             fill_absent(port, {"protocol": "TCP"})
 
 
 def _endpoint_slice(obj: Json) -> None:
     # kubectl describe fails on services whose slices have ports without a name.
-    for port in iter_objects(obj.get("ports")):
+    for port in objects_in(obj.get("ports")):
         fill_absent(port, {"name": "", "protocol": "TCP"})
 
 
@@ -191,7 +191,7 @@ def _claim(obj: Json) -> None:
 def _binding(obj: Json) -> None:
     if reference := subobject(obj, "roleRef"):
         fill_absent(reference, {"apiGroup": RBAC})
-    for subject in iter_objects(obj.get("subjects")):
+    for subject in objects_in(obj.get("subjects")):
         if subject.get("kind") in ("User", "Group"):
             fill_absent(subject, {"apiGroup": RBAC})
 
@@ -226,7 +226,7 @@ def _autoscaler(obj: Json) -> None:
 
 def _webhooks(obj: Json) -> None:
     mutating = obj.get("kind") == "MutatingWebhookConfiguration"
-    for hook in iter_objects(obj.get("webhooks")):
+    for hook in objects_in(obj.get("webhooks")):
         fill_absent(
             hook,
             {
@@ -239,7 +239,7 @@ def _webhooks(obj: Json) -> None:
         )
         if mutating:
             fill_absent(hook, {"reinvocationPolicy": "Never"})
-        for rule in iter_objects(hook.get("rules")):
+        for rule in objects_in(hook.get("rules")):
             fill_absent(rule, {"scope": "*"})
         service = subobject(hook, "clientConfig").get("service")
         if isinstance(service, dict):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gangline.api.quantity import Quantity
-from gangline.local.apiserver.machinery.json_objects import fill_absent, iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import fill_absent, objects_in, subobject
 from gangline.local.apiserver.machinery.quantities import canonicalize_quantities, quantity_or_none
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
@@ -35,8 +35,8 @@ DEFAULT_TOKEN_SECONDS = 3600
 
 
 def all_containers(spec: Json) -> Iterator[Json]:
-    yield from iter_objects(spec.get("initContainers"))
-    yield from iter_objects(spec.get("containers"))
+    yield from objects_in(spec.get("initContainers"))
+    yield from objects_in(spec.get("containers"))
 
 
 def default_pod(pod: Json) -> None:
@@ -62,7 +62,7 @@ def default_pod_spec(spec: Json) -> None:
     fill_absent(spec, {"securityContext": {}})
     for container in all_containers(spec):
         _default_container(container, host_network=spec.get("hostNetwork") is True)
-    for volume in iter_objects(spec.get("volumes")):
+    for volume in objects_in(spec.get("volumes")):
         _default_volume(volume)
 
 
@@ -94,11 +94,11 @@ def _default_container(container: Json, host_network: bool) -> None:
     policy = default_pull_policy(image) if isinstance(image, str) else "IfNotPresent"
     fill_absent(container, {**CONTAINER_DEFAULTS, "imagePullPolicy": policy})
     fill_absent(container, {"resources": {}})
-    for port in iter_objects(container.get("ports")):
+    for port in objects_in(container.get("ports")):
         fill_absent(port, {"protocol": "TCP"})
         if host_network and "containerPort" in port:
             fill_absent(port, {"hostPort": port["containerPort"]})
-    for variable in iter_objects(container.get("env")):
+    for variable in objects_in(container.get("env")):
         if field := subobject(variable, "valueFrom", "fieldRef"):
             fill_absent(field, {"apiVersion": "v1"})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
@@ -134,7 +134,7 @@ def _default_volume(volume: Json) -> None:
     if isinstance(volume.get("hostPath"), dict):
         fill_absent(volume["hostPath"], {"type": ""})
     _default_field_refs(subobject(volume, "downwardAPI"))
-    for source in iter_objects(subobject(volume, "projected").get("sources")):
+    for source in objects_in(subobject(volume, "projected").get("sources")):
         _default_field_refs(subobject(source, "downwardAPI"))
         if token := subobject(source, "serviceAccountToken"):
             fill_absent(token, {"expirationSeconds": DEFAULT_TOKEN_SECONDS})
@@ -143,7 +143,7 @@ def _default_volume(volume: Json) -> None:
 
 
 def _default_field_refs(source: Json) -> None:
-    for item in iter_objects(source.get("items")):
+    for item in objects_in(source.get("items")):
         if field := subobject(item, "fieldRef"):
             fill_absent(field, {"apiVersion": "v1"})
 
@@ -153,7 +153,7 @@ def _add_node_failure_tolerations(spec: Json) -> None:
     if not isinstance(tolerations, list):
         return
     for key in NODE_FAILURE_TAINTS:
-        if not any(_tolerates(toleration, key) for toleration in iter_objects(tolerations)):
+        if not any(_tolerates(toleration, key) for toleration in objects_in(tolerations)):
             toleration = {"key": key, "operator": "Exists", "effect": "NoExecute"}
             tolerations.append({**toleration, "tolerationSeconds": NODE_FAILURE_TOLERATION_SECONDS})
 

@@ -39,8 +39,8 @@ def json_patch(document: Json, operations: Any) -> Json:
     """Apply a list of JSON patch operations.
 
     Raises:
-        PatchError: the argument is not a list of operations (400), it has too many operations or
-            copies too much (413), or an operation or ``test`` does not fit the document (422).
+        PatchError: 400 if it is not a list of operations, 413 if it has too many operations or
+            copies too much, 422 if an operation or a ``test`` does not fit the document.
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     UNKNOWN,
@@ -34,7 +34,7 @@ def _node(obj: Json, now: datetime) -> list[Any]:
     status, machine = subobject(obj, "status"), subobject(obj, "status", "nodeInfo")
     addresses = {
         address.get("type"): address.get("address")
-        for address in iter_objects(status.get("addresses"))
+        for address in objects_in(status.get("addresses"))
     }
     return [
         object_name(obj),
@@ -51,7 +51,7 @@ def _node(obj: Json, now: datetime) -> list[Any]:
 
 
 def _node_status(obj: Json) -> str:
-    conditions = iter_objects(subobject(obj, "status").get("conditions"))
+    conditions = objects_in(subobject(obj, "status").get("conditions"))
     ready = next((each for each in conditions if each.get("type") == "Ready"), None)
     states = [
         "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"

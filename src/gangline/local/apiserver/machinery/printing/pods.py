@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     TablePrinter,
@@ -52,11 +52,9 @@ def _summary(pod: Json) -> PodStatusSummary:
 
 def _summarize_init_containers(pod: Json, summary: PodStatusSummary) -> bool:
     """Return True if the pod is still initializing; the summary's reason is its progress."""
-    specs = {
-        of.get("name"): of for of in iter_objects(subobject(pod, "spec").get("initContainers"))
-    }
+    specs = {of.get("name"): of for of in objects_in(subobject(pod, "spec").get("initContainers"))}
     for place, container in enumerate(
-        iter_objects(subobject(pod, "status").get("initContainerStatuses"))
+        objects_in(subobject(pod, "status").get("initContainerStatuses"))
     ):
         summary.count_restarts(container)
         ended, waiting = (
@@ -83,9 +81,7 @@ def _summarize_containers(pod: Json, summary: PodStatusSummary) -> None:
     summary.restarts, summary.restart_times = 0, []
     _count_sidecars(pod, summary)
     running = False
-    for container in reversed(
-        list(iter_objects(subobject(pod, "status").get("containerStatuses")))
-    ):
+    for container in reversed(objects_in(subobject(pod, "status").get("containerStatuses"))):
         summary.count_restarts(container)
         state = subobject(container, "state")
         waiting, ended = subobject(state, "waiting"), subobject(state, "terminated")
@@ -103,10 +99,10 @@ def _summarize_containers(pod: Json, summary: PodStatusSummary) -> None:
 def _count_sidecars(pod: Json, summary: PodStatusSummary) -> None:
     names = {
         of.get("name")
-        for of in iter_objects(subobject(pod, "spec").get("initContainers"))
+        for of in objects_in(subobject(pod, "spec").get("initContainers"))
         if _is_sidecar(of)
     }
-    for container in iter_objects(subobject(pod, "status").get("initContainerStatuses")):
+    for container in objects_in(subobject(pod, "status").get("initContainerStatuses")):
         if container.get("name") in names:
             summary.count_restarts(container)
 
@@ -124,7 +120,7 @@ def _is_sidecar(container: Json) -> bool:
 
 
 def _condition(pod: Json, kind: str) -> Json:
-    conditions = iter_objects(subobject(pod, "status").get("conditions"))
+    conditions = objects_in(subobject(pod, "status").get("conditions"))
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
@@ -134,13 +130,13 @@ def _condition_is_true(pod: Json, kind: str) -> bool:
 
 def _cells(pod: Json, now: datetime) -> list[Any]:
     spec, status, summary = subobject(pod, "spec"), subobject(pod, "status"), _summary(pod)
-    sidecars = sum(map(_is_sidecar, iter_objects(spec.get("initContainers"))))
-    total = sidecars + sum(1 for _ in iter_objects(spec.get("containers")))
+    sidecars = sum(map(_is_sidecar, objects_in(spec.get("initContainers"))))
+    total = sidecars + len(objects_in(spec.get("containers")))
     restarts = str(summary.restarts)
     if summary.restarts and (last := latest_time(summary.restart_times)):
         restarts += f" ({format_duration((now - last).total_seconds())} ago)"
-    addresses = list(iter_objects(status.get("podIPs"))) or [{"ip": status.get("podIP")}]
-    gates = [gate.get("conditionType", "") for gate in iter_objects(spec.get("readinessGates"))]
+    addresses = objects_in(status.get("podIPs")) or [{"ip": status.get("podIP")}]
+    gates = [gate.get("conditionType", "") for gate in objects_in(spec.get("readinessGates"))]
     return [
         object_name(pod),
         f"{summary.ready}/{total}",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     TablePrinter,
@@ -31,7 +31,7 @@ def _service(obj: Json, now: datetime) -> list[Any]:
         kind,
         NONE if kind == "ExternalName" else cluster_ip,
         _external_addresses(obj, kind),
-        join_or_none(map(_port_text, iter_objects(spec.get("ports")))),
+        join_or_none(map(_port_text, objects_in(spec.get("ports")))),
         object_age(obj, now),
         format_labels(spec.get("selector")),
     ]
@@ -49,7 +49,7 @@ def _external_addresses(obj: Json, kind: str) -> str:
         return str(spec.get("externalName", NONE))
     addresses = list(spec.get("externalIPs") or [])
     if kind == "LoadBalancer":
-        ingress = iter_objects(subobject(obj, "status", "loadBalancer").get("ingress"))
+        ingress = objects_in(subobject(obj, "status", "loadBalancer").get("ingress"))
         given = [each.get("ip") or each.get("hostname") or "" for each in ingress]
         return join_or_none([*given, *addresses]) if given or addresses else "<pending>"
     return join_or_none(addresses)
@@ -57,9 +57,9 @@ def _external_addresses(obj: Json, kind: str) -> str:
 
 def _endpoints_text(obj: Json) -> str:
     found = []
-    for subset in iter_objects(obj.get("subsets")):
-        ports = list(iter_objects(subset.get("ports")))
-        for address in iter_objects(subset.get("addresses")):
+    for subset in objects_in(obj.get("subsets")):
+        ports = objects_in(subset.get("ports"))
+        for address in objects_in(subset.get("addresses")):
             ip = address.get("ip", "")
             found += [f"{ip}:{port.get('port')}" for port in ports] or [ip]
     return _first(found, ENDPOINTS_SHOWN)
@@ -71,18 +71,18 @@ def _first(texts: list[str], shown: int, separator: str = ",") -> str:
 
 
 def _slice_ports(obj: Json) -> str:
-    ports = [port.get("port", "*") for port in iter_objects(obj.get("ports"))]
+    ports = [port.get("port", "*") for port in objects_in(obj.get("ports"))]
     return join_or_none(ports) if ports else "<unset>"
 
 
 def _slice_addresses(obj: Json) -> str:
-    endpoints = iter_objects(obj.get("endpoints"))
+    endpoints = objects_in(obj.get("endpoints"))
     found = [address for endpoint in endpoints for address in endpoint.get("addresses", [])]
     return _first(found, ENDPOINTS_SHOWN)
 
 
 def _template_cells(obj: Json) -> list[Any]:
-    containers = list(iter_objects(subobject(obj, "spec", "template", "spec").get("containers")))
+    containers = objects_in(subobject(obj, "spec", "template", "spec").get("containers"))
     return [
         join_or_none(container.get("name", "") for container in containers),
         join_or_none(container.get("image", "") for container in containers),
@@ -131,8 +131,8 @@ def _metrics_text(spec: Json, status: Json) -> str:
     if share := spec.get("targetCPUUtilizationPercentage"):  # autoscaling/v1 has no other metric
         seen_share = status.get("currentCPUUtilizationPercentage")
         return f"cpu: {'<unknown>' if seen_share is None else f'{seen_share}%'}/{share}%"
-    seen = list(iter_objects(status.get("currentMetrics")))
-    metrics = list(iter_objects(spec.get("metrics")))
+    seen = objects_in(status.get("currentMetrics"))
+    metrics = objects_in(spec.get("metrics"))
     texts = [
         _metric_text(metric, seen[index] if index < len(seen) else {})
         for index, metric in enumerate(metrics)

@@ -16,7 +16,7 @@ from gangline.api.cluster.admission import GROUP as ADMISSION
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     Causes,
@@ -50,7 +50,7 @@ HEADLESS = "None"
 def service_causes(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     kind = spec.get("type", "ClusterIP")
-    ports = list(iter_objects(spec.get("ports")))
+    ports = objects_in(spec.get("ports"))
     yield from enum_causes("spec.type", kind, TYPES)
     yield from enum_causes(
         "spec.sessionAffinity", spec.get("sessionAffinity"), ("ClientIP", "None")

@@ -11,7 +11,7 @@ from gangline.api import names
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 NameRule: TypeAlias = Callable[[str], names.NameProblem | None]
@@ -156,7 +156,7 @@ def metadata_update_causes(old: Json, new: Json) -> Causes:
 
 def _owner_causes(metadata: Json) -> Causes:
     controllers = []
-    for index, owner in enumerate(iter_objects(metadata.get("ownerReferences"))):
+    for index, owner in enumerate(objects_in(metadata.get("ownerReferences"))):
         path = indexed("metadata.ownerReferences", index)
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):

@@ -11,7 +11,7 @@ from gangline.api import names
 from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.quantities import quantity_or_none
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 from gangline.local.apiserver.machinery.validation.metadata import (
@@ -123,7 +123,7 @@ def _restart_causes(path: str, container: Json, init: bool) -> Causes:
 
 def _port_causes(path: str, container: Json) -> Causes:
     seen = set[object]()
-    for index, port in enumerate(iter_objects(container.get("ports"))):
+    for index, port in enumerate(objects_in(container.get("ports"))):
         where = indexed(path, index)
         name = port.get("name")
         if name:
@@ -139,7 +139,7 @@ def _port_causes(path: str, container: Json) -> Causes:
 
 
 def _env_causes(path: str, container: Json) -> Causes:
-    for index, variable in enumerate(iter_objects(container.get("env"))):
+    for index, variable in enumerate(objects_in(container.get("env"))):
         where = indexed(child(path, "env"), index)
         yield from name_causes(names.validate_env_name, child(where, "name"), variable.get("name"))
         source = variable.get("valueFrom")
@@ -161,7 +161,7 @@ def _env_causes(path: str, container: Json) -> Causes:
         for name in ("configMapKeyRef", "secretKeyRef"):
             if isinstance(source.get(name), dict) and not source[name].get("key"):
                 yield field_errors.required(child(where, f"valueFrom.{name}.key"))
-    for index, source in enumerate(iter_objects(container.get("envFrom"))):
+    for index, source in enumerate(objects_in(container.get("envFrom"))):
         where = indexed(child(path, "envFrom"), index)
         if (subobject(source, "configMapRef") or subobject(source, "secretRef")) == {}:
             detail = "must specify one of: `configMapRef` or `secretRef`"
@@ -170,7 +170,7 @@ def _env_causes(path: str, container: Json) -> Causes:
 
 def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
     seen = set[object]()
-    for index, mount in enumerate(iter_objects(container.get("volumeMounts"))):
+    for index, mount in enumerate(objects_in(container.get("volumeMounts"))):
         where = indexed(path, index)
         name, target = mount.get("name"), mount.get("mountPath")
         if not name:
@@ -237,11 +237,11 @@ IMMUTABLE = (
 def pod_causes(path: str, spec: Json) -> Causes:
     volumes = set[str]()
     yield from _volume_causes(child(path, "volumes"), spec, volumes)
-    if not list(iter_objects(spec.get("containers"))):
+    if not objects_in(spec.get("containers")):
         yield field_errors.required(child(path, "containers"))
     seen = set[str]()
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(iter_objects(spec.get(kind))):
+        for index, container in enumerate(objects_in(spec.get(kind))):
             where = indexed(child(path, kind), index)
             name = container.get("name")
             if name and name in seen:
@@ -268,21 +268,19 @@ def template_causes(path: str, template: Json) -> Causes:
 
 def pod_update_causes(old: Json, new: Json) -> Causes:
     before, after = copy_json(subobject(old, "spec")), copy_json(subobject(new, "spec"))
-    for index, container in enumerate(iter_objects(after.get("containers"))):
+    for index, container in enumerate(objects_in(after.get("containers"))):
         if not container.get("image"):
             yield field_errors.required(indexed("spec.containers", index) + ".image")
     kept = after.get("tolerations") or []
     if any(toleration not in kept for toleration in before.get("tolerations") or []):
         detail = "existing toleration can not be modified except its tolerationSeconds"
-        if not _only_seconds_changed(
-            iter_objects(before.get("tolerations")), list(iter_objects(kept))
-        ):
+        if not _only_seconds_changed(objects_in(before.get("tolerations")), objects_in(kept)):
             yield field_errors.forbidden("spec.tolerations", detail)
     for spec in (before, after):
         for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
             spec.pop(name, None)
         for kind in ("containers", "initContainers"):
-            for container in iter_objects(spec.get(kind)):
+            for container in objects_in(spec.get(kind)):
                 container.pop("image", None)
     if before != after:
         changed = ", ".join(
@@ -314,7 +312,7 @@ def _policy_causes(path: str, spec: Json) -> Causes:
 
 
 def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:
-    for index, volume in enumerate(iter_objects(spec.get("volumes"))):
+    for index, volume in enumerate(objects_in(spec.get("volumes"))):
         where = indexed(path, index)
         name = volume.get("name")
         yield from name_causes(names.validate_dns_label, child(where, "name"), name)
@@ -345,7 +343,7 @@ def _source_causes(where: str, volume: Json) -> Causes:
         if isinstance(mode, int) and not 0 <= mode <= 0o777:
             detail = "must be a number between 0 and 0777 (octal), both inclusive"
             yield field_errors.invalid(child(where, f"{source}.defaultMode"), mode, detail)
-        for index, item in enumerate(iter_objects(subobject(volume, source).get("items"))):
+        for index, item in enumerate(objects_in(subobject(volume, source).get("items"))):
             for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
                 if not item.get(name):
                     yield field_errors.required(
@@ -357,7 +355,7 @@ def _source_causes(where: str, volume: Json) -> Causes:
 
 
 def _toleration_causes(path: str, spec: Json) -> Causes:
-    for index, toleration in enumerate(iter_objects(spec.get("tolerations"))):
+    for index, toleration in enumerate(objects_in(spec.get("tolerations"))):
         where = indexed(path, index)
         key, operator = toleration.get("key"), toleration.get("operator")
         if key:

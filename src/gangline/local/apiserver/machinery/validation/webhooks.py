@@ -12,7 +12,7 @@ from gangline.api import names
 from gangline.api.cluster.admission import OPERATIONS, SCOPES
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     Causes,
@@ -29,7 +29,7 @@ URL_FORM = "desired format: https://host[/path]"
 
 def webhook_causes(obj: Json) -> Causes:
     seen: set[str] = set()
-    for index, hook in enumerate(iter_objects(obj.get("webhooks"))):
+    for index, hook in enumerate(objects_in(obj.get("webhooks"))):
         path = indexed("webhooks", index)
         name = hook.get("name")
         if isinstance(name, str) and name in seen:
@@ -42,7 +42,7 @@ def webhook_causes(obj: Json) -> Causes:
 
 
 def _hook(path: str, hook: Json) -> Causes:
-    for index, rule in enumerate(iter_objects(hook.get("rules"))):
+    for index, rule in enumerate(objects_in(hook.get("rules"))):
         yield from _rule(indexed(f"{path}.rules", index), rule)
     seconds = hook.get("timeoutSeconds")
     if isinstance(seconds, (int, float)) and seconds not in TIMEOUT_SECONDS_RANGE:

@@ -6,7 +6,7 @@ from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import indexed
-from gangline.local.apiserver.machinery.json_objects import iter_objects, subobject
+from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 from gangline.local.apiserver.machinery.validation.metadata import (
     Causes,
@@ -111,7 +111,7 @@ def autoscaler_causes(obj: Json) -> Causes:
         if not value:
             yield field_errors.required(f"spec.scaleTargetRef.{name}")
         yield from rule_causes(check_path_segment, f"spec.scaleTargetRef.{name}", value)
-    for index, metric in enumerate(iter_objects(spec.get("metrics"))):
+    for index, metric in enumerate(objects_in(spec.get("metrics"))):
         yield from _metric(indexed("spec.metrics", index), metric)
     for direction in ("scaleUp", "scaleDown"):
         path = f"spec.behavior.{direction}"
@@ -179,7 +179,7 @@ def _rules(path: str, rules: Json) -> Causes:
     choice = rules.get("selectPolicy")
     if choice is not None and choice not in ("Max", "Min", "Disabled"):
         yield field_errors.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
-    for index, policy in enumerate(iter_objects(rules.get("policies"))):
+    for index, policy in enumerate(objects_in(rules.get("policies"))):
         where = indexed(f"{path}.policies", index)
         if policy.get("type") not in ("Pods", "Percent"):
             yield field_errors.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))

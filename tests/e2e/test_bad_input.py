@@ -16,7 +16,7 @@ from e2e.waiting import eventually
 from gangline.api.resources import EVENTS, PODS, PYTORCH_JOBS
 from gangline.kube.errors import ApiError, Invalid, NotFound
 
-MISTAKES = Path(__file__).parents[1] / "unit" / "api" / "samples" / "mistakes.yaml"
+MISTAKES = Path(__file__).parents[1] / "unit" / "api" / "validation" / "samples" / "mistakes.yaml"
 FOREVER = "sleep 3600"
 USAGE = 2
 
@@ -78,7 +78,7 @@ SPOILT = {
     ),
     "absurd annotation": (
         lambda m: m["metadata"].update(annotations={"a": "x" * (1 << 20)}),
-        "metadata.annotations: have 1048577 bytes in all; an object holds at most 262144",
+        "metadata.annotations: have 1048577 bytes in total; the limit is 262144",
     ),
     "name too long": (
         lambda m: m["metadata"].update(name="n" * 60),

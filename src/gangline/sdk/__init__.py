@@ -1,4 +1,18 @@
-"""(keep the text of the file; see stage 1)"""
+"""Jobs from Python: submit, list, wait for, diagnose and delete them, and read their logs.
+
+    from gangline.sdk import Client
+
+    with Client() as client:
+        client.run(train, workers=3, image="pytorch/pytorch:2.7.1", name="digits")
+        for line in client.logs("digits", follow=True):
+            print(line.replica, line.text)
+        job = client.wait("digits")
+
+``AsyncClient`` has the same methods as coroutines. Modules, from high to low: ``session`` (both
+clients), ``cluster_checks`` and ``diagnosis`` (why a job failed or does not run), ``client``
+(requests to the cluster), ``logs`` (merges the output of the replicas), ``jobs`` (state of a job).
+The command line is a thin layer over them.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -3,33 +3,34 @@
 import importlib
 import sys
 
-ALL = (
-    "cluster_start",
-    "api_server",
-    "operator_creation",
-    "operator_volume",
-    "scheduler_core",
-    "scheduler_bind",
-    "memory",
-    "first_step",
-    "command_start",
-    "client_speed",
-    "job_list",
-    "log_following",
-    "master_load",
-    "checkpoint_speed",
-    "checkpoint_node",
-    "checkpoint_memory",
-)
+ALL = {
+    "cluster_start": "cluster.start",
+    "api_server": "cluster.api_server",
+    "operator_creation": "operator.creation",
+    "operator_volume": "operator.volume",
+    "scheduler_core": "scheduler.core",
+    "scheduler_bind": "scheduler.bind",
+    "memory": "cluster.memory",
+    "first_step": "cluster.first_step",
+    "command_start": "client.command_start",
+    "client_speed": "client.client_speed",
+    "job_list": "client.job_list",
+    "log_following": "client.log_following",
+    "master_load": "elastic.master_load",
+    "checkpoint_speed": "checkpoint.speed",
+    "checkpoint_node": "checkpoint.node",
+    "checkpoint_memory": "checkpoint.memory",
+}
+"""Modules of ``benchmarks`` by the name of their benchmark, in the order of a complete run."""
 
 
 def main() -> None:
     """Run the benchmarks in their order; each prints its results."""
     for name in sys.argv[1:] or ALL:
         if name not in ALL:
-            sys.exit(f"no benchmark {name!r}; there are: {', '.join(ALL)}")
+            sys.exit(f"no benchmark {name!r}; known: {', '.join(ALL)}")
         print(f"--- {name}", flush=True)
-        importlib.import_module(f"benchmarks.{name}").main()
+        importlib.import_module(f"benchmarks.{ALL[name]}").main()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Make a virtual environment on a machine that has Python and nothing else.
+"""Create a virtual environment on a machine that has only Python.
 
 usage: bootstrap.py FOLDER
 
 Debian ships Python without ``ensurepip``, so ``python3 -m venv`` fails on a bare machine. Then the
-environment is made without pip and pip's own wheel, which can run from the archive, installs
+environment is created without pip, and pip's own wheel, which can run from the archive, installs
 itself into it. The wheel comes from the package index that pip would use (``PIP_INDEX_URL``, else
-PyPI). Idempotent: a working environment is left as it is.
+PyPI). Idempotent: a working environment is not changed.
 """
 
-from __future__ import annotations  # so that an old Python gets as far as to say so
+from __future__ import annotations  # so that an old Python reaches the version check
 
 import html.parser
 import os

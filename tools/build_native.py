@@ -1,6 +1,6 @@
-"""Builds the one piece of Gangline that is not Python, where a C compiler can be had.
+"""Builds the only part of Gangline that is not Python, if a C compiler is available.
 
-Without a compiler, or on other processors than x86-64, the package installs all the same and copies
+Without a compiler, or on other processors than x86-64, the package still installs, but copies
 checkpoints more slowly (``gangline/elastic/checkpoint/format/checksum.py``).
 """
 

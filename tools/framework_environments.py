@@ -1,14 +1,14 @@
-"""Make the Python environments that the examples of other frameworks train in.
+"""Create the Python environments of the examples of other frameworks.
 
 usage: framework_environments.py [--image-map FILE] [FRAMEWORK...]
 
 One virtual environment for each ``examples/FRAMEWORK/requirements.txt`` (all of them, unless some
-are named), since the frameworks cannot agree on the versions of what they share; an example without
-that file runs in the environment of gangline itself, where torch is. They lie in
+are named), since the frameworks need different versions of shared dependencies; an example without
+that file runs in the environment of gangline itself, which has torch. They are in
 ``$GANGLINE_FRAMEWORKS``, else in ``$XDG_CACHE_HOME/gangline/frameworks`` (``~/.cache/...``), named
 after the interpreter and the requirements, so that clones share them and a changed requirement
-makes a new one. Prints an image map for ``gangline up --image-map`` that points the image of each
-example at its environment. Idempotent; two runs at once wait for each other.
+creates a new one. Prints an image map for ``gangline up --image-map`` that points the image of each
+example at its environment. Idempotent; concurrent runs wait for each other.
 """
 
 import argparse
@@ -28,11 +28,11 @@ import bootstrap
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 COMPLETE = "gangline-complete"
-"""Written last: an environment without it was left half made."""
+"""Written last: an environment without it is incomplete."""
 
 
 def examples() -> dict[str, bool]:
-    """The frameworks there are examples for, and whether each needs an environment of its own."""
+    """Frameworks that have examples, and whether each needs its own environment."""
     folders = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
     return {path.name: (path / "requirements.txt").exists() for path in folders}
 
@@ -48,14 +48,14 @@ def root() -> pathlib.Path:
 def folder_of(framework: str) -> pathlib.Path:
     """Where the environment of ``framework`` belongs, made or not."""
     tag = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = (EXAMPLES / framework / "requirements.txt").read_bytes()
-    digest = hashlib.sha256(wanted + sys.base_prefix.encode()).hexdigest()[:12]
+    requirements = (EXAMPLES / framework / "requirements.txt").read_bytes()
+    digest = hashlib.sha256(requirements + sys.base_prefix.encode()).hexdigest()[:12]
     return root() / f"{framework}-python{tag}-{digest}"
 
 
 @contextlib.contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
-    """Keep a second run of this tool waiting until the block ends."""
+    """Lock out concurrent runs of this tool."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -63,7 +63,7 @@ def locked(path: pathlib.Path) -> Iterator[None]:
 
 
 def make(framework: str) -> pathlib.Path:
-    """Make the environment of ``framework`` unless it is there; return its folder.
+    """Create the environment of ``framework`` if it does not exist; return its directory.
 
     Raises:
         CalledProcessError: pip could not install the requirements, or they contradict each other.
@@ -83,23 +83,23 @@ def make(framework: str) -> pathlib.Path:
 
 
 def install(folder: pathlib.Path, requirements: pathlib.Path) -> None:
-    """Install and check what ``requirements`` names; the wheels are not kept, they are large."""
+    """Install and check what ``requirements`` names; the wheels are large and not cached."""
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    wanted = ["--no-cache-dir", "--no-compile", "--requirement", str(requirements)]
-    subprocess.run([*pip, "install", "--quiet", *wanted], check=True, stdout=sys.stderr)
+    options = ["--no-cache-dir", "--no-compile", "--requirement", str(requirements)]
+    subprocess.run([*pip, "install", "--quiet", *options], check=True, stdout=sys.stderr)
     subprocess.run([*pip, "check"], check=True, stdout=sys.stderr)
-    # pip would compile on one processor. Templates of code do not compile; nobody imports them.
+    # pip would compile on one processor. Code templates do not compile, and are not imported.
     compile_all = [pip[0], "-m", "compileall", "-qq", "-j", "0", str(folder / "lib")]
     subprocess.run(compile_all, check=False, stdout=subprocess.DEVNULL)
 
 
 def say(line: str) -> None:
-    """Tell the user; standard output is for the image map."""
+    """Print a message; standard output is for the image map."""
     print(line, file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Make what is asked for, and write the image map."""
+    """Create the requested environments and print the image map."""
     known = examples()
     parser = argparse.ArgumentParser(description="Make the environments of the examples.")
     parser.add_argument("framework", nargs="*", help=f"some of: {', '.join(known)}; all by default")

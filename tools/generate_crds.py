@@ -1,4 +1,4 @@
-"""Writes deploy/crds from the structs of gangline.api; with ``--check`` only says what is stale."""
+"""Writes deploy/crds from the structs of gangline.api; with ``--check`` only lists stale files."""
 
 import sys
 from pathlib import Path
@@ -13,10 +13,9 @@ HEADER = "# Made by tools/generate_crds.py from gangline.api; do not edit.\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes equal parts out each time: other readers of YAML stumble over anchors."""
+    """Writes repeated parts in full: some YAML readers do not support anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Never make an anchor."""
         return True
 
 
@@ -30,12 +29,12 @@ def rendered() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """Files that differ from what the structs say, or have no struct any more."""
-    wanted = rendered()
+    """Files that differ from the structs, or have no struct any more."""
+    expected = rendered()
     changed = [
-        path for path, text in wanted.items() if not path.exists() or path.read_text() != text
+        path for path, text in expected.items() if not path.exists() or path.read_text() != text
     ]
-    return changed + [path for path in FOLDER.glob("*.yaml") if path not in wanted]
+    return changed + [path for path in FOLDER.glob("*.yaml") if path not in expected]
 
 
 def main(arguments: list[str]) -> int:

@@ -2,8 +2,8 @@
 
     python tools/kubernetes_protobuf_fields.py KUBERNETES_TREE > TABLE.json
 
-The table holds what the wire does not: for each message, the JSON name and the type of each
-numbered field. ``gangline.local.apiserver.machinery.protobuf`` reads bodies by it.
+The table has, for each message, the JSON name and the type of each numbered field, which the wire
+format lacks. ``gangline.local.apiserver.machinery.protobuf`` decodes bodies with it.
 """
 
 import json
@@ -27,7 +27,7 @@ ROOTS = (
     "ServiceAccount", "SubjectAccessReview", "TokenRequest", "TokenReview",
 )  # fmt: skip
 NEWER = {"SelfSubjectReview": {"1": "metadata ObjectMeta"}}
-"""Messages that a tree as old as the one that is built here does not have."""
+"""Messages that older source trees do not have."""
 SPECIAL = {"Time", "MicroTime", "Quantity", "IntOrString", "RawExtension", "FieldsV1", "Duration"}
 
 Structs: TypeAlias = dict[str, list[tuple[str, str, str]]]

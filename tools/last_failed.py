@@ -1,4 +1,4 @@
-"""Lists the tests that failed last; exits with 1 unless they are few and all lie in one folder.
+"""Lists the tests that failed last; exits with 1 unless they are few and all in one directory.
 
 python tools/last_failed.py CACHE FOLDER    (CACHE: pytest's cache_dir)
 """
@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 MOST = 5
-"""More than that is no bad moment of the machine."""
+"""More failures than this are not caused by a busy machine."""
 
 
 def last_failed(cache: Path) -> list[str]:
-    """The ids of the tests that failed; none when nothing is known."""
+    """Ids of the failed tests; empty if unknown."""
     return sorted(json.loads(cache.read_text())) if cache.exists() else []
 
 
 def main() -> int:
-    """List them."""
+    """List the failed tests."""
     cache, folder = Path(sys.argv[1], "v/cache/lastfailed"), sys.argv[2].rstrip("/") + "/"
     failed = last_failed(cache)
     print(*failed, sep="\n")

@@ -32,7 +32,7 @@ class DLRover:
         ended = subprocess.run(
             [
                 self.python,
-                Path(__file__).with_name("dlrover.py"),
+                Path(__file__).with_name("dlrover_training.py"),
                 what,
                 self.place,
                 self._figures,

@@ -36,7 +36,7 @@ PATIENCE_S = 120.0
 
 
 def a_part(rank: int) -> dict[str, Any]:
-    """Only the lost rank's state is large: a real peer node would not share its processors with it."""
+    """Only the lost rank's state is large: a real peer node would have its own processors."""
     generator = torch.Generator().manual_seed(rank)
     elements = ELEMENTS if rank == LOST else 1000
     return {
@@ -123,9 +123,9 @@ def both(what: str, memory: Path, folder: Path) -> list[dict[str, Any]]:
                 text=True,
             )
         )
-    said = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
     assert not any(rank.returncode for rank in ranks), "a rank failed"
-    return [json.loads(words) for words in said]
+    return [json.loads(output) for output in outputs]
 
 
 def lose(gone: Path) -> None:
@@ -158,7 +158,7 @@ def bare_transfer(memory: Path, keep: bool = True) -> float:
             left = size
             while left:
                 got = connection.recv_into(block)
-                assert got, "the sender hung up"
+                assert got, "the sender closed the connection"
                 left -= got
                 if keep:
                     file.write(block[:got])
@@ -187,7 +187,7 @@ def main() -> None:
             found.append(restored[LOST]["seconds"])
         limit = statistics.median(bare)
         print("524 MB over loopback")
-        line("a bare transfer that keeps nothing", statistics.median(link), limit)
+        line("a bare transfer that discards the data", statistics.median(link), limit)
         line("a bare transfer to a new file in shared memory", limit, limit)
         line("save until the peer has it", statistics.median(copied[LOST]["copied"]), limit)
         line("node lost, restore from the peer's memory", statistics.median(found), limit)

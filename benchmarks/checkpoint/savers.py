@@ -8,12 +8,12 @@ def savers_of(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = process.read_bytes().split(b"\0")
+            arguments = process.read_bytes().split(b"\0")
         except OSError:  # it has ended meanwhile
             continue
         if (
-            b"gangline.elastic.checkpoint.saver.process" in words
-            and str(folder).encode() in words[-2]
+            b"gangline.elastic.checkpoint.saver.process" in arguments
+            and str(folder).encode() in arguments[-2]
         ):
             found.append(int(process.parent.name))
     return found

@@ -93,43 +93,43 @@ def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
     for step in range(2, 2 + ROUNDS):
         bare.append(timed(lambda: copy_to(other, model)))
         ours.append(timed(lambda step=step: checkpointer.save(step, state)))  # type: ignore[misc]
-        time.sleep(0.3)  # the saver looks at it meanwhile, as it would beside a step
+        time.sleep(0.3)  # the saver processes it meanwhile, as it would during a step
     copy = statistics.median(bare)
     line("save to memory, first after prepare", first, "to reach: 0.15 s")
     line("save to memory, steady", statistics.median(ours), "a bare copy", copy)
 
 
 def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
-    bare, whole, blocked, skipped = [], [], [], 0
+    bare, committed, blocked, skipped = [], [], [], 0
     for step in range(100, 100 + PERSISTS):
         bare.append(timed(lambda: bare_write(folder, state["model"])))
         begin = time.perf_counter()
         checkpointer.save(step * 10, state, "storage")
         blocked.append(time.perf_counter() - begin)
         checkpointer.wait()
-        whole.append(time.perf_counter() - begin)
+        committed.append(time.perf_counter() - begin)
     for step in range(200, 200 + PERSISTS):
         checkpointer.save(step * 10, state, "storage")
         skipped += not checkpointer.save(step * 10 + 1, state)
         checkpointer.wait()
     line("save to storage, blocking", statistics.median(blocked))
     write = statistics.median(bare)
-    line("save to storage, until committed", statistics.median(whole), "a bare write", write)
+    line("save to storage, until committed", statistics.median(committed), "a bare write", write)
     print(f"  memory saves skipped while one is written            {skipped:7d} of {PERSISTS}")
 
 
 def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
-    # In storage already, so that the saver writes nothing when it sees a process end.
+    # Stored already, so that the saver writes nothing when it detects the end of a process.
     checkpointer.save(100_000, state, "storage")
     checkpointer.wait()
     target = checkpointer.latest()
     found = folder / "steps" / f"step-{target:012d}"
     model = state["model"]
     other = {name: tensor.clone() for name, tensor in model.items()}
-    os.sync()  # what was written before goes to the disk, beside which neither would be fast
+    os.sync()  # pending writes would slow both
     warm, copies = [], []
     for _ in range(TURNS):
-        checkpointer.buffers.wait_for_memory()  # memory that is still being had would slow the bare copy
+        checkpointer.buffers.wait_for_memory()  # page faults would slow the bare copy
         copies.append(timed(lambda: copy_to(model, other)))
         warm.append(timed(lambda: checkpointer.load(state)))
     copy = statistics.median(copies)
@@ -217,10 +217,10 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
         if not number % 2:
             with_a_save()
     bare = statistics.median(plain)
-    whole = statistics.median(saving) / bare - 1
+    slowdown = statistics.median(saving) / bare - 1
     share = statistics.median(blocked) / bare
     print(
-        f"  training slowed by a save each 10 steps of 0.3 s      {whole:7.1%}     to reach: 2 %; "
+        f"  training slowed by a save each 10 steps of 0.3 s      {slowdown:7.1%}     goal: 2 %; "
         f"waiting for the copy alone {share:.1%}",
         flush=True,
     )

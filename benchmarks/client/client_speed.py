@@ -111,7 +111,7 @@ def serve(port: Any) -> None:
         for n in range(EVENTS)
     ]
     lines = [f"{event}\n".encode() for event in changed]
-    # One chunk for each event, as API servers send them.
+    # One chunk per event, as API servers send them.
     stream = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines) + b"0\r\n\r\n"
 
     def answer(target: str) -> bytes:
@@ -286,9 +286,11 @@ def main() -> None:
         measure(partial(official_list, url)),
         measure(partial(official_follow, url)),
     )
-    report("list, whole pods", measure(partial(ours_list, url, PODS)), peer_list)
+    report("list, complete pods", measure(partial(ours_list, url, PODS)), peer_list)
     report("list, lean pods", measure(partial(ours_list, url, LEAN_PODS)), peer_list)
-    report("watch into informer, whole pods", measure(partial(ours_follow, url, PODS)), peer_follow)
+    report(
+        "watch into informer, complete pods", measure(partial(ours_follow, url, PODS)), peer_follow
+    )
     report(
         "watch into informer, lean pods", measure(partial(ours_follow, url, LEAN_PODS)), peer_follow
     )

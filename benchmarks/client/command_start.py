@@ -33,8 +33,8 @@ def main() -> None:
     tools = {name: tool for name, tool in TOOLS.items() if shutil.which(tool[0][0])}
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in tools}
     for _ in range(RUNS):
-        for name, (words, environment) in tools.items():
-            runs[name].append(run_tool(words, os.environ | environment)[:2])
+        for name, (command, environment) in tools.items():
+            runs[name].append(run_tool(command, os.environ | environment)[:2])
     base = statistics.median(wall for wall, _ in runs["python -c 'import click'"])
     print(f"a command from start to end, medians of {RUNS} runs in turn, and parts of the first")
     for name, measured in runs.items():

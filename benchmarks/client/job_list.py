@@ -75,10 +75,10 @@ async def fill(kubeconfig: Path) -> None:
     )
 
 
-def listed(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float]:
+def listed(command: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float]:
     """Wall and processor seconds of a tool that lists every job."""
-    wall, spent, said = run_tool(words, environment)
-    assert f"bench-{JOBS - 1}" in said
+    wall, spent, output = run_tool(command, environment)
+    assert f"bench-{JOBS - 1}" in output
     return wall, spent
 
 
@@ -101,8 +101,8 @@ def bare_lists(kubeconfig: Path) -> tuple[float, float]:
 def peer(kubeconfig: Path, environment: dict[str, str]) -> tuple[str, Callable[[], Any]]:
     """Return the name of the peer and a function that runs it once."""
     if shutil.which("kubectl"):
-        words = ("kubectl", "get", "pytorchjobs,pods", "-A")
-        return "kubectl get pytorchjobs,pods -A", lambda: listed(words, environment)
+        command = ("kubectl", "get", "pytorchjobs,pods", "-A")
+        return "kubectl get pytorchjobs,pods -A", lambda: listed(command, environment)
     return "bare client, two requests", lambda: bare_lists(kubeconfig)
 
 
@@ -112,17 +112,17 @@ def measure(cluster: str, kubeconfig: Path) -> None:
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": home}
         name, other = peer(kubeconfig, environment)
-        other()  # kubectl asks what kinds there are once and remembers it
+        other()  # kubectl caches the discovery of kinds
         ours, theirs = [], []
         for _ in range(RUNS):
             ours.append(listed([*GANGLINE, "list", "-A"], environment))
             theirs.append(other())
     jobs = f"{JOBS} jobs with {JOBS * PODS_PER_JOB} pods"
     print(f"a list of {jobs} on {cluster}, medians of {RUNS} runs in turn")
-    for who, runs in ((f"{name}:", theirs), ("gangline list -A:", ours)):
+    for tool, runs in ((f"{name}:", theirs), ("gangline list -A:", ours)):
         wall = statistics.median(wall for wall, _ in runs)
         spent = statistics.mean(spent for _, spent in runs)
-        print(f"  {who:33} {wall:.2f} s, processor {spent:.2f} s")
+        print(f"  {tool:33} {wall:.2f} s, processor {spent:.2f} s")
     median = statistics.median(wall for wall, _ in ours)
     ratio = median / statistics.median(wall for wall, _ in theirs)
     print(f"  ratio {ratio:.2f}; to reach: under {BOUND_S:.0f} s, reached {median:.2f} s")

@@ -75,11 +75,11 @@ def submit(name: str, begin: float, environment: dict[str, str], folder: Path) -
     """Submit the job; return when all of its replicas run."""
     script = folder / "writer.py"
     script.write_text(WRITER)
-    words = [str(LINES_PER_S / REPLICAS), str(SECONDS), str(begin)]
+    arguments = [str(LINES_PER_S / REPLICAS), str(SECONDS), str(begin)]
     container = {
         "name": "pytorch",
         "image": "any",
-        "command": ["python", str(script), *words],
+        "command": ["python", str(script), *arguments],
         "resources": {"requests": {"cpu": "10m"}},
         "volumeMounts": [{"name": "script", "mountPath": str(folder), "readOnly": True}],
     }
@@ -104,21 +104,21 @@ def submit(name: str, begin: float, environment: dict[str, str], folder: Path) -
     )
     ask = [*GANGLINE, "get", name, "-o", "jsonpath={.running}"]
     while True:
-        told = subprocess.run(ask, env=environment, check=True, capture_output=True, text=True)
-        if int(told.stdout) == REPLICAS:
+        done = subprocess.run(ask, env=environment, check=True, capture_output=True, text=True)
+        if int(done.stdout) == REPLICAS:
             return
         time.sleep(0.2)
 
 
-def follow(words: Sequence[str], environment: dict[str, str]) -> Tally:
+def follow(command: Sequence[str], environment: dict[str, str]) -> Tally:
     """Run a tool to its end and count what it prints."""
     tally = Tally()
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None
     _count(process.stdout, process, tally)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, words
+    assert process.returncode == 0, command
     tally.processor_s = usage.ru_utime + usage.ru_stime
     return tally
 
@@ -153,10 +153,10 @@ def main() -> None:
             kubectl += [f"--max-log-requests={REPLICAS}", "-l", f"{LABEL}=theirs"]
             tools = {"kubectl": kubectl} | tools
         print(f"{REPLICAS} replicas, {LINES_PER_S} lines/s in all, for {SECONDS:.0f} s")
-        for name, words in tools.items():
+        for name, command in tools.items():
             job = "ours" if name == "gangline" else "theirs"
             submit(job, time.time() + READY_S, environment, Path(home))
-            print(follow(words, environment).say(f"{name}:"), flush=True)
+            print(follow(command, environment).say(f"{name}:"), flush=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ async def _watchers(kubeconfig: Path, pipe: Pipe) -> None:
 
 
 def watchers(kubeconfig: Path, pipe: Pipe) -> None:
-    """The process of the watchers: answers ``forget`` and ``tell`` with the latencies measured so
+    """The process of the watchers: answers ``forget`` and ``record`` with the latencies measured so
     far.
     """
     asyncio.run(_watchers(kubeconfig, pipe))
@@ -99,7 +99,7 @@ async def _measure(kubeconfig: Path, pipe: Pipe) -> tuple[float, float, float]:
         *(_create_all_out(target, f"top{number}", until) for number in range(CLIENTS))
     )
     rate = sum(counts) / SECONDS
-    await asyncio.sleep(2)  # let the watchers drain
+    await asyncio.sleep(2)  # until the watchers have caught up
     pipe.send("forget")
     _, least, _ = pipe.recv()
     if least < sum(counts):
@@ -111,13 +111,13 @@ async def _measure(kubeconfig: Path, pipe: Pipe) -> tuple[float, float, float]:
             for number in range(CLIENTS)
         )
     )
-    pipe.send("tell")
+    pipe.send("record")
     latencies, _, _ = pipe.recv()
     return rate, latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.99)]
 
 
 def measure(kubeconfig: Path) -> tuple[float, float, float]:
-    """Creates per second; median and 99th percentile of the watch latency in ms at half that rate."""
+    """Creates per second; p50 and p99 of the watch latency in ms at half that rate."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=watchers, args=(kubeconfig, there), daemon=True)
@@ -140,7 +140,7 @@ def main() -> None:
             f"  {name:22} {rate:7.0f} creates/s; watch latency at half of that: "
             f"p50 {median:.1f} ms, p99 {last:.1f} ms"
         )
-    print(f"  ratio of creates/s: {ours[0] / peer[0]:.2f} (to reach: 0.50)")
+    print(f"  ratio of creates/s: {ours[0] / peer[0]:.2f} (goal: 0.50)")
 
 
 if __name__ == "__main__":

@@ -84,15 +84,15 @@ class Connection:
         while piece := await self.read():
             text = rest + piece
             total += text.count(ADDED)
-            rest = text[1 - len(ADDED) :]  # a mark may lie across two reads, or more
+            rest = text[1 - len(ADDED) :]  # a match may span two or more reads
             yield total, piece
 
     async def added(self) -> AsyncIterator[int]:
         """Yield the exact number of added objects so far, until the end."""
         total, line = 0, b""
         async for chunk in self._chunks():
-            *whole, line = (line + chunk).split(b"\n")  # a server with much to say cuts anywhere
-            total += sum(event.startswith(b"{" + ADDED) for event in whole)
+            *lines, line = (line + chunk).split(b"\n")  # chunks may end within a line
+            total += sum(event.startswith(b"{" + ADDED) for event in lines)
             yield total
 
     def close(self) -> None:

@@ -32,9 +32,9 @@ async def fill(kubeconfig: Path) -> None:
     """Submit jobs until ``PODS`` pods run."""
     target = await Target.of(kubeconfig)
     path = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
-    wanted = -(-PODS // 3)
+    expected = -(-PODS // 3)
     await create_all(
-        target, [(path, json.dumps(job(f"bench-{n}")).encode()) for n in range(wanted)]
+        target, [(path, json.dumps(job(f"bench-{n}")).encode()) for n in range(expected)]
     )
     while True:
         pods = await listed(target, "default", "pods")

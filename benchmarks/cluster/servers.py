@@ -26,10 +26,12 @@ def real_kubernetes_scripts() -> Path | None:
     return folder if (folder / "up").exists() else None
 
 
-def run_tool(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float, str]:
+def run_tool(
+    command: Sequence[str | Path], environment: dict[str, str]
+) -> tuple[float, float, str]:
     """Run a process; return its wall and processor seconds, and its output."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return wall, spent, done.stdout

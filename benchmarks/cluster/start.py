@@ -29,7 +29,7 @@ async def _until_answered(kubeconfig: Path) -> None:
             if code == 200:
                 return
         except (ConfigError, OSError, asyncio.IncompleteReadError):
-            pass  # not written yet, or nobody listens yet
+            pass  # not written yet, or not listening yet
         await asyncio.sleep(0.005)
 
 

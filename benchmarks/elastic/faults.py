@@ -54,19 +54,19 @@ def started_together(
     try:
         begun = job.start_node(nodes, *flags, hosts=True)
         for number in range(1, 4):
-            told = faulty if number == FAULTY else {}
-            job.start_node(nodes, *flags, hosts=False, told=told)
+            variables = faulty if number == FAULTY else {}
+            job.start_node(nodes, *flags, hosts=False, variables=variables)
         return job.until("first", begun, world) - begun
     finally:
         job.end()
 
 
 def killed_while_the_master_is_gone(folder: str) -> float:
-    """Seconds to the first step of two nodes after a worker was killed while the master is stopped."""
+    """Seconds to the first step of two nodes after a kill while the master is stopped."""
     job = Job("gangline", folder)
     try:
         job.train_on_two("2")
-        # Stopped, it is gone for all others, and nobody starts it again.
+        # A stopped master is unreachable for all others, and is not restarted.
         master = child_of(job.launchers[0].pid, "elastic.master")
         os.kill(master, signal.SIGSTOP)
         try:
@@ -79,10 +79,10 @@ def killed_while_the_master_is_gone(folder: str) -> float:
         job.end()
 
 
-def child_of(parent: int, words: str) -> int:
+def child_of(parent: int, text: str) -> int:
     """The child process whose command line contains this text."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return next(int(one) for one in children if words in Path(f"/proc/{one}/cmdline").read_text())
+    return next(int(one) for one in children if text in Path(f"/proc/{one}/cmdline").read_text())
 
 
 def imported() -> float:
@@ -110,8 +110,8 @@ def four_checked(folder: str, runs: int) -> None:
     for _ in range(runs):
         bare.append(started_together(folder, "4", 4, faulty={}))
         checked.append(started_together(folder, "4", 4, CHECK, faulty={}))
-        told = {"PYTHONPATH": str(broken)}
-        thrown.append(started_together(folder, "3:4", 3, CHECK, faulty=told))
+        variables = {"PYTHONPATH": str(broken)}
+        thrown.append(started_together(folder, "3:4", 3, CHECK, faulty=variables))
     show("first step of four nodes, without a check and with it", bare, checked)
     show("first step of the other three when one of four is faulty", thrown)
 
@@ -134,7 +134,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         show("importing torch, one process alone", [imported() for _ in range(runs)])
         gone = [killed_while_the_master_is_gone(folder) for _ in range(runs)]
-        show("worker killed, 2 nodes, the master gone", gone)
+        show("worker killed, 2 nodes, the master unreachable", gone)
         one_checked("gangline", folder, runs)
         if DLROVER:
             one_checked("dlrover-run", folder, theirs)

@@ -50,12 +50,12 @@ class Job:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
 
-    def start(self, *flags: str, told: Mapping[str, str] | None = None) -> float:
+    def start(self, *flags: str, variables: Mapping[str, str] | None = None) -> float:
         """Start a launcher with further environment variables; return the time."""
         command = [*LAUNCHERS[self.kind], "--max-restarts", "1000"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"}
         environment |= self._beside_master() if self.master else {}
-        environment |= told or {}
+        environment |= variables or {}
         return self._launch([*command, "--monitor-interval", "0.1", *flags], environment)
 
     def start_bare(self) -> float:
@@ -109,18 +109,20 @@ class Job:
         }
 
     def start_node(
-        self, nodes: str, *flags: str, hosts: bool, told: Mapping[str, str] | None = None
+        self, nodes: str, *flags: str, hosts: bool, variables: Mapping[str, str] | None = None
     ) -> float:
         """Start one node of several."""
         if self.kind == "dlrover-run":
             if hosts:
                 self._start_master(int(nodes.rpartition(":")[2]))
-            return self.start("--nnodes", nodes, "--nproc-per-node", "1", *flags, told=told)
+            return self.start(
+                "--nnodes", nodes, "--nproc-per-node", "1", *flags, variables=variables
+            )
         conf = ["--rdzv-conf", f"is_host={int(hosts)},last_call_timeout=1"]
         return self.start(
             "--nnodes", nodes, "--nproc-per-node", "1", "--rdzv-id", "bench",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", *conf, *flags,
-            told=told,
+            variables=variables,
         )  # fmt: skip
 
     def train_on_two(self, nodes: str) -> None:

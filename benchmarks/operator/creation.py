@@ -64,12 +64,12 @@ async def listed(target: Target, namespace: str, plural: str) -> list[dict[str, 
     return json.loads(answer)["items"]
 
 
-async def all_created(target: Target, plural: str, wanted: int) -> float:
-    """The time when ``wanted`` objects have been created for our jobs, as seen by a watch."""
+async def all_created(target: Target, plural: str, expected: int) -> float:
+    """The time when ``expected`` objects have been created for our jobs, as seen by a watch."""
     connection = await Connection.open(target)
     await connection.watch(f"/api/v1/namespaces/ours/{plural}?watch=true")
     async for seen in connection.added():
-        if seen >= wanted:
+        if seen >= expected:
             break
     connection.close()
     return time.monotonic()
@@ -91,9 +91,9 @@ def bare(thing: dict[str, Any], kind: str) -> bytes:
 
 async def ours(target: Target) -> tuple[float, float]:
     """Seconds from the first submission until all pods, and until all services exist."""
-    wanted = JOBS * PODS_PER_JOB
-    pods = asyncio.create_task(all_created(target, "pods", wanted))
-    services = asyncio.create_task(all_created(target, "services", wanted))
+    expected = JOBS * PODS_PER_JOB
+    pods = asyncio.create_task(all_created(target, "pods", expected))
+    services = asyncio.create_task(all_created(target, "services", expected))
     path = "/apis/kubeflow.org/v1/namespaces/ours/pytorchjobs"
     requests = [(path, json.dumps(job(f"bench-{n}")).encode()) for n in range(JOBS)]
     begun = time.monotonic()

@@ -64,8 +64,8 @@ def lists(namespace: str) -> list[str]:
 
 def ended(job: dict[str, Any]) -> bool:
     """Whether a job has ended."""
-    told = job.get("status", {}).get("conditions", [])
-    return any(c["type"] in ("Succeeded", "Failed") and c["status"] == "True" for c in told)
+    conditions = job.get("status", {}).get("conditions", [])
+    return any(c["type"] in ("Succeeded", "Failed") and c["status"] == "True" for c in conditions)
 
 
 def _replicas(container: str, count: int) -> dict[str, Any]:

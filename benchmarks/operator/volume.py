@@ -128,18 +128,20 @@ async def everything(target: Target, path: str) -> list[dict]:
     return json.loads(answer)["items"]
 
 
-async def until(target: Target, paths: Iterable[str], wanted: int, claim=lambda item: True) -> None:
-    """Wait until ``wanted`` objects meet the condition ``claim``."""
+async def until(
+    target: Target, paths: Iterable[str], expected: int, claim=lambda item: True
+) -> None:
+    """Wait until ``expected`` objects meet the condition ``claim``."""
     listed = list(paths)
     while True:
         items = [item for path in listed for item in await everything(target, path)]
-        if sum(map(claim, items)) >= wanted:
+        if sum(map(claim, items)) >= expected:
             return
         await asyncio.sleep(0.5)
 
 
 async def made_all(
-    operator: Operator, before: Counter[str], wanted: dict[str, int]
+    operator: Operator, before: Counter[str], expected: dict[str, int]
 ) -> tuple[float, float]:
     """Return the times when all pods, and all pods and services had been created.
 
@@ -153,16 +155,16 @@ async def made_all(
     times: dict[str, float] = {}
     begun = time.monotonic()
     until_s = begun + PATIENCE_S
-    while len(times) < len(wanted):
+    while len(times) < len(expected):
         written = await asyncio.to_thread(operator.writes) - before
         now = time.monotonic()
-        for kind, count in wanted.items():
+        for kind, count in expected.items():
             if written[f"{kind} create"] >= count:
                 times.setdefault(kind, now)
         if now > until_s:
-            raise TimeoutError(f"wanted {wanted}, the operator has made {written}")
-        # Each answer costs the operator 10 ms, so that asking is rare until it is nearly through.
-        done = sum(written[f"{kind} create"] for kind in wanted) / sum(wanted.values())
+            raise TimeoutError(f"expected {expected}, the operator has created {written}")
+        # A poll costs the operator 10 ms, so polls are rare until it has nearly finished.
+        done = sum(written[f"{kind} create"] for kind in expected) / sum(expected.values())
         await asyncio.sleep(0.1 if done > NEARLY else min(1.0, max(0.1, (now - begun) / 10)))
     return times["Pod"], max(times.values())
 
@@ -204,19 +206,19 @@ async def run(target: Target, operator: Operator, kubeconfig: Path, jobs: int) -
     """One run in its own namespaces; the bare loop follows when the operator has stopped."""
     ours = f"ours-{jobs}"
     await prepare(target, ours)
-    pods_wanted = jobs * mixed_jobs.PODS
+    expected_pods = jobs * mixed_jobs.PODS
     # An MSJob has one service, for its scheduler.
-    services_wanted = pods_wanted - (jobs // 5) * (mixed_jobs.PODS - 1)
+    expected_services = expected_pods - (jobs // 5) * (mixed_jobs.PODS - 1)
     cpu, writes = operator.cpu_s(), operator.writes()
     of_kubernetes = kubernetes_processor_s(kubeconfig)
     begun = time.monotonic()
     await create_all(target, [mixed_jobs.request(number, ours) for number in range(jobs)])
-    wanted = {"Pod": pods_wanted, "Service": services_wanted}
-    pods_at, all_at = await made_all(operator, writes, wanted)
+    expected = {"Pod": expected_pods, "Service": expected_services}
+    pods_at, all_at = await made_all(operator, writes, expected)
     of_kubernetes = kubernetes_processor_s(kubeconfig) - of_kubernetes
     at_creation, cpu_at_creation = operator.writes() - writes, operator.cpu_s() - cpu
     made = {what: await everything(target, path.format(ours)) for what, path in MADE.items()}
-    for kind, count in wanted.items():
+    for kind, count in expected.items():
         assert len(made[kind]) == count, f"{len(made[kind])} of {count} {kind}s"
     pods = made["Pod"]
     await mark(target, ours, pods, "Running")
@@ -278,8 +280,8 @@ def _bare(thing: dict, kind: str, namespace: str) -> bytes:
     if kind in ("ConfigMap", "PodGroup"):
         thing = {k: v for k, v in thing.items() if k in ("data", "spec", "apiVersion", "metadata")}
         metadata = {k: v for k, v in thing["metadata"].items() if k not in OF_THE_SERVER}
-        whole = {"apiVersion": "v1", "kind": kind} | thing
-        return json.dumps(whole | {"metadata": metadata | {"namespace": namespace}}).encode()
+        complete = {"apiVersion": "v1", "kind": kind} | thing
+        return json.dumps(complete | {"metadata": metadata | {"namespace": namespace}}).encode()
     made = json.loads(bare(thing, kind))
     made["metadata"]["namespace"] = namespace
     if made["spec"].get("clusterIP") != "None":
@@ -288,8 +290,8 @@ def _bare(thing: dict, kind: str, namespace: str) -> bytes:
 
 
 def _runs(job: dict) -> bool:
-    told = job.get("status", {}).get("conditions", [])
-    return any(c["type"] == "Running" and c["status"] == "True" for c in told)
+    conditions = job.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Running" and c["status"] == "True" for c in conditions)
 
 
 def show(figures: Figures) -> None:
@@ -307,7 +309,7 @@ def show(figures: Figures) -> None:
         f"and took {figures.cpu_at_creation_s:.1f} s of processor time, Kubernetes "
         f"{_shares(figures.kubernetes_s)}; with the bare loop {_shares(figures.kubernetes_bare_s)}"
     )
-    print(f"  from the last pod's end to the last job's: {figures.end_s:.1f} s")
+    print(f"  from the end of the last pod to that of the last job: {figures.end_s:.1f} s")
     print(
         f"  operator: {figures.cpu_s:.1f} s of processor time, "
         f"{1000 * figures.cpu_s / jobs:.1f} ms a job"
@@ -347,7 +349,7 @@ def main() -> None:
             runs = asyncio.run(measure(kubeconfig, operator))
         finally:
             operator.stop()
-        # Without the operator, which would follow what the loop makes.
+        # Without the operator, which would watch the objects of the loop.
         asyncio.run(measure_bare(kubeconfig, runs))
     for figures in runs:
         show(figures)

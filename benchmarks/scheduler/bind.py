@@ -132,7 +132,7 @@ async def clear(target: Target, namespace: str) -> None:
     connection = await Connection.open(target)
     path = f"/api/v1/namespaces/{namespace}/pods"
     code = 504
-    while code in (500, 504):  # a busy server does not get through with all of them in its time
+    while code in (500, 504):  # a busy server may not delete all of them within its timeout
         code, answer = await connection.request("DELETE", path, b'{"gracePeriodSeconds":0}')
     if code != 200:
         raise ConnectionError(f"the deletion answered {code}: {answer[:300]!r}")
@@ -175,7 +175,7 @@ async def scheduled(
 
 async def bare(target: Target, namespace: str, nodes: int) -> float:
     """Pods bound per second by the bare client."""
-    await prepare(target, namespace, "nobody", gangs=False)
+    await prepare(target, namespace, "none", gangs=False)
     took = await all_bound(target, namespace, lambda: bind_all(target, namespace, nodes))
     await clear(target, namespace)
     return PODS / took
@@ -219,7 +219,7 @@ def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path)
     """Pods bound per second by kube-scheduler, once; None if it is not available."""
     if not program.exists():
         return None
-    # No limits of the client's own, and no lease to wait for.
+    # Without client-side rate limits and without a lease.
     flags = ["--leader-elect=false", "--port=0", "--kube-api-qps=5000", "--kube-api-burst=10000"]
     with running([str(program), f"--kubeconfig={kubeconfig}", *flags], kubeconfig) as process:
         work = scheduled(target, f"kube-{nodes}", process, "default-scheduler", False)
@@ -238,7 +238,7 @@ def main() -> None:
         install_definitions(kubeconfig)
         target = asyncio.run(Target.of(kubeconfig))
         turns = [f"{n}-{turn}" for n in NODES for turn in range(TURNS)]
-        names = [f"{who}-{turn}" for turn in turns for who in ("bare", "alone", "gangs")]
+        names = [f"{what}-{turn}" for turn in turns for what in ("bare", "alone", "gangs")]
         names += [f"kube-{n}" for n in NODES]
         asyncio.run(open_namespaces(target, names))
         stop_controllers(kubeconfig)

@@ -80,7 +80,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def whole_batches() -> None:
-    print("10,000 pods in gangs of 8, decided at once:")
+    print("10,000 pods in gangs of 8, decided in one cycle:")
     for nodes in (500, 1_000, 5_000, 10_000):
         state = empty_cluster(nodes)
         for index in range(10_000 // GANG):
@@ -110,7 +110,7 @@ def single_gangs() -> None:
         f"one gang ends on a full cluster of 5,000 nodes, {len(state.pending_members)} gangs wait:"
     )
     times = []
-    gc.freeze()  # as the scheduler does when it has read what there is
+    gc.freeze()  # as the scheduler does after its first list
     for gone in running[:200]:
         for pod in list(state.members[gone]):
             state.remove_pod(pod)

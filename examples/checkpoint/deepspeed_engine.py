@@ -1,4 +1,4 @@
-"""DeepSpeed with ZeRO and flash checkpoints; kill it, run it again, and it goes on to the bit.
+"""DeepSpeed with ZeRO and flash checkpoints; killed and restarted, it continues exactly.
 
 torchrun --nproc-per-node 2 deepspeed_engine.py /tmp/checkpoints 50 2      (the last: ZeRO's stage)
 Needs what is in requirements.txt; without a GPU set DS_ACCELERATOR=cpu.
@@ -14,7 +14,7 @@ from gangline.elastic.checkpoint.deepspeed import FlashEngine
 
 
 def main(folder: str, steps: int, stage: int) -> None:
-    """Train so many steps in all, saving each to memory and each tenth to storage."""
+    """Train this number of steps in total, saving each to memory and each tenth to storage."""
     deepspeed.init_distributed(os.environ.get("BACKEND", "gloo"))
     torch.manual_seed(0)
     layers = torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Tanh(), torch.nn.Linear(32, 4)

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with flash checkpoints; kill it, run it again, and it goes on to the bit.
+"""Hugging Face's Trainer with flash checkpoints; killed and restarted, it continues exactly.
 
 python hugging_face.py /tmp/checkpoints 50, or with torchrun --nproc-per-node 2.
 Needs what is in requirements.txt.
@@ -14,7 +14,7 @@ from gangline.elastic.checkpoint.huggingface import flash_callback
 
 
 class Model(torch.nn.Module):
-    """A small classifier that says its loss."""
+    """A small classifier that returns its loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Model(torch.nn.Module):
 
 
 def main(folder: str, steps: int) -> None:
-    """Train so many steps in all, in epochs of eight, on records in an order drawn anew in each."""
+    """Train this number of steps in total, in epochs of eight, each in a new random order."""
     torch.manual_seed(0)
     records = torch.randn(64, 16)
     rows = [{"records": row, "labels": row[:4].argmax()} for row in records]

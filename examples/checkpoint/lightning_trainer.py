@@ -1,4 +1,4 @@
-"""PyTorch Lightning with flash checkpoints; kill it, run it again, and it goes on to the bit.
+"""PyTorch Lightning with flash checkpoints; killed and restarted, it continues exactly.
 
 python lightning_trainer.py /tmp/checkpoints 50, or with torchrun --nproc-per-node 2.
 Needs what is in requirements.txt.
@@ -15,7 +15,7 @@ from gangline.elastic.checkpoint.lightning import flash_callback
 
 
 class Model(LightningModule):
-    """A small classifier; its records are drawn, so that they depend on the random state."""
+    """A small classifier; its records are random, so that they depend on the random state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Model(LightningModule):
 
 
 def main(folder: str, steps: int) -> None:
-    """Train so many steps in all, in epochs of eight."""
+    """Train this number of steps in total, in epochs of eight."""
     torch.manual_seed(0)
     trainer = Trainer(
         max_steps=steps,

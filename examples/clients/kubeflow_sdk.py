@@ -1,10 +1,10 @@
-"""Submit a function with the Kubeflow SDK for Python, see it run in two pods, print what it wrote.
+"""Submit a function with the Kubeflow SDK for Python, run it in two pods, print its output.
 
     python -m pip install -r requirements.txt
     export KUBECONFIG=~/.gangline/kubeconfig
     python kubeflow_sdk.py
 
-The image must hold Python, torch and bash; on the embedded cluster any name will do.
+The image must contain Python, torch and bash; on the embedded cluster any name will do.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from kubeflow.training import TrainingClient
 
 
 def train(parameters):
-    """Runs in each pod. Only this source travels: what it needs it imports itself."""
+    """Runs in each pod. Only this source is sent, so it contains its imports."""
     import os  # noqa: PLC0415
 
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]

@@ -1,10 +1,10 @@
-"""Train a small network to tell malignant from benign tumours, data-parallel over JAX processes.
+"""Train a small network to classify tumours, data-parallel over JAX processes.
 
-A plain JAX script: it reads COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID,
-which JAXJob sets, and knows nothing of Kubernetes. The data are the 569 tumours with 30
-measurements each that scikit-learn ships. Every process holds a share of the training samples;
-the gradient of the mean loss makes XLA sum over all processes (by gloo, as these are CPUs).
-Process 0 keeps a checkpoint; whoever is started again goes on from there.
+A plain JAX script without any knowledge of Kubernetes. It reads COORDINATOR_ADDRESS,
+COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID, which JAXJob sets. The data set is scikit-learn's:
+569 tumours with 30 measurements each, malignant or benign. Every process has a share of the
+training samples; XLA sums the gradient over all processes (by gloo, as these are CPUs). Process 0
+saves checkpoints, from which restarted processes continue.
 """
 
 import argparse
@@ -24,13 +24,13 @@ Parameters = dict[str, jax.Array]
 
 
 def join() -> tuple[int, int]:
-    """Meet the other processes; return this one's number and how many there are."""
+    """Initialise the process group; return this process's index and the number of processes."""
     number, count = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])
     address = f"{os.environ['COORDINATOR_ADDRESS']}:{os.environ['COORDINATOR_PORT']}"
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # A process that is lost is missed by the next collective at once; the heartbeat is for one
-    # that was lost between them.
+    # The next collective detects a lost process immediately; the heartbeat detects one that is
+    # lost between collectives.
     jax.distributed.initialize(
         address, count, number, initialization_timeout=60, heartbeat_timeout_seconds=20
     )
@@ -38,7 +38,7 @@ def join() -> tuple[int, int]:
 
 
 def load_data() -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
-    """Training measurements and answers, test measurements and answers; the same everywhere."""
+    """Training and test data with labels; the same in every process."""
     # Read from scikit-learn's folder without importing it: the import takes longer than jax's.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -68,7 +68,7 @@ def first_parameters() -> Parameters:
 
 
 def scores(parameters: Parameters, measured: jax.Array) -> jax.Array:
-    """Above zero: benign."""
+    """Above zero means benign."""
     hidden = jnp.tanh(measured @ parameters["hidden"] + parameters["hidden_bias"])
     return hidden @ parameters["out"] + parameters["out_bias"]
 
@@ -89,7 +89,7 @@ def train_step(
 
 
 def save(path: pathlib.Path, step: int, parameters: Parameters) -> None:
-    """Write the checkpoint beside the old one and put it in its place at once."""
+    """Write the checkpoint to a temporary file and rename it atomically."""
     fresh = path.with_suffix(".new")
     with fresh.open("wb") as file:
         numpy.savez(file, step=step, **parameters)
@@ -97,7 +97,7 @@ def save(path: pathlib.Path, step: int, parameters: Parameters) -> None:
 
 
 def restore(path: pathlib.Path, number: int) -> tuple[int, Parameters]:
-    """Give every process what process 0 finds in its checkpoint, else the beginning."""
+    """Broadcast the checkpoint of process 0, else the initial state."""
     step, parameters = numpy.asarray(0), first_parameters()
     if number == 0 and path.exists():
         with numpy.load(path) as found:
@@ -108,7 +108,7 @@ def restore(path: pathlib.Path, number: int) -> tuple[int, Parameters]:
 
 
 def main() -> None:
-    """Train, resume where a checkpoint is found, print progress and the test accuracy."""
+    """Train, resume from a checkpoint, print progress and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--checkpoint", type=pathlib.Path, default=pathlib.Path("checkpoint.npz"))
@@ -137,11 +137,11 @@ def main() -> None:
     for step in range(first + 1, arguments.steps + 1):
         try:
             parameters, value = train_step(parameters, measured, answers)
-            value.block_until_ready()  # the processes sum here, so here a dead one is missed
+            value.block_until_ready()  # the all-reduce is here, so a dead process is detected here
         except jax.errors.JaxRuntimeError as error:
             reason = str(error).rpartition("computation: ")[2][:200]
             print(f"process {number} lost another in step {step}: {reason}", flush=True)
-            os._exit(1)  # the ordinary way out waits minutes for the others to say goodbye
+            os._exit(1)  # the regular shutdown waits minutes for the other processes
         if step == first + 1 or step % arguments.print_every == 0:
             print(f"step {step}/{arguments.steps} loss {float(value):.4f}", flush=True)
         if number == 0 and (step % arguments.checkpoint_every == 0 or step == arguments.steps):

@@ -1,9 +1,9 @@
 """Train a small network on handwritten digits, data-parallel over MindSpore workers.
 
-A plain MindSpore script: it reads MS_ROLE, which MSJob sets with the other MS_ variables that
-MindSpore itself reads, and knows nothing of Kubernetes. The data are the 1,797 images of 8 x 8
-pixels that scikit-learn ships. Without MS_ROLE it trains alone. Rank 0 keeps a checkpoint; whoever
-is started again goes on from there.
+A plain MindSpore script without any knowledge of Kubernetes. It reads MS_ROLE, which MSJob sets
+together with the MS_ variables that MindSpore itself reads; without MS_ROLE it trains alone. The
+data set is scikit-learn's: 1,797 images of 8 x 8 pixels. Rank 0 saves checkpoints, from which
+restarted processes continue.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def build_network() -> nn.Cell:
 
 def load_data() -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
     """Training images and labels, test images and labels; the split is the same on every rank."""
-    # Read from scikit-learn's folder without importing it: every start would pay for the import.
+    # Read from scikit-learn's folder without importing it: the import would delay every start.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         sys.exit("the digits come with scikit-learn, which is not installed")
@@ -48,7 +48,7 @@ def batch_of(step: int, count: int, batch: int, rank: int, world: int) -> numpy.
 
 
 def join() -> tuple[int, int]:
-    """Meet the other processes of the job; return this one's rank and how many workers there are.
+    """Initialise communication; return this process's rank and the number of workers.
 
     Does not return in a scheduler or a parameter server.
     """
@@ -56,9 +56,9 @@ def join() -> tuple[int, int]:
     if role is None:
         return 0, 1
     print(f"{role} waits for the others", flush=True)
-    init()  # a scheduler stays in here: MindSpore ends its process when all workers have left
+    init()  # does not return in a scheduler: MindSpore exits when all workers have ended
     if role != "MS_WORKER":
-        # MindSpore 2.10 knows parameter servers, but no longer keeps parameters on them.
+        # MindSpore 2.10 has the role of parameter servers, but no parameters on them.
         print(f"{role} has met {os.environ['MS_WORKER_NUM']} workers", flush=True)
         sys.exit()
     return get_rank(), get_group_size()
@@ -67,7 +67,7 @@ def join() -> tuple[int, int]:
 def training_step(
     network: nn.Cell, optimizer: nn.Optimizer, world: int
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """What one step does to a batch, compiled into one graph; returns the loss before it."""
+    """One training step, compiled into one graph; returns the loss before it."""
     loss_of = nn.CrossEntropyLoss()
 
     def forward(images: Tensor, labels: Tensor) -> Tensor:
@@ -93,16 +93,16 @@ def training_step(
 
 
 def save(path: pathlib.Path, optimizer: nn.Optimizer) -> None:
-    """Write the checkpoint beside the old one and put it in its place at once."""
+    """Write the checkpoint to a temporary file and rename it atomically."""
     fresh = path.with_suffix(".new.ckpt")
     mindspore.save_checkpoint(optimizer, str(fresh))
     fresh.replace(path)
 
 
 def restore(path: pathlib.Path, network: nn.Cell, optimizer: nn.Optimizer) -> int:
-    """Take what the checkpoint holds, if there is one; return the step to go on from.
+    """Load the checkpoint, if there is one; return the step to continue from.
 
-    Every rank reads the same file: nobody writes it before all have made a step together.
+    Every rank reads the same file: it is not written before all have done a step together.
     """
     if not path.exists():
         return 0
@@ -112,7 +112,7 @@ def restore(path: pathlib.Path, network: nn.Cell, optimizer: nn.Optimizer) -> in
 
 
 def main() -> None:
-    """Train, resume where a checkpoint is found, print progress and the test accuracy."""
+    """Train, resume from a checkpoint, print progress and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32, help="samples for each rank and step")

@@ -1,9 +1,8 @@
-"""Fit a linear model to how diabetes went on, data-parallel over MPI processes.
+"""Fit a linear model to the progression of diabetes, data-parallel over MPI processes.
 
-A plain mpi4py script: it knows nothing of Kubernetes, only what mpirun tells it. The data are the
-442 patients with 10 measurements each that scikit-learn ships. Every process holds a share of the
-training patients; the gradient is summed over all of them at each step. Process 0 compares the
-model with the one that solving the equations at once gives.
+A plain mpi4py script without any knowledge of Kubernetes. The data set is scikit-learn's: 442
+patients with 10 measurements each. Every process has a share of the training patients; the gradient
+is summed over all of them in each step. Process 0 compares the result with the exact solution.
 """
 
 import socket
@@ -18,7 +17,7 @@ STEP = 0.4
 
 
 def load_data() -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
-    """Training measurements and courses, test measurements and courses; the same everywhere."""
+    """Training and test data with targets; the same in every process."""
     measured, course = load_diabetes(return_X_y=True)
     order = numpy.random.default_rng(0).permutation(len(course))
     measured, course = measured[order], course[order]
@@ -29,13 +28,13 @@ def load_data() -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndar
 
 
 def explained(weights: numpy.ndarray, measured: numpy.ndarray, course: numpy.ndarray) -> float:
-    """How much of the course's variance the model explains: 1 is all of it."""
+    """The share of the target's variance that the model explains (1 is all of it)."""
     missed = ((measured @ weights - course) ** 2).sum()
     return 1 - float(missed / ((course - course.mean()) ** 2).sum())
 
 
 def main() -> None:
-    """Train, and let process 0 say how well."""
+    """Train; process 0 prints the result."""
     world = MPI.COMM_WORLD
     rank, size = world.Get_rank(), world.Get_size()
     measured, course, test_measured, test_course = load_data()

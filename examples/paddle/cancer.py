@@ -1,9 +1,9 @@
-"""Train a small network to tell malignant from benign tumours, data-parallel over Paddle workers.
+"""Train a small network to classify tumours, data-parallel over Paddle workers.
 
-A plain Paddle script: it reads the PADDLE_ variables that PaddleJob sets, or those that ``python -m
-paddle.distributed.launch`` makes of them, and knows nothing of Kubernetes. The data are the 569
-tumours with 30 measurements each that scikit-learn ships. Rank 0 keeps a checkpoint; whoever is
-started again goes on from there.
+A plain Paddle script without any knowledge of Kubernetes. It reads the PADDLE_ variables that
+PaddleJob sets, or those that ``python -m paddle.distributed.launch`` derives from them. The data
+set is scikit-learn's: 569 tumours with 30 measurements each, malignant or benign. Rank 0 saves
+checkpoints, from which restarted processes continue.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from paddle import nn
 
 
 def join() -> tuple[int, int]:
-    """Meet the other workers; return this one's rank and how many there are."""
+    """Initialise communication; return this worker's rank and the number of workers."""
     rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     world = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     if world > 1:
-        # The launcher sets these two; without it nobody does.
+        # The launcher sets these two; without a launcher they are unset.
         endpoints = os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")
         os.environ.setdefault("PADDLE_CURRENT_ENDPOINT", endpoints[rank])
         os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
@@ -33,8 +33,8 @@ def join() -> tuple[int, int]:
 
 
 def load_data() -> tuple[paddle.Tensor, paddle.Tensor, paddle.Tensor, paddle.Tensor]:
-    """Training measurements and answers, test measurements and answers; the same everywhere."""
-    # Read from scikit-learn's folder without importing it: every start would pay for the import.
+    """Training and test data with labels; the same in every process."""
+    # Read from scikit-learn's folder without importing it: the import would delay every start.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         sys.exit("the data come with scikit-learn, which is not installed")
@@ -59,7 +59,7 @@ def batch_of(step: int, count: int, batch: int, rank: int, world: int) -> paddle
 def save(
     path: pathlib.Path, step: int, network: nn.Layer, optimizer: paddle.optimizer.Optimizer
 ) -> None:
-    """Write the checkpoint beside the old one and put it in its place at once."""
+    """Write the checkpoint to a temporary file and rename it atomically."""
     fresh = path.with_suffix(".new")
     state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
     paddle.save({"step": step} | state, str(fresh))
@@ -67,9 +67,9 @@ def save(
 
 
 def restore(path: pathlib.Path, network: nn.Layer, optimizer: paddle.optimizer.Optimizer) -> int:
-    """Take what the checkpoint holds, if there is one; return the step to go on from.
+    """Load the checkpoint, if there is one; return the step to continue from.
 
-    Every rank reads the same file: nobody writes it before all have made a step together.
+    Every rank reads the same file: it is not written before all have done a step together.
     """
     if not path.exists():
         return 0
@@ -80,13 +80,13 @@ def restore(path: pathlib.Path, network: nn.Layer, optimizer: paddle.optimizer.O
 
 
 def accuracy(network: nn.Layer, measured: paddle.Tensor, benign: paddle.Tensor) -> float:
-    """The share of tumours that the network names rightly."""
+    """The share of tumours that the network classifies correctly."""
     with paddle.no_grad():
         return float((network(measured).argmax(1) == benign).astype("float32").mean())
 
 
 def main() -> None:
-    """Train, resume where a checkpoint is found, print progress and the test accuracy."""
+    """Train, resume from a checkpoint, print progress and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=32, help="samples for each rank and step")
@@ -109,7 +109,7 @@ def main() -> None:
     for step in range(first, arguments.steps):
         chosen = batch_of(step, len(benign), arguments.batch, rank, world)
         loss = nn.functional.cross_entropy(parallel(measured[chosen]), benign[chosen])
-        loss.backward()  # here the ranks exchange gradients
+        loss.backward()  # gradients are all-reduced here
         optimizer.step()
         optimizer.clear_grad()
         done = step + 1
@@ -122,7 +122,7 @@ def main() -> None:
     if rank == 0:
         print(f"test accuracy {accuracy(network, test_measured, test_benign):.4f}", flush=True)
     if world > 1:
-        paddle.distributed.barrier()  # rank 0 holds the meeting point: nobody leaves before all
+        paddle.distributed.barrier()  # rank 0 hosts the store: it must end last
 
 
 if __name__ == "__main__":

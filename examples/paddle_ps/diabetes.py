@@ -1,10 +1,11 @@
-"""Learn the progress of diabetes with Paddle's parameter server: a server keeps the weights.
+"""Learn the progression of diabetes with Paddle's parameter server, which stores the weights.
 
-A plain Paddle script in static-graph style, as parameter servers need it: it reads the variables
-that PaddleJob sets (TRAINING_ROLE, PADDLE_PSERVERS_IP_PORT_LIST, POD_IP, PADDLE_PORT, ...) and
-knows nothing of Kubernetes. The data are the 442 patients with 10 measurements each that
-scikit-learn ships. Workers send gradients to the server and fetch weights whenever they are ready;
-gloo, which PaddleJob's ``withGloo: 1`` turns on, lets them wait for each other at the ends.
+A plain Paddle script without any knowledge of Kubernetes, in static-graph style, which parameter
+servers require. It reads the variables that PaddleJob sets (TRAINING_ROLE,
+PADDLE_PSERVERS_IP_PORT_LIST, POD_IP, PADDLE_PORT, ...). The data set is scikit-learn's: 442
+patients
+with 10 measurements each. Workers send gradients and fetch weights asynchronously; gloo
+(``withGloo: 1`` of the PaddleJob) provides barriers at start and end.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 
-# Parameter servers work on programs of Paddle 2; read when paddle is imported.
+# Parameter servers need Paddle 2's programs; read at the import of paddle.
 os.environ.setdefault("FLAGS_enable_pir_api", "0")
 
 import numpy
@@ -25,12 +26,12 @@ from paddle import static
 from paddle.distributed import fleet
 
 TEST = 88
-"""How many patients are kept for the test."""
+"""Number of patients in the test set."""
 
 
 def load_data() -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Measurements and progress of all patients, of mean 0 and spread 1; the same everywhere."""
-    # Read from scikit-learn's folder without importing it: every start would pay for the import.
+    """Normalised measurements and progression of all patients; the same in every process."""
+    # Read from scikit-learn's folder without importing it: the import would delay every start.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         sys.exit("the data come with scikit-learn, which is not installed")
@@ -63,7 +64,7 @@ def explained(measured: numpy.ndarray, progress: numpy.ndarray) -> float:
 
 
 def wait_for(endpoints: list[str], patience_s: float = 120.0) -> None:
-    """Wait until all servers listen: a worker that calls one too early gives up at once.
+    """Wait until all servers listen: a worker that connects too early fails immediately.
 
     Raises:
         OSError: one does not listen within ``patience_s`` seconds.
@@ -82,7 +83,7 @@ def wait_for(endpoints: list[str], patience_s: float = 120.0) -> None:
 
 
 def serve() -> None:
-    """Keep weights until the first worker says that all are done."""
+    """Serve weights until the first worker reports that all have finished."""
     fleet.init_server()
     print(f"server {fleet.server_index()} of {fleet.server_num()} serves", flush=True)
     fleet.run_server()
@@ -91,7 +92,7 @@ def serve() -> None:
 def share_of(
     index: int, count: int, measured: numpy.ndarray, progress: numpy.ndarray, path: pathlib.Path
 ) -> None:
-    """Write this worker's share of the patients as Paddle's data sets want it: a line for each."""
+    """Write this worker's share of the patients one line per patient, as Paddle expects."""
     with path.open("w") as file:
         for patient in range(TEST + index, len(progress), count):
             inputs = " ".join(f"{value:.6f}" for value in measured[patient])
@@ -99,7 +100,7 @@ def share_of(
 
 
 def work(inputs: list[static.Variable], epochs: int, batch: int) -> None:
-    """Train on this worker's share; the first one tests the result and ends the servers."""
+    """Train on this worker's share; the first one tests the result and stops the servers."""
     index, count = fleet.worker_index(), fleet.worker_num()
     executor = static.Executor(paddle.CPUPlace())
     executor.run(static.default_startup_program())
@@ -114,7 +115,7 @@ def work(inputs: list[static.Variable], epochs: int, batch: int) -> None:
         dataset.init(batch_size=batch, thread_num=1, use_var=inputs, pipe_command="cat")
         dataset.set_filelist([str(share)])
         for epoch in range(epochs):
-            # Gradients go to the server and weights come from it while this runs.
+            # This sends gradients to the server and fetches weights from it.
             executor.train_from_dataset(static.default_main_program(), dataset)
             if (epoch + 1) % 5 == 0:
                 result = explained(measured[TEST:], progress[TEST:])
@@ -123,13 +124,13 @@ def work(inputs: list[static.Variable], epochs: int, batch: int) -> None:
     if fleet.is_first_worker():
         result = explained(measured[:TEST], progress[:TEST])
         print(f"test variance explained {result:.4f}", flush=True)
-        # stop_worker() leaves the servers running, and Paddle has no public call that ends them.
+        # stop_worker() leaves the servers running, and Paddle has no public call that stops them.
         fleet.fleet._runtime_handle._worker.stop_server()
     fleet.stop_worker()
 
 
 def main() -> None:
-    """Do what the role of this process asks for."""
+    """Run the role of this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch", type=int, default=32)

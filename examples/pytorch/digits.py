@@ -1,9 +1,9 @@
 """Train a small convolutional network on handwritten digits with DistributedDataParallel.
 
-A plain PyTorch script: it reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which PyTorchJob
-sets (and torchrun too), and knows nothing of Kubernetes. The data are the 1,797 images of 8 x 8
-pixels that scikit-learn ships. Rank 0 keeps a checkpoint; whoever is started again goes on from
-there, so a killed worker costs the steps since the last checkpoint and no more.
+A plain PyTorch script without any knowledge of Kubernetes. It reads RANK, WORLD_SIZE, MASTER_ADDR
+and MASTER_PORT, which PyTorchJob (and torchrun) set. The data set is scikit-learn's: 1,797 images
+of 8 x 8 pixels. Rank 0 saves checkpoints, from which restarted processes continue, so a killed
+worker costs only the steps since the last one.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def build_network() -> nn.Module:
 def load_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training images and labels, test images and labels; the split is the same on every rank."""
     # Read from scikit-learn's folder without importing it: the import takes nearly as long as
-    # that of torch, and every restart pays for it again.
+    # that of torch, at every restart.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         sys.exit("the digits come with scikit-learn, which is not installed")
@@ -63,7 +63,7 @@ def batch_of(step: int, count: int, batch: int, rank: int, world: int) -> Tensor
 def save(
     path: pathlib.Path, step: int, network: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Write the checkpoint beside the old one and put it in its place at once."""
+    """Write the checkpoint to a temporary file and rename it atomically."""
     fresh = path.with_suffix(".new")
     torch.save(
         {"step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict()}, fresh
@@ -72,7 +72,7 @@ def save(
 
 
 def restore(path: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Give every rank what rank 0 finds in its checkpoint; return the step to go on from."""
+    """Broadcast the checkpoint of rank 0; return the step to continue from."""
     found = [
         torch.load(path, weights_only=True) if dist.get_rank() == 0 and path.exists() else None
     ]
@@ -85,13 +85,13 @@ def restore(path: pathlib.Path, network: nn.Module, optimizer: torch.optim.Optim
 
 
 def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """The share of ``images`` that the network names rightly."""
+    """The share of ``images`` that the network classifies correctly."""
     with torch.no_grad():
         return float((network(images).argmax(1) == labels).float().mean())
 
 
 def main() -> None:
-    """Train, resume where a checkpoint is found, print progress and the test accuracy."""
+    """Train, resume from a checkpoint, print progress and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=450)
     parser.add_argument("--batch", type=int, default=32, help="samples for each rank and step")
@@ -118,7 +118,7 @@ def main() -> None:
         done = step + 1
         optimizer.zero_grad()
         try:
-            loss.backward()  # here the ranks exchange gradients, so here a dead one is missed
+            loss.backward()  # gradients are all-reduced here, so a dead rank is detected here
         except RuntimeError as error:
             sys.exit(f"rank {rank} lost another rank in step {done}: {str(error)[:200]}")
         optimizer.step()

@@ -1,9 +1,9 @@
 """Train a small network on handwritten digits with MultiWorkerMirroredStrategy.
 
-A plain TensorFlow script: the strategy reads TF_CONFIG, which TFJob sets, and nothing here knows
-of Kubernetes. Chief and workers each hold the whole network and sum their gradients in every step.
-The data are the 1,797 images of 8 x 8 pixels that scikit-learn ships. The chief keeps checkpoints;
-whoever is started again goes on from there, so a killed worker costs the steps since the last one.
+A plain TensorFlow script without any knowledge of Kubernetes: the strategy reads TF_CONFIG, which
+TFJob sets. Chief and workers each have the complete network and sum their gradients in every step.
+The data set is scikit-learn's: 1,797 images of 8 x 8 pixels. The chief saves checkpoints, from
+which restarted processes continue, so a killed worker costs the steps since the last one.
 """
 
 import argparse
@@ -18,13 +18,13 @@ import tensorflow as tf
 from tensorflow import keras
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError)
-"""What a step raises when another process is gone."""
+"""Exceptions of a step when another process is lost."""
 
 
 def load_data() -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
     """Training images and labels, test images and labels; the split is the same everywhere."""
-    # Read from scikit-learn's folder without importing it: the import takes seconds, and every
-    # restart pays for it again.
+    # Read from scikit-learn's folder without importing it: the import takes seconds at
+    # every start.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         sys.exit("the digits come with scikit-learn, which is not installed")
@@ -74,8 +74,8 @@ class Trainer:
             self.network = build_network()
             self.optimizer = keras.optimizers.Adam(1e-3)
             self.optimizer.build(self.network.trainable_variables)
-            # All start from the chief's values, so all learn here which checkpoint it has found;
-            # each looking for itself, one might find a newer one than the others.
+            # All must start from the same checkpoint, so the chief selects it. If each process
+            # selected its own, one might find a newer one than the others.
             self.done = tf.Variable(self._newest() if self.rank == 0 else 0, dtype=tf.int64)
         self.checkpoint = tf.train.Checkpoint(network=self.network, optimizer=self.optimizer)
         if self.done.numpy() > 0:
@@ -86,7 +86,7 @@ class Trainer:
         return max(steps, default=0)
 
     def save(self, step: int) -> None:
-        """Write a checkpoint; it counts from when its index is there, which is written last."""
+        """Write a checkpoint; it is complete once its index exists, which is written last."""
         older = self._newest()
         self.checkpoint.write(f"{self.prefix}-{step}")
         for path in self.prefix.parent.glob("step-*"):
@@ -95,13 +95,13 @@ class Trainer:
 
     @tf.function
     def wait_for_all(self) -> None:
-        """Return when every process has come here."""
+        """Wait until every process has reached this point."""
         one = self.strategy.run(lambda: tf.constant(1))
         self.strategy.reduce("SUM", one, axis=None)
 
     @tf.function
     def step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Train on one batch of each process; the mean loss of all."""
+        """Train on one batch per process; return the mean loss."""
         losses = self.strategy.run(self._step_of_this_process, args=(images, labels))
         return self.strategy.reduce("SUM", losses, axis=None)
 
@@ -116,7 +116,7 @@ class Trainer:
 
 
 def main() -> None:
-    """Train, resume where a checkpoint is found, print progress and the test accuracy."""
+    """Train, resume from a checkpoint, print progress and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=450)
     parser.add_argument("--batch", type=int, default=32, help="samples for each process and step")
@@ -139,10 +139,10 @@ def main() -> None:
         done = step + 1
         try:
             loss = float(trainer.step(train_images[chosen], train_labels[chosen]))
-        except LOST as error:  # the processes sum here, so here a dead one is missed
+        except LOST as error:  # the all-reduce is here, so a dead process is detected here
             reason = type(error).__name__
             print(f"rank {rank} lost another in step {done}: {reason}", flush=True)
-            os._exit(1)  # the ordinary way out waits for the others to say goodbye
+            os._exit(1)  # the regular shutdown waits for the other processes
         if done == first + 1 or done % arguments.print_every == 0:
             print(f"step {done}/{arguments.steps} loss {loss:.4f}", flush=True)
         if rank == 0 and (done % arguments.checkpoint_every == 0 or done == arguments.steps):
@@ -152,7 +152,7 @@ def main() -> None:
     if rank == 0:
         named = numpy.argmax(trainer.network(test_images), axis=1)
         print(f"test accuracy {float(numpy.mean(named == test_labels)):.4f}", flush=True)
-    trainer.wait_for_all()  # were the others gone, a chief that fails here could not come back
+    trainer.wait_for_all()  # a chief that fails after the others have ended could not recover
 
 
 if __name__ == "__main__":

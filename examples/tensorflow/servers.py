@@ -1,11 +1,10 @@
 """Train a small network on handwritten digits with ParameterServerStrategy.
 
-A plain TensorFlow script: it reads TF_CONFIG, which TFJob sets, and knows nothing of Kubernetes.
-The chief coordinates: it hands steps to whichever worker is free, and the weights live on the
-parameter servers, so nobody waits for a slow worker and a killed one costs the steps it had in
-hand. Workers and parameter servers serve until they are told to go: TFJob ends with its chief, and
-``cleanPodPolicy: Running`` stops the others. The data are the 1,797 images of 8 x 8 pixels that
-scikit-learn ships.
+A plain TensorFlow script without any knowledge of Kubernetes: it reads TF_CONFIG, which TFJob sets.
+The chief coordinates: it gives steps to idle workers, and the weights are on the parameter servers.
+So a slow worker delays no other, and a killed one costs only its current steps. Workers and
+parameter servers run until they are stopped: the TFJob ends with its chief, and ``cleanPodPolicy:
+Running`` stops the others. The data set is scikit-learn's: 1,797 images of 8 x 8 pixels.
 """
 
 import argparse
@@ -57,21 +56,21 @@ class Network(tf.Module):
         return hidden @ self.second + self.second_bias
 
     def learn(self, images: tf.Tensor, labels: tf.Tensor, rate: float) -> tf.Tensor:
-        """Take one step downhill; the loss before it."""
+        """Do one step of gradient descent; return the loss before it."""
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, self(images))
             loss = tf.reduce_mean(losses)
         for weights, slope in zip(
             self.trainable_variables, tape.gradient(loss, self.trainable_variables), strict=True
         ):
-            weights.assign_sub(rate * slope)  # on the parameter server, whoever else does too
+            weights.assign_sub(rate * slope)  # on the parameter server, without locking
         return loss
 
 
 def coordinate(
     resolver: tf.distribute.cluster_resolver.ClusterResolver, arguments: argparse.Namespace
 ) -> None:
-    """Hand out the steps, round by round, and print the test accuracy at the end."""
+    """Schedule the steps in rounds, and print the test accuracy at the end."""
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     training, (test_images, test_labels) = load_data()
@@ -96,7 +95,7 @@ def coordinate(
     print(f"starts at step {done.numpy()}", flush=True)
     while done.numpy() < arguments.steps:
         losses = [coordinator.schedule(step, args=(samples,)) for _ in range(arguments.round)]
-        coordinator.join()  # a step whose worker dies is handed to another one
+        coordinator.join()  # the step of a dead worker is given to another one
         done.assign_add(arguments.round)
         if done.numpy() % arguments.checkpoint_every == 0:
             checkpoints.save()
@@ -108,7 +107,7 @@ def coordinate(
 
 
 def main() -> None:
-    """Be what TF_CONFIG says: the coordinator, or a server for it."""
+    """Run the role in TF_CONFIG: the coordinator, or a server for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--round", type=int, default=50, help="steps handed out at once")

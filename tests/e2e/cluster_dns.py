@@ -1,4 +1,4 @@
-"""The names of the real Kubernetes, for its pods: ``cluster_dns.py KUBECONFIG ADDRESS``.
+"""DNS of the real Kubernetes, for its pods: ``cluster_dns.py KUBECONFIG ADDRESS``.
 
 Follows services and endpoints by watches. The scripts bring a name server that asks kubectl for
 everything twice a second, which takes a third of a processor while tests run; they start it only
@@ -23,7 +23,7 @@ AGAIN_S = 0.1
 
 
 async def follow(kubeconfig: Path, zone: DnsZone) -> None:
-    """Keep the zone as the API server has it."""
+    """Keep the zone current with the API server."""
     async with ApiClient(load_config(str(kubeconfig))) as client:
         services, endpoints = Informer(client, SERVICES), Informer(client, ENDPOINTS)
 
@@ -41,7 +41,7 @@ async def follow(kubeconfig: Path, zone: DnsZone) -> None:
 
 
 async def serve(zone: DnsZone, address: str) -> None:
-    """Answer, as soon as the address is there: the first pod brings it."""
+    """Serve as soon as the address exists: it appears with the first pod."""
     server = DnsServer(zone, address)
     while True:
         try:
@@ -53,7 +53,7 @@ async def serve(zone: DnsZone, address: str) -> None:
 
 
 async def together(*work: Coroutine[Any, Any, None]) -> None:
-    """Run side by side until one of them fails."""
+    """Run concurrently until one of them fails."""
     async with asyncio.TaskGroup() as tasks:
         for each in work:
             tasks.create_task(each)

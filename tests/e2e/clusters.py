@@ -1,4 +1,4 @@
-"""What the scenarios run on: any cluster behind one interface, and the embedded one.
+"""The clusters of the scenarios: their common interface, and the embedded one.
 
 On each, operator and scheduler run as processes of their own, so that scenarios can kill them one
 by one.
@@ -20,7 +20,7 @@ START_PATIENCE_S = 120
 
 
 class Component:
-    """A process of ours, with its output in a file."""
+    """A process with its output in a file."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
         self.log = log
@@ -39,7 +39,7 @@ class Component:
         return self.process.poll() is None
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """End the process and wait for it; one that does not go in time is killed."""
+        """Stop the process and wait for it; it is killed after a timeout."""
         if self.alive:
             self.process.send_signal(how)
         try:
@@ -62,7 +62,7 @@ class ClusterUnderTest:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client of this cluster needs in its environment."""
+        """Environment variables for a client of this cluster."""
         return {"KUBECONFIG": str(self.kubeconfig), "GANGLINE_HOME": str(self.folder / "home")}
 
     def start(self) -> None:
@@ -70,12 +70,12 @@ class ClusterUnderTest:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stop everything that was started."""
+        """Stop all started processes."""
         for component in reversed(self.components.values()):
             component.stop()
 
     def restart_api_server(self) -> None:
-        """Kill the API server and start it again on the same state."""
+        """Kill the API server and restart it on the same state."""
         raise NotImplementedError
 
     def revive(self) -> list[str]:
@@ -117,7 +117,7 @@ class ClusterUnderTest:
         return component
 
     def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """End one of our components."""
+        """Stop one of our components."""
         self.components.pop(name).stop(how)
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -171,7 +171,7 @@ class Embedded(ClusterUnderTest):
         self.kubeconfig = written
 
     def restart_api_server(self) -> None:
-        """The API server is part of ``gangline up``: kill that with all of its pods."""
+        """The API server is part of ``gangline up``, which is killed with all of its pods."""
         self.stop_component("up", signal.SIGKILL)
         self._up()
 
@@ -192,11 +192,11 @@ class Embedded(ClusterUnderTest):
 
 
 def _ups(log: Path) -> int:
-    """How often ``gangline up`` has said that the cluster is up."""
+    """How often ``gangline up`` has reported that the cluster is up."""
     return log.read_text().count("Cluster is up") if log.exists() else 0
 
 
 def _free_port() -> str:
-    """A port that nobody listens on now, so that a restarted server keeps its address."""
+    """A free port, so that a restarted server keeps its address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return str(server.getsockname()[1])

@@ -56,7 +56,7 @@ def cluster(
 async def scenario(
     cluster: ClusterUnderTest, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Scenario]:
-    """A namespace of its own on the cluster, a client, and both components running."""
+    """A new namespace on the cluster, a client, and both components running."""
     for ended in cluster.revive():
         capture = request.config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled():
@@ -72,7 +72,7 @@ async def scenario(
 
 @pytest.fixture
 async def gpus(scenario: Scenario) -> AsyncIterator[None]:
-    """Six GPUs that a node only says it has: nobody looks at them."""
+    """Six simulated GPUs of a node."""
     (node,) = (await scenario.client.list(NODES)).items
 
     async def say(**operation: str) -> None:

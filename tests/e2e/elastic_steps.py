@@ -1,4 +1,4 @@
-"""Training in small: nodes meet, add up a number in each step, and stop when they are told to.
+"""A minimal training: nodes rendezvous, sum a number in each step, and stop on request.
 
 Each step goes on from the last one that all had taken, which rank 0 notes in a file, as a
 checkpoint would. Arguments: that file, and the one whose presence ends the training.
@@ -15,7 +15,7 @@ PAUSE_S = 0.1
 
 
 def main(steps: Path, end: Path) -> None:
-    """Train until ``end`` is there."""
+    """Train until ``end`` exists."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     step = int(steps.read_text()) if steps.exists() else 0

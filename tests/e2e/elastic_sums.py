@@ -1,4 +1,4 @@
-"""Training in small without any library: in each step all ranks add up a number over rank 0.
+"""A minimal training without any library: in each step all ranks sum a number through rank 0.
 
 As collectives do, a step waits for ever for a rank that does not answer, and fails when its
 connection breaks. Rank 0 notes each step in the file ``steps``, from which the next attempt goes
@@ -25,7 +25,7 @@ POD = os.environ.get("POD_NAME", "")
 
 
 def main(folder: Path) -> None:
-    """Train until the file ``end`` is there."""
+    """Train until the file ``end`` exists."""
     with (folder / "starts").open("a") as starts:
         starts.write(f"{POD} {RANK}/{WORLD} {os.getpid()}\n")
     with meeting() as peers:
@@ -39,14 +39,14 @@ def main(folder: Path) -> None:
 
 
 def taken(folder: Path) -> int:
-    """The last step of which rank 0 has made a note."""
+    """The last step that rank 0 has recorded."""
     steps = folder / "steps"
     return int(steps.read_text()) if steps.exists() else 0
 
 
 @contextmanager
 def meeting() -> Iterator[list[socket.socket]]:
-    """As rank 0: connections to all others; as another: the one to rank 0."""
+    """Rank 0 connects to all others, another rank to rank 0."""
     peers = accepted() if RANK == 0 else [connected()]
     try:
         yield peers
@@ -56,13 +56,13 @@ def meeting() -> Iterator[list[socket.socket]]:
 
 
 def accepted() -> list[socket.socket]:
-    """Wait for all others."""
+    """Accept all other ranks."""
     with socket.create_server(("", PLACE[1])) as server:
         return [server.accept()[0] for _ in range(WORLD - 1)]
 
 
 def connected() -> socket.socket:
-    """Reach rank 0, which may still be starting."""
+    """Connect to rank 0, which may still be starting."""
     deadline = time.monotonic() + MEETING_S
     while True:
         try:
@@ -77,7 +77,7 @@ def connected() -> socket.socket:
 
 
 def added(peers: list[socket.socket], folder: Path, step: int) -> tuple[int, bool]:
-    """Take one step together; return it, and whether it was the last one."""
+    """Do one step together; return it, and whether it was the last one."""
     if RANK != 0:
         say(peers[0], step)
         return hear(peers[0]), bool(hear(peers[0]))
@@ -91,7 +91,7 @@ def added(peers: list[socket.socket], folder: Path, step: int) -> tuple[int, boo
 
 
 def note(folder: Path, step: int) -> None:
-    """Write down what the next attempt goes on from, and who has written it."""
+    """Record the state from which the next attempt continues, and the writer."""
     with (folder / "history").open("a") as history:
         history.write(f"{step} {WORLD} {POD}\n")
     new = folder / f"steps.{POD}"
@@ -100,7 +100,7 @@ def note(folder: Path, step: int) -> None:
 
 
 def pause() -> None:
-    """Wait a moment; ``time.sleep`` fails under the library that makes clocks jump."""
+    """Sleep; ``time.sleep`` fails under the library that makes clocks jump."""
     select.select([], [], [], PAUSE_S)
 
 
@@ -110,7 +110,7 @@ def say(peer: socket.socket, number: int) -> None:
 
 
 def hear(peer: socket.socket) -> int:
-    """Wait for a number."""
+    """Receive a number."""
     found = b""
     while len(found) < 8:
         piece = peer.recv(8 - len(found))

@@ -1,4 +1,4 @@
-"""An elastic training on the embedded cluster, and what may happen to its processes and pods."""
+"""An elastic training on the embedded cluster, and faults of its processes and pods."""
 
 import re
 import subprocess
@@ -21,10 +21,10 @@ PATIENCE_S = 180.0
 
 
 class Training:
-    """One job whose workers add up numbers (``elastic_sums.py``)."""
+    """A job whose workers sum numbers (``elastic_sums.py``)."""
 
     def __init__(self, scenario: Scenario, name: str, silence_s: float = 15) -> None:
-        """Take a name, and after how long the master holds a silent node for dead."""
+        """Set the name, and the time after which the master considers a silent node dead."""
         self.scenario, self.name, self.silence_s = scenario, name, silence_s
         self.folder = scenario.shared / name
         self.folder.mkdir()
@@ -33,7 +33,7 @@ class Training:
     def manifest(
         self, workers: int, nodes: str, *flags: str, first: str = "", cpu: str = "10m"
     ) -> Manifest:
-        """The job; ``first`` is what the shell says before it runs the launcher."""
+        """The job; ``first`` is a shell script that runs before the launcher."""
         spec = self.scenario.cluster.python(SCRIPT)
         (container,) = spec["containers"]
         conf = "--rdzv-conf last_call_timeout=1"
@@ -70,20 +70,20 @@ class Training:
         return {"template": {"spec": {"containers": [container]}}}
 
     def pod(self, number: int) -> str:
-        """The name of the pod that has a number."""
+        """The name of the pod with this number."""
         return f"{self.name}-edljob-worker-{number}"
 
-    # What the workers have noted
+    # Records of the workers
 
     @property
     def steps(self) -> int:
-        """Steps taken so far."""
+        """Number of steps so far."""
         steps = self.folder / "steps"
         return int(steps.read_text()) if steps.exists() else 0
 
     @property
     def history(self) -> list[tuple[int, int, str]]:
-        """Each step: its number, how many ranks took it, the pod of rank 0."""
+        """Each step: its number, the number of ranks, the pod of rank 0."""
         lines = (self.folder / "history").read_text().splitlines()
         return [(int(step), int(world), pod) for step, world, pod in map(str.split, lines)]
 
@@ -94,7 +94,7 @@ class Training:
         return Counter(line.split()[0] for line in lines)
 
     async def goes_on(self, world: int, what: str) -> None:
-        """Wait until so many ranks have taken ten more steps."""
+        """Wait until this number of ranks has done ten more steps."""
         before = len(self.history) if self.steps else 0
 
         async def probe() -> bool:
@@ -107,7 +107,7 @@ class Training:
         await eventually(probe, f"{what}: steps of {world} ranks; {self.tail()}", PATIENCE_S)
 
     async def started(self, times: Mapping[str, int], what: str) -> None:
-        """Wait until the workers of pods were started so many times."""
+        """Wait until the workers of pods were started this many times."""
 
         async def probe() -> bool:
             return all(self.starts[pod] >= count for pod, count in times.items())
@@ -119,7 +119,7 @@ class Training:
         return str(self.history[-3:]) if self.steps else "no step yet"
 
     def check_history(self) -> None:
-        """No step was taken twice or left out but for the ones around a restart; one at a time."""
+        """Check that steps are repeated or lost only around restarts."""
         writers: list[str] = []
         last = 0
         for step, _, pod in self.history:
@@ -129,10 +129,10 @@ class Training:
             if not writers or writers[-1] != pod:
                 writers.append(pod)
 
-    # Processes and networks, as the machine sees them
+    # Processes and networks of the machine
 
     def processes(self, pod: str, words: str, but: str = "nothing of the kind") -> list[int]:
-        """The processes of a pod whose command line holds these words."""
+        """The processes of a pod whose command line contains this text."""
         marks = (str(self.folder), f"{self.scenario.namespace}/")
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -146,7 +146,7 @@ class Training:
         return found
 
     def worker(self, number: int) -> int:
-        """The process that trains in a pod."""
+        """The training process of a pod."""
         (found,) = self.processes(self.pod(number), SCRIPT.name, but=LAUNCHER)
         return found
 
@@ -156,7 +156,7 @@ class Training:
         return found
 
     def masters(self, number: int = 0) -> list[int]:
-        """The processes in the master's pod of a number."""
+        """The processes in the master's pod with this number."""
         return self.processes(f"{self.master}-{number}", MASTER)
 
     def link(self, number: int) -> str:
@@ -168,16 +168,16 @@ class Training:
         assert found
         return found[1]
 
-    # What the cluster knows
+    # State of the cluster
 
     async def log(self, number: int) -> str:
-        """What the pod of a number has said."""
+        """The log of the pod with this number."""
         scenario = self.scenario
         lines = [line async for line in scenario.client.logs(self.pod(number), scenario.namespace)]
         return b"\n".join(lines).decode()
 
     async def running(self, *numbers: int, master: int | None = 0) -> dict[str, Pod]:
-        """The pods once these run, and no others are there."""
+        """The pods, once exactly these run."""
         wanted = {self.pod(number) for number in numbers}
         if master is not None:
             wanted.add(f"{self.master}-{master}")
@@ -194,7 +194,7 @@ class Training:
         await self.scenario.client.delete(PODS, self.pod(number), self.scenario.namespace)
 
     async def ends(self) -> Any:
-        """Let the training end, and see that it ended well; return the job."""
+        """End the training, check that it succeeded; return the job."""
         (self.folder / "end").touch()
         assert await self.scenario.outcome(self.name, PATIENCE_S) == "Succeeded"
         self.check_history()
@@ -202,5 +202,5 @@ class Training:
 
 
 def output(*command: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

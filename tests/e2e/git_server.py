@@ -1,4 +1,4 @@
-"""Git repositories over HTTP with a user name and a password, by git's own ``http-backend``."""
+"""Git repositories over HTTP with a user name and a password, by git's ``http-backend``."""
 
 import base64
 import os
@@ -22,7 +22,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: tests look at what clients see."""
+        """Log nothing."""
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -53,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
             "CONTENT_TYPE": self.headers.get("Content-Type") or "",
             "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding") or "",
             "REMOTE_USER": "somebody",
-            # Whoever owns the files, they are ours.
+            # The files may belong to another user.
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "safe.directory",
             "GIT_CONFIG_VALUE_0": "*",
@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def make_repository(folder: Path, script: Path) -> None:
-    """Make a bare repository with one commit of one file."""
+    """Create a bare repository with one commit of one file."""
     work = folder.with_suffix(".work")
     work.mkdir(parents=True)
     (work / script.name).write_text(script.read_text())
@@ -81,7 +81,7 @@ def make_repository(folder: Path, script: Path) -> None:
 
 @contextmanager
 def git_server(folder: Path, user: str, password: str) -> Iterator[int]:
-    """Serve the repositories of a folder on all addresses; yields the port."""
+    """Serve the repositories of a directory on all addresses; yields the port."""
     credential = base64.b64encode(f"{user}:{password}".encode()).decode()
     handler = type("Handler", (_Handler,), {"folder": folder, "wanted": f"Basic {credential}"})
     server = ThreadingHTTPServer(("0.0.0.0", 0), handler)

@@ -17,7 +17,7 @@ _LIBRARY = re.compile(r"(/\S+) \(0x")
 _MERGED = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
 _APPLETS = ("sh", "rm", "mkdir", "cat", "env", "touch", "ls")
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages", "test", "idlelib", "ensurepip"}
-"""What a program does without of the standard library's folder."""
+"""Parts of the standard library that programs here do not need."""
 _Filter = Callable[[tarfile.TarInfo], tarfile.TarInfo | None]
 GIT_PARTS = ("git-remote-http", "git-remote-https")
 
@@ -46,7 +46,7 @@ def python_image(archive: Path, name: str, environment: Path, programs: Path | N
     if programs:
         folders[programs] = _needed
     path = [*([str(programs)] if programs else []), f"{environment}/bin", "/usr/bin"]
-    # The interpreter under every name by which the environment's links lead to it.
+    # The interpreter under every name that the environment's links use.
     names = {interpreter, Path(sys.base_prefix, "bin", interpreter.name)}
     _write(archive, name, sorted(names), ":".join(path), folders, extensions)
     return name
@@ -68,7 +68,7 @@ def _write(
         tar.add("/bin/busybox", "usr/bin/busybox")
         for applet in _APPLETS:
             _link(tar, f"usr/bin/{applet}", "busybox")
-        # Without it names are asked of DNS alone, and localhost is none of its names.
+        # Without it, only DNS is used, which does not resolve localhost.
         _content(tar, "etc/nsswitch.conf", b"hosts: files dns\n")
         wanted = list(programs)
         for file in sorted({*wanted, *_libraries([*wanted, *extensions])}):
@@ -95,7 +95,7 @@ def _write(
 
 
 def _libraries(files: list[Path]) -> set[Path]:
-    """What the loader would load for programs and libraries."""
+    """The shared libraries of programs and libraries."""
     said = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True, check=False)
     return {Path(found) for found in _LIBRARY.findall(said.stdout)}
 

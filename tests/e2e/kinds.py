@@ -1,4 +1,4 @@
-"""Jobs of every kind in the same words, as users of that kind would write them in YAML."""
+"""Jobs of every kind from common parameters, as users of that kind would write them in YAML."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ class JobKind:
 
     resource: Resource[Any]
     specs: str
-    """The field that holds the roles; empty: they stand beside the run policy."""
+    """The field with the roles; empty if they are next to the run policy."""
     container: str
     helpers: tuple[str, ...]
-    """Roles that serve the others and end with them: parameter servers, schedulers."""
+    """Roles that end with the others: parameter servers, schedulers."""
     ranks: str
     """The role whose replicas train."""
     leader: str = ""
-    """A role of one replica that leads them, where the kind knows one."""
+    """The leading role of one replica, if the kind has one."""
     keep_pods: str = "None"
     remove_pods: str = "All"
 
@@ -59,7 +59,7 @@ class JobKind:
         clean: str | None = None,
         **run_policy: Any,
     ) -> Manifest:
-        """A job of these parts; keywords go into its run policy."""
+        """A job of these roles; keywords go into its run policy."""
         clean = self.keep_pods if clean is None else clean
         paddle = self.resource is PADDLE_JOBS
         policy = run_policy if paddle else {"cleanPodPolicy": clean, **run_policy}
@@ -76,7 +76,7 @@ class JobKind:
         }
 
     def usual(self, command: str, replicas: int = 2, restart: str = "OnFailure") -> dict[str, Part]:
-        """Every role of the kind: helpers that serve for ever, ranks that run ``command``."""
+        """Every role of the kind: helpers that run without end, ranks that run ``command``."""
         parts = {role: Part("sleep 3600", 1, "Never") for role in self.helpers}
         if self.leader:
             parts[self.leader] = Part(command, 1, restart)

@@ -1,4 +1,4 @@
-"""A real Kubernetes that the scenarios run on.
+"""A real Kubernetes for the scenarios.
 
 An upstream API server with one real kubelet, made by scripts outside this repository
 (``GANGLINE_REALKUBE`` names their folder: ``build``, ``up``, ``down``). Nobody supervises the
@@ -22,15 +22,15 @@ from gangline.kube.config.config import load_config
 
 TESTS = Path(__file__).parents[1]
 DNS_ADDRESS = "10.244.0.1"
-"""The bridge of the pods, as ``up`` lays it."""
+"""The bridge of the pods, as ``up`` creates it."""
 OUR_GROUPS = {
     "kubeflow.org/v1": ("pytorchjobs", "tfjobs"),
     "scheduling.volcano.sh/v1beta1": ("podgroups", "queues"),
 }
 STARTS = 3
-"""How often a server that ends while it starts is started: nobody else supervises it."""
+"""Attempts to start a server that ends during its start: it has no supervisor."""
 LAST_WORDS = 2000
-"""Characters of the log of a server that has ended, of what came before its stacks."""
+"""Characters of the log of an ended server, before its stacks."""
 
 
 class Kubernetes(ClusterUnderTest):
@@ -50,7 +50,7 @@ class Kubernetes(ClusterUnderTest):
     def _script(self, name: str, *arguments: str) -> bool:
         """Run one of the scripts; returns whether it succeeded."""
         environment = os.environ | self.built | {"KUBE_RUN": str(self.state)}
-        # The servers it starts keep its output open: a file, where a pipe would never end.
+        # The servers that it starts inherit its output: a pipe would never be closed.
         log = self.folder / "realkube.log"
         with log.open("ab") as output:
             done = subprocess.run(
@@ -65,7 +65,7 @@ class Kubernetes(ClusterUnderTest):
         return done.returncode == 0
 
     def _up(self, *arguments: str) -> list[str]:
-        """Start the servers that do not run; returns those that had ended, and what they said."""
+        """Start the servers that do not run; returns the names and logs of ended ones."""
         ended: list[str] = []
         for _ in range(STARTS):
             ended += self._forget_ended()
@@ -76,7 +76,7 @@ class Kubernetes(ClusterUnderTest):
         raise AssertionError("\n".join([(self.folder / "realkube.log").read_text(), *ended]))
 
     def _forget_ended(self) -> list[str]:
-        """Remove the notes of servers that have ended: a zombie passes for running."""
+        """Remove the pid files of ended servers: the scripts consider a zombie as running."""
         ended = []
         for note in sorted(self.state.glob("*.pid")):
             if not _runs(int(note.read_text())):
@@ -87,15 +87,15 @@ class Kubernetes(ClusterUnderTest):
         return ended
 
     def start(self) -> None:
-        """Build where needed, start, install our resource definitions, start our components."""
+        """Build if necessary, start, install our CRDs, start our components."""
         subprocess.run([self.scripts / "build"], check=True, env=os.environ | self.built)
         self._up()
         self._serve_names()
         self._up("--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))
-        # A watch of a kind that begins before its definition is settled may hear nothing for
-        # minutes, and what discovery lists comes later still.
+        # A watch that begins before its CRD is established may get no event for minutes, and
+        # discovery lists the kind even later.
         self.kubectl("wait", "--for", "condition=established", "--timeout=100s", "crd", "--all")
         deadline = time.monotonic() + START_PATIENCE_S
         while not all(map(self._lists, OUR_GROUPS.items())):
@@ -105,14 +105,14 @@ class Kubernetes(ClusterUnderTest):
             self.start_component(name)
 
     def _serve_names(self) -> None:
-        """Start a name server; the scripts find it by its note, and end it in the end."""
+        """Start a name server; the scripts find it by its pid file, and stop it at the end."""
         program = [sys.executable, "-m", "e2e.cluster_dns", str(self.kubeconfig), DNS_ADDRESS]
         with (self.state / "dns.log").open("wb") as log:
             self.names = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
         (self.state / "dns.pid").write_text(f"{self.names.pid}\n")
 
     def _lists(self, served: tuple[str, Sequence[str]]) -> bool:
-        """Whether discovery knows the kinds of a group."""
+        """Whether discovery lists the kinds of a group."""
         group, kinds = served
         ask = ["kubectl", "--kubeconfig", str(self.kubeconfig), "get", "--raw", f"/apis/{group}"]
         done = subprocess.run(ask, capture_output=True, text=True, check=False)
@@ -138,11 +138,11 @@ class Kubernetes(ClusterUnderTest):
             self.names.wait(60)
 
     def restart_api_server(self) -> None:
-        """Kill the API server alone; its state is in etcd, nodes and pods go on."""
+        """Kill only the API server; its state is in etcd, nodes and pods continue."""
         note = self.state / "apiserver.pid"
         os.kill(int(note.read_text()), signal.SIGKILL)
         note.unlink()
-        # What is killed goes when it has given its memory back; until then its port is taken.
+        # A killed process ends when its memory is released; until then its port is in use.
         address = urlsplit(load_config(str(self.kubeconfig)).server)
         deadline = time.monotonic() + START_PATIENCE_S
         while not _is_free(address.hostname or "", address.port or 443):
@@ -174,7 +174,7 @@ class Kubernetes(ClusterUnderTest):
 
     @contextmanager
     def default_scheduler(self) -> Iterator[None]:
-        """Kubernetes' own scheduler, for pods that are not ours."""
+        """Kubernetes' scheduler, for other pods."""
         program = Path(self.built["KUBE_BIN"], "kube-scheduler")
         flags = [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0"]
         scheduler = Component([str(program), *flags], {}, self.folder / "kube-scheduler.log")
@@ -185,7 +185,7 @@ class Kubernetes(ClusterUnderTest):
 
     @staticmethod
     def host_folders() -> dict[str, str]:
-        """What fills the empty image with this machine's Python: mount points and folders."""
+        """Mounts of this machine's Python in the empty image."""
         folders = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64", "/bin": "/usr/bin"}
         for prefix in (sys.base_prefix, sys.prefix):
             if not prefix.startswith("/usr/"):
@@ -193,7 +193,7 @@ class Kubernetes(ClusterUnderTest):
         return folders
 
     def python(self, script: Path, *arguments: str) -> dict[str, Any]:
-        """An empty image, filled with read-only mounts of this machine's Python."""
+        """An empty image with read-only mounts of this machine's Python."""
         folders = self.host_folders()
         if not str(script.parent).startswith("/usr/"):
             folders[str(script.parent)] = str(script.parent)
@@ -222,7 +222,7 @@ class Kubernetes(ClusterUnderTest):
 
 
 def _runs(process: int) -> bool:
-    """Whether a process is there and is more than a zombie."""
+    """Whether a process exists and is not a zombie."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -231,7 +231,7 @@ def _runs(process: int) -> bool:
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether the port is free."""
     try:
         with socket.create_server((host, port)):
             return True

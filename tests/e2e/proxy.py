@@ -1,4 +1,4 @@
-"""A proxy before an API server that does harm on request: for tests of what a client survives.
+"""A proxy for an API server that injects faults.
 
 It forwards everything. Each write (any method but GET), or each about one job, is numbered; a test
 names a write and what is to happen there: the client's process is killed before the write reaches
@@ -31,32 +31,32 @@ Harm = Callable[[], None] | int
 
 @dataclass(slots=True)
 class Plan:
-    """What to do at which write; ``writes`` lists what has passed, as ``METHOD path``."""
+    """Faults by number of the write; ``writes`` lists the forwarded writes, as ``METHOD path``."""
 
     before: dict[int, Harm] = field(default_factory=dict)
     after: dict[int, Harm] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     about: str = ""
-    """Only writes that have this in their path or body are numbered; the rest pass."""
+    """Only writes with this text in their path or body are counted."""
     refuse: Callable[[str, str], int | None] = lambda method, path: None
-    """Asked at each write: the code to answer it with, without effect."""
+    """Called for each write: the code to return instead of forwarding it."""
     lie: Callable[[str, str], int | None] = lambda method, path: None
-    """The same for a write that has taken effect."""
+    """The same, after the write took effect."""
     cut_watches_s: float | None = None
-    """After how long each watch is cut off."""
+    """Time after which each watch is cut off."""
 
     def concerns(self, path: str, body: bytes) -> bool:
-        """Whether a write is one of those that are numbered."""
+        """Whether a write is counted."""
         return self.about in path or self.about.encode() in body
 
 
 def kill(pid: int) -> Callable[[], None]:
-    """A harm that kills the process ``pid`` at once."""
+    """A fault that kills the process ``pid``."""
     return lambda: os.kill(pid, signal.SIGKILL)
 
 
 class FaultyProxy:
-    """Serves the cluster of ``kubeconfig`` on a loopback port, with the harm that ``plan`` says."""
+    """Serves the cluster of ``kubeconfig`` on a loopback port, with the faults of ``plan``."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.plan = Plan()
@@ -67,7 +67,7 @@ class FaultyProxy:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Begin to serve; afterwards ``url`` is known."""
+        """Start to serve; afterwards ``url`` is set."""
         credential = await self._upstream.credentials.current()
         if credential.authorization:
             self._headers["Authorization"] = credential.authorization
@@ -93,7 +93,7 @@ class FaultyProxy:
             await self._session.close()
 
     def kubeconfig(self, folder: Path) -> Path:
-        """Write a kubeconfig that leads through this proxy."""
+        """Write a kubeconfig for this proxy."""
         path = folder / "proxy.kubeconfig"
         path.write_text(
             yaml.safe_dump(
@@ -145,7 +145,7 @@ class FaultyProxy:
                     async for piece in answer.content.iter_any():
                         await response.write(piece)
             if cut is not None and request.transport is not None:
-                request.transport.abort()  # as a cut line: in the middle of whatever was sent
+                request.transport.abort()  # like a broken connection: in the middle of the data
             await response.write_eof()
             return response
 

@@ -1,4 +1,4 @@
-"""What a scenario does and looks at: submit a job, wait for its conditions, look at its pods."""
+"""The steps of a scenario: submit a job, wait for its conditions, read its pods."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ def finished(job: Any) -> bool:
 
 
 class Scenario:
-    """One namespace of a cluster under test, and a client of it."""
+    """One namespace of a tested cluster, and a client."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Scenario:
         return Scenario(self.cluster, self.client, self.namespace, self.shared, jobs)
 
     async def open(self) -> None:
-        """Make the namespace and the folder that pods of this scenario share."""
+        """Create the namespace and the directory that pods of this scenario share."""
         self.shared.mkdir(parents=True, exist_ok=True)
         self.shared.chmod(0o777)
         await self.client.create(NAMESPACES, {"metadata": {"name": self.namespace}})
 
     async def close(self) -> None:
-        """Delete the namespace and all in it; the jobs are gone before the next scenario."""
+        """Delete the namespace and its objects; the jobs are deleted before the next scenario."""
         await self.client.delete(NAMESPACES, self.namespace, propagation="Background")
 
         async def gone() -> bool:
@@ -75,7 +75,7 @@ class Scenario:
         return await self.client.create(self.jobs, manifest, self.namespace)
 
     async def job(self, name: str) -> Any:
-        """The job as it is now."""
+        """The current state of the job."""
         return await self.client.get(self.jobs, name, self.namespace)
 
     async def pods(self, name: str) -> dict[str, Pod]:
@@ -90,7 +90,7 @@ class Scenario:
         what: str,
         patience_s: float = PATIENCE_S,
     ) -> Any:
-        """The job as soon as ``claim`` holds of it."""
+        """The job, once ``claim`` is true for it."""
 
         async def probe() -> Any | None:
             job = await self.job(name)
@@ -105,7 +105,7 @@ class Scenario:
         what: str,
         patience_s: float = PATIENCE_S,
     ) -> dict[str, Pod]:
-        """The job's pods as soon as ``claim`` holds of them."""
+        """The job's pods, once ``claim`` is true for them."""
 
         async def probe() -> tuple[dict[str, Pod]] | None:
             pods = await self.pods(name)
@@ -114,7 +114,7 @@ class Scenario:
         return (await eventually(probe, f"pods of {name}: {what}", patience_s))[0]
 
     async def running(self, name: str, count: int) -> dict[str, Pod]:
-        """The job's pods once ``count`` of them run."""
+        """The job's pods, once ``count`` of them run."""
         return await self.pods_when(
             name,
             lambda pods: sum(p.status.phase == "Running" for p in pods.values()) >= count,
@@ -129,7 +129,7 @@ class Scenario:
         return ends[0]
 
     async def gone(self, name: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait until neither the job nor any pod of it exists."""
+        """Wait until neither the job nor its pods exist."""
 
         async def probe() -> bool:
             try:
@@ -153,5 +153,5 @@ class Scenario:
         await self.client.delete(self.jobs, name, self.namespace, propagation="Background")
 
     def let(self, mark: str) -> None:
-        """Make the file that ``until(mark)`` in a pod waits for."""
+        """Create the file that ``until(mark)`` in a pod waits for."""
         (self.shared / mark).touch()

@@ -1,10 +1,10 @@
-"""A clock that a file sets, for a process that is to believe in it (Debian's faketime)."""
+"""A simulated clock that a file sets, for one process (Debian's faketime)."""
 
 from pathlib import Path
 
 
 def variables(clock: Path) -> dict[str, str]:
-    """What its environment must hold; the file says by how many seconds it is off: ``+0`` at first.
+    """Its environment variables; the file has the offset in seconds: ``+0`` at first.
 
     The library itself is loaded: the program ``faketime`` starts a child that outlives it.
     """

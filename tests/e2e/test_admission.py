@@ -1,4 +1,4 @@
-"""Jobs are checked and completed before they are stored, by whichever API server there is."""
+"""Jobs are validated and defaulted before they are stored, with both API servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ EXCHANGES = 3
 async def checked(
     scenario: Scenario, validity: CertificateValidity
 ) -> AsyncIterator[WebhookSettings]:
-    """Check the jobs of this scenario's namespace, and refuse what cannot be checked."""
+    """Validate the jobs of this scenario's namespace; refuse them if the webhook fails."""
     name = scenario.namespace
     # Kubernetes gives each namespace this label from 1.21 on.
     label = {"metadata": {"labels": {"kubernetes.io/metadata.name": name}}}
@@ -48,7 +48,7 @@ async def checked(
             await webhook.controller.registered.wait()
 
         async def asked() -> bool:
-            """An API server learns of a webhook a moment after it was told."""
+            """An API server uses a new webhook after a delay."""
             try:
                 await scenario.client.create(
                     PYTORCH_JOBS, spoilt("probe"), scenario.namespace, dry_run=True
@@ -62,7 +62,7 @@ async def checked(
 
 
 def held(name: str) -> Manifest:
-    """A job that waits, so that no pod is in the way."""
+    """A suspended job, so that it has no pods."""
     return job(name, replica("true"), replica("true"), suspend=True)
 
 
@@ -109,7 +109,7 @@ async def test_mistakes_are_refused_together_and_good_jobs_show_their_defaults(
         assert applied.metadata.generation == 1
 
     async def free() -> bool:
-        """It also learns a moment late that there is nobody to ask any more."""
+        """The removal of a webhook takes effect after a delay too."""
         try:
             await scenario.submit(spoilt("after"))
         except ApiError:

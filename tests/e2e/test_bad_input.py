@@ -1,4 +1,4 @@
-"""Bad input: every mistake is named, nothing is made of it, and no other job suffers."""
+"""Bad input: every error is reported, nothing is created, other jobs are not affected."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from e2e.waiting import eventually
 from gangline.api.resources import EVENTS, PODS, PYTORCH_JOBS
 from gangline.kube.errors import ApiError, Invalid, NotFound
 
-MISTAKES = Path(__file__).parents[1] / "unit" / "api" / "samples" / "mistakes.yaml"
+MISTAKES = Path(__file__).parents[1] / "unit" / "api" / "validation" / "samples" / "mistakes.yaml"
 FOREVER = "sleep 3600"
 USAGE = 2
 
@@ -24,7 +24,7 @@ USAGE = 2
 def submitted(
     scenario: Scenario, folder: Path, *manifests: Manifest
 ) -> subprocess.CompletedProcess[str]:
-    """What ``gangline submit -f`` says to some manifests."""
+    """The output of ``gangline submit -f`` for some manifests."""
     file = folder / "submitted.yaml"
     file.write_text(yaml.safe_dump_all(manifests))
     return scenario.cluster.run("submit", "-n", scenario.namespace, "-f", str(file), check=False)
@@ -44,7 +44,7 @@ async def test_forty_mistakes_in_one_job_are_all_named(scenario: Scenario) -> No
 
 
 def _worker(change: Callable[[Manifest], object]) -> Manifest:
-    """A good job, but for what ``change`` does to the container list of its worker."""
+    """A valid job, except for the ``change`` to the container list of its worker."""
     manifest = job("spoilt", replica("true"), replica("true"))
     change(manifest)
     return manifest
@@ -78,7 +78,7 @@ SPOILT = {
     ),
     "absurd annotation": (
         lambda m: m["metadata"].update(annotations={"a": "x" * (1 << 20)}),
-        "metadata.annotations: have 1048577 bytes in all; an object holds at most 262144",
+        "metadata.annotations: have 1048577 bytes in total; the limit is 262144",
     ),
     "name too long": (
         lambda m: m["metadata"].update(name="n" * 60),
@@ -182,7 +182,7 @@ async def test_an_image_without_a_match_runs_here_and_an_event_says_so(
 
 
 async def test_owners_in_a_circle_neither_keep_nor_kill_anything(scenario: Scenario) -> None:
-    """Each is the other's owner: both owners exist, so both stay until somebody deletes one."""
+    """Each is the other's owner: both owners exist, so both stay until one is deleted."""
     uids = {}
     path = f"/api/v1/namespaces/{scenario.namespace}/configmaps"
     for name in ("hen", "egg", "bystander"):

@@ -32,7 +32,7 @@ echo "$TOKEN" | wc -c > "/data/token-$RANK"
 while [ ! -e /data/enough ]; do sleep 1; done
 echo "rank $RANK is done"
 touch "/data/done-$RANK"
-if [ "$RANK" = 0 ]; then  # the job is over when it is: others may be cut short then
+if [ "$RANK" = 0 ]; then  # the job ends with rank 0: others may be stopped then
     until [ -e /data/done-1 ] && [ -e /data/done-2 ]; do sleep 1; done
 fi
 """
@@ -47,14 +47,14 @@ def ran(scenario: Scenario, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def typed(scenario: Scenario, *words: str) -> str:
-    """What a command prints that goes well."""
+    """The output of a command that succeeds."""
     done = ran(scenario, *words)
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def running(scenario: Scenario, *words: str) -> AbstractContextManager["subprocess.Popen[str]"]:
-    """A command that goes on until it is ended."""
+    """A command that runs until it is stopped."""
     command = [*GANGLINE, words[0], "-n", scenario.namespace, *words[1:]]
     return going_on(command, os.environ | scenario.cluster.environment)
 
@@ -167,7 +167,7 @@ async def _ended(scenario: Scenario) -> None:
 
 
 def sdk_python() -> str:
-    """The interpreter that the Kubeflow SDK was installed for by ``make test-frameworks``."""
+    """The interpreter with the Kubeflow SDK, installed by ``make test-frameworks``."""
     known = json.loads(IMAGE_MAP.read_text()) if IMAGE_MAP.exists() else {}
     folder = known.get("gangline/examples-clients:*", {}).get("env", "")
     python = Path(folder, "bin", "python")

@@ -1,4 +1,4 @@
-"""What breaks while an elastic job trains: processes, pods, nodes, links, clocks, the cluster."""
+"""Faults during an elastic training: processes, pods, nodes, links, clocks, the cluster."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def elastic(scenario: Scenario) -> Scenario:
 
 
 def kill(*processes: int) -> None:
-    """Kill processes, all at once."""
+    """Kill processes concurrently."""
     assert processes
     for process in processes:
         os.kill(process, signal.SIGKILL)
@@ -40,7 +40,7 @@ def kill(*processes: int) -> None:
 
 @contextmanager
 def frozen(cluster: ClusterUnderTest) -> Iterator[None]:
-    """API server, nodes, names and service addresses answer nobody; pods run on."""
+    """API server, nodes, DNS and service addresses do not respond; pods continue."""
     process = cluster.components["up"].process
     process.send_signal(signal.SIGSTOP)
     try:
@@ -50,14 +50,14 @@ def frozen(cluster: ClusterUnderTest) -> Iterator[None]:
 
 
 def skewed(clock: Path) -> str:
-    """What a shell says first, so that the node of rank 1 has a clock that a file sets."""
+    """A shell script that gives the node of rank 1 a clock that a file sets."""
     exported = " ".join(f"{name}={value}" for name, value in set_clock.variables(clock).items())
     return f'[ "$NODE_RANK" = 1 ] && export {exported};'
 
 
 @asynccontextmanager
 async def cordoned(elastic: Scenario, node: str) -> AsyncIterator[None]:
-    """Nothing new is put on a node, and what is there is asked to leave."""
+    """Cordon a node and evict its pods."""
     await elastic.client.patch(NODES, node, {"spec": {"unschedulable": True}})
     try:
         for pod in (await elastic.client.list(PODS, elastic.namespace)).items:
@@ -146,7 +146,7 @@ async def test_pods_that_leave_are_missed_for_as_long_as_there_is_no_room(
     elastic: Scenario,
 ) -> None:
     nodes = (await elastic.client.list(NODES)).items
-    # More than half of a node each: as many as there are nodes.
+    # More than half of a node each: one per node.
     cpu = f"{parse_milli(nodes[0].status.allocatable['cpu']) * 6 // 10}m"
     training = Training(elastic, "moving")
     await elastic.submit(training.manifest(3, "2:3", cpu=cpu))

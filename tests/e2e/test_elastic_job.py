@@ -1,4 +1,4 @@
-"""ElasticJobs as users write them: pods are deleted, the master too, and jobs come to an end."""
+"""ElasticJobs as users write them: pods and the master are deleted, and jobs end."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +45,7 @@ LEFT_BEHIND: tuple[Resource[Any], ...] = (
 
 
 def elastic_job(scenario: Scenario, name: str, workers: int, mark: str, cpu: str) -> Manifest:
-    """The job of a user's report: its image and its script stand for others, ``mark`` ends it."""
+    """The job of a user's report, with another image and script; ``mark`` ends it."""
     command = f"set -- --network-check --nnodes=1:10 --max_restarts=10; {until(mark)}"
     shared = {"name": "shared", "hostPath": {"path": str(scenario.shared)}}
     worker = {
@@ -59,7 +59,7 @@ def elastic_job(scenario: Scenario, name: str, workers: int, mark: str, cpu: str
         },
         "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
     }
-    # No Gangline is in that image: something else stands for the master.
+    # The image has no Gangline: another program stands for the master.
     master = {
         "name": "main",
         "command": ["sh", "-c", "exec sleep 3600"],
@@ -99,7 +99,7 @@ def worker_name(number: int, job: str = NAME) -> str:
 
 
 async def running(scenario: Scenario, job: str, *names: str) -> dict[str, Pod]:
-    """The job's pods once these run, and no others are there."""
+    """The job's pods, once exactly these run."""
 
     def just_these(pods: Mapping[str, Pod]) -> bool:
         return {n for n, pod in pods.items() if pod.status.phase == "Running"} == set(names)
@@ -139,7 +139,7 @@ async def test_a_users_job_outlives_a_worker_and_its_master_and_leaves_nothing(
     assert job.status.restarts.total == 0, "nothing failed"
     await elastic.pods_when(NAME, lambda pods: set(pods) == set(workers), "the master is gone")
     await elastic.delete(NAME)
-    # The collector of a real cluster takes minutes to learn of kinds that are new to it.
+    # The garbage collector of a real cluster takes minutes to discover new kinds.
     await eventually(nothing_left(elastic), "nothing of the job is left", patience_s=600.0)
 
 
@@ -174,7 +174,7 @@ async def test_training_goes_on_through_the_loss_of_a_worker_and_of_the_master(
 
 
 def training_job(elastic: Scenario, name: str, workers: int, steps: Path, end: Path) -> Manifest:
-    """Real nodes of torch under a real master, which is what a job without a template gets."""
+    """Real nodes of torch with a real master, as in a job without a master template."""
     written = elastic_job(elastic, name, workers, "", "10m")
     spec = elastic.cluster.python(SCRIPT)
     (container,) = spec["containers"]
@@ -237,7 +237,7 @@ async def test_a_plan_makes_a_job_larger_and_smaller(scenario: Scenario) -> None
 
 
 async def plan(elastic: Scenario, job: str, name: str, spec: Manifest) -> None:
-    """Make a plan and wait until it was carried out."""
+    """Create a plan and wait until it was executed."""
     written = {
         "apiVersion": API,
         "kind": "ScalePlan",
@@ -281,7 +281,7 @@ async def test_as_many_workers_train_as_find_room(scenario: Scenario) -> None:
     cpu = parse_milli(nodes.items[0].status.allocatable["cpu"])
     elastic, name = scenario.of(ELASTIC_JOBS), "squeezed"
     count = len(nodes.items)
-    # More than half of a node each: one for each node.
+    # More than half of a node each: one per node.
     written = elastic_job(scenario, name, count + 2, "squeezed", f"{cpu * 6 // 10}m")
     await elastic.submit(written)
 

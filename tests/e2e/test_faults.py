@@ -1,4 +1,4 @@
-"""What breaks: pods, the operator at any step, the API server, a node."""
+"""Faults: pods, the operator at any step, the API server, a node."""
 
 import asyncio
 import signal
@@ -19,13 +19,13 @@ MOST_WRITES = 40
 
 @pytest.fixture
 async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
-    """A proxy before the cluster's API server."""
+    """A proxy for the cluster's API server."""
     proxy = FaultyProxy(cluster.kubeconfig)
     await proxy.start()
     try:
         yield proxy
     finally:
-        cluster.stop_component("operator", signal.SIGKILL)  # it may still talk through the proxy
+        cluster.stop_component("operator", signal.SIGKILL)  # it may still use the proxy
         await proxy.stop()
 
 
@@ -47,7 +47,7 @@ async def test_a_deleted_worker_pod_comes_back(scenario: Scenario) -> None:
 
 
 def _harm(proxy: FaultyProxy, when: str, number: int, operator: Component, name: str) -> None:
-    """Kill the operator before or after its write of this number about a job, and forget others."""
+    """Kill the operator before or after its write of this number for a job."""
     plan = Plan(about=name)
     (plan.before if when == "before" else plan.after)[number] = kill(operator.process.pid)
     proxy.plan = plan
@@ -224,7 +224,7 @@ def _services(scenario: Scenario, name: str, wanted: set[str]):
 
 
 async def _killed_or_quiet(scenario: Scenario, operator: Component, name: str) -> bool:
-    """Whether the harm came: else the job runs and says so, and there was no such write."""
+    """Whether the fault occurred; otherwise the job runs, and there was no such write."""
 
     async def settled() -> bool:
         if not operator.alive:

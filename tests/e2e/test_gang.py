@@ -1,4 +1,4 @@
-"""Room for one of two jobs."""
+"""Resources for one of two jobs."""
 
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario, condition

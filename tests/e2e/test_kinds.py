@@ -1,4 +1,4 @@
-"""Every kind of job, on a cluster: what its replicas are told, and the turns of its life."""
+"""Every kind of job on a cluster: the environment of its replicas, and its life cycle."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Environment = dict[str, str]
 
 
 def told(shared: Path, pod: str) -> Environment:
-    """The environment that a pod's container wrote down."""
+    """The environment that a pod's container recorded."""
     lines = (shared / f"{pod}.env").read_text().splitlines()
     return dict(line.partition("=")[::2] for line in lines if "=" in line)
 

@@ -51,7 +51,7 @@ async def test_a_failed_container_is_restarted_in_its_pod(
 
     await scenario.pods_when("flaky", restarted, f"{name} was restarted")
     scenario.let("go")
-    if (role, policy) != ("Master", "Always"):  # that one starts again whenever it succeeds
+    if (role, policy) != ("Master", "Always"):  # this one restarts after every success
         assert await scenario.outcome("flaky") == "Succeeded"
 
 

@@ -1,4 +1,4 @@
-"""An operator whose requests fail, whose watches are cut, whose clock jumps, that has a rival."""
+"""An operator with failing requests, broken watches, a jumping clock, a second operator."""
 
 import contextlib
 import signal
@@ -21,7 +21,7 @@ FOREVER = "sleep 3600"
 
 @pytest.fixture
 async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
-    """A proxy before the API server, for the operator alone."""
+    """A proxy for the API server, used only by the operator."""
     proxy = FaultyProxy(cluster.kubeconfig)
     await proxy.start()
     try:
@@ -32,7 +32,7 @@ async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
 
 
 def through(scenario: Scenario, proxy: FaultyProxy) -> None:
-    """Let the operator talk through the proxy."""
+    """Let the operator use the proxy."""
     scenario.cluster.stop_component("operator")
     scenario.cluster.start_component("operator", proxy.kubeconfig(scenario.shared))
 
@@ -138,7 +138,7 @@ async def test_a_pod_that_never_ends_terminating_holds_up_its_own_replica_only(
     try:
         before = await scenario.running("held", 3)
         await scenario.client.delete(PODS, "held-worker-0", scenario.namespace, grace_seconds=0)
-        # A job that comes and goes meanwhile shows that the operator has seen the deletion.
+        # A job created and deleted meanwhile shows that the operator has observed the deletion.
         await scenario.submit(job("passing", replica("true")))
         assert await scenario.outcome("passing") == "Succeeded"
         held = await scenario.pods("held")
@@ -211,7 +211,7 @@ async def test_a_clock_that_jumps_by_an_hour_harms_no_job(
     scenario.cluster.stop_component("operator")
     scenario.cluster.start_component(
         "operator",
-        # The proxy speaks plain HTTP: to a clock an hour back a new certificate is not valid yet.
+        # The proxy uses plain HTTP: for a clock an hour back, a new certificate is not valid yet.
         proxy.kubeconfig(scenario.shared),
         environment=set_clock.variables(clock),
     )

@@ -1,4 +1,4 @@
-"""A job of higher priority takes the place of another, which goes on afterwards."""
+"""A job of higher priority preempts another, which continues afterwards."""
 
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario

@@ -1,4 +1,4 @@
-"""Real training: three processes of PyTorch learn digits, one is killed, the accuracy is there."""
+"""Real training: three PyTorch processes learn digits, one is killed, the accuracy is reached."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many jobs at once.
+"""Many concurrent jobs.
 
 After all others: a real controller manager sends twenty requests a second, and the endpoints of six
 hundred services keep it from those of later scenarios for minutes, in which no pod finds another.
@@ -43,5 +43,5 @@ async def test_two_hundred_jobs_at_once_get_their_pods(scenario: Scenario) -> No
         return len(listing.items) >= 3 * len(names)
 
     await eventually(made, "all pods exist", 300)
-    # It would make them again until the controller manager comes to the end of the namespace.
+    # It would recreate them until the controller manager has deleted the namespace.
     scenario.cluster.stop_component("operator")

@@ -1,4 +1,4 @@
-"""The walkthrough that users of Arena know, typed command by command with ``gangline``.
+"""The walkthrough of Arena, command by command with ``gangline``.
 
 On the embedded cluster GPUs are pretended and images are environments of this machine; where no
 TensorBoard is installed ('make test-frameworks' does), a stand-in serves the names of its files.
@@ -39,7 +39,7 @@ spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 100Mi}}}
 
 
 def installed_board() -> str:
-    """The environment that TensorBoard is in; empty if none was made."""
+    """The environment with TensorBoard; empty if there is none."""
     known = json.loads(IMAGE_MAP.read_text()) if IMAGE_MAP.exists() else {}
     folder: str = known.get("gangline/examples-clients:*", {}).get("env", "")
     return folder if Path(folder, "bin", "tensorboard").exists() else ""
@@ -48,7 +48,7 @@ def installed_board() -> str:
 @pytest.fixture
 async def small_cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     """Three nodes with two GPUs each."""
-    # In a folder that pods would not see, had the image map not named it.
+    # In a directory that pods see only because the image map names it.
     programs = shutil.copytree(HERE / "bin", tmp_path / "bin")
     stand_in = {"env": sys.prefix, "path": str(programs)}
     board = {"env": installed_board()} if installed_board() else stand_in
@@ -99,7 +99,7 @@ async def test_the_walkthrough_is_typed_on_kubernetes(
         os.environ | cluster.environment | {"KUBECONFIG": str(kubeconfig)},
         scenario.namespace,
         image="hostroot:1",
-        # A pod that asks for no processor gets none while anything else on the machine works.
+        # A pod without a cpu request gets no time while the machine is busy.
         flags=(f"--env=PATH={path}", *folders, "--tensorboard-image=board:1", "--cpu=500m"),
         git_flags=("--sync-image=git:1", "--image-pull-policy=IfNotPresent"),
         has_board=bool(installed_board()),
@@ -109,7 +109,7 @@ async def test_the_walkthrough_is_typed_on_kubernetes(
         volume=volume, folder=scenario.shared, namespace=scenario.namespace
     )
     try:
-        with cluster.default_scheduler():  # TensorBoard's pod is no job's
+        with cluster.default_scheduler():  # TensorBoard's pod belongs to no job
             await walk_through(walk, claim, tmp_path)
     finally:
         await scenario.client.delete(PERSISTENT_VOLUMES, volume)

@@ -7,13 +7,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 240.0
-"""Long enough for a real kubelet on a machine that has other work."""
+"""Long enough for a real kubelet on a busy machine."""
 
 
 async def eventually(
     probe: Callable[[], Awaitable[T | None]], what: str, patience_s: float = PATIENCE_S
 ) -> T:
-    """Return what ``probe`` gives as soon as it is true.
+    """Return the result of ``probe`` once it is true.
 
     Raises:
         AssertionError: it was not within ``patience_s``; the message says what was waited for.

@@ -1,4 +1,4 @@
-"""The steps of the walkthrough that users of Arena know, typed with ``gangline``."""
+"""The steps of Arena's walkthrough, with ``gangline``."""
 
 import asyncio
 import json
@@ -41,14 +41,14 @@ spec:
   resources: {{requests: {{storage: 100Mi}}}}
   storageClassName: ""
 """
-"""A folder of the node as the claim ``training-data``, where nobody provides volumes."""
+"""A directory of the node as the claim ``training-data``, as there is no provisioner."""
 
 
 @contextmanager
 def going_on(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A command that goes on until it is ended."""
+    """A command that runs until it is stopped."""
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -61,7 +61,7 @@ def going_on(
 
 @dataclass(frozen=True)
 class Walk:
-    """Who types, where, and what that cluster needs beyond the walkthrough's own words."""
+    """The user, the cluster, and the options that the cluster needs in addition."""
 
     environment: Mapping[str, str]
     namespace: str = "default"
@@ -69,12 +69,12 @@ class Walk:
     flags: tuple[str, ...] = ()
     """Further flags of the job."""
     git_flags: tuple[str, ...] = ()
-    """Further flags of each job that clones."""
+    """Further flags of each job that clones code."""
     has_board: bool = False
-    """Whether TensorBoard is there, and not its stand-in."""
+    """Whether TensorBoard itself is available."""
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """A command, however it ends."""
+        """Run a command; it may fail."""
         return subprocess.run(
             [sys.executable, "-m", "gangline", *words],
             env=self.environment,
@@ -85,13 +85,13 @@ class Walk:
         )
 
     def typed(self, *words: str) -> str:
-        """What a command prints that goes well."""
+        """The output of a command that succeeds."""
         done = self.run(*words)
         assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
         return done.stdout
 
     def waited(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """``gangline wait``, again and again for as long as a slow machine may take."""
+        """``gangline wait``, repeated for as long as a slow machine may take."""
         for _ in range(12):
             done = self.run("wait", *words, "--timeout", "20s")
             if "still not" not in done.stderr:
@@ -99,7 +99,7 @@ class Walk:
         return done
 
     def running(self, *words: str) -> AbstractContextManager["subprocess.Popen[str]"]:
-        """A command that goes on until it is interrupted."""
+        """A command that runs until it is interrupted."""
         return going_on([sys.executable, "-m", "gangline", *words], self.environment)
 
     @asynccontextmanager
@@ -110,7 +110,7 @@ class Walk:
 
 
 async def walk_through(walk: Walk, claim: str, folder: Path) -> None:
-    """Type it all; the cluster says that it has six GPUs.
+    """Run all steps; the cluster has six simulated GPUs.
 
     Args:
         walk: where.
@@ -119,7 +119,7 @@ async def walk_through(walk: Walk, claim: str, folder: Path) -> None:
     """
     make_repository(folder / "repositories" / "mnist-pytorch.git", HERE / "mnist.py")
     (folder / "claim.yaml").write_text(claim)
-    # 1. The GPUs that there are, and the data.
+    # 1. The available GPUs, and the data.
     assert walk.typed("top", "node").endswith("Allocated/Total GPUs In Cluster:\n0/6 (0.0%)\n")
     walk.typed("submit", "-f", str(folder / "claim.yaml"))
 
@@ -136,7 +136,7 @@ async def walk_through(walk: Walk, claim: str, folder: Path) -> None:
         await _read(walk)
         await _kept_secret(walk)
         await _ended(walk)
-        # A wrong password is found out.
+        # A wrong password is reported.
         wrong = source.replace("//", "//yourname:wrong@")
         walk.typed(
             "submit", "pytorch", "--name=denied", "--image=i:1", "--retry=0", "--sync-mode=git",
@@ -157,9 +157,9 @@ def columns(text: str) -> list[list[str]]:
 
 
 def _address() -> str:
-    """Where pods reach this machine: at the address that it uses to the outside."""
+    """The address of this machine for pods: the one of its default route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as outward:
-        outward.connect(("203.0.113.1", 9))  # nothing is sent by this
+        outward.connect(("203.0.113.1", 9))  # this sends nothing
         return str(outward.getsockname()[0])
 
 
@@ -197,7 +197,7 @@ async def _looked_at(walk: Walk) -> None:
     assert top.endswith("Total Allocated/Requested GPUs of Training Jobs: 3/3\n")
     assert walk.typed("top", "node").endswith("3/6 (50.0%)\n")
 
-    async def all_run() -> str | None:  # a kubelet with much to do tells late
+    async def all_run() -> str | None:  # a busy kubelet reports late
         shown = walk.typed("get", "pytorch-dist")
         replicas = ("master-0", "worker-0", "worker-1")
         run = all(re.search(rf"pytorch-dist-{each} +Running", shown) for each in replicas)
@@ -246,7 +246,7 @@ async def _curve_is_drawn(port: int) -> None:
 async def _read(walk: Walk) -> None:
     # 8. The logs: of rank 0, of another instance, the last lines, all.
     log = walk.typed("logs", "pytorch-dist").splitlines()
-    # A worker that is there before the master's store says so first, on some days.
+    # A worker that starts before the master's store may log that first.
     assert "WORLD_SIZE: 3, CURRENT_RANK: 0" in log
     other = walk.typed("logs", "pytorch-dist", "-i", "pytorch-dist-worker-0").splitlines()
     assert "WORLD_SIZE: 3, CURRENT_RANK: 1" in other

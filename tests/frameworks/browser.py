@@ -18,14 +18,14 @@ FLAGS = (
 
 
 def chromium() -> Path | None:
-    """The browser of this machine, if it has one; Playwright would bring one from the internet."""
+    """The browser of this machine; None if it has none (Playwright would download one)."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     return Path(found) if found else None
 
 
 @asynccontextmanager
 async def opened_page(browser: Path, address: str) -> AsyncIterator[Page]:
-    """Open an address in a browser that knows nothing yet and is ended afterwards."""
+    """Open an address in a new browser, which is closed afterwards."""
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(
             executable_path=browser, args=FLAGS, chromium_sandbox=False, timeout=120_000

@@ -1,4 +1,4 @@
-"""Plays scenes with flash checkpoints where other frameworks are installed; run by that Python.
+"""Runs scenarios with flash checkpoints in the environment of other frameworks.
 
     python checkpoint_scenes.py trainer EXAMPLE FOLDER
     python checkpoint_scenes.py stages FOLDER
@@ -45,17 +45,24 @@ STEPS = 20
 
 
 def life(
-    example: str, folder: str, failpoint: str = "", *, ranks: int = RANKS, words: Sequence[str] = ()
+    example: str,
+    folder: str,
+    failpoint: str = "",
+    *,
+    ranks: int = RANKS,
+    arguments: Sequence[str] = (),
 ) -> list[str]:
-    """Let the ranks train; the losses of the first. With a failpoint all are killed there."""
-    ended = lives(example, folder, failpoint, ranks, words)
-    said = Path(said_by(0, folder)).read_text()
-    assert ended == [-9 if failpoint else 0] * ranks, f"{ended}\n{said}"
-    return re.findall(r"loss (\S+)", said)
+    """Run the ranks; return the losses of rank 0. With a failpoint all are killed there."""
+    ended = lives(example, folder, failpoint, ranks, arguments)
+    output = Path(said_by(0, folder)).read_text()
+    assert ended == [-9 if failpoint else 0] * ranks, f"{ended}\n{output}"
+    return re.findall(r"loss (\S+)", output)
 
 
-def lives(example: str, folder: str, failpoint: str, count: int, words: Sequence[str]) -> list[int]:
-    """Let ranks train until all have ended; how each of them did."""
+def lives(
+    example: str, folder: str, failpoint: str, count: int, arguments: Sequence[str]
+) -> list[int]:
+    """Run ranks until all have ended; return their exit codes."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = []
     for rank in range(count):
@@ -72,7 +79,7 @@ def lives(example: str, folder: str, failpoint: str, count: int, words: Sequence
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
                 "GANGLINE_FAILPOINT": failpoint,
             }
-            train(example, folder, rank, words)
+            train(example, folder, rank, arguments)
         ranks.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
 
@@ -81,14 +88,14 @@ def said_by(rank: int, folder: str) -> str:
     return f"{folder}.rank-{rank}"
 
 
-def train(example: str, folder: str, rank: int, words: Sequence[str]) -> None:
-    """Be a training process."""
+def train(example: str, folder: str, rank: int, arguments: Sequence[str]) -> None:
+    """Run as a training process."""
     code = 1
     descriptor = os.open(said_by(rank, folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     try:
-        sys.argv = [example, folder, str(STEPS), *words]
+        sys.argv = [example, folder, str(STEPS), *arguments]
         runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
         code = 0
     except BaseException:
@@ -102,24 +109,24 @@ def load(example: str) -> None:
     """Import what the ranks need."""
     framework = import_module(FRAMEWORKS[example])
     if framework.__name__ == "deepspeed":
-        # Its reduction in shared memory would be compiled for a minute; gloo's does.
+        # Compiling its shared-memory reduction takes a minute; gloo's is sufficient.
         framework.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def stages(folder: str) -> dict[str, Any]:
-    """Trainings with each stage of ZeRO, killed in a save and begun again; with fewer ranks too."""
+    """Trainings with each stage of ZeRO, killed in a save and restarted; also with fewer ranks."""
     load(example := "deepspeed_engine")
     seen: dict[str, Any] = {}
     for stage in "0123":
         place = f"{folder}/stage-{stage}"
-        first = life(example, place, "save-copied:13", words=[stage])
-        seen[stage] = [first, life(example, place, words=[stage])]
+        first = life(example, place, "save-copied:13", arguments=[stage])
+        seen[stage] = [first, life(example, place, arguments=[stage])]
     fewer = lives(example, place, "", 1, [stage])
     return seen | {"fewer": [fewer, Path(said_by(0, place)).read_text().splitlines()[-1]]}
 
 
 def trainer(example: str, folder: str) -> dict[str, Any]:
-    """A training that nobody disturbs, and ones that are killed in a save and begun again."""
+    """An undisturbed training, and ones that are killed in a save and restarted."""
     load(example)
     seen: dict[str, Any] = {"straight": life(example, f"{folder}/straight")}
     for step in (9, 13):
@@ -134,7 +141,7 @@ def state(value: float) -> dict[str, Any]:
 
 
 def bucket() -> dict[str, Any]:
-    """Save to a bucket, keep two steps, restore from it when memory is gone."""
+    """Save to a bucket, retain two steps, restore from it after the loss of memory."""
     server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -167,7 +174,7 @@ def bucket() -> dict[str, Any]:
 
 
 def two_steps(target: RemoteTarget) -> list[str]:
-    """The steps that are kept, once older ones are gone, which is soon after a commit."""
+    """The retained steps, once older ones are deleted, which is soon after a commit."""
     deadline = time.monotonic() + 60
     while True:
         found = [name for name in target.list_names("") if name.startswith("step-")]
@@ -177,7 +184,7 @@ def two_steps(target: RemoteTarget) -> list[str]:
 
 
 def contest(url: str, options: dict[str, str]) -> list[str]:
-    """Savers that commit the same step: what became of each attempt, and whose the step is then."""
+    """Savers that commit the same step: the result of each attempt, and the owner of the step."""
     target, found = open_target(url, options), []
     for plan, begins in (("a", True), ("b", False), ("a", False), ("b", True)):
         if begins:
@@ -194,7 +201,7 @@ def contest(url: str, options: dict[str, str]) -> list[str]:
 
 
 def away(server: Any, url: str, options: dict[str, str]) -> bool:
-    """Whether a store that is gone is an error of a kind that callers know."""
+    """Whether an unreachable store raises a documented error."""
     server.stop()
     try:
         open_target(url, options).list_names("")

@@ -1,4 +1,4 @@
-"""The fixture of the frameworks' tests: a cluster whose image map knows the examples' images.
+"""The fixture of the frameworks' tests: a cluster whose image map contains the examples' images.
 
 Run by ``make test-frameworks``, which makes the environments and the map first.
 """
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def image_map(request: pytest.FixtureRequest) -> Path:
-    """The file that says which environment stands for which example's image."""
+    """The file that maps the examples' images to environments."""
     path: Path = request.config.getoption("--image-map")
     if not path.exists():
         pytest.fail(f"there is no {path}: run 'make test-frameworks'")

@@ -1,4 +1,4 @@
-"""What programs do with the Kubeflow SDK for Python, step by step, on the cluster of KUBECONFIG.
+"""Typical use of the Kubeflow SDK for Python on the cluster of KUBECONFIG, step by step.
 
 usage: kubeflow_client.py [--image IMAGE] [--namespace NAMESPACE] [--without-functions]
 
@@ -32,19 +32,19 @@ def until(check: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def refused(call: Callable[[], object], words: str) -> None:
-    """See that the SDK raises what it documents."""
+def refused(call: Callable[[], object], text: str) -> None:
+    """Check that the SDK raises its documented errors."""
     try:
         call()
     except RuntimeError as error:
-        if words not in str(error):
+        if text not in str(error):
             raise
     else:
-        raise AssertionError(f"nothing was said of {words!r}")
+        raise AssertionError(f"the error does not contain {text!r}")
 
 
 def job(image: str, name: str, script: str, workers: int = 1) -> KubeflowOrgV1PyTorchJob:
-    """A job as programs write it that do not ship functions."""
+    """A job as written by programs that do not ship functions."""
     limits = kubernetes.V1ResourceRequirements(requests={"cpu": "50m"})
     container = kubernetes.V1Container(
         name="pytorch", image=image, command=["sh", "-c", script], resources=limits
@@ -67,7 +67,7 @@ def job(image: str, name: str, script: str, workers: int = 1) -> KubeflowOrgV1Py
 
 
 def watched_and_changed(client: TrainingClient, image: str) -> None:
-    # As the first process of its pod the shell would not hear a SIGTERM that it does not ask for.
+    # As process 1 of its pod the shell would ignore a SIGTERM without a handler.
     script = "trap exit TERM; echo here; while :; do sleep 0.1; done"
     client.create_job(job(image, "lasting", script), labels={"team": "a"})
     running = client.wait_for_job_conditions(

@@ -1,8 +1,8 @@
-"""Reads two epochs of shards through ``tf.data`` and says whether all came out; run by a test."""
+"""Reads two epochs of shards through ``tf.data`` and checks that all arrive; run by a test."""
 
 import sys
 
-sys.path.extend(sys.argv[1:])  # after TensorFlow's own packages: two of numpy would not go
+sys.path.extend(sys.argv[1:])  # after TensorFlow's packages: numpy must be its own
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from gangline.elastic.data.shard_sampler import report_batches
 
 
 def main() -> None:
-    """Compare what was trained on with what was accounted for, batch by batch."""
+    """Compare the trained samples with the accounted ones, batch by batch."""
     client = IndexShardingClient(
         "numbers",
         batch_size=7,

@@ -17,13 +17,13 @@ Play = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def play(image_map: Path) -> Play:
-    """Plays a scene in the environment of the example; what it saw."""
+    """Run a scenario in the environment of the example; return its results."""
     environments = yaml.safe_load(image_map.read_text())
     python = Path(environments["gangline/examples-checkpoint:*"]["env"], "bin", "python")
 
-    def run(*words: str) -> dict[str, Any]:
+    def run(*arguments: str) -> dict[str, Any]:
         ended = subprocess.run(
-            [python, SCENES, *words],
+            [python, SCENES, *arguments],
             env=os.environ | {"PYTHONPATH": str(SOURCES)},
             stdout=subprocess.PIPE,
             text=True,
@@ -44,7 +44,7 @@ def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
     seen = play("trainer", example, str(tmp_path))
     straight = seen["straight"]
     assert len(set(straight)) == 20
-    for step in (9, 13):  # the first is the first of an epoch, the other in the middle of one
+    for step in (9, 13):  # the first step of an epoch, and one in the middle
         killed, again = seen[str(step)]
         assert killed == straight[:step]
         assert again == straight[step - 1 :], "it goes on from the last save that returned"
@@ -53,14 +53,14 @@ def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
 @pytest.mark.timeout(600)
 def test_an_engine_goes_on_to_the_bit_with_every_stage_of_zero(play: Play, tmp_path: Path) -> None:
     seen = play("stages", str(tmp_path))
-    ended, said = seen.pop("fewer")
+    ended, output = seen.pop("fewer")
     straight = [*seen["0"][0][:12], *seen["0"][1]]
     assert len(set(straight)) == 20
     for stage, (killed, again) in seen.items():
         assert killed == straight[:13], f"stages of ZeRO compute the same: {stage}"
         assert again == straight[12:], f"it goes on from the last save that returned: {stage}"
     assert ended == [1]
-    assert "was saved by 2 ranks and there are 1: ZeRO's partitions fit no other number" in said
+    assert "was saved by 2 ranks and there are 1: ZeRO's partitions fit no other number" in output
 
 
 @pytest.mark.timeout(600)

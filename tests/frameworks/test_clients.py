@@ -1,4 +1,4 @@
-"""Programs of others that stand beside a training: the Kubeflow SDK, and TensorBoard itself."""
+"""Third-party programs: the Kubeflow SDK, and TensorBoard."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ time.sleep(600)
 
 @pytest.fixture
 def python(image_map: Path) -> str:
-    """The interpreter that the Kubeflow SDK is installed for."""
+    """The interpreter of the environment with the Kubeflow SDK."""
     return str(Path(json.loads(image_map.read_text())[f"{IMAGE}:*"]["env"], "bin", "python"))
 
 
@@ -50,7 +50,7 @@ def environment(training: Training) -> dict[str, str]:
 
 @contextmanager
 def opened(command: Sequence[str], training: Training) -> Iterator["subprocess.Popen[str]"]:
-    """A program that goes on until it is ended."""
+    """A program that runs until it is stopped."""
     process = subprocess.Popen(
         command, env=environment(training), stdout=subprocess.PIPE, text=True
     )
@@ -62,7 +62,7 @@ def opened(command: Sequence[str], training: Training) -> Iterator["subprocess.P
 
 
 async def run(training: Training, command: Sequence[str]) -> str:
-    """What a program prints that goes well."""
+    """The output of a program that succeeds."""
     done = await asyncio.to_thread(
         subprocess.run,
         command,
@@ -78,9 +78,9 @@ async def run(training: Training, command: Sequence[str]) -> str:
 async def test_the_kubeflow_sdk_works_unchanged(training: Training, python: str) -> None:
     await run(training, [python, str(HERE / "kubeflow_client.py")])
     script = EXAMPLES / "clients" / "kubeflow_sdk.py"
-    said = await run(training, [python, str(script), "--image", "any"])
-    assert "function-master-0: rank 0 of 2 learns at 0.1" in said
-    assert "function-worker-0: rank 1 of 2 learns at 0.1" in said
+    output = await run(training, [python, str(script), "--image", "any"])
+    assert "function-master-0: rank 0 of 2 learns at 0.1" in output
+    assert "function-worker-0: rank 1 of 2 learns at 0.1" in output
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -120,7 +120,7 @@ async def test_tensorboard_shows_what_a_job_writes(board: str) -> None:
 
         async def read_in() -> bool:
             runs = await answer("/data/runs")
-            return isinstance(runs, list) and RUN in runs  # beside those of former clusters
+            return isinstance(runs, list) and RUN in runs  # earlier clusters have runs too
 
         await until(read_in, 120.0)
 
@@ -144,7 +144,7 @@ async def test_a_browser_shows_the_run_of_a_job(board: str, tmp_path: Path) -> N
     async with opened_page(browser, board) as page:
         assert await page.title() == "TensorBoard"
         await expect(page.get_by_text(RUN, exact=True).first).to_be_visible(timeout=120_000)
-        # The table below a curve, which is there when the curve is drawn.
+        # The table below a curve, which exists once the curve is drawn.
         await expect(page.get_by_text("Smoothed").first).to_be_visible(timeout=120_000)
         picture = await page.screenshot(path=tmp_path / "tensorboard.png")
         await page.goto("about:blank")

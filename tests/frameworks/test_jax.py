@@ -7,14 +7,14 @@ import pytest
 from frameworks.training import RunningExample, Training
 
 SLOWLY = ("--step-seconds", "0.05")
-"""Leaves time for a kill: by itself the training takes two seconds."""
+"""Leaves time for a kill: otherwise the training takes two seconds."""
 
 
 async def accuracy(job: RunningExample) -> float:
-    """What process 0 has printed at the end."""
-    said = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
-    assert said is not None
-    return float(said.group(1))
+    """The final output of process 0."""
+    output = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
+    assert output is not None
+    return float(output.group(1))
 
 
 @pytest.mark.timeout(600)

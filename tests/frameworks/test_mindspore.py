@@ -1,4 +1,4 @@
-"""MindSpore: data-parallel over its own networking, alone, and what parameter servers still do."""
+"""MindSpore: data-parallel over its own networking, single worker, and parameter servers."""
 
 import re
 
@@ -8,10 +8,10 @@ from frameworks.training import RunningExample, Training
 
 
 async def accuracy(job: RunningExample) -> float:
-    """What the first worker has printed at the end."""
-    said = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
-    assert said is not None
-    return float(said.group(1))
+    """The final output of the first worker."""
+    output = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
+    assert output is not None
+    return float(output.group(1))
 
 
 @pytest.mark.timeout(400)
@@ -54,5 +54,5 @@ async def test_a_parameter_server_meets_the_others_and_leaves(training: Training
     job = await training.start("mindspore", "servers", script="digits")
     await job.succeeds()
     assert await accuracy(job) >= 0.9
-    # The job is over when its worker is, which does not wait for the server.
+    # The job ends with its worker, which does not wait for the server.
     await job.says("ps-0", "MS_PSERVER has met 1 workers", 60, outlives=True)

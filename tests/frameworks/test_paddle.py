@@ -1,4 +1,4 @@
-"""Paddle: collectives over gloo, with the launcher and without, and a worker alone."""
+"""Paddle: collectives over gloo, with and without the launcher, and a single worker."""
 
 import re
 
@@ -8,10 +8,10 @@ from frameworks.training import RunningExample, Training
 
 
 async def accuracy(job: RunningExample) -> float:
-    """What the first worker has printed at the end."""
-    said = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
-    assert said is not None
-    return float(said.group(1))
+    """The final output of the first worker."""
+    output = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
+    assert output is not None
+    return float(output.group(1))
 
 
 @pytest.mark.timeout(400)
@@ -34,8 +34,8 @@ async def test_all_start_again_from_the_checkpoint_when_a_worker_is_killed(
     await job.succeeds()
     assert await accuracy(job) >= 0.95
     for rank in (0, 1):
-        said = await job.log(f"worker-{rank}")
-        began = re.search(rf"rank {rank} of 2 on \S+: starts at step (\d+)", said)
+        output = await job.log(f"worker-{rank}")
+        began = re.search(rf"rank {rank} of 2 on \S+: starts at step (\d+)", output)
         assert began is not None
         assert int(began.group(1)) >= 75
 

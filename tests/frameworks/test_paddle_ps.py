@@ -9,9 +9,9 @@ from frameworks.training import RunningExample, Training
 
 async def explained(job: RunningExample, replica: str, what: str) -> float:
     """The share of variance that a worker has printed after ``what``."""
-    said = re.search(rf"{what} variance explained (-?\d\.\d+)", await job.log(replica))
-    assert said is not None
-    return float(said.group(1))
+    output = re.search(rf"{what} variance explained (-?\d\.\d+)", await job.log(replica))
+    assert output is not None
+    return float(output.group(1))
 
 
 @pytest.mark.timeout(400)
@@ -20,7 +20,7 @@ async def test_a_paddlejob_trains_with_a_parameter_server(training: Training) ->
     ended = await job.succeeds()
     assert ended["status"]["mode"] == "PS"
     assert await explained(job, "worker-0", "test") >= 0.45
-    # Each saw its own half of the patients only; that they agree is the server's doing.
+    # Each worker saw only its half of the patients; they agree because of the server.
     first = await explained(job, "worker-0", "epoch 30/30")
     second = await explained(job, "worker-1", "epoch 30/30")
     assert first >= 0.45

@@ -1,4 +1,4 @@
-"""TensorFlow: training in step over all processes, and over parameter servers."""
+"""TensorFlow: synchronous training over all processes, and over parameter servers."""
 
 import os
 import re
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(
 
 
 async def accuracy(job: RunningExample) -> float:
-    """What the chief has printed at the end."""
-    said = re.search(r"test accuracy (\d\.\d+)", await job.log("chief-0"))
-    assert said is not None
-    return float(said.group(1))
+    """The final output of the chief."""
+    output = re.search(r"test accuracy (\d\.\d+)", await job.log("chief-0"))
+    assert output is not None
+    return float(output.group(1))
 
 
 @pytest.mark.timeout(600)
@@ -50,10 +50,10 @@ async def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
 async def test_a_tfjob_trains_digits_with_parameter_server_strategy(training: Training) -> None:
     job = await training.start("tensorflow", "servers")
     await job.succeeds()
-    said = await job.log("chief-0")
-    assert "weights on /job:ps/replica:0/task:0" in said
+    output = await job.log("chief-0")
+    assert "weights on /job:ps/replica:0/task:0" in output
     assert await accuracy(job) >= 0.93
-    await job.runs_only(set())  # cleanPodPolicy has stopped those that serve for ever
+    await job.runs_only(set())  # cleanPodPolicy has stopped the parameter servers
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""TensorFlow: data shards through its input pipeline, which reads ahead in threads of its own."""
+"""TensorFlow: data shards through its input pipeline, which prefetches in its own threads."""
 
 import subprocess
 import sysconfig
@@ -17,7 +17,7 @@ def test_a_pipeline_of_tensorflow_is_accounted_for_exactly(image_map: Path) -> N
     python = Path(environments["gangline/examples-tensorflow:*"]["env"], "bin", "python")
     packages = sysconfig.get_paths()["purelib"]
     command = [str(python), str(SCRIPT), packages, str(SOURCES)]
-    said = subprocess.run(
+    output = subprocess.run(
         command, stdout=subprocess.PIPE, text=True, check=True, timeout=240
     ).stdout
-    assert said.splitlines()[-1] == "all records came twice"
+    assert output.splitlines()[-1] == "all records came twice"

@@ -1,4 +1,4 @@
-"""What the tests of the frameworks do: run an example as its user would, look at how it ended.
+"""Helpers of the framework tests: run an example as a user does, and check its end.
 
 An example is a manifest and a script in ``examples/FRAMEWORK``. As its first lines say, the script
 goes into a ConfigMap of its own name, and the manifest is applied as it is. Nothing here knows a
@@ -29,14 +29,14 @@ Manifest = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACE = "default"
 PATIENCE_S = 400.0
-"""For a whole training; on two busy cores an import of a framework alone takes many seconds."""
+"""Time limit of a training; on two busy cores the import of a framework takes many seconds."""
 POLLED_EVERY_S = 0.25
 LAST_LINES = 25
-"""Of each pod's log, in the message of a failed test."""
+"""Number of log lines per pod in the message of a failed test."""
 
 
 def end_of(job: Manifest) -> str:
-    """How the job has ended: "Succeeded", "Failed", or "" while it has not.
+    """Return "Succeeded", "Failed", or "" while the job has not ended.
 
     Kubeflow's and MindSpore's kinds say so in conditions, PaddleJob in its phase.
     """
@@ -48,7 +48,7 @@ def end_of(job: Manifest) -> str:
 
 
 class Training:
-    """A cluster on which examples are run."""
+    """A cluster for examples."""
 
     def __init__(self, cluster: EmbeddedCluster, client: ApiClient) -> None:
         self.cluster = cluster
@@ -63,7 +63,7 @@ class Training:
         together: bool = False,
         more: Sequence[str] = (),
     ) -> "RunningExample":
-        """Do what the first lines of ``examples/FRAMEWORK/EXAMPLE.yaml`` say; return its job.
+        """Follow the first lines of ``examples/FRAMEWORK/EXAMPLE.yaml``; return its job.
 
         Args:
             framework: the folder below ``examples``.
@@ -91,12 +91,12 @@ class Training:
         return job
 
     async def resource(self, manifest: Manifest) -> Resource[Manifest]:
-        """How the kind of ``manifest`` is addressed, as soon as the API server can tell."""
+        """The resource of the kind of ``manifest``, once the API server serves it."""
         group, _, version = manifest["apiVersion"].rpartition("/")
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
 
         async def plural() -> str:
-            with contextlib.suppress(NotFound):  # our kinds come a moment after the first answer
+            with contextlib.suppress(NotFound):  # our kinds are served a little later
                 for entry in (await self.client.request_json("GET", path))["resources"]:
                     if entry["kind"] == manifest["kind"] and "/" not in entry["name"]:
                         return str(entry["name"])
@@ -107,18 +107,18 @@ class Training:
 
 @dataclass(frozen=True)
 class RunningExample:
-    """The job of an example that was started."""
+    """The job of a started example."""
 
     training: Training
     resource: Resource[Manifest]
     name: str
 
     async def read(self) -> Manifest:
-        """The job as it is now."""
+        """The current state of the job."""
         return await self.training.client.get(self.resource, self.name, NAMESPACE)
 
     async def succeeds(self, patience_s: float = PATIENCE_S) -> Manifest:
-        """Wait for the end, which must be a good one; the job as it is then.
+        """Wait until the job succeeds; return its state.
 
         Raises:
             AssertionError: it failed or takes too long; with status, events and logs.
@@ -128,33 +128,33 @@ class RunningExample:
                 while not end_of(await self.read()):
                     await asyncio.sleep(POLLED_EVERY_S)
         job = await self.read()
-        assert end_of(job) == "Succeeded", await self._story(job)
+        assert end_of(job) == "Succeeded", await self._diagnosis(job)
         return job
 
     async def log(self, replica: str, *, previous: bool = False) -> str:
-        """What the pod of a replica, such as ``worker-0``, has written."""
+        """The log of a replica, such as ``worker-0``."""
         return await self._log(f"{self.name}-{replica}", previous=previous)
 
     async def says(
-        self, replica: str, words: str, patience_s: float = PATIENCE_S, *, outlives: bool = False
+        self, replica: str, text: str, patience_s: float = PATIENCE_S, *, outlives: bool = False
     ) -> None:
-        """Wait until a replica, one that ``outlives`` the job or not, has written ``words``.
+        """Wait until a replica, one that ``outlives`` the job or not, has written ``text``.
 
         Raises:
             AssertionError: the job ended before, or it takes too long.
         """
         try:
             async with asyncio.timeout(patience_s):
-                while words not in await self.log(replica):
+                while text not in await self.log(replica):
                     job = await self.read()
-                    assert outlives or not end_of(job), await self._story(job)
+                    assert outlives or not end_of(job), await self._diagnosis(job)
                     await asyncio.sleep(POLLED_EVERY_S)
         except TimeoutError:
-            story = await self._story(await self.read())
-            raise AssertionError(f"{replica} has not written {words!r}\n{story}") from None
+            diagnosis = await self._diagnosis(await self.read())
+            raise AssertionError(f"{replica} has not written {text!r}\n{diagnosis}") from None
 
     async def runs_only(self, replicas: set[str], patience_s: float = 60.0) -> None:
-        """Wait until no pod of the job but those of ``replicas`` is left that has not ended.
+        """Wait until only pods of ``replicas`` are running.
 
         Raises:
             AssertionError: it takes too long; the message names those that run.
@@ -176,7 +176,7 @@ class RunningExample:
         }
 
     def kill(self, replica: str) -> None:
-        """Send SIGKILL to the training process of a replica, as the kernel does out of memory."""
+        """Send SIGKILL to the training process of a replica, as the OOM killer does."""
         process = self.training.cluster.process
         assert process is not None
         mark = f"HOSTNAME={self.name}-{replica}".encode()
@@ -197,26 +197,26 @@ class RunningExample:
                 lines.append(line.decode(errors="replace"))
         return "\n".join(lines)
 
-    async def _story(self, job: Manifest) -> str:
-        """Everything that helps to see why a training went wrong."""
+    async def _diagnosis(self, job: Manifest) -> str:
+        """Information for the diagnosis of a failed training."""
         client = self.training.client
         parts = [yaml.safe_dump(job.get("status")), self.training.cluster.said()]
         events = await client.list(EVENTS, NAMESPACE)
         parts += [f"{event.involved_object.name}: {event.message}" for event in events.items]
         for pod in (await client.list(PODS, NAMESPACE)).items:
             name = pod.metadata.name
-            said = (await self._log(name)).splitlines()[-LAST_LINES:]
-            parts.append(f"--- {name} {pod.status.phase}:\n" + "\n".join(said))
+            lines = (await self._log(name)).splitlines()[-LAST_LINES:]
+            parts.append(f"--- {name} {pod.status.phase}:\n" + "\n".join(lines))
         return "\n".join([f"{self.name} ended as {end_of(job) or 'nothing yet'}", *parts])
 
 
 def _read(path: Path) -> list[Manifest]:
-    """The objects of a manifest; what anchors share is no longer shared."""
+    """The objects of a manifest, without sharing between anchors."""
     return [json.loads(json.dumps(each)) for each in yaml.safe_load_all(path.read_text())]
 
 
 def _containers(part: Any) -> Iterator[Manifest]:
-    """Every container of the templates below ``part``, whatever the kind calls its roles."""
+    """Every container of the templates below ``part``, for any names of roles."""
     if isinstance(part, dict):
         yield from part.get("containers", [])
     for below in part.values() if isinstance(part, dict) else part:
@@ -234,7 +234,7 @@ def _descendants(pid: int) -> Iterator[int]:
 
 @contextlib.asynccontextmanager
 async def training_cluster(image_map: Path, home: Path) -> AsyncIterator[Training]:
-    """A new cluster of two nodes; its processors are pretended, the examples ask for few."""
+    """A new cluster of two nodes with simulated processors; the examples request few."""
     size = ("--nodes", "2", "--cpus", "4", "--memory", "8Gi")
     async with (
         embedded(home, *size, "--image-map", str(image_map)) as cluster,

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
-    """Every module with the modules that it imports, inside functions and for type checks as well."""
+    """The modules that each module imports, inside functions and for type checks as well."""
     graph = grimp.build_graph("gangline")
     # A package imports its own modules in order to export them; that is no circle.
     return {

@@ -24,7 +24,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIX = {power: suffix for suffix, power in _DECIMAL.items()}
 _BINARY_SUFFIX = {power: suffix for suffix, power in _BINARY.items()}
 _BINARY_SUFFIX[0] = ""
-_SUFFIX_SUGGESTIONS = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "Gi or G",
+_SUGGESTIONS = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "Gi or G",
            "TB": "Ti or T", "KIB": "Ki", "MIB": "Mi", "GIB": "Gi", "TIB": "Ti", "B": "no suffix",
            "g": "G or Gi", "t": "T or Ti", "GI": "Gi", "MI": "Mi", "gi": "Gi", "mi": "Mi",
            "ki": "Ki"}  # fmt: skip
@@ -203,7 +203,7 @@ def _quantity_error(text: str, suffix: str) -> QuantityError:
         return QuantityError(text, "has spaces", f"write {''.join(text.split())!r}")
     if text.count(",") == 1:
         return QuantityError(text, "has a comma", f"write {text.replace(',', '.')!r}")
-    likely = _SUFFIX_SUGGESTIONS.get(suffix) or _SUFFIX_SUGGESTIONS.get(suffix.upper())
+    likely = _SUGGESTIONS.get(suffix) or _SUGGESTIONS.get(suffix.upper())
     if likely and suffix != text:
         problem = f"ends in {suffix!r}, which is not a unit"
         return QuantityError(text, problem, f"did you mean {likely}?")

@@ -29,8 +29,8 @@ def load_yaml_documents(text: str) -> list[Any]:
     """Parse all documents of a text, without the empty ones.
 
     Raises:
-        InvalidYamlError: it is not YAML, is nested too deeply, is too large when expanded, contains itself,
-            has a duplicate key, or has a value that Python cannot represent.
+        InvalidYamlError: it is not YAML, is nested too deeply, is too large when expanded,
+            contains itself, has a duplicate key, or has a value that Python cannot represent.
     """
     try:
         twice = check_yaml_size(text)

@@ -7,7 +7,6 @@ the job that is being reconciled.
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any, TextIO, TypeVar
 
 import click
@@ -95,24 +94,32 @@ class FieldFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class JsonFormatter(logging.Formatter):
-    """Writes one JSON object for each message, with the key names of Kubernetes components."""
+def _json_formatter() -> logging.Formatter:
+    """Return a formatter that writes one JSON object for each message.
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return ``{"ts": ..., "level": ..., "logger": ..., "msg": ..., fields}``."""
-        import msgspec  # noqa: PLC0415 - not for --help
+    The keys are those of Kubernetes components: ``ts``, ``level``, ``logger``, ``msg``, the fields,
+    ``err`` for an exception. Fields cannot replace the standard keys.
+    """
+    # Late: the import is slow, and components log text unless they run in a pod.
+    from pythonjsonlogger.core import RESERVED_ATTRS  # noqa: PLC0415
+    from pythonjsonlogger.msgspec import MsgspecFormatter  # noqa: PLC0415
 
-        ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        content = {
-            "ts": ts.replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "msg": record.getMessage(),
-        }
-        fields = {name: value for name, value in _fields(record) if name not in content}
-        if record.exc_info:
-            fields["err"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(content | fields, enc_hook=str).decode()
+    class KubernetesFormatter(MsgspecFormatter):
+        def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+            ts = log_data.pop("ts").isoformat(timespec="milliseconds")
+            head = {"ts": ts.replace("+00:00", "Z"), "level": log_data.pop("level").lower()}
+            head |= {key: log_data.pop(key) for key in ("logger", "msg")}
+            error = {"err": log_data.pop("exc_info")} if "exc_info" in log_data else {}
+            return {**head, **current_log_fields(), **log_data, **head, **error}
+
+    standard = {"levelname": "level", "name": "logger", "message": "msg"}
+    return KubernetesFormatter(
+        list(standard),
+        rename_fields=standard,
+        timestamp="ts",
+        reserved_attrs=[*RESERVED_ATTRS, "taskName", "ts", *standard.values()],
+        json_default=str,
+    )
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
@@ -128,5 +135,5 @@ def _quoted(value: object) -> str:
 def start_logging(level: str, stream: TextIO | None = None, *, form: str = "text") -> None:
     """Send the logs of this process to ``stream``; to stderr without one."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else FieldFormatter())
+    handler.setFormatter(_json_formatter() if form == "json" else FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

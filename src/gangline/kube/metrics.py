@@ -87,17 +87,21 @@ class QueueMetrics:
         self._work = QUEUE_WORK.labels(name)
 
     def added(self, depth: int) -> None:
+        """Count an added key."""
         self._adds.inc()
         self._depth.set(depth)
 
     def taken(self, depth: int, waited_s: float) -> None:
+        """Record the waiting time of a key."""
         self._depth.set(depth)
         self._wait.observe(waited_s)
 
     def finished(self, held_s: float) -> None:
+        """Record the processing time of a key."""
         self._work.observe(held_s)
 
     def retried(self) -> None:
+        """Count a requeued key."""
         self._retries.inc()
 
 
@@ -111,6 +115,7 @@ class RequestMetrics:
         self._times: dict[str, Histogram] = {}
 
     def record_response(self, method: str, code: str, took_s: float) -> None:
+        """Count a response by its code (or ``NO_RESPONSE``) and duration."""
         answers = self._answers.get((code, method))
         if answers is None:
             answers = self._answers[code, method] = REQUESTS.labels(code, method, self._host)
@@ -121,4 +126,5 @@ class RequestMetrics:
         times.observe(took_s)
 
     def record_wait(self, method: str, waited_s: float) -> None:
+        """Record the delay of a request by the rate limit."""
         RATE_LIMIT_WAIT.labels(method, self._host).observe(waited_s)

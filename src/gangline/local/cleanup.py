@@ -12,13 +12,12 @@ import shutil
 import signal
 from pathlib import Path
 
+from gangline.local.kubelet.runtime.paths import mount_points
 from gangline.local.network.bridge import kernel_prefix
 from gangline.local.network.cluster_network import remove_network_leftovers
 
-MOUNTS = Path("/proc/self/mountinfo")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MEMORY_FOLDERS = Path("/dev/shm")
-OCTAL_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 KILL_TIMEOUT_S = 2.0
 
 
@@ -44,11 +43,10 @@ def _remove_memory_folders(folder: Path) -> None:
 def list_mounts_below(folder: Path) -> list[Path]:
     """List the mount points below a folder, innermost first."""
     try:
-        lines = MOUNTS.read_text().splitlines()
+        points = [Path(point) for point in mount_points()]
     except OSError:
         return []
     root = folder.resolve()
-    points = [Path(_unescaped(line.split()[4])) for line in lines]
     ours = [point for point in points if root in point.parents]
     return sorted(ours, key=lambda point: len(point.parts), reverse=True)
 
@@ -60,12 +58,6 @@ def list_control_groups(folder: Path) -> list[Path]:
     found = {group for root in roots for group in root.glob(f"*{mark}*")}
     nested = {child for group in found for child in group.glob("**/") if child.is_dir()}
     return sorted(found | nested, key=lambda group: len(group.parts), reverse=True)
-
-
-def _unescaped(text: str) -> str:
-    for escape, plain in OCTAL_ESCAPES.items():
-        text = text.replace(escape, plain)
-    return text
 
 
 async def _end_processes(group: Path) -> None:

@@ -87,4 +87,4 @@ class PortConflicts:
 
 
 def _taken(port: int) -> bool:
-    return bool(ports.listening_sockets(port))
+    return bool(ports.listening_pids(port))

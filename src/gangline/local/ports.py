@@ -2,13 +2,9 @@
 
 import contextlib
 import errno
-import os
 import socket
-from pathlib import Path
 
 from gangline.local.directory import ClusterError
-
-LISTEN = "0A"
 
 
 def choose_port(host: str, requested: int | None, preferred: tuple[int, ...]) -> int:
@@ -46,31 +42,21 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 
 def port_owner(port: int) -> str:
-    """Name the process that listens on a port, as far as /proc is readable; empty if unknown."""
-    inodes = {f"socket:[{inode}]" for inode in listening_sockets(port)}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # Ended in the meantime, or of another user.
-            if any(_target(link) in inodes for link in (process / "fd").iterdir()):
-                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+    """Name the process that listens on a port; empty if unknown, as for another user's."""
+    import psutil  # noqa: PLC0415 - the start of a cluster rarely needs it
+
+    for pid in filter(None, listening_pids(port)):
+        with contextlib.suppress(psutil.Error):  # Ended in the meantime.
+            return f"{psutil.Process(pid).name()} (process {pid})"
     return ""
 
 
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:
-        return ""
+def listening_pids(port: int) -> list[int | None]:
+    """Return the processes that listen on a TCP port of any address; None for another user's."""
+    import psutil  # noqa: PLC0415 - the start of a cluster rarely needs it
 
-
-def listening_sockets(port: int) -> list[str]:
-    """Return the inodes of the sockets that listen on a TCP port of any address."""
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, lines):
-            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN:
-                found.append(fields[9])
-    return found
+    return [
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+    ]

@@ -5,7 +5,7 @@ Any client can set the annotations, so a test needs no special access:
 ``gangline.dev/stopped: "true"``
     The machine loses power: its containers are killed and nothing is reported. Without the
     annotation it boots again.
-``gangline.dev/cut: "true"``
+``gangline.dev/partitioned: "true"`` (also under its old key ``gangline.dev/cut``)
     The machine loses its network: its containers continue, but the cluster gets no report of them.
 """
 
@@ -26,7 +26,8 @@ from gangline.local.machine import NodeShape
 log = logging.getLogger(__name__)
 
 STOPPED_ANNOTATION = "gangline.dev/stopped"
-PARTITIONED_ANNOTATION = "gangline.dev/cut"
+PARTITIONED_ANNOTATION = "gangline.dev/partitioned"
+OLD_PARTITIONED_ANNOTATION = "gangline.dev/cut"
 VIRTUAL_LABEL = "gangline.dev/virtual"
 """The label of nodes that a cluster created itself and may delete again."""
 
@@ -56,9 +57,9 @@ def desired_power(node: Node | None) -> NodePower:
     annotations = node.metadata.annotations if node is not None else {}
     if annotations.get(STOPPED_ANNOTATION) == "true":
         return NodePower.STOPPED
-    return (
-        NodePower.PARTITIONED if annotations.get(PARTITIONED_ANNOTATION) == "true" else NodePower.ON
-    )
+    keys = (PARTITIONED_ANNOTATION, OLD_PARTITIONED_ANNOTATION)
+    partitioned = any(annotations.get(key) == "true" for key in keys)
+    return NodePower.PARTITIONED if partitioned else NodePower.ON
 
 
 class VirtualNode:

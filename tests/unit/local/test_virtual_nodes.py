@@ -22,6 +22,9 @@ from gangline.local.virtual_nodes import (
         ({STOPPED_ANNOTATION: "true"}, NodePower.STOPPED),
         ({STOPPED_ANNOTATION: "false"}, NodePower.ON),
         ({PARTITIONED_ANNOTATION: "true"}, NodePower.PARTITIONED),
+        ({"gangline.dev/partitioned": "true"}, NodePower.PARTITIONED),
+        ({"gangline.dev/cut": "true"}, NodePower.PARTITIONED),
+        ({"gangline.dev/cut": "false"}, NodePower.ON),
         ({PARTITIONED_ANNOTATION: "true", STOPPED_ANNOTATION: "true"}, NodePower.STOPPED),
     ],
 )

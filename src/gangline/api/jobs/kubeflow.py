@@ -42,17 +42,9 @@ class SchedulingPolicy(Wire):
     ] = None
 
 
-class RunPolicy(Wire):
-    """How a job runs and what happens when it ends."""
+class CommonRunPolicy(Wire):
+    """The limits of a job's life time."""
 
-    clean_pod_policy: Annotated[
-        str | None,
-        field_doc(
-            "Pods that are deleted when the job ends: None (when not given) of them, Running those "
-            "that still run, All of them.",
-            values=("All", "Running", "None"),
-        ),
-    ] = None
     ttl_seconds_after_finished: Annotated[
         int | None,
         field_doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
@@ -64,9 +56,6 @@ class RunPolicy(Wire):
     backoff_limit: Annotated[
         int | None,
         field_doc("Restarts until the job fails; no limit when not given.", minimum=0),
-    ] = None
-    scheduling_policy: Annotated[
-        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
     ] = None
     suspend: Annotated[
         bool | None,
@@ -80,6 +69,22 @@ class RunPolicy(Wire):
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
         ),
+    ] = None
+
+
+class RunPolicy(CommonRunPolicy):
+    """How a job runs and what happens when it ends."""
+
+    clean_pod_policy: Annotated[
+        str | None,
+        field_doc(
+            "Pods that are deleted when the job ends: None (when not given) of them, Running those "
+            "that still run, All of them.",
+            values=("All", "Running", "None"),
+        ),
+    ] = None
+    scheduling_policy: Annotated[
+        SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
     ] = None
 
 

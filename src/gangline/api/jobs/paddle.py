@@ -9,12 +9,7 @@ from typing import Annotated
 
 from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.core.reference import ObjectReference
-from gangline.api.jobs.kubeflow import (
-    MANAGED_BY_MULTI_KUEUE,
-    MANAGED_BY_US,
-    JobStatus,
-    SchedulingPolicy,
-)
+from gangline.api.jobs.kubeflow import CommonRunPolicy, JobStatus, SchedulingPolicy
 from gangline.api.meta.field_doc import FreeForm, field_doc
 from gangline.api.meta.objects import Object, Wire
 
@@ -28,36 +23,6 @@ CONTAINER = "paddle"
 POD_IP, SERVICE, HOST = "PodIP", "Service", "Host"
 ALWAYS, NEVER, ON_FAILURE, ON_COMPLETION = "Always", "Never", "OnFailure", "OnCompletion"
 CLEAN_POLICIES = ("", ALWAYS, NEVER, ON_FAILURE, ON_COMPLETION)
-
-
-class PaddleRunPolicy(Wire):
-    """The limits of a job's life time."""
-
-    ttl_seconds_after_finished: Annotated[
-        int | None,
-        field_doc("Seconds after its end until the job is deleted; never if not given.", minimum=0),
-    ] = None
-    active_deadline_seconds: Annotated[
-        int | None,
-        field_doc("Seconds from its start until an unfinished job fails.", minimum=1),
-    ] = None
-    backoff_limit: Annotated[
-        int | None,
-        field_doc("Restarts until the job fails; no limit when not given.", minimum=0),
-    ] = None
-    suspend: Annotated[
-        bool | None,
-        field_doc(
-            "True deletes the pods and suspends the job until it is false again.", default=False
-        ),
-    ] = None
-    managed_by: Annotated[
-        str | None,
-        field_doc(
-            "Controller that runs the job; cannot be changed.",
-            values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
-        ),
-    ] = None
 
 
 class ResourceSpec(Wire):
@@ -125,7 +90,7 @@ class PaddleJobSpec(Wire):
     scheduling_policy: Annotated[
         SchedulingPolicy | None, field_doc("Settings for the gang scheduler.")
     ] = None
-    run_policy: Annotated[PaddleRunPolicy, field_doc("Run policy of the job.")] = PaddleRunPolicy()
+    run_policy: Annotated[CommonRunPolicy, field_doc("Run policy of the job.")] = CommonRunPolicy()
 
     def declared_roles(self) -> Iterator[tuple[str, ResourceSpec]]:
         """Return the declared roles and their names, in order."""

@@ -1,6 +1,6 @@
 """``gangline simulate``: decisions of the scheduler over a trace of jobs, on virtual time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -27,6 +27,7 @@ class SimulateFlags(TypedDict):
     seed: int
     quantum: float
     learned: bool
+    check: bool
 
 
 @click.command("simulate")
@@ -62,6 +63,7 @@ class SimulateFlags(TypedDict):
     "--quantum", type=float, default=0.0, help="Interval of scheduling cycles in seconds."
 )
 @click.option("--learned-run-times", "learned", is_flag=True, hidden=True)
+@click.option("--check", is_flag=True, hidden=True)
 def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print the result.
 
@@ -79,7 +81,7 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
     )
     from gangline.scheduler.simulate.trace import TraceError, read_trace  # noqa: PLC0415
 
-    settings = _settings(flags["configuration"], flags["learned"])
+    settings = _settings(flags["configuration"], _removed_flags(flags))
     try:
         described = flags["described"]
         units = max(1, flags["gpus"])
@@ -111,7 +113,14 @@ def simulate_command(trace: Path | None, **flags: Unpack[SimulateFlags]) -> None
     click.echo(usage_chart(history.samples, resource, total))
 
 
-def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
+def _removed_flags(flags: SimulateFlags) -> Iterator[str]:
+    if flags["learned"]:
+        yield "--learned-run-times: it is not supported any more"
+    if flags["check"]:
+        yield "--check: Gangline's own tests check the decisions"
+
+
+def _settings(path: Path | None, removed: Iterable[str]) -> "SchedulerSettings":
     """Return the settings of the scheduler; warn about settings without effect in a simulation."""
     from gangline.scheduler.config.volcano import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
@@ -122,9 +131,7 @@ def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
             settings = read_file(path).apply_to(settings)
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
-    ignored = [*settings.ignored_settings, *_settings_without_effect(settings)]
-    if learned:
-        ignored.append("--learned-run-times: it is not supported any more")
+    ignored = [*settings.ignored_settings, *_settings_without_effect(settings), *removed]
     if ignored:
         source = f"{path}: " if path is not None else ""
         click.echo(f"{source}settings without effect: {'; '.join(ignored)}", err=True)

@@ -57,6 +57,7 @@ class StaticCredential:
     credential: Credential = Credential()
 
     async def current(self, *, refresh: bool = False) -> Credential:
+        """Return the credential."""
         return self.credential
 
 

@@ -102,6 +102,7 @@ class LeaderElector:
 
     @property
     def is_leader(self) -> bool:
+        """Whether this replica is the leader now."""
         return self._is_leader
 
     @property

@@ -120,6 +120,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have asyncio's interface without its base class.
+        """Callback of the event loop: the connection is established."""
         self._transport = transport  # type: ignore[assignment]
         if not self._keep_open:
             self.close()

@@ -97,6 +97,7 @@ def _quoted(namespace: str | None) -> str | None:
 
 
 def get(resource: Resource[Any], name: str, namespace: str | None) -> Request:
+    """Read one object."""
     return Request("GET", object_path(resource, namespace, name))
 
 
@@ -221,6 +222,7 @@ def delete(
 
 
 def pod_path(namespace: str, name: str, subresource: str) -> str:
+    """Return the path of a subresource of a pod."""
     if not (namespace and name):
         raise ValueError(f"a pod needs a namespace ({namespace!r}) and a name ({name!r})")
     return (
@@ -229,6 +231,7 @@ def pod_path(namespace: str, name: str, subresource: str) -> str:
 
 
 def bind(pod: str, namespace: str, node: str, uid: str | None) -> Request:
+    """Bind a pod to a node."""
     meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
@@ -238,6 +241,7 @@ def bind(pod: str, namespace: str, node: str, uid: str | None) -> Request:
 def evict(
     pod: str, namespace: str, grace_seconds: int | None = None, version: str = "policy/v1"
 ) -> Request:
+    """Evict a pod, with this version of the policy API."""
     body = {
         "apiVersion": version,
         "kind": "Eviction",

@@ -22,12 +22,15 @@ class RequestCounter(Protocol):
 class NullRequestCounter:
     """Counts nothing."""
 
-    def record_response(self, method: str, code: str, took_s: float) -> None: ...
+    def record_response(self, method: str, code: str, took_s: float) -> None:
+        """Do nothing."""
 
-    def record_wait(self, method: str, waited_s: float) -> None: ...
+    def record_wait(self, method: str, waited_s: float) -> None:
+        """Do nothing."""
 
 
 def request_counter(host: str, *, counted: bool) -> RequestCounter:
+    """Return the counter of the requests to a server."""
     if not counted:
         return NullRequestCounter()
     from gangline.kube.metrics import RequestMetrics  # noqa: PLC0415 - see the module docstring

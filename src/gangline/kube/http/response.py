@@ -105,6 +105,7 @@ class ResponseParser:
             self._headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header."""
         if self._answer is not None:
             return
         self._count_head(name + value)
@@ -120,10 +121,12 @@ class ResponseParser:
             self._code = code
 
     def on_body(self, body: bytes) -> None:
+        """Store a part of the body."""
         if self._answer is None:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
+        """Build the response."""
         if self._code and self._answer is None:
             kept = self._parser.should_keep_alive()
             self._answer = HttpResponse(self._code, self._headers, b"".join(self._body), kept)

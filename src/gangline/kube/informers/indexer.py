@@ -24,6 +24,7 @@ class ObjectKey(NamedTuple):
 
 
 def object_key(item: Object) -> ObjectKey:
+    """Return the key of an object."""
     return ObjectKey(item.metadata.namespace, item.metadata.name)
 
 

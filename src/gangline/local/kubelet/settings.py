@@ -1,6 +1,5 @@
 """Settings of a kubelet and of the node that it represents."""
 
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,26 +64,9 @@ class KubeletSettings:
 
     log_max_bytes: int = 10 << 20
     log_max_files: int = 5
-    prune_finished_s: float = 300.0
-    """Seconds that a finished pod retains its written files; its logs stay until it is deleted."""
 
     environment: Path = Path(sys.prefix)
     """The Python environment for images without an entry in the image map."""
 
     path: str = _SYSTEM_PATH
     """The folders searched for commands after the environment's own."""
-
-
-def machine_memory() -> int:
-    with open("/proc/meminfo") as lines:
-        for line in lines:
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def disk_bytes(folder: Path) -> int:
-    """The size of the file system that contains a folder."""
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).total

@@ -146,7 +146,7 @@ class BridgeNetwork:
         subdomain: str = "",
         aliases: HostAliases = (),
     ) -> NetworkAttachment:
-        """Create a namespace with an address for the pod; see `contract.PodNetwork`."""
+        """Create a namespace with an address for the pod; see `interface.PodNetwork`."""
         pod = PodName(namespace, name, hostname, subdomain, aliases)
         async with self._locks.setdefault(pod_uid, asyncio.Lock()):
             if pod_uid not in self._attached:

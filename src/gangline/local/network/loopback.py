@@ -73,7 +73,7 @@ class LoopbackNetwork:
         subdomain: str = "",
         aliases: HostAliases = (),
     ) -> NetworkAttachment:
-        """Assign an address to the pod; see `contract.PodNetwork`."""
+        """Assign an address to the pod; see `interface.PodNetwork`."""
         if pod_uid not in self._attached:
             pod = PodName(namespace, name, hostname, subdomain, aliases)
             address = self.host_address if host_network else self._pool.allocate()

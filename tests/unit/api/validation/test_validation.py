@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gangline.api.jobs.kubeflow import PyTorchJob
 from gangline.api.validation.validate import MAX_JOB_REPLICAS, validate_job, validate_manifest
 
-SAMPLES = Path(__file__).parents[2] / "samples"
+SAMPLES = Path(__file__).parent / "samples"
 POD = "spec.pytorchReplicaSpecs.Worker.template.spec"
 CONTAINER = f"{POD}.containers[0]"
 

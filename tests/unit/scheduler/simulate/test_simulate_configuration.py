@@ -82,9 +82,10 @@ def test_settings_without_effect_in_a_simulation_are_reported(simulated) -> None
 
 def test_removed_options_have_no_effect_and_are_named_in_one_warning(simulated) -> None:
     text = "{actions: preempt, configurations: [{name: backfill, arguments: {%s: true}}]}"
-    code, printed, warned = simulated(text % "backfill.learned", "--learned-run-times")
+    code, printed, warned = simulated(text % "backfill.learned", "--learned-run-times", "--check")
     assert (code, printed) == (0, simulated("actions: preempt")[1])
     (line,) = warned.splitlines()
     assert "backfill.learned" in line
     assert "--learned-run-times" in line
+    assert "--check" in line
     assert simulated(None, "--learned-run-times")[2].count("--learned-run-times") == 1

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gangline.api.core.container import Container
 from gangline.api.quantity import parse_whole
@@ -45,9 +44,3 @@ def gpu_variables(assigned: Sequence[int], node_has_gpus: bool) -> dict[str, str
         return {}
     listed = ",".join(map(str, assigned))
     return {"CUDA_VISIBLE_DEVICES": listed, "NVIDIA_VISIBLE_DEVICES": listed or "void"}
-
-
-def find_gpus() -> tuple[int, ...]:
-    """The indices of the NVIDIA GPUs of this machine."""
-    found = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return tuple(sorted(int(index) for index in found if index.isdigit()))

@@ -51,11 +51,6 @@ class StatusWriter:
             self._stored = pod_status_patch(pod.status, self._meta.uid)
             self._stored_version = pod.metadata.resource_version
 
-    @property
-    def is_settled(self) -> bool:
-        """True if the last reported status is stored."""
-        return self._settled.is_set()
-
     async def wait_stored(self) -> None:
         """Wait until the last reported status is stored, or the pod is removed."""
         await self._settled.wait()

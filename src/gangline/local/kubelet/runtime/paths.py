@@ -1,10 +1,13 @@
 """Paths inside a container: symbolic links resolved below its root, and mounts below a folder."""
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 _MAX_LINKS = 40
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_OCTAL_ESCAPE = re.compile(r"\\(\d{3})")
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -39,11 +42,15 @@ def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
     return done
 
 
+def mount_points() -> list[str]:
+    """The mount points of this process; a stacked mount has several entries."""
+    lines = _MOUNTINFO.read_text().splitlines()
+    return [_OCTAL_ESCAPE.sub(_unescape, line.split(" ")[4]) for line in lines]
+
+
 def mounts_below(folder: str) -> list[str]:
     """The mount points in ``folder``, without those inside another one."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = sorted({_unescape(line.split(" ")[4]) for line in lines})
-    below = [point for point in points if point != folder and is_within(point, folder)]
+    below = [p for p in sorted(set(mount_points())) if p != folder and is_within(p, folder)]
     return [
         point
         for point in below
@@ -55,5 +62,5 @@ def _hidden(path: str, folders: tuple[str, ...]) -> bool:
     return any(is_within(path, folder) for folder in folders)
 
 
-def _unescape(text: str) -> str:
-    return text.encode("latin-1", "replace").decode("unicode_escape") if "\\" in text else text
+def _unescape(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 8))

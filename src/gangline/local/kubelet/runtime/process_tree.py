@@ -1,4 +1,8 @@
-"""Resource usage of a tree of processes, read from /proc where there are no control groups."""
+"""Resource usage of a tree of processes, read from /proc where there are no control groups.
+
+psutil does not fit: it finds children by reading all processes of the machine, and its memory
+numbers either contain file cache or omit shared memory.
+"""
 
 import os
 from collections.abc import Iterator

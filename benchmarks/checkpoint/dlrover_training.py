@@ -1,7 +1,7 @@
 """DLRover's flash checkpoint, measured by its own interpreter for our benchmarks.
 
-    VENV/bin/python dlrover.py save FOLDER FIGURES     # and then "restore"
-    VENV/bin/python dlrover.py device FOLDER FIGURES GIGABYTES DEVICE
+    VENV/bin/python dlrover_training.py save FOLDER FIGURES     # and then "restore"
+    VENV/bin/python dlrover_training.py device FOLDER FIGURES GIGABYTES DEVICE
 
 Starts DLRover's launcher with itself as the training script, which appends the figures to a file of
 JSON lines. Does not import gangline. Tested with dlrover 0.6.1, whose launcher is patched for
@@ -40,8 +40,8 @@ def launch(*arguments: str) -> None:
     handler = launcher.SubprocessHandler
 
     def patient(*given: Any) -> Any:
-        wanted = len(inspect.signature(handler.__init__).parameters) - 1
-        return handler(*given, *[None] * (wanted - len(given)))
+        expected = len(inspect.signature(handler.__init__).parameters) - 1
+        return handler(*given, *[None] * (expected - len(given)))
 
     launcher.SubprocessHandler = patient
     sys.argv = ["dlrover-run", "--standalone", "--nproc-per-node", "1"]
@@ -66,7 +66,7 @@ class Training:
         self.other: dict[str, Any] = {}
         self.checkpointer = DdpCheckpointer(folder)
 
-    def tell(self, **figures: Any) -> None:
+    def record(self, **figures: Any) -> None:
         with self.figures.open("a") as stream:
             stream.write(json.dumps(figures) + "\n")
 
@@ -80,16 +80,16 @@ class Training:
 
     def memory(self) -> None:
         self.other = {name: one.clone() for name, one in self.model.items()}
-        self.tell(first=self.keep(1, self.level.MEMORY))
+        self.record(first=self.keep(1, self.level.MEMORY))
         for step in range(2, 2 + ROUNDS):
             time.sleep(0.3)
-            self.tell(copy=timed(self.copy), steady=self.keep(step, self.level.MEMORY))
+            self.record(copy=timed(self.copy), steady=self.keep(step, self.level.MEMORY))
 
     def device(self) -> None:
-        self.tell(first=self.keep(1, self.level.MEMORY))
+        self.record(first=self.keep(1, self.level.MEMORY))
         for step in range(2, 2 + ROUNDS):
             time.sleep(0.3)
-            self.tell(steady=self.keep(step, self.level.MEMORY))
+            self.record(steady=self.keep(step, self.level.MEMORY))
 
     def storage(self) -> None:
         for step in range(100, 100 + 10 * PERSISTS, 10):
@@ -101,7 +101,7 @@ class Training:
             skipped = self.checkpointer._engine._cached_step == before
             self.committed(step, begin)
             committed = time.perf_counter() - begin
-            self.tell(blocked=blocked, skipped=skipped, committed=committed)
+            self.record(blocked=blocked, skipped=skipped, committed=committed)
 
     def committed(self, step: int, begin: float) -> None:
         tracker = self.folder / "dlrover_latest.txt"
@@ -115,7 +115,7 @@ class Training:
         found = self.checkpointer.load_checkpoint()
         for key, tensor in found["model"].items():
             self.model[key].copy_(tensor)
-        self.tell(**{name: time.perf_counter() - begin})
+        self.record(**{name: time.perf_counter() - begin})
 
 
 def train(what: str, folder: str, figures: str, gigabytes: str = "", device: str = "") -> None:
@@ -138,7 +138,7 @@ def train(what: str, folder: str, figures: str, gigabytes: str = "", device: str
         training.memory()
         training.storage()
         for _ in range(TURNS):
-            training.tell(beside=timed(training.copy))
+            training.record(beside=timed(training.copy))
             training.restore("warm")
         os._exit(1)
     else:

@@ -16,11 +16,15 @@ The command line is a thin layer over them.
 
 from typing import TYPE_CHECKING, Any
 
+from gangline.moved_modules import install_moved_sdk_modules
+
 if TYPE_CHECKING:
     from gangline.sdk.session import AsyncClient as AsyncClient
     from gangline.sdk.session import Client as Client
 
 __all__ = ["AsyncClient", "Client"]
+
+install_moved_sdk_modules()
 
 
 def __getattr__(name: str) -> Any:

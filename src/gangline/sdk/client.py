@@ -10,9 +10,17 @@ from gangline.api.job_resources import POD_GROUPS
 from gangline.api.volcano.scheduling import PodGroup
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
+from gangline.renamed import renamed
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, build_job
 from gangline.sdk.kinds import JOB_KINDS, JobKind, JobObject
 from gangline.sdk.lean_pods import LISTED_PODS, ListedPod
+
+__getattr__ = renamed(
+    __name__,
+    {
+        "kinds_called": "resolve_kinds",
+    },
+)
 
 Manifest = Mapping[str, Any]
 

@@ -12,7 +12,14 @@ from gangline.api.resources import EVENTS
 from gangline.kube.client.client import ApiClient
 from gangline.renamed import renamed
 
-__getattr__ = renamed(__name__, {"Happening": "EventRecord"})
+__getattr__ = renamed(
+    __name__,
+    {
+        "Happening": "EventRecord",
+        "happenings": "read_events",
+        "is_called_after": "belongs_to_job",
+    },
+)
 
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 

@@ -13,7 +13,13 @@ from gangline.api.resources import PYTORCH_JOBS
 from gangline.renamed import renamed
 
 __getattr__ = renamed(
-    __name__, {"Shape": "FunctionJobOptions", "NotShippable": "UnsupportedFunction"}
+    __name__,
+    {
+        "NotShippable": "UnsupportedFunction",
+        "Shape": "FunctionJobOptions",
+        "function_job": "build_function_job",
+        "script_of": "render_script",
+    },
 )
 
 MAX_SOURCE = 100_000

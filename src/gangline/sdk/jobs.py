@@ -20,7 +20,15 @@ from gangline.renamed import renamed
 from gangline.sdk.kinds import JobKind, JobObject, ReplicaSpecLike
 from gangline.sdk.lean_pods import ListedCondition, ListedContainerStatus, ListedPod
 
-__getattr__ = renamed(__name__, {"State": "JobState"})
+__getattr__ = renamed(
+    __name__,
+    {
+        "SomePod": "AnyPod",
+        "State": "JobState",
+        "describe": "build_job",
+        "status_word": "pod_status_text",
+    },
+)
 
 AnyPod = Pod | ListedPod
 """A complete pod, or one with the fields that lists read."""

@@ -2,5 +2,13 @@
 
 from gangline.api.job_resources import JOB_KINDS
 from gangline.api.jobs.kind import JobKind, JobObject, ReplicaSpecLike
+from gangline.renamed import renamed
+
+__getattr__ = renamed(
+    __name__,
+    {
+        "TrainingJob": "JobObject",
+    },
+)
 
 __all__ = ["JOB_KINDS", "JobKind", "JobObject", "ReplicaSpecLike"]

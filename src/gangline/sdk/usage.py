@@ -20,6 +20,15 @@ from gangline.api.resources import PODS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import ApiError
 from gangline.kube.http.request import Request
+from gangline.renamed import renamed
+
+__getattr__ = renamed(
+    __name__,
+    {
+        "Usage": "ResourceUsage",
+        "read_usage": "parse_usage",
+    },
+)
 
 _PATH = "/apis/metrics.k8s.io/v1beta1"
 

@@ -64,10 +64,6 @@ class Failure:
     message: str = ""
     """The message of the node or the process itself."""
 
-    @property
-    def is_retryable(self) -> bool:
-        return self.remedy is not Remedy.STOP
-
     def __str__(self) -> str:
         code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
         message = f" Message: {self.message}" if self.message else ""

@@ -114,27 +114,12 @@ def scale_resources(counts: Mapping[str, int], factor: int) -> ResourceAmounts:
     return {name: count * factor for name, count in counts.items()}
 
 
-def subtract_resources(counts: Mapping[str, int], taken: Mapping[str, int]) -> ResourceAmounts:
-    """Subtract; the result is negative where more was taken than there is."""
-    names = counts.keys() | taken.keys()
-    return {name: counts.get(name, 0) - taken.get(name, 0) for name in sorted(names)}
-
-
 def max_resources(lists: Iterable[Mapping[str, int]]) -> ResourceAmounts:
     result: ResourceAmounts = {}
     for each in lists:
         for name, count in each.items():
             result[name] = max(result.get(name, 0), count)
     return result
-
-
-def missing_resources(wanted: Mapping[str, int], free: Mapping[str, int]) -> ResourceAmounts:
-    """Return what is missing for ``wanted`` to fit into ``free``; empty if it fits."""
-    return {
-        name: count - free.get(name, 0)
-        for name, count in wanted.items()
-        if count > 0 and count > free.get(name, 0)
-    }
 
 
 def container_request(resources: HasRequirements) -> ResourceAmounts:

@@ -94,26 +94,9 @@ def test_cpu_counts_in_thousandths_and_all_else_in_whole_units():
     }
 
 
-def test_a_shortage_names_what_is_missing_and_how_much():
-    wanted = {"cpu": 2000, "memory": 10, "nvidia.com/gpu": 0}
-    assert lists.missing_resources(wanted, {"cpu": 500, "memory": 10}) == {"cpu": 1500}
-
-
 @given(COUNTS)
 def test_amounts_survive_the_wire(counts):
     assert lists.parse_resources(lists.format_resources(counts)) == counts
-
-
-@given(COUNTS, COUNTS)
-def test_what_is_added_can_be_taken_away(one, other):
-    left = lists.subtract_resources(lists.sum_resources((one, other)), other)
-    assert {name: left[name] for name in one} == one
-
-
-@given(COUNTS, COUNTS)
-def test_a_list_fits_exactly_where_each_of_its_amounts_does(wanted, free):
-    fits = all(free.get(name, 0) >= count for name, count in wanted.items())
-    assert (not lists.missing_resources(wanted, free)) == fits
 
 
 @given(SPECS)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gangline.api.failure import Remedy
 from gangline.elastic.agent.hang.detector import (
     HangDetector,
     ProgressSample,
@@ -65,7 +66,7 @@ def seen(rank: int, at: StackLocation | None, node: str = "", step: int | None =
 
 def test_the_rank_that_did_not_arrive_is_named():
     failure = hang_failure([seen(0, WAITS), seen(1, LOADS), seen(2, WAITS)], 60)
-    assert failure.is_retryable
+    assert failure.remedy is not Remedy.STOP
     assert "rank 1 is at /home/me/train.py:30 in load_batch" in failure.message
     assert failure.message.endswith("waiting for it: rank 0, 2")
 

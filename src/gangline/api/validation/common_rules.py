@@ -16,6 +16,7 @@ from gangline.api.jobs.kubeflow import (
     RESIZE_ANNOTATION,
     RESTART_ANNOTATION,
     SHARED_MEMORY_ANNOTATION,
+    CommonRunPolicy,
     ReplicaSpec,
     RunPolicy,
     SchedulingPolicy,
@@ -217,11 +218,24 @@ def quantity_errors(path: str, written: str | int | float) -> Iterator[FieldErro
 
 def immutable_field_errors(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
     """Check the fields that are immutable after creation."""
+    yield from managed_by_errors(policy, old)
+    path = "spec.runPolicy.schedulingPolicy"
+    yield from queue_errors(policy.scheduling_policy, old.scheduling_policy, path)
+
+
+def managed_by_errors(policy: CommonRunPolicy, old: CommonRunPolicy) -> Iterator[FieldError]:
+    """Check that the job's controller is the one that it was created with."""
     if policy.managed_by != old.managed_by:
         where = "spec.runPolicy.managedBy"
         yield FieldError(where, policy.managed_by, "was changed", f"leave it {old.managed_by!r}")
-    before = (old.scheduling_policy or SchedulingPolicy()).queue
-    queue = (policy.scheduling_policy or SchedulingPolicy()).queue
+
+
+def queue_errors(
+    policy: SchedulingPolicy | None, old: SchedulingPolicy | None, path: str
+) -> Iterator[FieldError]:
+    """Check that a job that has a queue stays in it."""
+    before = (old or SchedulingPolicy()).queue
+    queue = (policy or SchedulingPolicy()).queue
     if before and queue and queue != before:
-        where = "spec.runPolicy.schedulingPolicy.queue"
-        yield FieldError(where, queue, "was changed", f"leave it {before!r}, or create a new job")
+        remedy = f"leave it {before!r}, or create a new job"
+        yield FieldError(f"{path}.queue", queue, "was changed", remedy)

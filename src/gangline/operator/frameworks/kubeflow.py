@@ -1,5 +1,6 @@
 """Common part of the ``kubeflow.org`` kinds: run policy, roles and defaults."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,7 +37,7 @@ class KindDefaults:
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
 
 
-class KubeflowFramework(Generic[_Job]):
+class KubeflowFramework(ABC, Generic[_Job]):
     """A framework of a kind with a run policy and a map of replica specs.
 
     A kind sets the attributes and implements ``rules``.
@@ -47,9 +48,9 @@ class KubeflowFramework(Generic[_Job]):
     """The roles in the order of creation."""
     defaults: KindDefaults
 
+    @abstractmethod
     def rules(self, job: _Job) -> JobRules:
         """Return the rules of a job."""
-        raise NotImplementedError
 
     def replica_specs(self, job: _Job) -> Mapping[str, api.ReplicaSpec]:
         specs: Mapping[str, api.ReplicaSpec]

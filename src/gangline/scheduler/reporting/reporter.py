@@ -35,8 +35,8 @@ from gangline.kube.errors import NotFound
 from gangline.kube.http.request import PatchKind
 from gangline.scheduler.apply.throttle import BindingsInFlight
 from gangline.scheduler.informers import SchedulerInformers
-from gangline.scheduler.queueing import messages as reasons
 from gangline.scheduler.queueing.gangs import check_admission
+from gangline.scheduler.queueing.messages import GANG_CREATION_REASONS
 from gangline.scheduler.reporting.pod_group_status import UNSCHEDULABLE, pod_group_status
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.types.types import (
@@ -163,7 +163,7 @@ class PendingReporter:
         self._forming_since = {
             key: self._forming_since.get(key, now)
             for key, verdict in verdicts.items()
-            if verdict.reason in reasons.GANG_CREATION_REASONS
+            if verdict.reason in GANG_CREATION_REASONS
         }
         changed_groups = _changed_keys(self._pending_reasons, verdicts)
         changed_pods = _changed_keys(self._messages, messages)

@@ -6,14 +6,13 @@ from difflib import get_close_matches
 import msgspec
 
 from gangline.api.core.pod import PodTemplateSpec
-from gangline.api.jobs.kubeflow import ReplicaSpec, SchedulingPolicy
+from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.jobs.paddle import (
     CLEAN_POLICIES,
     CONTAINER,
     ROLES,
     WORKER,
     PaddleJob,
-    PaddleJobSpec,
     ResourceSpec,
 )
 from gangline.api.schema.field_error import FieldError
@@ -48,7 +47,10 @@ def validate(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldErro
         path = "spec.schedulingPolicy"
         yield from common_rules.scheduling_policy_errors(spec.scheduling_policy, total, path)
     if old is not None:
-        yield from _immutable_field_errors(spec, old.spec)
+        yield from common_rules.managed_by_errors(spec.run_policy, old.spec.run_policy)
+        yield from common_rules.queue_errors(
+            spec.scheduling_policy, old.spec.scheduling_policy, "spec.schedulingPolicy"
+        )
 
 
 def list_warnings(job: PaddleJob) -> Iterator[FieldError]:
@@ -119,14 +121,3 @@ def _role_warnings(role: str, given: ResourceSpec) -> Iterator[FieldError]:
                 where = f"{path}.containers[{index}].env[{place}]"
                 problem = "is replaced by the operator's own value"
                 yield FieldError(where, variable["name"], problem, "omit the variable")
-
-
-def _immutable_field_errors(spec: PaddleJobSpec, old: PaddleJobSpec) -> Iterator[FieldError]:
-    if spec.run_policy.managed_by != old.run_policy.managed_by:
-        given, before = spec.run_policy.managed_by, old.run_policy.managed_by
-        yield FieldError("spec.runPolicy.managedBy", given, "was changed", f"leave it {before!r}")
-    was = (old.scheduling_policy or SchedulingPolicy()).queue
-    queue = (spec.scheduling_policy or SchedulingPolicy()).queue
-    if was and queue and queue != was:
-        remedy = f"leave it {was!r}, or create a new job"
-        yield FieldError("spec.schedulingPolicy.queue", queue, "was changed", remedy)

@@ -38,7 +38,7 @@ WORKERS ?= 2
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q --numprocesses 2 tests/unit
-	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/integration
+	$(BIN)/python -m pytest -q --numprocesses $(WORKERS) tests/integration tests/security
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

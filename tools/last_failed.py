@@ -1,6 +1,6 @@
-"""Lists the tests that failed last; exits with 1 unless they are few and all in one directory.
+"""Lists the tests that failed last; exits with 1 unless they are few and all in these folders.
 
-python tools/last_failed.py CACHE FOLDER    (CACHE: pytest's cache_dir)
+python tools/last_failed.py CACHE FOLDER...    (CACHE: pytest's cache_dir; other arguments are ignored)
 """
 
 import json
@@ -18,10 +18,11 @@ def last_failed(cache: Path) -> list[str]:
 
 def main() -> int:
     """List the failed tests."""
-    cache, folder = Path(sys.argv[1], "v/cache/lastfailed"), sys.argv[2].rstrip("/") + "/"
+    cache = Path(sys.argv[1], "v/cache/lastfailed")
+    folders = tuple(each.rstrip("/") + "/" for each in sys.argv[2:] if each.startswith("tests/"))
     failed = last_failed(cache)
     print(*failed, sep="\n")
-    return int(not 0 < len(failed) <= MOST or any(not each.startswith(folder) for each in failed))
+    return int(not 0 < len(failed) <= MOST or any(not each.startswith(folders) for each in failed))
 
 
 if __name__ == "__main__":

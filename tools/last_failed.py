@@ -1,6 +1,8 @@
 """Lists the tests that failed last; exits with 1 unless they are few and all in these folders.
 
-python tools/last_failed.py CACHE FOLDER...    (CACHE: pytest's cache_dir; other arguments are ignored)
+python tools/last_failed.py CACHE FOLDER...    (CACHE: pytest's cache_dir)
+
+Other arguments are ignored.
 """
 
 import json

@@ -18,8 +18,8 @@ from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_inte
 from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check
 from gangline.elastic.nodecheck.workers import CheckSettings
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import (
     CheckGroup,
     CheckRequest,

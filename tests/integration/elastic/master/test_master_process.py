@@ -19,7 +19,7 @@ from gangline.elastic.protocol.client import (
     MasterUnreachableError,
     RequestRefusedError,
 )
-from gangline.elastic.protocol.encryption import JobSecret
+from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     CheckGroup,

@@ -109,7 +109,7 @@ def _run(
     configmap: tuple[str, str] | None,
     port_file: Path | None,
 ) -> int:
-    from gangline.elastic.protocol.job_secret import read_job_secret  # noqa: PLC0415 - not needed for --help
+    from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415 - not needed for --help
 
     try:
         secret = read_job_secret(os.environ, settings.job)

@@ -14,7 +14,7 @@ from gangline.elastic.master.state import records as rec
 from gangline.elastic.master.state.clock import ClockReading, JobClock, read_clocks
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.state import MasterState, PersistentState
-from gangline.elastic.protocol.job_secret import JobSecret
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.server import MasterServer
 
 log = logging.getLogger(__name__)

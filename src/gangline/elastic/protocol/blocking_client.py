@@ -12,6 +12,12 @@ from collections.abc import Iterator
 from typing import Self, TypeVar
 
 from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import (
+    MAX_FRAME_BYTES,
+    SecureChannel,
+    SecureChannelError,
+)
 from gangline.elastic.protocol.client import (
     CONNECT_TIMEOUT_S,
     MAX_RETRY_PAUSE_S,
@@ -21,13 +27,7 @@ from gangline.elastic.protocol.client import (
 )
 from gangline.elastic.protocol.connection import enable_keepalive
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import ProtocolMessage, Reply, RequestRefused, Welcome
-from gangline.elastic.protocol.secure_channel import (
-    MAX_FRAME_BYTES,
-    SecureChannel,
-    SecureChannelError,
-)
 
 R = TypeVar("R", bound=ProtocolMessage)
 

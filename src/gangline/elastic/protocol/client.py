@@ -19,9 +19,15 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar, cast
 
 from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import (
+    MAX_FRAME_BYTES,
+    SecretsDifferError,
+    SecureChannel,
+    SecureChannelError,
+)
 from gangline.elastic.protocol.connection import enable_keepalive, installed_version
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import (
     Commands,
     GetCommands,
@@ -32,11 +38,7 @@ from gangline.elastic.protocol.messages import (
     RequestRefused,
     Welcome,
 )
-from gangline.elastic.protocol.secure_channel import (
-    MAX_FRAME_BYTES,
-    SecureChannel,
-    SecureChannelError,
-)
+from gangline.elastic.variables import SECRET_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +122,14 @@ class _MasterConnection(asyncio.Protocol):
         try:
             for content in self._channel.feed(data):
                 self._received(content)
-        except (SecureChannelError, envelope.EnvelopeError) as error:
+        except SecretsDifferError as error:
             self._write(self._channel.output())
+            self.finish(
+                f"{error}: {SECRET_VARIABLE}, or the job's name without it, must be the same on "
+                "all nodes"
+            )
+            return
+        except (SecureChannelError, envelope.EnvelopeError) as error:
             self.finish(str(error))
             return
         self._write(self._channel.output())

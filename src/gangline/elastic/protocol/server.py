@@ -14,8 +14,14 @@ from http import HTTPStatus
 from typing import Protocol, cast
 
 from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import (
+    MAGIC,
+    MAX_FRAME_BYTES,
+    SecureChannel,
+    SecureChannelError,
+)
 from gangline.elastic.protocol.connection import enable_keepalive
-from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import (
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
@@ -24,12 +30,6 @@ from gangline.elastic.protocol.messages import (
     Request,
     RequestRefused,
     Welcome,
-)
-from gangline.elastic.protocol.secure_channel import (
-    MAGIC,
-    MAX_FRAME_BYTES,
-    SecureChannel,
-    SecureChannelError,
 )
 
 log = logging.getLogger(__name__)

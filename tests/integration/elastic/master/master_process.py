@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import Join, WorldInfo
 
 PATIENCE_S = 90.0

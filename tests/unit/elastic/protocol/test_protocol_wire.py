@@ -9,6 +9,7 @@ import pytest
 
 from gangline.elastic.protocol import envelope
 from gangline.elastic.protocol.blocking_client import BlockingClient
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import (
     ClientIdentity,
     MasterClient,
@@ -16,7 +17,6 @@ from gangline.elastic.protocol.client import (
     RequestRefusedError,
     split_address,
 )
-from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     Hello,

@@ -55,9 +55,9 @@ from gangline.elastic.agent.rendezvous import (
 )
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.job_secret import JobSecret
 
 _MEMBERS_CHANGED = "the members have changed"
 

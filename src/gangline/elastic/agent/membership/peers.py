@@ -14,9 +14,9 @@ from typing import TypeAlias
 import msgspec
 
 from gangline.elastic.agent.hang.detector import RankStack
-from gangline.elastic.protocol.job_secret import JobSecret
-from gangline.elastic.protocol.secure_channel import MAX_FRAME_BYTES, SecureChannelError
-from gangline.elastic.protocol.secure_stream import SecureStream
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import MAX_FRAME_BYTES, SecureChannelError
+from gangline.elastic.protocol.channel.secure_stream import SecureStream
 
 log = logging.getLogger(__name__)
 

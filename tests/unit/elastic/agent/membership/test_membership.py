@@ -16,8 +16,8 @@ from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.master.journal.journal import FileJournal
 from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.job_secret import read_job_secret
 from gangline.elastic.protocol.messages import Acknowledged, RestartCommand, SendCommand
 
 SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")

@@ -13,8 +13,8 @@ from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.master.journal.journal import FileJournal
 from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.job_secret import JobSecret
 from gangline.elastic.protocol.messages import Hello
 
 SECRET = JobSecret(b"s" * 32)

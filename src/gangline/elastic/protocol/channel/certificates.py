@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from gangline.elastic.protocol.job_secret import JobSecret
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 
 # The clocks of nodes may be wrong, so that the validity must not matter (RFC 5280, 4.1.2.5).
 _VALID_FROM = datetime(2000, 1, 1)

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 
-from gangline.elastic.protocol.job_secret import JobSecret
-from gangline.elastic.protocol.secure_channel import SecureChannel, SecureChannelError
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import SecureChannel, SecureChannelError
 
 _READ_BYTES = 1 << 16
 

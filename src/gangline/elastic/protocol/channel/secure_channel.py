@@ -13,9 +13,8 @@ import ssl
 import struct
 from collections.abc import Iterator
 
-from gangline.elastic.protocol.certificates import tls_end
-from gangline.elastic.protocol.job_secret import JobSecret
-from gangline.elastic.variables import SECRET_VARIABLE
+from gangline.elastic.protocol.channel.certificates import tls_end
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 
 MAGIC = b"GNGL"
 CHANNEL_VERSION = 2
@@ -34,6 +33,10 @@ _READ_BYTES = 256 * 1024
 
 class SecureChannelError(Exception):
     """The other end does not know the secret, or does not use this protocol."""
+
+
+class SecretsDifferError(SecureChannelError):
+    """The other end has the key of another secret."""
 
 
 class OtherVersionError(SecureChannelError):
@@ -63,10 +66,7 @@ def explain_tls_error(error: ssl.SSLError) -> SecureChannelError:
     """Say what a failure of TLS means: both ends accept only keys of the same secret."""
     reason = (error.reason or str(error)).lower().replace("_", " ")
     if isinstance(error, ssl.SSLCertVerificationError) or "alert" in reason:
-        return SecureChannelError(
-            f"the secrets differ: {SECRET_VARIABLE}, or the job's name without it, must be the "
-            f"same on all nodes ({reason})"
-        )
+        return SecretsDifferError(f"the secrets differ ({reason})")
     return SecureChannelError(f"the connection is not a valid TLS 1.3 connection ({reason})")
 
 

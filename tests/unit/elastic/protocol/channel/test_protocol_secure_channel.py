@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.elastic.protocol.certificates import tls_end
-from gangline.elastic.protocol.job_secret import JobSecret, read_job_secret
-from gangline.elastic.protocol.secure_channel import (
+from gangline.elastic.protocol.channel.certificates import tls_end
+from gangline.elastic.protocol.channel.job_secret import JobSecret, read_job_secret
+from gangline.elastic.protocol.channel.secure_channel import (
     MAX_FIRST_FRAME_BYTES,
     OtherVersionError,
     SecureChannel,

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from gangline.api.meta.field_causes import invalid as invalid_field
+from gangline.api.meta.field_causes import required
 from gangline.api.meta.objects import LabelSelector
 from gangline.api.meta.selectors import SelectorError, selector_from_object
 from gangline.local.apiserver.admission.webhooks import CREATE, UPDATE
@@ -23,8 +25,6 @@ from gangline.local.apiserver.core.negotiation import (
 )
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.machinery.field_errors import invalid as invalid_field
-from gangline.local.apiserver.machinery.field_errors import required
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.delete import read_deletion_request
 from gangline.local.apiserver.verbs.evictions import EvictionHandler

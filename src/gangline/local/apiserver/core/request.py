@@ -32,6 +32,8 @@ class RequestUser:
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Further attributes by their names, as the authenticator or the impersonation gave them."""
 
 
 ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))

@@ -18,7 +18,9 @@ from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.field_errors import child, indexed
 from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
+from gangline.local.apiserver.machinery.validation import rbac
 from gangline.local.apiserver.machinery.validation.metadata import (
+    RBAC,
     Causes,
     enum_causes,
     label_causes,
@@ -300,6 +302,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    **rbac.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
@@ -309,5 +312,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "Service"): service_update_causes,
     ("apps", "Deployment"): selector_update_causes,
     ("apps", "ReplicaSet"): selector_update_causes,
+    (RBAC, "ClusterRoleBinding"): rbac.binding_update_causes,
+    (RBAC, "RoleBinding"): rbac.binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
 }

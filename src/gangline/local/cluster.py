@@ -19,6 +19,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gangline.api.resources import NODES
@@ -32,6 +33,9 @@ from gangline.local.directory import ClusterError, ClusterLock, RunRecord, proce
 from gangline.local.network.cluster_network import ClusterNetwork
 from gangline.local.network.interface import NetworkError
 from gangline.local.settings import ClusterSettings
+
+if TYPE_CHECKING:
+    from gangline.local.kubelet.runtime.interface import ContainerRuntime
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +70,15 @@ def run_foreground(
     settings: ClusterSettings,
     components: Sequence[Component] = (),
     announce: ReadyCallback = lambda ready: None,
+    runtime: "ContainerRuntime | None" = None,
 ) -> None:
     """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end.
+
+    Args:
+        settings: the settings of the cluster.
+        components: what runs with the cluster.
+        announce: called when the API server answers.
+        runtime: runs the containers of all nodes; None selects processes of this machine.
 
     Raises:
         ClusterError: it cannot be started; the message gives the remedy.
@@ -75,7 +86,7 @@ def run_foreground(
     import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
 
     _allow_many_files()
-    uvloop.run(_until_signalled(settings, components, announce))
+    uvloop.run(_until_signalled(EmbeddedCluster(settings, components, announce, runtime)))
 
 
 def _allow_many_files() -> None:
@@ -84,9 +95,7 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _until_signalled(
-    settings: ClusterSettings, components: Sequence[Component], announce: ReadyCallback
-) -> None:
+async def _until_signalled(cluster: "EmbeddedCluster") -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -95,7 +104,7 @@ async def _until_signalled(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
-    await EmbeddedCluster(settings, components, announce).run(stop, hurry)
+    await cluster.run(stop, hurry)
 
 
 class EmbeddedCluster:
@@ -104,11 +113,13 @@ class EmbeddedCluster:
         settings: ClusterSettings,
         components: Sequence[Component] = (),
         announce: ReadyCallback = lambda ready: None,
+        runtime: "ContainerRuntime | None" = None,
     ) -> None:
         self._settings = settings
         self._home = settings.directory
         self._components = components
         self._announce = announce
+        self._runtime = runtime
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Run until ``stop`` is set; ``hurry`` ends the pods without their grace period.
@@ -130,12 +141,8 @@ class EmbeddedCluster:
     @contextlib.asynccontextmanager
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
         settings = self._settings
-        # The fake runtime starts no processes, so its pods need no namespaces.
-        pretended = settings.fake_runtime and settings.network == "auto"
         network = ClusterNetwork(
-            self._home.folder,
-            mode="host" if pretended else settings.network,
-            pod_cidr=settings.pod_cidr,
+            self._home.folder, mode=settings.network, pod_cidr=settings.pod_cidr
         )
         try:
             await network.open()
@@ -217,7 +224,12 @@ class EmbeddedCluster:
                 volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
             )
             kubelets = Kubelets(
-                client, self._settings, network.pods, informers, server.kubelet_token
+                client,
+                self._settings,
+                network.pods,
+                informers,
+                server.kubelet_token,
+                self._runtime,
             )
             await kubelets.start()
             nodes = VirtualNodes(

@@ -60,9 +60,6 @@ class ClusterSettings:
     shutdown_grace_s: float = 2.0
     """Seconds that pods get to end when the cluster stops, whatever their own grace period is."""
 
-    fake_runtime: bool = False
-    """True runs no processes for pods: for measuring the control plane."""
-
     @property
     def directory(self) -> ClusterDirectory:
         return ClusterDirectory(self.home, self.name)

@@ -93,7 +93,6 @@ name_option = click.option(
     show_default=True,
     help="Seconds that pods get to end when the cluster stops.",
 )
-@click.option("--fake-runtime", is_flag=True, hidden=True)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background; return when it answers.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 @debug_option

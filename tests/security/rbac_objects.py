@@ -40,9 +40,7 @@ async def grant(attacked: AttackedServer, user: str, *rules: dict[str, Any]) -> 
     await bind(attacked, user, f"of-{user}")
 
 
-async def bind(
-    attacked: AttackedServer, user: str, cluster_role: str, namespace: str = ""
-) -> None:
+async def bind(attacked: AttackedServer, user: str, cluster_role: str, namespace: str = "") -> None:
     """Bind a ClusterRole to a user, in one namespace or in all."""
     path = f"namespaces/{namespace}/rolebindings" if namespace else "clusterrolebindings"
     made = binding(f"{user}-{cluster_role}", "ClusterRole", cluster_role, user)

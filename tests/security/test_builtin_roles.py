@@ -1,14 +1,14 @@
 """The built-in roles: what a user of ``view``, ``edit`` or ``admin`` gets, and nothing more."""
 
+import contextlib
 import sqlite3
-import sys
-from asyncio.subprocess import PIPE, create_subprocess_exec
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from security.conftest import AttackedServer
+from security.conftest import AttackedServer, attacked_server
 from security.rbac_objects import RBAC, bind, grant, role, rule
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -19,7 +19,9 @@ WEBSOCKET = {
 }  # fmt: skip
 
 
-async def status_of(attacked: AttackedServer, user: str, method: str, path: str, **more: Any) -> int:
+async def status_of(
+    attacked: AttackedServer, user: str, method: str, path: str, **more: Any
+) -> int:
     status, _ = await attacked.request(method, path, user=user, **more)
     return status
 
@@ -117,8 +119,8 @@ async def test_aggregated_roles_follow_the_roles_they_select(attacked: AttackedS
 async def wait_for_rules(attacked: AttackedServer, reached: Any) -> None:
     """Wait until the rules of ``admin``, which gets them from ``view`` by two steps, are so."""
     path = f"{RBAC}/clusterroles?watch=true&fieldSelector=metadata.name%3Dadmin&timeoutSeconds=30"
-    async with attacked.stream("GET", path) as answer:
-        async for line in answer.content:
+    async with attacked.stream(path) as lines:
+        async for line in lines:
             if reached(msgspec.json.decode(line)["object"]["rules"]):
                 return
     pytest.fail("the rules of the role did not change")
@@ -132,26 +134,22 @@ FORMER_RULES = {
 
 
 async def test_a_cluster_of_an_older_release_gets_the_roles_at_its_next_start(
-    attacked: AttackedServer,
+    tmp_path: Path,
 ) -> None:
-    await bind(attacked, "reader", "view", "default")
-    attacked.process.terminate()
-    await attacked.process.wait()
-    store_former_roles(attacked)
-    attacked.process = await create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(attacked.data), stdout=PIPE
-    )
-    assert attacked.process.stdout is not None
-    attacked.url = (await attacked.process.stdout.readline()).decode().strip()
-    assert await status_of(attacked, "reader", "GET", PODS) == 200
-    assert await status_of(attacked, "reader", "GET", "/api/v1/namespaces/default/secrets") == 403
-    _, kept = await attacked.request("GET", f"{RBAC}/clusterroles/system:basic-user")
-    assert {"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]} in kept["rules"]
+    async with attacked_server(tmp_path) as attacked:
+        await bind(attacked, "reader", "view", "default")
+    store_former_roles(tmp_path)
+    async with attacked_server(tmp_path) as attacked:
+        secrets = "/api/v1/namespaces/default/secrets"
+        assert await status_of(attacked, "reader", "GET", PODS) == 200
+        assert await status_of(attacked, "reader", "GET", secrets) == 403
+        _, kept = await attacked.request("GET", f"{RBAC}/clusterroles/system:basic-user")
+        assert rule("example.com", "things", "get") in kept["rules"]
 
 
-def store_former_roles(attacked: AttackedServer) -> None:
+def store_former_roles(data: Path) -> None:
     """Write the roles into the database of a stopped server as older releases did."""
-    with sqlite3.connect(attacked.data / "state.db") as database:
+    with contextlib.closing(sqlite3.connect(data / "state.db")) as database, database:
         rows = database.execute(
             "SELECT rv, key, body FROM log WHERE topic = 'clusterroles.rbac.authorization.k8s.io'"
         ).fetchall()
@@ -163,7 +161,9 @@ def store_former_roles(attacked: AttackedServer) -> None:
             if rules is None:
                 database.execute("DELETE FROM log WHERE rv = ?", (revision,))
                 continue
-            meta = {k: v for k, v in stored["metadata"].items() if k not in ("labels", "annotations")}
+            meta = {
+                k: v for k, v in stored["metadata"].items() if k not in ("labels", "annotations")
+            }
             old = {**stored, "metadata": meta, "rules": rules}
             old.pop("aggregationRule", None)
             database.execute(

@@ -1,5 +1,5 @@
 """Authentication, authorization, and the certificates that both rest on.
 
-Order: ``pki`` (authority, server and admin certificates), ``authentication`` (certificates,
-tokens), ``rbac``. May import: ``storage``, ``core``.
+Order: ``pki`` (authority, server and admin certificates), ``service_account_tokens``,
+``authentication`` (certificates, tokens), ``rbac``. May import: ``storage``, ``core``.
 """

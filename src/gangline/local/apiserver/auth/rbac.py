@@ -7,12 +7,11 @@ to their groups allow. There are no rules that deny.
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from gangline.local.apiserver.auth.authentication import AUTHENTICATED
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
 from gangline.local.apiserver.core.errors import forbidden, qualified_resource
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.core.request import ApiRequest, RequestUser
+from gangline.local.apiserver.core.request import AUTHENTICATED, ApiRequest, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
 
 GROUP = "rbac.authorization.k8s.io"

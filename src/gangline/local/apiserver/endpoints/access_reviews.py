@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.rbac import AccessAttributes, Authorizer
+from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import (
@@ -66,7 +67,10 @@ class ReviewHandler:
                     request.user, expect_string(spec.get("namespace"), "spec.namespace")
                 )
             case "TokenReview":
-                status = self._token(expect_string(spec.get("token"), "spec.token"))
+                status = self._token(
+                    expect_string(spec.get("token"), "spec.token"),
+                    expect_strings(spec.get("audiences"), "spec.audiences"),
+                )
             case _:
                 status = {"userInfo": _user_info(request.user)}
         given = expect_object(review.get("metadata"), "metadata")
@@ -98,11 +102,15 @@ class ReviewHandler:
             "incomplete": False,
         }
 
-    def _token(self, token: str) -> Json:
-        user = self._authenticator.authenticate_token(token)
-        if user is None:
-            return {"authenticated": False, "error": "the token was not issued by this cluster"}
-        return {"authenticated": True, "user": _user_info(user)}
+    def _token(self, token: str, audiences: list[str]) -> Json:
+        if not token:
+            raise bad_request("token is required for TokenReview in authentication")
+        identity = self._authenticator.authenticate_token(token, audiences or API_AUDIENCES)
+        if identity is None:
+            why = "the token is invalid, has expired, or was issued for other audiences"
+            return {"authenticated": False, "error": why}
+        user = _user_info(identity.user)
+        return {"authenticated": True, "user": user, "audiences": list(identity.audiences)}
 
 
 def _user(spec: Json) -> RequestUser:
@@ -124,4 +132,7 @@ def _access_attributes(spec: Json) -> AccessAttributes:
 
 
 def _user_info(user: RequestUser) -> Json:
-    return {"username": user.name, "groups": list(user.groups), "uid": user.uid}
+    found: Json = {"username": user.name, "groups": list(user.groups), "uid": user.uid}
+    if user.extra:
+        found["extra"] = {name: list(values) for name, values in user.extra}
+    return found

@@ -23,7 +23,7 @@ from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.auth import pki
-from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.authentication import Authenticator, read_or_create_secret
 from gangline.local.apiserver.auth.escalation import EscalationGuard
 from gangline.local.apiserver.auth.impersonation import Impersonator
 from gangline.local.apiserver.auth.rbac import Authorizer
@@ -55,6 +55,7 @@ from gangline.local.apiserver.storage.sqlite import StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
 from gangline.local.apiserver.verbs.subresources import SubresourceHandler
+from gangline.local.apiserver.verbs.token_requests import TokenRequestHandler
 from gangline.local.apiserver.verbs.watch import WatchHandler
 from gangline.local.apiserver.verbs.write import WritePath, index_object
 from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
@@ -148,8 +149,9 @@ class ApiServer:
         self.certificates = pki.prepare_certificates(
             settings.data / "pki", self._certificate_hosts()
         )
-        self.authenticator = Authenticator(settings.data / "pki")
-        self.kubelet_token = settings.kubelet_token or self.authenticator.kubelet_token
+        self.kubelet_token = settings.kubelet_token or read_or_create_secret(
+            settings.data / "pki" / "kubelet.token"
+        )
         self._assemble()
         # Before serving: roles of an older release would still grant their former rights.
         await self._cluster_roles.start()
@@ -201,6 +203,7 @@ class ApiServer:
         database = StateDatabase(settings.data / "state.db", synchronous=settings.synchronous)
         self.store = ObjectStore(database, history_bytes=settings.history_bytes)
         self.store.load(self._index)
+        self.authenticator = Authenticator(settings.data / "pki", self.store)
         self.broadcasts = WatchBroadcasters()
         self.definitions = CrdRegistrar(self.registry, self.broadcasts)
         self.store.add_listener(CRD_STORAGE_NAME, self.definitions.on_change)
@@ -237,16 +240,15 @@ class ApiServer:
         self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
-        subresources = SubresourceHandler(
-            self.store, self.writer, rest, self.authenticator, self._pods
-        )
+        subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)
+        tokens = TokenRequestHandler(self.store, self.writer, self.authenticator.service_accounts)
         review_handler = ReviewHandler(self._authorizer, self.authenticator)
         found: dict[str, RequestFunction] = {
             "scale": subresources.handle_scale,
             "binding": subresources.handle_binding,
             "bindings.": subresources.handle_binding,
             "eviction": subresources.handle_eviction,
-            "token": subresources.handle_token_request,
+            "token": tokens.handle,
         }
         metrics_handler = MetricsApi(self.store, self._kubelets)
         found["nodes.metrics.k8s.io"] = metrics_handler.nodes

@@ -105,7 +105,7 @@ def _kind(review_input: ReviewInput, form: ServedKind) -> GroupVersionKind:
 
 
 def _user(user: RequestUser) -> UserInfo:
-    extra = {key: list(values) for key, values in user.extra.items()}
+    extra = {key: list(values) for key, values in user.extra}
     return UserInfo(username=user.name, uid=user.uid, groups=list(user.groups), extra=extra)
 
 

@@ -7,11 +7,10 @@ group, on the UID and on each extra value. Members of ``system:masters`` have al
 from collections.abc import Iterable, Iterator
 from urllib.parse import unquote
 
-from gangline.local.apiserver.auth.authentication import AUTHENTICATED
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.core.errors import bad_request
-from gangline.local.apiserver.core.request import ANONYMOUS, RequestUser
+from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, RequestUser
 
 USER_HEADER, GROUP_HEADER = "impersonate-user", "impersonate-group"
 UID_HEADER, EXTRA_PREFIX = "impersonate-uid", "impersonate-extra-"
@@ -63,7 +62,7 @@ def _requested_user(headers: Iterable[tuple[str, str]]) -> RequestUser | None:
                 "the header Impersonate-User"
             )
         return None
-    frozen = {key: tuple(values) for key, values in extra.items()}
+    frozen = tuple((key, tuple(values)) for key, values in extra.items())
     return RequestUser(name, tuple(groups), uid, frozen)
 
 
@@ -76,7 +75,7 @@ def _required_rights(user: RequestUser) -> Iterator[AccessAttributes]:
         yield AccessAttributes("impersonate", "", "users", name=user.name)
     for group in user.groups:
         yield AccessAttributes("impersonate", "", "groups", name=group)
-    for key, values in user.extra.items():
+    for key, values in user.extra:
         for value in values:
             yield AccessAttributes("impersonate", _GROUP, "userextras", key, name=value)
     if user.uid:

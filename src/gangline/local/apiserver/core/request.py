@@ -32,10 +32,12 @@ class RequestUser:
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
-    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
-    """Further attributes by their names, as the authenticator or the impersonation gave them."""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Further attributes, such as the pod of a service account token."""
 
 
+AUTHENTICATED = "system:authenticated"
+"""The group of all users with valid credentials."""
 ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.auth.rules import AccessAttributes
+from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import (
@@ -70,7 +71,10 @@ class ReviewHandler:
                     request.user, expect_string(spec.get("namespace"), "spec.namespace")
                 )
             case "TokenReview":
-                status = self._token(expect_string(spec.get("token"), "spec.token"))
+                status = self._token(
+                    expect_string(spec.get("token"), "spec.token"),
+                    expect_strings(spec.get("audiences"), "spec.audiences"),
+                )
             case _:
                 status = {"userInfo": _user_info(request.user)}
         given = expect_object(review.get("metadata"), "metadata")
@@ -98,11 +102,15 @@ class ReviewHandler:
             "incomplete": False,
         }
 
-    def _token(self, token: str) -> Json:
-        user = self._authenticator.authenticate_token(token)
-        if user is None:
-            return {"authenticated": False, "error": "the token was not issued by this cluster"}
-        return {"authenticated": True, "user": _user_info(user)}
+    def _token(self, token: str, audiences: list[str]) -> Json:
+        if not token:
+            raise bad_request("token is required for TokenReview in authentication")
+        identity = self._authenticator.authenticate_token(token, audiences or API_AUDIENCES)
+        if identity is None:
+            why = "the token is invalid, has expired, or was issued for other audiences"
+            return {"authenticated": False, "error": why}
+        user = _user_info(identity.user)
+        return {"authenticated": True, "user": user, "audiences": list(identity.audiences)}
 
 
 def _user(spec: Json) -> RequestUser:
@@ -111,7 +119,7 @@ def _user(spec: Json) -> RequestUser:
     if not name and not groups:
         raise bad_request("at least one of spec.user and spec.groups must be given")
     given = expect_object(spec.get("extra"), "spec.extra")
-    extra = {key: tuple(expect_strings(given[key], f"spec.extra[{key}]")) for key in given}
+    extra = tuple((key, tuple(expect_strings(given[key], f"spec.extra[{key}]"))) for key in given)
     return RequestUser(name, groups, expect_string(spec.get("uid"), "spec.uid"), extra)
 
 
@@ -145,5 +153,6 @@ def _access_attributes(spec: Json) -> AccessAttributes:
 
 def _user_info(user: RequestUser) -> Json:
     found: Json = {"username": user.name, "groups": list(user.groups), "uid": user.uid}
-    extra = {key: list(values) for key, values in user.extra.items()}
-    return found | ({"extra": extra} if extra else {})
+    if user.extra:
+        found["extra"] = {name: list(values) for name, values in user.extra}
+    return found

@@ -67,7 +67,8 @@ class Spy:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([secret, str(top)]) + "\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "ready\n"
@@ -95,15 +96,19 @@ def spy(top: Path) -> Iterator[Spy]:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[EmbeddedCluster]:
-    """A cluster in a folder whose parents are open to all users."""
+def open_folder() -> Iterator[Path]:
+    """A folder that all users can enter, as its parents."""
     top = Path(tempfile.mkdtemp(dir="/var/tmp"))
     top.chmod(0o755)
-    try:
-        async with embedded(top / "home") as running:
-            yield running
-    finally:
-        shutil.rmtree(top)
+    yield top
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+async def cluster(open_folder: Path) -> AsyncIterator[EmbeddedCluster]:
+    """A cluster in a folder whose parents are open to all users."""
+    async with embedded(open_folder / "home") as running:
+        yield running
 
 
 async def make_secret(client: ApiClient) -> None:
@@ -144,6 +149,73 @@ async def test_secret_variables_are_visible_to_no_other_user(cluster: EmbeddedCl
                 assert await watcher.findings() == []
         shown = cluster_kubectl(cluster, "exec", "p", "--", "sh", "-c", "echo $PASSWORD")
         assert shown == SECRET + "\n"
+
+
+TOKEN = {"serviceAccountToken": {"path": "token"}}
+VOLUMES = [
+    {"name": "secret", "secret": {"secretName": "s"}},
+    {"name": "items", "secret": {
+        "secretName": "s", "defaultMode": 0o440,
+        "items": [
+            {"key": "key", "path": "a/owner", "mode": 0o400}, {"key": "key", "path": "group"},
+        ],
+    }},
+    {"name": "token", "projected": {"sources": [TOKEN, {"secret": {"name": "s"}}]}},
+    {"name": "disk", "emptyDir": {}},
+    {"name": "memory", "emptyDir": {"medium": "Memory"}},
+]  # fmt: skip
+MOUNTS = [{"name": each["name"], "mountPath": f"/v/{each['name']}"} for each in VOLUMES]
+FILES = "secret/key items/a/owner items/group token/token token/key disk memory"
+API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+READ_ALL = (
+    f"cd /v; stat -Lc %a:%u:%g {FILES} {API_TOKEN}; umask 0; "
+    "for to in disk memory; do cp secret/key $to/copy || exit 1; done; sleep 600"
+)
+
+
+@pytest.mark.parametrize(
+    ("context", "modes"),
+    [
+        (
+            {},
+            "644:0:0 400:0:0 440:0:0 644:0:0 644:0:0 777:0:0 777:0:0 644:0:0",
+        ),
+        (
+            {"runAsUser": 4321, "fsGroup": 4322},
+            "644:0:4322 440:0:4322 440:0:4322 640:4321:4322 644:0:4322 "
+            "2777:0:4322 2777:0:4322 640:4321:4322",
+        ),
+        (
+            {"runAsUser": 4321},
+            "644:0:0 400:0:0 440:0:0 600:4321:0 644:0:0 777:0:0 777:0:0 600:4321:0",
+        ),
+    ],
+)
+async def test_files_of_volumes_are_open_to_their_pod_only(
+    cluster: EmbeddedCluster, context: dict[str, int], modes: str
+) -> None:
+    async with cluster.client() as client:
+        await make_secret(client)
+        body = container(READ_ALL, volumeMounts=MOUNTS, env=[FROM_SECRET])
+        body["readinessProbe"] = {"exec": {"command": ["test", "-e", "/v/memory/copy"]}}
+        with spy(cluster.root) as watcher:
+            await start_pod(
+                client, "p", containers=[body], volumes=VOLUMES, securityContext=context
+            )
+            assert await watcher.findings() == []
+    assert cluster_kubectl(cluster, "logs", "p").split() == modes.split()
+
+
+async def test_folder_of_an_older_cluster_is_closed_at_start(open_folder: Path) -> None:
+    folder = open_folder / "home/clusters/default"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    (folder / "old").write_text(SECRET)
+    async with embedded(open_folder / "home") as cluster:
+        with spy(open_folder) as watcher:
+            assert await watcher.findings() == []
+        modes = [each.stat().st_mode & 0o077 for each in (folder, cluster.home.default_kubeconfig)]
+        assert modes == [0, 0]
 
 
 @contextmanager

@@ -133,18 +133,9 @@ async def test_a_variable_with_a_nul_character_is_a_start_error(
 async def test_linker_variables_do_not_run_code_as_root(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    source = tmp_path / "preload.c"
-    source.write_text(
-        "#include <stdio.h>\n#include <unistd.h>\n"
-        "__attribute__((constructor)) static void f(void) {"
-        ' dprintf(2, "uid %d\\n", geteuid()); }'
-    )
     volume = tmp_path / "volume"
     volume.mkdir()
-    compiled = ["cc", "-shared", "-fPIC", "-o", str(volume / "p.so"), str(source)]
-    if shutil.which("cc") is None:
-        pytest.skip("needs a C compiler")
-    subprocess.run(compiled, check=True)
+    compile_preload(volume / "p.so")
     env = {"PATH": PATH, "LD_PRELOAD": "./data/p.so"}
     mounts = (ContainerMount(volume, "/data"),)
     identity = ContainerIdentity(4321, 4321)
@@ -408,6 +399,19 @@ def an_image(folder: Path) -> None:
             place = folder / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, place)
+
+
+def compile_preload(library: Path) -> None:
+    """A library that writes the user id of each process that loads it."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    source = library.with_suffix(".c")
+    source.write_text(
+        "#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) "
+        'static void f(void) { dprintf(2, "uid %d\\n", geteuid()); }'
+    )
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
 
 
 def existing(paths: list[str]) -> list[str]:

@@ -83,7 +83,9 @@ async def attacked(tmp_path: Path) -> AsyncIterator[AttackedServer]:
     """An API server in a process of its own; it must still run when the test ends."""
     data = tmp_path / "data"
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
+        *(sys.executable, "-m", "gangline.local.apiserver", "--data", str(data)),
+        *("--durability", "process"),
+        stdout=PIPE,
     )
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from gangline.local.apiserver.auth.pki import ADMIN_GROUP, write_private
+from gangline.local.apiserver.auth.pki import ADMIN_GROUP, CertificateError
 from gangline.local.apiserver.core.negotiation import encode_json
 from gangline.local.apiserver.core.request import ANONYMOUS, RequestUser
+from gangline.local.apiserver.storage.durable_files import write_durably
 
 AUTHENTICATED = "system:authenticated"
 ADMIN = RequestUser("gangline-admin", (ADMIN_GROUP, AUTHENTICATED))
@@ -93,8 +94,11 @@ def _certificate_user(certificate: Mapping[str, Any]) -> RequestUser:
 
 def _read_or_create_secret(path: Path) -> str:
     if not path.exists():
-        write_private(path, secrets.token_urlsafe(32).encode())
-    return path.read_text().strip()
+        write_durably(path, secrets.token_urlsafe(32).encode())
+    text = path.read_text().strip()
+    if not text:  # an empty token would match a request without one
+        raise CertificateError(f"{path} is empty: restore it, or remove it to create another")
+    return text
 
 
 def _encode_base64url(raw: bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 _NANO = 10**9
 _LARGEST = (2**63 - 1) * _NANO
@@ -107,6 +108,14 @@ def parse_quantity(written: str | int | float) -> Quantity:
     if isinstance(written, int):
         return Quantity(_clamp(written * _NANO))
     return _parse(repr(written) if isinstance(written, float) else written)
+
+
+def quantity_or_none(value: Any) -> Quantity | None:
+    """Parse ``"1.5Gi"``, ``"250m"`` or ``2``. Returns None if the value is not a quantity."""
+    try:
+        return parse_quantity(value)
+    except QuantityError:
+        return None
 
 
 def canonical_quantity(written: str | int | float) -> str:

@@ -89,7 +89,7 @@ class ClusterDirectory:
         return self.folder / "run.json"
 
     def prepare(self) -> None:
-        """Create the directory and check that it is writable.
+        """Create the directory, close it to other users, and check that it is writable.
 
         Raises:
             ClusterError: it cannot be created or written.
@@ -99,7 +99,10 @@ class ClusterDirectory:
                 f"{self.name!r} cannot name a cluster: use up to 40 small letters, digits and '-'"
             )
         try:
-            make_directory(self.folder, 0o711)
+            make_directory(self.folder)
+            # It contains Secrets, keys and logs. Containers with a user of their own reach their
+            # volumes by mounts, which do not pass through this folder.
+            self.folder.chmod(0o700)
             probe = self.folder / ".probe"
             probe.write_bytes(b"\0" * 4096)
             probe.unlink()

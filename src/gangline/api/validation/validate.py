@@ -19,9 +19,12 @@ from gangline.api.meta.resource import Resource
 from gangline.api.schema.check import SchemaCheckResult, check_schema, unknown_field_errors
 from gangline.api.schema.field_error import FieldError
 from gangline.api.validation import volcano
-from gangline.api.validation.common_rules import MAX_JOB_REPLICAS, conversion_error
+from gangline.api.validation.common_rules import (
+    MAX_JOB_REPLICAS,
+    conversion_error,
+    metadata_errors,
+)
 from gangline.api.validation.jobs import rules_of
-from gangline.api.validation.pod_template import validate_metadata
 
 __all__ = ["MAX_JOB_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
 
@@ -114,7 +117,7 @@ def _semantic_errors(
     known = {error.path for error in result.errors}
     return [
         error
-        for error in (*validate_metadata(job.metadata, "metadata"), *check(job, old))
+        for error in (*metadata_errors(job.metadata), *check(job, old))
         if error.path not in known and not _is_below(error.path, result.invalid_paths)
     ]
 

@@ -192,7 +192,7 @@ def _deny(question: ReviewRequest, errors: Sequence[FieldError]) -> AdmissionRes
 
 def _cause(error: FieldError) -> StatusCause:
     message = str(error).removeprefix(f"{error.path}: ")
-    reason = _REASONS.get(error.problem, "FieldValueInvalid")
+    reason = error.reason or _REASONS.get(error.problem, "FieldValueInvalid")
     return StatusCause(reason, message, error.path)
 
 

@@ -81,12 +81,12 @@ def in_worker(given: Any) -> dict[str, Any]:
         pytest.param(
             in_worker({"replicas": 2, "template": {}}),
             f"{POD}.containers",
-            "missing",
+            "Required",
             id="empty template",
         ),
-        pytest.param(in_worker({"replicas": 2}), f"{POD}.containers", "missing", id="no template"),
+        pytest.param(in_worker({"replicas": 2}), f"{POD}.containers", "Required", id="no template"),
         pytest.param(
-            in_worker(pod(containers=[])), f"{POD}.containers", "missing", id="no containers"
+            in_worker(pod(containers=[])), f"{POD}.containers", "Required", id="no containers"
         ),
         pytest.param(job({}), SPECS, "Scheduler or PS or Worker", id="no roles"),
         pytest.param({**job(), "spec": {}}, SPECS, "missing", id="no specs"),
@@ -105,13 +105,13 @@ def in_worker(given: Any) -> dict[str, Any]:
         pytest.param(
             in_worker(pod(containers=[{"name": "mindspore", "image": "x"}] * 2)),
             f"{POD}.containers[1].name",
-            "another container",
+            "Duplicate",
             id="the container twice",
         ),
         pytest.param(
             in_worker(pod(containers=[{"name": "mindspore"}])),
             f"{POD}.containers[0].image",
-            "missing",
+            "Required",
             id="no image",
         ),
         pytest.param(

@@ -95,17 +95,19 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
 @pytest.mark.parametrize(
     ("written", "path", "expected"),
     [
-        pytest.param(job(worker={"replicas": 1}), f"{POD}.containers", "missing", id="no template"),
+        pytest.param(
+            job(worker={"replicas": 1}), f"{POD}.containers", "Required", id="no template"
+        ),
         pytest.param(
             job(ps={"replicas": 1, "template": {}}, worker=1),
             "spec.ps.template.spec.containers",
-            "missing",
+            "Required",
             id="empty template",
         ),
         pytest.param(
             job(heter=role(containers=[]), worker=1),
             "spec.heter.template.spec.containers",
-            "missing",
+            "Required",
             id="no containers",
         ),
         pytest.param(job(ps=1, elastic=1), "spec.elastic", "only workers", id="elastic servers"),
@@ -155,7 +157,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             job(worker=role(containers=[{"name": "paddle", "image": "x"}] * 2)),
             f"{POD}.containers[1].name",
-            "another container",
+            "Duplicate",
             id="a container twice",
         ),
         pytest.param(
@@ -211,7 +213,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         ),
         pytest.param(
             container(resources={"limits": {"memory": "lots"}}),
-            f"{POD}.containers[0].resources.limits.memory",
+            f"{POD}.containers[0].resources.limits[memory]",
             "is not a quantity",
             id="amount",
         ),

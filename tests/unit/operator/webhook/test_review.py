@@ -65,6 +65,16 @@ def test_a_good_job_is_allowed_without_a_word() -> None:
     )
 
 
+def test_error_in_a_pod_template_has_reason_and_message_of_the_api_server() -> None:
+    new = job()
+    del new["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"]
+    status = judged(ask(new)).status
+    assert status is not None
+    assert status.details is not None
+    (cause,) = status.details.causes
+    assert (cause.reason, cause.message) == ("FieldValueRequired", "Required value")
+
+
 def test_all_errors_are_reported_together_with_their_fields() -> None:
     answer = judged(ask(with_mistakes()))
     assert not answer.allowed

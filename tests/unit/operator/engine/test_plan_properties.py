@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gangline.operator.model import conditions
 from gangline.operator.model.plan import ReconcilePlan, TargetKind
 from gangline.operator.policies.gang_restart import generation_of
-from unit.operator.builders import manifest
+from unit.operator.builders import has_writes, manifest
 from unit.operator.kinds import KINDS
 from unit.operator.world import World
 
@@ -243,5 +243,5 @@ def test_a_deleted_job_is_left_to_the_garbage_collector(written: dict, history: 
     Player(world).play(history)
     world.delete_job()
     decision = world.decide()
-    assert not decision.has_writes
+    assert not has_writes(decision)
     assert decision.status == world.status

@@ -1,8 +1,7 @@
 """How a job's conditions replace each other, and their order and times."""
 
-from gangline.api.meta.conditions import find_condition
+from gangline.api.meta.conditions import MAX_MESSAGE_LENGTH, find_condition
 from gangline.api.meta.objects import Condition
-from gangline.operator.model import conditions
 from gangline.operator.model.conditions import set_condition_false, set_condition_true
 from unit.operator.builders import NOW, at
 
@@ -67,5 +66,5 @@ def test_what_is_over_stands_before_what_holds():
 
 def test_a_message_is_cut_to_what_the_server_takes():
     (reported,) = set_condition_true([], "Failed", "F", "x" * 100_000, NOW)
-    assert len(reported.message) == conditions.MESSAGE_LIMIT
+    assert len(reported.message) == MAX_MESSAGE_LENGTH
     assert set_condition_true([reported], "Failed", "F", "x" * 100_000, at(1)) == [reported]

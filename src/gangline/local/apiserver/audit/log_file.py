@@ -27,6 +27,7 @@ class RotatedFile:
         self._path = path
         self._max_bytes = max_bytes
         self._backups = backups
+        self._torn = False
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._descriptor = self._open()
 

@@ -82,6 +82,18 @@ name_option = click.option(
     help="Seconds between heartbeats of a node; well below --node-silence.",
 )
 @click.option(
+    "--durability",
+    type=click.Choice(["disk", "process"]),
+    default="disk",
+    show_default=True,
+    help="Answer a write when it survives a power failure (disk), or a killed process (process).",
+)
+@click.option(
+    "--encryption-key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File of keys that encrypt Secrets at rest; default: a generated key.",
+)
+@click.option(
     "--pods", type=click.IntRange(1), default=110, help="Limit of pods on a node.", hidden=True
 )
 @click.option(
@@ -103,6 +115,7 @@ def up_command(
     webhook: str,
     detach: bool,
     log_level: str,
+    durability: str,
     **options: Any,
 ) -> None:
     """Start a cluster on this machine: API server, nodes, operator, scheduler.
@@ -111,9 +124,10 @@ def up_command(
     stored, and continue when it is started again.
     """
     from gangline.cli.embedded_components import embedded_components  # noqa: PLC0415
+    from gangline.local.apiserver.storage.durability import Durability  # noqa: PLC0415
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
-    settings = ClusterSettings(**options)
+    settings = ClusterSettings(durability=Durability(durability), **options)
     _check_image_map(settings)
     if detach:
         _start_in_background(settings, _repeated_arguments(context))

@@ -26,7 +26,9 @@ from gangline.api.resources import NODES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
+from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 from gangline.local.daemon import report_ready
 from gangline.local.directory import ClusterError, ClusterLock, RunRecord, process_start_ticks
@@ -162,13 +164,15 @@ class EmbeddedCluster:
                 data=self._home.folder,
                 host=settings.host,
                 port=port,
+                durability=settings.durability,
+                encryption_key=settings.encryption_key,
                 service_cidr=network.service_cidr,
                 context="gangline" if settings.name == "default" else f"gangline-{settings.name}",
             )
         )
         try:
             await server.start()
-        except (OSError, DatabaseError) as error:
+        except (OSError, DatabaseError, EncryptionKeyError, CertificateError) as error:
             await server.stop()
             raise ClusterError(f"the API server does not start: {error}") from error
         try:

@@ -193,7 +193,7 @@ class WritePath:
                 self._admission.admit_update(kind, stored, new)
         metadata.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
-        prepare.check_size(request, new)
+        prepare.check_size(request, new, may_have_grown=request.verb == "patch")
         return new
 
     def _restrict(

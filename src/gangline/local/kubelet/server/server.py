@@ -230,7 +230,7 @@ def _log_options(query: Mapping[str, str]) -> PodLogOptions:
             timestamps=_is_true(query.get("timestamps", "")),
             follow=_is_true(query.get("follow", "")),
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise web.HTTPBadRequest(text=f"a log option cannot be read: {error}") from error
 
 

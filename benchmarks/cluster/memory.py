@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.cluster.connection import Target
-from benchmarks.cluster.servers import embedded
+from benchmarks.cluster.servers import FAKE_CLUSTER, embedded
 from benchmarks.operator.creation import create_all, job, listed
 
 PODS = 500
@@ -44,7 +44,8 @@ async def fill(kubeconfig: Path) -> None:
 
 
 def main() -> None:
-    with embedded("--fake-runtime", "--nodes", "5", "--cpus", "1000") as (kubeconfig, process):
+    options = ("--nodes", "5", "--cpus", "1000")
+    with embedded(*options, program=FAKE_CLUSTER) as (kubeconfig, process):
         time.sleep(10)
         idle = resident_mb(process)
         asyncio.run(asyncio.wait_for(fill(kubeconfig), 300))

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GANGLINE = [sys.executable, "-m", "gangline"]
+UP = (*GANGLINE, "up")
+FAKE_CLUSTER = (sys.executable, "-m", "benchmarks.cluster.fake_cluster")
+"""As ``UP``, but its containers are not processes."""
 
 KUBERNETES = ("apiserver", "etcd", "kcm")
 """The processes of the real Kubernetes that take part in every write, as named by their pid files.
@@ -38,13 +41,19 @@ def run_tool(
 
 
 @contextlib.contextmanager
-def embedded(*arguments: str) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """Run ``gangline up`` with ``arguments``; yield its kubeconfig and process."""
+def embedded(
+    *arguments: str, program: Sequence[str] = UP
+) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Run ``program`` with ``arguments``; yield the cluster's kubeconfig and process.
+
+    Durability is ``process`` unless ``arguments`` set it: the peers run without fsync, too.
+    """
     with tempfile.TemporaryDirectory() as home:
         log = Path(home, "up.log")
+        options = ("--name", "bench", "--port", "0", "--durability", "process")
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*GANGLINE, "up", "--name", "bench", "--port", "0", *arguments],
+                [*program, *options, *arguments],
                 env=os.environ | {"GANGLINE_HOME": home},
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -134,7 +143,7 @@ def _wait_for(kubeconfig: Path, process: subprocess.Popen[bytes], log: Path) -> 
     deadline = time.monotonic() + 60
     while True:
         if process.poll() is not None or time.monotonic() > deadline:
-            sys.exit(f"gangline up failed:\n{log.read_text()}")
+            sys.exit(f"the cluster does not start:\n{log.read_text()}")
         done = kubeconfig.exists() and subprocess.run(
             [*GANGLINE, "list"],
             env=os.environ | {"KUBECONFIG": str(kubeconfig)},

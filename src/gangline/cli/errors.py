@@ -1,8 +1,9 @@
 """Turns exceptions into messages and exit statuses.
 
-Commands raise ``CommandError`` for their own findings and let errors of the API client and of the
-configuration pass. ``to_command_error`` turns each into a message, a hint and an exit status;
-``--debug`` shows the traceback as well. Scripts depend on exit statuses: the numbers never change.
+Commands raise ``CommandError`` for their own findings and let errors of the API client, of the
+configuration and of the SDK pass. ``to_command_error`` turns each into a message, a hint and an
+exit status; ``--debug`` shows the traceback as well. Scripts depend on exit statuses: the numbers
+never change.
 """
 
 from enum import IntEnum
@@ -51,11 +52,16 @@ def to_command_error(error: BaseException) -> CommandError:
             return CommandError(error.format_message(), code=ExitCode.USAGE)
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return to_command_error(error.exceptions[0])
-    return _cluster_error(error) or _other_error(error)
+    return (
+        _kubernetes_error(error)
+        or _job_error(error)
+        or _embedded_cluster_error(error)
+        or _other_error(error)
+    )
 
 
 def _other_error(error: BaseException) -> CommandError:
-    """Handle errors that neither the command line nor the cluster has caused."""
+    """Handle errors that neither the command line nor a cluster has caused."""
     if isinstance(error, OSError):
         text = error.strerror or str(error)
         return CommandError(f"{error.filename}: {text}" if error.filename else text)
@@ -65,7 +71,7 @@ def _other_error(error: BaseException) -> CommandError:
     )
 
 
-def _cluster_error(error: BaseException) -> CommandError | None:
+def _kubernetes_error(error: BaseException) -> CommandError | None:
     """Handle errors of the API client and of its configuration; None for other errors."""
     # Late: --help and mistyped commands must not import the client's dependencies.
     from gangline.kube import errors as kube  # noqa: PLC0415
@@ -95,6 +101,37 @@ def _cluster_error(error: BaseException) -> CommandError | None:
     return None
 
 
+def _job_error(error: BaseException) -> CommandError | None:
+    """Handle errors of the SDK about jobs; None for other errors."""
+    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
+
+    match error:
+        case NoSuchJob():
+            return CommandError(str(error), hint=_LIST_HINT, code=ExitCode.NOT_FOUND)
+        case AmbiguousJob() | UnknownKind():
+            return CommandError(str(error), code=ExitCode.USAGE)
+        case JobError():
+            return CommandError(str(error))
+    return None
+
+
+def _embedded_cluster_error(error: BaseException) -> CommandError | None:
+    """Handle errors of the cluster on this machine; None for other errors."""
+    from gangline.local.directory import ClusterAlreadyRunning, ClusterError, ClusterNotRunning  # noqa: PLC0415
+
+    match error:
+        case ClusterAlreadyRunning():
+            return CommandError(str(error), code=ExitCode.EXISTS)
+        case ClusterNotRunning():
+            return CommandError(str(error), code=ExitCode.NOT_FOUND)
+        case ClusterError():
+            return CommandError(str(error))
+    return None
+
+
+_LIST_HINT = "'gangline list -A' shows the jobs of all namespaces."
+
+
 def _not_found_hint(error: BaseException) -> str:
     """Return the command that helps if an object does not exist."""
     details = getattr(getattr(error, "status", None), "details", None)
@@ -102,7 +139,7 @@ def _not_found_hint(error: BaseException) -> str:
         return f"Create the namespace first: 'kubectl create namespace {details.name}'."
     if details is not None and details.kind == "nodes":
         return "'gangline top node' shows the nodes."
-    return "'gangline list -A' shows the jobs of all namespaces."
+    return _LIST_HINT
 
 
 def _format_causes(error: BaseException) -> str:

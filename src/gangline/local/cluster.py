@@ -19,19 +19,25 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gangline.api.resources import NODES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
+from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 from gangline.local.daemon import report_ready
 from gangline.local.directory import ClusterError, ClusterLock, RunRecord, process_start_ticks
 from gangline.local.network.cluster_network import ClusterNetwork
 from gangline.local.network.interface import NetworkError
 from gangline.local.settings import ClusterSettings
+
+if TYPE_CHECKING:
+    from gangline.local.kubelet.runtime.interface import ContainerRuntime
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +72,15 @@ def run_foreground(
     settings: ClusterSettings,
     components: Sequence[Component] = (),
     announce: ReadyCallback = lambda ready: None,
+    runtime: "ContainerRuntime | None" = None,
 ) -> None:
     """Run a cluster until SIGTERM or Ctrl-C; a second signal does not wait for pods to end.
+
+    Args:
+        settings: the settings of the cluster.
+        components: what runs with the cluster.
+        announce: called when the API server answers.
+        runtime: runs the containers of all nodes; None selects processes of this machine.
 
     Raises:
         ClusterError: it cannot be started; the message gives the remedy.
@@ -75,7 +88,7 @@ def run_foreground(
     import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
 
     _allow_many_files()
-    uvloop.run(_until_signalled(settings, components, announce))
+    uvloop.run(_until_signalled(EmbeddedCluster(settings, components, announce, runtime)))
 
 
 def _allow_many_files() -> None:
@@ -84,9 +97,7 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _until_signalled(
-    settings: ClusterSettings, components: Sequence[Component], announce: ReadyCallback
-) -> None:
+async def _until_signalled(cluster: "EmbeddedCluster") -> None:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -95,7 +106,7 @@ async def _until_signalled(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
-    await EmbeddedCluster(settings, components, announce).run(stop, hurry)
+    await cluster.run(stop, hurry)
 
 
 class EmbeddedCluster:
@@ -104,11 +115,13 @@ class EmbeddedCluster:
         settings: ClusterSettings,
         components: Sequence[Component] = (),
         announce: ReadyCallback = lambda ready: None,
+        runtime: "ContainerRuntime | None" = None,
     ) -> None:
         self._settings = settings
         self._home = settings.directory
         self._components = components
         self._announce = announce
+        self._runtime = runtime
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Run until ``stop`` is set; ``hurry`` ends the pods without their grace period.
@@ -130,12 +143,8 @@ class EmbeddedCluster:
     @contextlib.asynccontextmanager
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
         settings = self._settings
-        # The fake runtime starts no processes, so its pods need no namespaces.
-        pretended = settings.fake_runtime and settings.network == "auto"
         network = ClusterNetwork(
-            self._home.folder,
-            mode="host" if pretended else settings.network,
-            pod_cidr=settings.pod_cidr,
+            self._home.folder, mode=settings.network, pod_cidr=settings.pod_cidr
         )
         try:
             await network.open()
@@ -155,13 +164,15 @@ class EmbeddedCluster:
                 data=self._home.folder,
                 host=settings.host,
                 port=port,
+                durability=settings.durability,
+                encryption_key=settings.encryption_key,
                 service_cidr=network.service_cidr,
                 context="gangline" if settings.name == "default" else f"gangline-{settings.name}",
             )
         )
         try:
             await server.start()
-        except (OSError, DatabaseError) as error:
+        except (OSError, DatabaseError, EncryptionKeyError, CertificateError) as error:
             await server.stop()
             raise ClusterError(f"the API server does not start: {error}") from error
         try:
@@ -217,7 +228,12 @@ class EmbeddedCluster:
                 volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
             )
             kubelets = Kubelets(
-                client, self._settings, network.pods, informers, server.kubelet_token
+                client,
+                self._settings,
+                network.pods,
+                informers,
+                server.kubelet_token,
+                self._runtime,
             )
             await kubelets.start()
             nodes = VirtualNodes(

@@ -11,7 +11,6 @@ from gangline.local.directory import ClusterError
 from gangline.local.kubelet.containers.images import ImageMapError, load_image_map
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.runtime.cgroups import ControlGroups
-from gangline.local.kubelet.runtime.fake import FakeRuntime
 from gangline.local.kubelet.runtime.interface import ContainerRuntime
 from gangline.local.kubelet.runtime.isolation import detect_isolation
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
@@ -35,8 +34,12 @@ class Kubelets:
         network: PodNetwork,
         informers: SharedInformerFactory,
         token: str,
+        runtime: ContainerRuntime | None = None,
     ) -> None:
         """Read the image map.
+
+        Args:
+            runtime: runs the containers; None selects processes of this machine.
 
         Raises:
             ClusterError: the image map cannot be used.
@@ -50,13 +53,14 @@ class Kubelets:
             self._images = load_image_map(settings.image_map)
         except ImageMapError as error:
             raise ClusterError(str(error)) from error
-        self._runtime: ContainerRuntime | None = None
+        self._runtime = runtime
         self._server = KubeletServer([], token)
         self._port = 0
 
     async def start(self) -> None:
         """Detect what the machine allows, and start the server."""
-        self._runtime = await asyncio.to_thread(self._make_runtime)
+        if self._runtime is None:
+            self._runtime = await asyncio.to_thread(self._make_runtime)
         await self._remove_leftovers()
         self._port = await self._server.start()
 
@@ -101,8 +105,6 @@ class Kubelets:
         return kubelet
 
     def _make_runtime(self) -> ContainerRuntime:
-        if self._settings.fake_runtime:
-            return FakeRuntime()
         groups = ControlGroups(f"gangline-{self._mark}")
         return ProcessRuntime(detect_isolation(), groups, self._environments())
 

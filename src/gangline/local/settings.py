@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gangline.local.apiserver.storage.durability import Durability
 from gangline.local.directory import DEFAULT_NAME, ClusterDirectory, default_home
 
 
@@ -60,8 +61,11 @@ class ClusterSettings:
     shutdown_grace_s: float = 2.0
     """Seconds that pods get to end when the cluster stops, whatever their own grace period is."""
 
-    fake_runtime: bool = False
-    """True runs no processes for pods: for measuring the control plane."""
+    durability: Durability = Durability.DISK
+    """What an acknowledged write survives: a power failure, or only the death of the process."""
+
+    encryption_key: Path | None = None
+    """A file of keys that encrypt Secrets; None: the key that a new cluster generates."""
 
     @property
     def directory(self) -> ClusterDirectory:

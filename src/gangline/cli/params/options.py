@@ -1,13 +1,11 @@
 """Options that many commands share: cluster, namespace, kind of job, output format."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
 from gangline.cli.params.target import resolve_target
 from gangline.cli.render.output import print_status
@@ -18,19 +16,45 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_NAMESPACE_OPTION = click.option(
+    "-n",
+    "--namespace",
+    shell_complete=completers.namespaces,
+    help="Namespace; default: that of the kubeconfig.",
+)
+_CLUSTER_OPTIONS = (
+    click.option(
+        "--kubeconfig",
+        "--config",
+        "kubeconfig",
+        metavar="FILE",
+        type=click.Path(),
+        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
+    ),
+    click.option(
+        "--context", shell_complete=completers.contexts, help="Context of the kubeconfig to use."
+    ),
+    click.option(
+        "--profile",
+        shell_complete=completers.profiles,
+        help="Profile of your settings; see 'gangline config'.",
+    ),
+)
+
+
 def cluster_options(command: F) -> F:
-    """Add ``--kubeconfig`` and ``--context``; the command receives a ``Target`` as ``target``."""
-    return _target(command, with_namespace=False)
+    """Add ``--kubeconfig``, ``--context`` and ``--profile``; the command receives a
+    ``ClusterTarget`` as ``target``.
+    """
+    return target_flags(_with_target(command), namespace=False)
 
 
 def namespace_options(command: F) -> F:
-    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command receives a ``Target`` as
-    ``target``.
-    """
-    return _target(command, with_namespace=True)
+    """Add ``-n`` to the options of ``cluster_options``."""
+    return target_flags(_with_target(command), namespace=True)
 
 
-def _target(command: F, *, with_namespace: bool) -> F:
+def _with_target(command: F) -> F:
     @wraps(command)
     def with_target(
         *args: Any,
@@ -43,31 +67,14 @@ def _target(command: F, *, with_namespace: bool) -> F:
         given = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
         return command(*args, target=resolve_target(given | {"profile": profile}), **options)
 
-    wrapped: Any = with_target
-    if with_namespace:
-        wrapped = click.option(
-            "-n",
-            "--namespace",
-            shell_complete=completers.namespaces,
-            help="Namespace; default: that of the kubeconfig.",
-        )(wrapped)
-    wrapped = click.option(
-        "--profile",
-        shell_complete=completers.profiles,
-        help="Profile of your settings; see 'gangline config'.",
-    )(wrapped)
-    wrapped = click.option(
-        "--context", shell_complete=completers.contexts, help="Context of the kubeconfig to use."
-    )(wrapped)
-    wrapped = click.option(
-        "--kubeconfig",
-        "--config",
-        "kubeconfig",
-        metavar="FILE",
-        type=click.Path(),
-        help="Kubeconfig; default: KUBECONFIG, then the usual paths.",
-    )(wrapped)
-    return cast(F, debug_option(wrapped))
+    return cast(F, with_target)
+
+
+def target_flags(command: F, *, namespace: bool = True) -> F:
+    """Add the options that select a cluster; the command receives each as its own parameter."""
+    for option in reversed((*_CLUSTER_OPTIONS, *([_NAMESPACE_OPTION] if namespace else []))):
+        command = option(command)
+    return debug_option(command)
 
 
 def debug_option(command: F) -> F:
@@ -83,6 +90,13 @@ def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None
     root = context.find_root()
     if value and root.obj is not None:
         root.obj.debug = True
+
+
+job_argument = click.argument("job", shell_complete=completers.jobs)
+"""One job; the command receives its name as ``job``."""
+
+optional_job_argument = click.argument("job", default="", shell_complete=completers.jobs)
+"""One job, or an empty ``job``."""
 
 
 def type_option(command: F) -> F:
@@ -110,7 +124,8 @@ JSONPATH = "jsonpath="
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
-    """Add ``-o`` with these formats; the first is the default."""
+    """Add ``-o`` with these formats, without arguments those of lists; the first is the default."""
+    formats = formats or ("table", "wide", "json", "yaml", "name")
     further = ", or jsonpath=TEMPLATE" if "table" in formats else ""
     return click.option(
         "-o",
@@ -120,22 +135,6 @@ def output_option(*formats: str) -> Callable[[F], F]:
         show_default=True,
         help=f"How to print the result{further}.",
     )
-
-
-@contextmanager
-def translate_job_errors() -> Iterator[None]:
-    """Turn errors of the SDK about jobs into messages with an exit status."""
-    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
-
-    try:
-        yield
-    except NoSuchJob as error:
-        hint = "'gangline list -A' shows the jobs of all namespaces."
-        raise CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND) from error
-    except (AmbiguousJob, UnknownKind) as error:
-        raise CommandError(str(error), code=ExitCode.USAGE) from error
-    except JobError as error:
-        raise CommandError(str(error)) from error
 
 
 def warn_of_unreadable(jobs: "JobClient") -> None:

@@ -13,6 +13,8 @@ import uvloop
 
 from gangline.local.apiserver.auth.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
+from gangline.local.apiserver.storage.durability import Durability
+from gangline.local.apiserver.storage.encryption import EncryptionKeyError
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 
 
@@ -33,10 +35,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the state")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
+    parser.add_argument(
+        "--durability",
+        type=Durability,
+        choices=list(Durability),
+        default=Durability.DISK,
+        help="what an acknowledged write survives: a power failure, or the process alone",
+    )
+    parser.add_argument("--encryption-key", type=Path, help="file of keys that encrypt Secrets")
     given = parser.parse_args()
+    settings = ApiServerSettings(
+        data=given.data,
+        host=given.host,
+        port=given.port,
+        durability=given.durability,
+        encryption_key=given.encryption_key,
+    )
     try:
-        uvloop.run(serve(ApiServerSettings(data=given.data, host=given.host, port=given.port)))
-    except (DatabaseError, CertificateError, OSError) as error:
+        uvloop.run(serve(settings))
+    except (DatabaseError, EncryptionKeyError, CertificateError, OSError) as error:
         sys.exit(f"the API server cannot start: {error}")
 
 

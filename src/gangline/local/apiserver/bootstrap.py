@@ -1,5 +1,6 @@
-"""Objects of a new cluster: namespaces, the ``kubernetes`` service, default roles."""
+"""Objects of a new cluster: namespaces, the ``kubernetes`` service, priority classes."""
 
+import asyncio
 from collections.abc import Iterator
 
 from gangline.local.apiserver.core.errors import StatusError
@@ -8,18 +9,6 @@ from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.verbs.write import WritePath
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-RBAC = "rbac.authorization.k8s.io"
-ALL_RESOURCES_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-ALL_PATHS_RULE = {"nonResourceURLs": ["*"], "verbs": ["*"]}
-EDIT_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-VIEW_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
-SELF_REVIEW_RULES = [
-    {
-        "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
-        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"],
-        "verbs": ["create"],
-    }
-]
 
 
 def _make_object(kind: str, api_version: str, name: str, **more: object) -> Json:
@@ -55,27 +44,6 @@ def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]
             "priorityclasses",
             _make_object("PriorityClass", api_version, class_name, value=value),
         )
-    yield from _roles()
-
-
-def _roles() -> Iterator[tuple[str, str, Json]]:
-    rules: dict[str, list[Json]] = {
-        "cluster-admin": [*ALL_RESOURCES_RULES, ALL_PATHS_RULE],
-        "admin": EDIT_RULES,
-        "edit": EDIT_RULES,
-        "view": VIEW_RULES,
-        "system:basic-user": SELF_REVIEW_RULES,
-    }
-    for name, listed in rules.items():
-        yield RBAC, "clusterroles", _make_object("ClusterRole", f"{RBAC}/v1", name, rules=listed)
-    for role, group in (
-        ("cluster-admin", "system:masters"),
-        ("system:basic-user", "system:authenticated"),
-    ):
-        binding = _make_object("ClusterRoleBinding", f"{RBAC}/v1", role)
-        binding["roleRef"] = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
-        binding["subjects"] = [{"apiGroup": RBAC, "kind": "Group", "name": group}]
-        yield RBAC, "clusterrolebindings", binding
 
 
 async def create_initial_objects(
@@ -86,20 +54,26 @@ async def create_initial_objects(
     Only the endpoints of the server (``served``: host and port) are written at each start.
     """
     _, port = served
-    for group, plural, obj in _objects(service_address, port):
-        kind = registry.by_plural(group, plural)
-        if kind is None:
-            continue
-        namespace = obj["metadata"].get("namespace")
-        request = ApiRequest(kind, "create", namespace, obj["metadata"]["name"], "", {})
-        try:
-            await writer.create(request, obj)
-        except StatusError as error:
-            if error.status.reason != "AlreadyExists":
-                raise
+    # Tasks start in this order and stage their write without a pause, so that a namespace exists
+    # for the objects in it; all of them share one or two commits.
+    async with asyncio.TaskGroup() as group:
+        for api_group, plural, obj in _objects(service_address, port):
+            kind = registry.by_plural(api_group, plural)
+            if kind is not None:
+                group.create_task(_create_missing(writer, kind, obj))
     endpoints = registry.by_plural("", "endpoints")
     if endpoints is not None:
         await _publish_endpoints(writer, endpoints, served)
+
+
+async def _create_missing(writer: WritePath, kind: ServedKind, obj: Json) -> None:
+    meta = obj["metadata"]
+    request = ApiRequest(kind, "create", meta.get("namespace"), meta["name"], "", {})
+    try:
+        await writer.create(request, obj)
+    except StatusError as error:
+        if error.status.reason != "AlreadyExists":
+            raise
 
 
 async def _publish_endpoints(writer: WritePath, kind: ServedKind, served: tuple[str, int]) -> None:

@@ -7,11 +7,11 @@ WebSocket to the kubelet: channel 0 carries data, channel 1 an error text.
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import WSMsgType, web
+from yarl import URL
 
 from gangline.local.apiserver import limits
 from gangline.local.apiserver.core.errors import StatusError, bad_request
@@ -31,7 +31,6 @@ from gangline.local.apiserver.kubelet_proxy.streams import (
 PROTOCOL = "portforward.k8s.io"
 TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
 DATA, ERROR = 0, 1
-PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 MAX_PORTS = 127
 """A channel is one byte, and each port has two. The last one of them stays unused."""
 
@@ -73,7 +72,7 @@ class PortForwardHandler:
 class PortForwarder:
     """Connects the streams of a client to ports of a pod."""
 
-    def __init__(self, link: KubeletProxyClient, url: str) -> None:
+    def __init__(self, link: KubeletProxyClient, url: URL) -> None:
         self._link = link
         self._url = url
 
@@ -81,8 +80,9 @@ class PortForwarder:
         """Open a connection to a port of the pod.
 
         Raises:
-            StatusError: the kubelet is unreachable, or does not know the pod.
+            StatusError: it is no port, or the kubelet is unreachable, or does not know the pod.
         """
+        check_port(port)
         return await open_kubelet_websocket(self._link, self._url, [("port", port)])
 
     async def serve(self, data: SpdyStream, error: SpdyStream, drain: DrainFunction) -> None:
@@ -241,9 +241,18 @@ def _ports(api_request: ApiRequest) -> list[str]:
     if len(ports) > MAX_PORTS:
         raise bad_request(f"{len(ports)} ports are too many: at most {MAX_PORTS} have a channel")
     for port in ports:
-        if not PORT.fullmatch(port) or not 0 < int(port) < 65536:
-            raise bad_request(f"{port[:40]!r} is not a port")
+        check_port(port)
     return ports
+
+
+def check_port(port: str) -> None:
+    """Refuse text that is not a port number.
+
+    Raises:
+        StatusError: 400.
+    """
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
+        raise bad_request(f"{port[:80]!r} is not a port")
 
 
 async def _over_channels(

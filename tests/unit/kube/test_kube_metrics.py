@@ -93,7 +93,7 @@ async def test_requests_are_counted_by_verb_and_code():
         assert value("rest_client_request_duration_seconds_count", verb="GET", host=host) == 2
 
 
-def test_watches_begun_anew_are_counted_by_cause(jumping):
+def test_restarted_watches_are_counted_by_cause(jumping):
     def counted():
         return {
             cause: value("gangline_watch_restarts_total", kind=THINGS.kind, cause=cause)

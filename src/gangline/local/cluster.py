@@ -26,6 +26,7 @@ from gangline.api.resources import NODES
 from gangline.kube.client.client import ApiClient
 from gangline.kube.informers.shared_informers import SharedInformerFactory
 from gangline.local import cleanup, machine, ports
+from gangline.local.apiserver.memory import configure_allocator
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 from gangline.local.daemon import report_ready
@@ -86,6 +87,7 @@ def run_foreground(
     import uvloop  # noqa: PLC0415 - only processes that run a cluster need it
 
     _allow_many_files()
+    configure_allocator()
     uvloop.run(_until_signalled(EmbeddedCluster(settings, components, announce, runtime)))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 
 from gangline.local.apiserver.auth.pki import CertificateError
+from gangline.local.apiserver.memory import configure_allocator
 from gangline.local.apiserver.server import ApiServer, ApiServerSettings
 from gangline.local.apiserver.storage.sqlite import DatabaseError
 
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
     given = parser.parse_args()
+    configure_allocator()
     try:
         uvloop.run(serve(ApiServerSettings(data=given.data, host=given.host, port=given.port)))
     except (DatabaseError, CertificateError, OSError) as error:

@@ -6,7 +6,6 @@ streams, which keep the connection open (watches, logs, exec).
 """
 
 import asyncio
-import gzip
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,15 +34,22 @@ from gangline.local.apiserver.core.request import (
     resolve_request,
     split_target,
 )
+from gangline.local.apiserver.flowcontrol.controller import FlowController
+from gangline.local.apiserver.http_bodies import (
+    MAX_BODY_BYTES,
+    convert_long_body,
+    read_body_in_time,
+    send_response,
+)
 from gangline.local.apiserver.metrics import ApiServerMetrics
 from gangline.local.apiserver.verbs.rest import ApiResponse
 from gangline.local.apiserver.watch.broadcast import status_to_json
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 3 << 20
 MAX_LINE_BYTES = 32768
-GZIP_MIN_BYTES = 128 << 10
+HEADER_TIMEOUT_S = 30.0
+"""Seconds in which a client must send the headers of a request; Kubernetes' default."""
 MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
 ANONYMOUS_PATHS = ("/healthz", "/livez", "/readyz")
@@ -62,6 +68,9 @@ class ApiHandlers:
     objects: RequestFunction
     special: Mapping[str, RequestFunction]
     streams: Mapping[str, StreamFunction]
+    flow: FlowController
+    width: Callable[[ApiRequest], int]
+    """The number of seats that a request occupies."""
     authorize: Callable[[ApiRequest], None]
     impersonate: Callable[[RequestUser, str, list[str]], RequestUser]
 
@@ -93,7 +102,7 @@ class ApiHandler:
                 answer = await self._handlers.non_resource(
                     user, path, request.headers.get("Accept", "")
                 )
-                response = await make_response(request, answer)
+                response = await send_response(request, answer)
             else:
                 api_request = resolve_request(self._registry, request.method, path, options)
                 response = await self._handle_resource(request, api_request, user)
@@ -127,14 +136,22 @@ class ApiHandler:
             if api_request.verb == "watch"
             else api_request.subresource or api_request.kind.storage_name
         )
+        flow = self._handlers.flow
         exchange = self._handlers.streams.get(name)
         if exchange is not None:
-            return await exchange(request, api_request)
-        if request.body_exists:
-            api_request.body = await request.read()
+            with flow.stream(user):
+                return await exchange(request, api_request)
         handler = self._handlers.special.get(name, self._handlers.objects)
-        answer = await handler(api_request)
-        return await make_response(request, answer)
+        size = min(request.content_length or MAX_BODY_BYTES, MAX_BODY_BYTES)
+        with flow.body(user, size if request.body_exists else 0):
+            if request.body_exists:
+                api_request.body = await read_body_in_time(request)
+            async with flow.seat(user, self._handlers.width(api_request)):
+                if request.body_exists:
+                    await convert_long_body(flow, api_request)
+                answer = await handler(api_request)
+        with flow.response(user, len(answer.body)):
+            return await send_response(request, answer)
 
     def _user(self, request: web.BaseRequest, path: str) -> RequestUser:
         transport = request.transport
@@ -154,16 +171,6 @@ def is_non_resource_path(path: str) -> bool:
     if path.startswith("/api/"):
         return path.rstrip("/").count("/") < 3
     return not path.startswith("/apis/") or path.rstrip("/").count("/") < 4
-
-
-async def make_response(request: web.BaseRequest, answer: ApiResponse) -> web.Response:
-    """Return the HTTP response; large bodies are compressed if the client accepts gzip."""
-    headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
-    body = answer.body
-    if len(body) > GZIP_MIN_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-        body = await asyncio.to_thread(gzip.compress, body, 1)
-        headers["Content-Encoding"] = "gzip"
-    return web.Response(body=body, status=answer.code, headers=headers)
 
 
 def error_response(error: StatusError) -> web.Response:
@@ -186,9 +193,38 @@ def add_warnings(response: web.StreamResponse, warnings: list[str]) -> None:
 
 
 class HttpProtocol(web.RequestHandler):
-    """HTTP, where malformed requests also get a Status object."""
+    """HTTP, where malformed requests also get a Status object.
 
-    __slots__ = ()
+    A connection is closed if the headers of a request do not arrive within ``HEADER_TIMEOUT_S``.
+    """
+
+    __slots__ = ("_deadline",)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._expect_headers()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._received_headers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self._request_count
+        super().data_received(data)
+        if self._request_count != before:
+            self._received_headers()
+        elif self._current_request is None and not self._messages:
+            self._expect_headers()
+
+    def _expect_headers(self) -> None:
+        if self._deadline is None:
+            self._deadline = self._loop.call_later(HEADER_TIMEOUT_S, self.force_close)
+
+    def _received_headers(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def handle_error(
         self,

@@ -8,6 +8,7 @@ in a loop, one call after the other); it is not run here.
 import asyncio
 import os
 import re
+import secrets
 import statistics
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from pathlib import Path
 import uvloop
 
 from gangline.elastic.protocol.blocking_client import BlockingClient
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import JobSecret, generate_secret
 from gangline.elastic.protocol.messages import Heartbeat, Join, ShardReply, ShardRequest, WorldInfo
 from gangline.elastic.shards import dataset, events
 
@@ -150,7 +151,7 @@ def sequential_pairs(address: str, secret: JobSecret) -> float:
 
 async def measure() -> Figures:
     with tempfile.TemporaryDirectory() as name:
-        text = generate_secret()
+        text = secrets.token_hex(32)
         secret = JobSecret(bytes.fromhex(text))
         master, port, start_s = start_master(Path(name), text)
         try:

@@ -78,7 +78,7 @@ SPOILT = {
     ),
     "absurd annotation": (
         lambda m: m["metadata"].update(annotations={"a": "x" * (1 << 20)}),
-        "metadata.annotations: have 1048577 bytes in total; the limit is 262144",
+        "metadata.annotations: Too long: may not be more than 262144 bytes",
     ),
     "name too long": (
         lambda m: m["metadata"].update(name="n" * 60),

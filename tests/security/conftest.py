@@ -6,12 +6,14 @@
 
 import asyncio
 import base64
+import contextlib
 import signal
 import ssl
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,16 +22,20 @@ import aiohttp
 import pytest
 import yaml
 
+from integration.cluster.embedded import EmbeddedCluster, until
 from integration.cluster_fixtures import embedded_cluster
 
 __all__ = ["attacked", "embedded_cluster"]
+
+StartedPod = Callable[..., Awaitable[dict[str, Any]]]
+"""Called with namespace, name, command and further fields of the pod's spec."""
 
 
 @dataclass
 class AttackedServer:
     """A running API server and what an attacker needs to reach it."""
 
-    process: asyncio.subprocess.Process
+    process: object
     url: str
     data: Path
     tls: ssl.SSLContext
@@ -59,13 +65,23 @@ class AttackedServer:
                 return answer.status, await answer.json()
             return answer.status, await answer.text()
 
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open a response of the administrator that does not end, such as a watch."""
+        connector = aiohttp.TCPConnector(ssl=self.tls)
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(self.url + path, headers=self.admin) as answer,
+        ):
+            yield answer.content
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a TLS connection without HTTP on it."""
         parts = urlsplit(self.url)
         return await asyncio.open_connection(parts.hostname, parts.port, ssl=self.tls)
 
 
-def _attacked_server(process: asyncio.subprocess.Process, url: str, data: Path) -> AttackedServer:
+def _attacked_server(process: object, url: str, data: Path) -> AttackedServer:
     config = yaml.safe_load((data / "kubeconfig").read_text())
     authority = config["clusters"][0]["cluster"]["certificate-authority-data"]
     token = config["users"][0]["user"]["token"]
@@ -76,10 +92,17 @@ def _attacked_server(process: asyncio.subprocess.Process, url: str, data: Path) 
 @pytest.fixture
 async def attacked(tmp_path: Path) -> AsyncIterator[AttackedServer]:
     """An API server in a process of its own; it must still run when the test ends."""
-    data = tmp_path / "data"
+    async with attacked_server(tmp_path / "data") as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def attacked_server(data: Path, *arguments: str) -> AsyncIterator[AttackedServer]:
+    """Run an API server with these data and arguments; it must still run at the end."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
-    )
+        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), *arguments,
+        stdout=PIPE,
+    )  # fmt: skip
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()
     try:
@@ -89,3 +112,36 @@ async def attacked(tmp_path: Path) -> AsyncIterator[AttackedServer]:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
         await process.wait()
+
+
+@pytest.fixture
+async def attacked_cluster(embedded_cluster: EmbeddedCluster) -> AttackedServer:
+    """The API server of a complete cluster with two nodes."""
+    record = embedded_cluster.home.read_run_record()
+    assert record is not None
+    data = embedded_cluster.home.folder
+    return _attacked_server(embedded_cluster.process, record.url, data)
+
+
+@pytest.fixture
+def started_pod(attacked_cluster: AttackedServer) -> StartedPod:
+    """A function that creates a pod in ``attacked_cluster`` and waits until it runs."""
+    return partial(_start_pod, attacked_cluster)
+
+
+async def _start_pod(
+    server: AttackedServer, namespace: str, name: str, command: list[str], **spec: Any
+) -> dict[str, Any]:
+    path = f"/api/v1/namespaces/{namespace}"
+    await server.request("POST", "/api/v1/namespaces", json={"metadata": {"name": namespace}})
+    container = {"name": "c", "image": "any", "command": command}
+    pod = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
+    status, body = await server.request("POST", f"{path}/pods", json=pod)
+    assert status == 201, body
+
+    async def running() -> Any:
+        _, found = await server.request("GET", f"{path}/pods/{name}")
+        return found if found["status"].get("phase") == "Running" else None
+
+    started: dict[str, Any] = await until(running)
+    return started

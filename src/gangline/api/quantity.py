@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 _NANO = 10**9
 _LARGEST = (2**63 - 1) * _NANO
@@ -109,6 +110,14 @@ def parse_quantity(written: str | int | float) -> Quantity:
     return _parse(repr(written) if isinstance(written, float) else written)
 
 
+def quantity_or_none(value: Any) -> Quantity | None:
+    """Parse ``"1.5Gi"``, ``"250m"`` or ``2``. Returns None if the value is not a quantity."""
+    try:
+        return parse_quantity(value)
+    except QuantityError:
+        return None
+
+
 def canonical_quantity(written: str | int | float) -> str:
     """Return the form that an API server stores: ``"1000m"`` becomes ``"1"``.
 
@@ -116,15 +125,6 @@ def canonical_quantity(written: str | int | float) -> str:
         QuantityError: the text is not a quantity.
     """
     return str(parse_quantity(written))
-
-
-def parse_milli(written: str | int | float) -> int:
-    """Parse a quantity in thousandths, rounded up (``"0.5"`` is 500).
-
-    Raises:
-        QuantityError: the text is not a quantity.
-    """
-    return parse_quantity(written).milli
 
 
 def parse_whole(written: str | int | float) -> int:

@@ -11,7 +11,6 @@ time and URL of that process, and counts only while the process lives.
 import fcntl
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -88,7 +87,7 @@ class ClusterDirectory:
         return self.folder / "run.json"
 
     def prepare(self) -> None:
-        """Create the directory and check that it is writable.
+        """Create the directory, close it to other users, and check that it is writable.
 
         Raises:
             ClusterError: it cannot be created or written.
@@ -98,7 +97,10 @@ class ClusterDirectory:
                 f"{self.name!r} cannot name a cluster: use up to 40 small letters, digits and '-'"
             )
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o711)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # It contains Secrets, keys and logs. Containers with a user of their own reach their
+            # volumes by mounts, which do not pass through this folder.
+            self.folder.chmod(0o700)
             probe = self.folder / ".probe"
             probe.write_bytes(b"\0" * 4096)
             probe.unlink()
@@ -130,8 +132,12 @@ class ClusterDirectory:
         """Publish the kubeconfig of the default cluster; return the file to show to users."""
         if self.name != DEFAULT_NAME:
             return self.kubeconfig
-        shutil.copyfile(self.kubeconfig, self.default_kubeconfig)
-        self.default_kubeconfig.chmod(0o600)
+        fresh = self.default_kubeconfig.with_name("kubeconfig.new")
+        fresh.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(fresh, flags, 0o600), "wb") as file:
+            file.write(self.kubeconfig.read_bytes())
+        fresh.replace(self.default_kubeconfig)
         return self.default_kubeconfig
 
 

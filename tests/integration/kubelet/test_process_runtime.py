@@ -23,6 +23,7 @@ from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel, 
 from gangline.local.kubelet.runtime.process_runtime import ProcessRuntime
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 
 
 class Output:
@@ -74,6 +75,74 @@ async def test_a_command_runs_as_process_one_with_its_environment_only(
     assert output.stdout == f"PATH={PATH}\nodd.name=a b\nc\n".encode()
     _, output = await run(runtime, a_plan(tmp_path, "sh", "-c", "echo $$"))
     assert output.stdout == b"1\n"
+
+
+ODD_VARIABLES = {
+    "PATH": PATH,
+    "odd.name-1": "a b\nc\n",
+    "with space": "$PATH ${E0} \\ 'single' \"double\" # no comment",
+    "-n": "dash",
+    "EMPTY": "",
+    "E0": "a name of the commands before",
+    "LD_LIBRARY_PATH": "./nowhere",
+    "BIG": "x" * 100_000,
+    "BYTES": b"\xff\xfe".decode("utf-8", "surrogateescape"),
+}
+
+
+@pytest.mark.parametrize("user", [None, pytest.param(4321, marks=ROOT)])
+async def test_environment_is_exactly_that_of_the_plan(
+    runtime: ProcessRuntime, tmp_path: Path, user: int | None
+) -> None:
+    identity = ContainerIdentity(user, user)
+    argv = ("cat", "/proc/self/environ")
+    plan = a_plan(tmp_path, *argv, env=ODD_VARIABLES, identity=identity)
+    wanted = [
+        f"{name}={value}".encode(errors="surrogateescape") for name, value in ODD_VARIABLES.items()
+    ]
+    ended, output = await run(runtime, plan)
+    assert (ended.code, output.stderr) == (0, b"")
+    assert output.stdout.split(b"\0")[:-1] == wanted
+
+
+async def test_environment_of_an_exec_session_is_the_containers(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    container = await runtime.start(a_plan(tmp_path, "sleep", "60", env=ODD_VARIABLES), Output())
+    output = Output()
+    session = await container.exec(["cat", "/proc/self/environ"], output)
+    assert await session.wait() == 0
+    assert len(output.stdout.split(b"\0")) == len(ODD_VARIABLES) + 1
+    container.kill()
+    await container.wait()
+
+
+async def test_a_variable_with_a_nul_character_is_a_start_error(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    with pytest.raises(ContainerStartError, match="NUL"):
+        await run(runtime, a_plan(tmp_path, "true", env={"PATH": PATH, "A": "a\0b"}))
+    container = await runtime.start(a_plan(tmp_path, "sleep", "60"), Output())
+    with pytest.raises(ContainerStartError, match="null byte"):
+        await container.exec(["echo", "a\0b"], Output())
+    container.kill()
+    await container.wait()
+
+
+@ROOT
+async def test_linker_variables_do_not_run_code_as_root(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    compile_preload(volume / "p.so")
+    env = {"PATH": PATH, "LD_PRELOAD": "./data/p.so"}
+    mounts = (ContainerMount(volume, "/data"),)
+    identity = ContainerIdentity(4321, 4321)
+    plan = a_plan(tmp_path, "true", env=env, mounts=mounts, identity=identity)
+    _, output = await run(runtime, plan)
+    assert b"uid 4321" in output.stderr
+    assert b"uid 0" not in output.stderr
 
 
 async def test_the_exit_code_is_that_of_the_command(
@@ -330,6 +399,19 @@ def an_image(folder: Path) -> None:
             place = folder / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, place)
+
+
+def compile_preload(library: Path) -> None:
+    """A library that writes the user id of each process that loads it."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    source = library.with_suffix(".c")
+    source.write_text(
+        "#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) "
+        'static void f(void) { dprintf(2, "uid %d\\n", geteuid()); }'
+    )
+    command = ["cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
 
 
 def existing(paths: list[str]) -> list[str]:

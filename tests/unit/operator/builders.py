@@ -36,6 +36,11 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
+def has_writes(plan: ReconcilePlan) -> bool:
+    """Whether a plan changes objects other than the job's status."""
+    return bool(plan.creations or plan.deletions or plan.patches)
+
+
 def template(**spec: Any) -> dict[str, Any]:
     """A pod template with one main container."""
     return {"spec": {"containers": [{"name": "pytorch", "image": "train:1"}], **spec}}

@@ -25,6 +25,8 @@ class FieldError:
     """The predicate of a sentence whose subject is the value: ``is not a DNS label``."""
     remedy: str = ""
     """What would be right, as an imperative; empty if there is no advice."""
+    reason: str = ""
+    """Reason of a Kubernetes status cause, such as ``FieldValueInvalid``; empty if unspecified."""
 
     def __str__(self) -> str:
         value = "" if self.value is None else f" {format_value(self.value)}"

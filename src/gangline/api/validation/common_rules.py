@@ -4,9 +4,9 @@ Every function yields all errors that it finds, each with the path of its field.
 kind combines them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,10 +21,12 @@ from gangline.api.jobs.kubeflow import (
     RunPolicy,
     SchedulingPolicy,
 )
-from gangline.api.meta.objects import ObjectMeta
+from gangline.api.meta.json_objects import objects_in, subobject
+from gangline.api.meta.objects import ObjectMeta, StatusCause
 from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.api.schema.field_error import FieldError, child_path, name_errors
-from gangline.api.validation.pod_template import validate_pod_template
+from gangline.api.validation.field_rules import annotation_causes, label_causes
+from gangline.api.validation.pods import template_causes
 
 MAX_JOB_REPLICAS = 5000
 """A job with more pods than this is refused as a probable typing error."""
@@ -167,17 +169,37 @@ def replica_count(replica: ReplicaSpec) -> int:
 
 def template_errors(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
     """Check a pod template. If ``container`` is set, one of its containers must have that name."""
-    try:
-        found = msgspec.convert(replica.template, PodTemplateSpec)
-    except msgspec.ValidationError as error:
-        yield conversion_error(error, path)
-        return
-    yield from validate_pod_template(found, path)
-    given = [each.name for each in found.spec.containers]
+    yield from pod_template_errors(replica.template, path)
+    containers = objects_in(subobject(replica.template, "spec").get("containers"))
+    given = [each.get("name") for each in containers]
     if container and given and container not in given:
         where = f"{path}.spec.containers"
         remedy = f"name the main container {container!r}"
         yield FieldError(where, given, f"has no container {container!r}", remedy)
+
+
+def pod_template_errors(template: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Check a pod template by the rules of the API server, which refuses its pods otherwise."""
+    try:
+        known = msgspec.to_builtins(msgspec.convert(template, PodTemplateSpec))
+    except msgspec.ValidationError as error:
+        yield conversion_error(error, path)
+        return
+    for volume in objects_in(subobject(known, "spec").get("volumes")):
+        if volume.keys() == {"name"}:
+            volume["emptyDir"] = {}  # the API server's default
+    yield from cause_errors(template_causes(path, known))
+
+
+def metadata_errors(meta: ObjectMeta) -> Iterator[FieldError]:
+    """Check the labels and annotations of a job."""
+    yield from cause_errors(label_causes("metadata.labels", meta.labels))
+    yield from cause_errors(annotation_causes("metadata.annotations", meta.annotations))
+
+
+def cause_errors(causes: Iterable[StatusCause]) -> Iterator[FieldError]:
+    for cause in causes:
+        yield FieldError(cause.field, None, cause.message, reason=cause.reason)
 
 
 def run_policy_errors(policy: RunPolicy, total: int) -> Iterator[FieldError]:

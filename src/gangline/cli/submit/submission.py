@@ -4,6 +4,7 @@ Objects with the annotation ``gangline.dev/belongs-to`` are created after their 
 reference to it. If one of them cannot be created, its job is deleted again.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
-from gangline.cli.params.options import translate_job_errors
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_status, serialize
 from gangline.cli.submit.flags import OWNER_ANNOTATION
-from gangline.cli.submit.manifests import check_manifests, collect_warnings
+from gangline.cli.submit.manifests import check_manifests
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -44,8 +43,7 @@ def submit_manifests(
     Raises:
         CommandError: an object is invalid, or with ``wait`` a job has failed.
     """
-    check_manifests(manifests)
-    for warning in collect_warnings(manifests):
+    for warning in check_manifests(manifests):
         print_status(f"Warning: {warning}")
     if sending.dry_run:
         form = "json" if sending.output == "json" else "yaml"
@@ -54,8 +52,7 @@ def submit_manifests(
         return
     submitted: list[tuple[str, str]] = []
     try:
-        with translate_job_errors():
-            run_async(_submit(manifests, target, sending, submitted))
+        asyncio.run(_submit(manifests, target, sending, submitted))
     except KeyboardInterrupt:
         for name, namespace in submitted:
             print_status(

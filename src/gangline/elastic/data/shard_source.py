@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gangline.elastic.protocol.blocking_client import BlockingClient
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.errors import RequestRefusedError
 from gangline.elastic.protocol.shard_messages import (
     DatasetStateReply,

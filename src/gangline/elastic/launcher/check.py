@@ -17,8 +17,8 @@ from gangline.elastic.launcher.check_options import NodeCheckOptions, NodeUnheal
 from gangline.elastic.nodecheck.interpreters import CheckInterpreters, idle_interpreters
 from gangline.elastic.nodecheck.run import CheckReport, LocalExchange, run_check
 from gangline.elastic.nodecheck.workers import CheckSettings
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
     CheckGroup,

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from gangline.elastic.checkpoint import flush_job
 from gangline.elastic.protocol.blocking_client import BlockingClient
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import Acknowledged, JobEvent
 

@@ -29,6 +29,7 @@ class HostedMaster(MasterChild):
         """Take the job's name, the address to listen on, and a folder for the journal."""
         super().__init__(job, folder)
         _, self._port = split_address(address)
+        self._listen = [f"--host={host}" for host in listen_addresses(address)]
         self.is_port_taken = False
         """True if another process, perhaps a master, listened on the port at the last attempt."""
 
@@ -45,19 +46,48 @@ class HostedMaster(MasterChild):
 
     async def _supervise(self) -> None:
         while True:
-            code = await self._run_master("--port", str(self._port), environment=os.environ)
+            code = await self._run_master(
+                "--port", str(self._port), *self._listen, environment=os.environ
+            )
             self.is_port_taken = code == PORT_TAKEN_CODE
             await asyncio.sleep(_PORT_TAKEN_PAUSE_S if code == PORT_TAKEN_CODE else RESTART_PAUSE_S)
 
 
 def is_own_address(address: str) -> bool:
     """Return whether host:port names this machine; False if the name does not resolve."""
+    return bool(_own_addresses(address))
+
+
+def listen_addresses(address: str) -> list[str]:
+    """List the addresses on which the master of host:port must listen; none: on all.
+
+    A machine may know its own name by a loopback address, as Debian does, while other nodes reach
+    it by another one. Only ``localhost`` and literal addresses are meant for this machine alone.
+    """
+    host, _ = split_address(address)
+    own = _own_addresses(address)
+    for_others = not (host == "localhost" or _is_literal(host))
+    if for_others and any(ipaddress.ip_address(each).is_loopback for each in own):
+        return []
+    return own
+
+
+def _own_addresses(address: str) -> list[str]:
     host, port = split_address(address)
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
+        return []
+    own = [str(where[0]) for family, _, _, _, where in found if _can_bind(family, where[0])]
+    return [*dict.fromkeys(own)]
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
         return False
-    return any(_can_bind(family, where[0]) for family, _, _, _, where in addresses)
+    return True
 
 
 def _can_bind(family: int, host: str | int) -> bool:

@@ -146,7 +146,7 @@ async def _create_rendezvous(
     from gangline.elastic.agent.membership.membership import Membership  # noqa: PLC0415
     from gangline.elastic.launcher.hosted_master import HostedMaster, is_own_address  # noqa: PLC0415
     from gangline.elastic.launcher.node_identity import node_identity  # noqa: PLC0415
-    from gangline.elastic.protocol.encryption import read_job_secret  # noqa: PLC0415
+    from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415
 
     try:
         secret = read_job_secret(os.environ, settings.run_id)

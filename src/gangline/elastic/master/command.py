@@ -44,7 +44,8 @@ def _upstream_flags(command: click.Command) -> click.Command:
               help="Namespace of a --journal-configmap that names none.")  # fmt: skip
 @click.option("--platform", type=click.Choice(["local", "pyk8s", "k8s"]), default="local",
               help="Accepted for DLRover's manifests; the journal flags decide.")  # fmt: skip
-@click.option("--host", default=None, help="The address to listen on; all by default.")
+@click.option("--host", "hosts", multiple=True, metavar="ADDRESS",
+              help="An address to listen on; may be repeated; all by default.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=50001, show_default=True,
               help="The port to listen on; 0 for any free one.")  # fmt: skip
 @click.option("--listen-descriptor", type=int, default=None, hidden=True,
@@ -108,7 +109,7 @@ def _run(
     configmap: tuple[str, str] | None,
     port_file: Path | None,
 ) -> int:
-    from gangline.elastic.protocol.encryption import read_job_secret  # noqa: PLC0415 - not needed for --help
+    from gangline.elastic.protocol.channel.job_secret import read_job_secret  # noqa: PLC0415 - not needed for --help
 
     try:
         secret = read_job_secret(os.environ, settings.job)

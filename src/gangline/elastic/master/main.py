@@ -14,7 +14,7 @@ from gangline.elastic.master.state import records as rec
 from gangline.elastic.master.state.clock import ClockReading, JobClock, read_clocks
 from gangline.elastic.master.state.core import MasterCore
 from gangline.elastic.master.state.state import MasterState, PersistentState
-from gangline.elastic.protocol.encryption import JobSecret
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.server import MasterServer
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ async def _serve(
     journal.set_state_source(service.snapshot, service.summary)
     server = MasterServer(service, secret)
     inherited = settings.listen_descriptor
-    port = await server.start(settings.host, settings.port, inherited)
+    port = await server.start(settings.hosts, settings.port, inherited)
     log.info(
         "the master is serving", extra={"job": settings.job, "port": port, "master": service.name}
     )

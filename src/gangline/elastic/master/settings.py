@@ -9,8 +9,8 @@ class MasterSettings:
 
     job: str
     """The job's name; clients of another job are refused."""
-    host: str | None = None
-    """The address to listen on; None for all."""
+    hosts: tuple[str, ...] = ()
+    """The addresses to listen on; none for all."""
     port: int = 50001
     """0 for any free port; it is printed."""
     listen_descriptor: int | None = None

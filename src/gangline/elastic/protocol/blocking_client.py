@@ -8,9 +8,16 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Self, TypeVar
 
-from gangline.elastic.protocol import encryption, envelope
+from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import (
+    MAX_FRAME_BYTES,
+    SecureChannel,
+    SecureChannelError,
+)
 from gangline.elastic.protocol.client import (
     CONNECT_TIMEOUT_S,
     MAX_RETRY_PAUSE_S,
@@ -30,15 +37,13 @@ _READ_BYTES = 256 * 1024
 class BlockingClient:
     """A client of one master; use as ``with BlockingClient(address, secret) as client``."""
 
-    def __init__(
-        self, address: str, secret: encryption.JobSecret, name: ClientIdentity | None = None
-    ) -> None:
+    def __init__(self, address: str, secret: JobSecret, name: ClientIdentity | None = None) -> None:
         self.address = address
         self.name = name or ClientIdentity()
         self._secret = secret
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._ends: encryption.SecureChannel | None = None
+        self._channel: SecureChannel | None = None
         self._next_number = 1
 
     def __enter__(self) -> Self:
@@ -52,7 +57,7 @@ class BlockingClient:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-            self._ends = None
+            self._channel = None
 
     def call(self, message: ProtocolMessage, *, timeout_s: float = 60.0) -> Reply:
         """Send a request and return the reply; arguments and errors as in ``MasterClient``."""
@@ -81,7 +86,7 @@ class BlockingClient:
                 if self._socket is None:
                     self._connect(deadline)
                 return self._exchange(number, body, deadline)
-            except (OSError, encryption.SecureChannelError, envelope.EnvelopeError) as error:
+            except (OSError, SecureChannelError, envelope.EnvelopeError) as error:
                 self.close()
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -94,38 +99,39 @@ class BlockingClient:
         self._socket = socket.create_connection(split_address(self.address), left)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         enable_keepalive(self._socket)
-        own_handshake = encryption.new_handshake()
-        self._socket.sendall(own_handshake)
-        other_handshake = b""
-        while len(other_handshake) < encryption.HANDSHAKE_BYTES:
-            other_handshake += self._read(encryption.HANDSHAKE_BYTES - len(other_handshake))
-        encryption.check_handshake(other_handshake)
-        self._ends = encryption.derive_channel(
-            self._secret, own_handshake, other_handshake, client=True
-        )
-        self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
+        self._channel = SecureChannel(self._secret, client=True, limit=MAX_FRAME_BYTES)
+        self._socket.sendall(self._channel.output())
+        while not self._channel.is_established:
+            for _ in self._feed():
+                raise SecureChannelError("the master sent a message before Hello")
         reply = self._exchange(0, envelope.encode_body(self.name.hello()), deadline)
         if isinstance(reply, RequestRefused):
             self.close()
             raise RequestRefusedError(reply)
         if not isinstance(reply, Welcome):
-            raise encryption.SecureChannelError("the master did not answer Hello with Welcome")
+            raise SecureChannelError("the master did not answer Hello with Welcome")
 
     def _exchange(self, number: int, body: bytes, deadline: float) -> Reply:
         assert self._socket is not None
-        assert self._ends is not None
+        assert self._channel is not None
         self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        self._socket.sendall(self._ends.encryptor.encrypt_frame(envelope.wrap_body(number, body)))
+        self._socket.sendall(self._channel.encrypt_frame(envelope.wrap_body(number, body)))
         while True:
             self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            for content in self._ends.decryptor.feed(self._read(_READ_BYTES)):
+            for content in self._feed():
                 answered, reply = envelope.decode_reply(content)
                 if answered == number:
                     return reply
 
-    def _read(self, at_most: int) -> bytes:
+    def _feed(self) -> Iterator[bytes]:
+        """Receive bytes; yield the contents that they complete."""
         assert self._socket is not None
-        received = self._socket.recv(at_most)
+        assert self._channel is not None
+        received = self._socket.recv(_READ_BYTES)
         if not received:
             raise ConnectionResetError("the master closed the connection")
-        return received
+        try:
+            yield from self._channel.feed(received)
+        finally:
+            if output := self._channel.output():
+                self._socket.sendall(output)

@@ -18,7 +18,14 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Self, TypeVar, cast
 
-from gangline.elastic.protocol import encryption, envelope
+from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import (
+    MAX_FRAME_BYTES,
+    SecretsDifferError,
+    SecureChannel,
+    SecureChannelError,
+)
 from gangline.elastic.protocol.connection import enable_keepalive, installed_version
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import (
@@ -88,48 +95,54 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _MasterConnection(asyncio.Protocol):
-    def __init__(self, secret: encryption.JobSecret, received: Callable[[bytes], None]) -> None:
+    def __init__(self, secret: JobSecret, received: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
         """The reason why the connection ended."""
-        self._secret, self._received = secret, received
+        self._received = received
         self._transport: asyncio.Transport | None = None
-        self._mine = encryption.new_handshake()
-        self._head = bytearray()
-        self._ends: encryption.SecureChannel | None = None
-        self._has_heard = False
+        self._channel = SecureChannel(secret, client=True, limit=MAX_FRAME_BYTES)
 
     @property
     def is_mute(self) -> bool:
         """True if the other end accepted the connection but has not answered the handshake."""
-        return self._transport is not None and self._ends is None
+        return self._transport is not None and not self._channel.is_established
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast("asyncio.Transport", transport)
         enable_keepalive(transport.get_extra_info("socket"))
-        transport.write(self._mine)
+        transport.write(self._channel.output())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.finish(str(exc) if exc else f"the master closed the connection{self._guess()}")
 
     def data_received(self, data: bytes) -> None:
         try:
-            if self._ends is None:
-                data = self._greet(data)
-            if self._ends is not None and data:
-                for content in self._ends.decryptor.feed(data):
-                    self._has_heard = True
-                    self._received(content)
-        except (encryption.SecureChannelError, envelope.EnvelopeError) as error:
+            for content in self._channel.feed(data):
+                self._received(content)
+        except SecretsDifferError as error:
+            self._write(self._channel.output())
+            self.finish(
+                f"{error}: {SECRET_VARIABLE}, or the job's name without it, must be the same on "
+                "all nodes"
+            )
+            return
+        except (SecureChannelError, envelope.EnvelopeError) as error:
             self.finish(str(error))
+            return
+        self._write(self._channel.output())
+        if self._channel.is_established and not self.greeted.done():
+            self.greeted.set_result(None)
 
     def send(self, number: int, body: bytes) -> None:
-        if self._transport is not None and self._ends is not None:
-            self._transport.write(
-                self._ends.encryptor.encrypt_frame(envelope.wrap_body(number, body))
-            )
+        if self._transport is not None and self._channel.is_established:
+            self._write(self._channel.encrypt_frame(envelope.wrap_body(number, body)))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
 
     def finish(self, reason: str) -> None:
         if not self.ended.done():
@@ -142,24 +155,12 @@ class _MasterConnection(asyncio.Protocol):
 
     def _guess(self) -> str:
         """Return a likely cause when there was no answer at all."""
-        if self._ends is None:
-            return " before the handshake: another program may listen there"
-        if not self._has_heard:
-            return f" unanswered: {SECRET_VARIABLE}, or the job's name without it, may differ"
+        if not self._channel.is_established:
+            return (
+                " before the handshake: another program may listen there, or the master uses an "
+                "older secure channel"
+            )
         return ""
-
-    def _greet(self, data: bytes) -> bytes:
-        self._head += data
-        if len(self._head) < encryption.HANDSHAKE_BYTES:
-            return b""
-        other_handshake = bytes(self._head[: encryption.HANDSHAKE_BYTES])
-        encryption.check_handshake(other_handshake)
-        self._ends = encryption.derive_channel(
-            self._secret, self._mine, other_handshake, client=True
-        )
-        self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
-        self.greeted.set_result(None)
-        return bytes(self._head[encryption.HANDSHAKE_BYTES :])
 
 
 @dataclass(slots=True)
@@ -174,9 +175,7 @@ class _PendingRequest:
 class MasterClient:
     """A client of one master, whose address is resolved again for each connection."""
 
-    def __init__(
-        self, address: str, secret: encryption.JobSecret, name: ClientIdentity | None = None
-    ) -> None:
+    def __init__(self, address: str, secret: JobSecret, name: ClientIdentity | None = None) -> None:
         self.address = address
         self.name = name or ClientIdentity()
         self.welcome: Welcome | None = None

@@ -9,10 +9,18 @@ port.
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol, cast
 
-from gangline.elastic.protocol import encryption, envelope
+from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import (
+    MAGIC,
+    MAX_FRAME_BYTES,
+    SecureChannel,
+    SecureChannelError,
+)
 from gangline.elastic.protocol.connection import enable_keepalive
 from gangline.elastic.protocol.messages import (
     PROTOCOL_OLDEST,
@@ -58,7 +66,7 @@ class Peer(asyncio.Protocol):
         self._service = server.service
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._ends: encryption.SecureChannel | None = None
+        self._channel: SecureChannel | None = None
         self.hello: Hello | None = None
         """The client's Hello, once it is accepted."""
 
@@ -92,13 +100,16 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes; cut the connection if it is not authentic."""
         try:
-            if self._ends is None:
+            if self._channel is None:
                 data = self._greet(data)
-            if self._ends is not None and data:
-                for content in self._ends.decryptor.feed(data):
+            if self._channel is not None and data:
+                for content in self._channel.feed(data):
                     self._take(content)
-        except encryption.SecureChannelError as error:
+                self._write(self._channel.output())
+        except SecureChannelError as error:
             log.warning("connection refused", extra={"peer": self.address, "reason": str(error)})
+            if self._channel is not None:
+                self._write(self._channel.output())  # so that the other end can report it
             self.close()
 
     # Called by the request handler
@@ -118,10 +129,8 @@ class Peer(asyncio.Protocol):
 
     def send_body(self, number: int, body: bytes) -> None:
         """Send an encoded reply."""
-        if self._transport is not None and self._ends is not None:
-            self._transport.write(
-                self._ends.encryptor.encrypt_frame(envelope.wrap_body(number, body))
-            )
+        if self._channel is not None:
+            self._write(self._channel.encrypt_frame(envelope.wrap_body(number, body)))
 
     def close(self) -> None:
         """End the connection after sending what is buffered."""
@@ -135,26 +144,23 @@ class Peer(asyncio.Protocol):
     # Steps of a connection
 
     def _greet(self, data: bytes) -> bytes:
-        """Collect the client's handshake and answer it; return the bytes after it."""
+        """Find out what the client speaks; return the bytes for the secure channel."""
         self._received += data
         if self._received[:4] == b"GET ":
             self._serve_page()
             return b""
-        if self._received[:4] != encryption.MAGIC[: len(self._received)]:
-            raise encryption.SecureChannelError("the other end does not belong to a gangline job")
-        if len(self._received) < encryption.HANDSHAKE_BYTES:
+        if self._received[:4] != MAGIC[: len(self._received)]:
+            raise SecureChannelError("the other end does not belong to a gangline job")
+        if len(self._received) < len(MAGIC):
             return b""
-        other_handshake = bytes(self._received[: encryption.HANDSHAKE_BYTES])
-        rest = bytes(self._received[encryption.HANDSHAKE_BYTES :])
-        encryption.check_handshake(other_handshake)
-        own_handshake = encryption.new_handshake()
-        self._ends = encryption.derive_channel(
-            self._server.secret, other_handshake, own_handshake, client=False
-        )
+        self._channel = SecureChannel(self._server.secret, client=False)
+        received = bytes(self._received)
         self._received.clear()
-        assert self._transport is not None
-        self._transport.write(own_handshake)
-        return rest
+        return received
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
 
     def _take(self, content: bytes) -> None:
         try:
@@ -176,8 +182,8 @@ class Peer(asyncio.Protocol):
         if isinstance(answer, RequestRefused):
             self.close()
             return
-        assert self._ends is not None
-        self._ends.decryptor.limit = encryption.MAX_FRAME_BYTES
+        assert self._channel is not None
+        self._channel.limit = MAX_FRAME_BYTES
         self.hello = hello
         self._server.mark_authenticated(self)
 
@@ -220,18 +226,18 @@ def negotiate_version(hello: Hello) -> int:
 class MasterServer:
     """Listens, and limits the number and duration of unauthenticated connections."""
 
-    def __init__(self, service: RequestHandler, secret: encryption.JobSecret) -> None:
+    def __init__(self, service: RequestHandler, secret: JobSecret) -> None:
         self.service = service
         self.secret = secret
         self._unauthenticated: dict[Peer, asyncio.TimerHandle] = {}
         self._peers: set[Peer] = set()
         self._listener: asyncio.Server | None = None
 
-    async def start(self, host: str | None, port: int, inherited: int | None = None) -> int:
+    async def start(self, hosts: Sequence[str], port: int, inherited: int | None = None) -> int:
         """Listen; return the port.
 
         Args:
-            host: the address to listen on; None for all, IPv4 and IPv6.
+            hosts: the addresses to listen on; none for all, IPv4 and IPv6.
             port: 0 for any.
             inherited: the descriptor of a listening socket, in place of both.
 
@@ -245,7 +251,7 @@ class MasterServer:
             )
         else:
             self._listener = await loop.create_server(
-                lambda: Peer(self), host, port, backlog=BACKLOG, reuse_address=True
+                lambda: Peer(self), hosts or None, port, backlog=BACKLOG, reuse_address=True
             )
         return int(self._listener.sockets[0].getsockname()[1])
 

@@ -23,9 +23,12 @@ from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.auth import pki
-from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.authentication import Authenticator, read_or_create_secret
+from gangline.local.apiserver.auth.escalation import EscalationGuard
+from gangline.local.apiserver.auth.impersonation import Impersonator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.bootstrap import create_initial_objects
+from gangline.local.apiserver.cluster_roles import ClusterRoleSync
 from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Registry
@@ -56,6 +59,7 @@ from gangline.local.apiserver.storage.sqlite import StateDatabase
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.rest import ResourceHandler
 from gangline.local.apiserver.verbs.subresources import SubresourceHandler
+from gangline.local.apiserver.verbs.token_requests import TokenRequestHandler
 from gangline.local.apiserver.verbs.watch import WatchHandler
 from gangline.local.apiserver.verbs.write import WritePath, index_object
 from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
@@ -154,9 +158,12 @@ class ApiServer:
         self.certificates = pki.prepare_certificates(
             settings.data / "pki", self._certificate_hosts()
         )
-        self.authenticator = Authenticator(settings.data / "pki")
-        self.kubelet_token = settings.kubelet_token or self.authenticator.kubelet_token
+        self.kubelet_token = settings.kubelet_token or read_or_create_secret(
+            settings.data / "pki" / "kubelet.token"
+        )
         self._assemble()
+        # Before serving: roles of an older release would still grant their former rights.
+        await self._cluster_roles.start()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
         served = (self._client_host(), self._port)
@@ -177,6 +184,8 @@ class ApiServer:
         self._stopped = True
         for task in self._tasks:
             task.cancel()
+        if hasattr(self, "_cluster_roles"):
+            self._cluster_roles.stop()
         if self._runner is not None:
             self._cleanup.stop()
             self.broadcasts.end_all()
@@ -206,6 +215,7 @@ class ApiServer:
         database = StateDatabase(settings.data / "state.db", synchronous=settings.synchronous)
         self.store = ObjectStore(database, history_bytes=settings.history_bytes)
         self.store.load(self._index)
+        self.authenticator = Authenticator(settings.data / "pki", self.store)
         self.broadcasts = WatchBroadcasters()
         self.definitions = CrdRegistrar(self.registry, self.broadcasts)
         self.store.add_listener(CRD_STORAGE_NAME, self.definitions.on_change)
@@ -217,7 +227,10 @@ class ApiServer:
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
         self._flow = FlowController()
         self._own_writer = WritePath(self.store, admission, self._flow)
-        self.writer = WritePath(self.store, admission, self._flow, self._webhooks)
+        self._authorizer = Authorizer(self.store)
+        guard = EscalationGuard(self._authorizer)
+        self.writer = WritePath(self.store, admission, self._flow, self._webhooks, guard)
+        self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")
         if crds is None or pods is None:
@@ -231,8 +244,7 @@ class ApiServer:
             self.registry, self.metrics, lambda: self.url.removeprefix("https://")
         )
         self._kubelets = KubeletProxyClient(self.store, self.kubelet_token)
-        self._authorizer = Authorizer(self.store)
-        rest = ResourceHandler(self.store, self.writer, self._flow)
+        rest = ResourceHandler(self.store, self.writer, self._authorizer, self._flow)
         handlers = ApiHandlers(
             non_resource=pages.get,
             objects=rest.handle,
@@ -240,22 +252,21 @@ class ApiServer:
             streams=self._stream_handlers(),
             flow=self._flow,
             width=self._request_width,
-            authorize=self._authorizer.authorize,
-            impersonate=self._authorizer.impersonate,
+            authorizer=self._authorizer,
+            impersonator=Impersonator(self._authorizer),
         )
         self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
 
     def _special_handlers(self, rest: ResourceHandler) -> dict[str, RequestFunction]:
-        subresources = SubresourceHandler(
-            self.store, self.writer, rest, self.authenticator, self._pods
-        )
+        subresources = SubresourceHandler(self.store, self.writer, rest, self._pods)
+        tokens = TokenRequestHandler(self.store, self.writer, self.authenticator.service_accounts)
         review_handler = ReviewHandler(self._authorizer, self.authenticator)
         found: dict[str, RequestFunction] = {
             "scale": subresources.handle_scale,
             "binding": subresources.handle_binding,
             "bindings.": subresources.handle_binding,
             "eviction": subresources.handle_eviction,
-            "token": subresources.handle_token_request,
+            "token": tokens.handle,
         }
         metrics_handler = MetricsApi(self.store, self._kubelets)
         found["nodes.metrics.k8s.io"] = metrics_handler.nodes

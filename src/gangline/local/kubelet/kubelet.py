@@ -64,7 +64,7 @@ class Kubelet:
             settings=settings,
             images=ImageMap(settings.environment, settings.path, images),
             configs=configs,
-            service_accounts=ServiceAccountAccess(client, configs, settings.data / "accounts"),
+            service_accounts=ServiceAccountAccess(client, configs),
             devices=DeviceManager(node.gpus),
             allocatable=node_allocatable(node),
             services=services or self._known_services,
@@ -200,6 +200,8 @@ class Kubelet:
         _remove_except(pods, known)
         for uid in known - set(self.workers):
             shutil.rmtree(pods / uid / "containers", ignore_errors=True)
+        # Earlier releases wrote tokens there, for all pods of an account.
+        shutil.rmtree(self._settings.data / "accounts", ignore_errors=True)
         logs = self._settings.data / "logs"
         for folder in logs.glob("*_*_*") if logs.is_dir() else ():
             if folder.name.rpartition("_")[2] not in known:

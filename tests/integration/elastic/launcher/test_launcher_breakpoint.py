@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import JobStatusReply, JobStatusRequest
 
 SECRET = {"GANGLINE_JOB_SECRET": "00" * 32}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gangline.api.failure import NODE_FAULT_EXIT_CODE
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import JobEvent, JobStatusReply, JobStatusRequest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

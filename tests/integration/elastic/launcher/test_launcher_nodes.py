@@ -13,8 +13,8 @@ import pytest
 
 from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.launcher.hosted_master import HostedMaster
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     CommandBody,

@@ -1,15 +1,17 @@
 """A master as a process of its own, which tests kill and start again, and agents of a job."""
 
 import os
+import secrets
 import subprocess
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import JobSecret, generate_secret
 from gangline.elastic.protocol.messages import Join, WorldInfo
 
 PATIENCE_S = 90.0
@@ -20,7 +22,7 @@ class MasterProcess:
     """``python -m gangline.elastic.master`` with a journal in ``folder``."""
 
     folder: Path
-    secret_text: str = field(default_factory=generate_secret)
+    secret_text: str = field(default_factory=partial(secrets.token_hex, 32))
     port: int = 0
     flags: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from gangline.elastic.protocol.blocking_client import BlockingClient
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import (
     MasterClient,
     MasterUnreachableError,
     RequestRefusedError,
 )
-from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.messages import (
     Acknowledged,
     CheckGroup,

@@ -11,8 +11,8 @@ from gangline.elastic.nodecheck.interpreters import idle_interpreters
 from gangline.elastic.nodecheck.run import CheckReport, run_check
 from gangline.elastic.nodecheck.worker_messages import CheckWorkload
 from gangline.elastic.nodecheck.workers import WORKER, CheckSettings
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.errors import RequestRefusedError
 from gangline.elastic.protocol.messages import CheckGroup, CheckRequest, CheckResult, CheckVerdict
 

@@ -159,12 +159,12 @@ def test_one_spelling_in_any_capitalisation_is_fine(kind, spelling):
 
 
 @every_kind
-@pytest.mark.parametrize("containers", [[], None])
-def test_no_containers(kind, containers):
+@pytest.mark.parametrize(("containers", "expected"), [([], "Required"), (None, "is missing")])
+def test_no_containers(kind, containers, expected):
     written = job(kind)
     pod(written)["containers"] = containers
     where = path(kind, ".Worker.template.spec.containers")
-    assert "is missing" in messages(written)[where]
+    assert expected in messages(written)[where]
 
 
 @every_kind
@@ -173,7 +173,7 @@ def test_a_container_without_an_image(kind, image):
     written = job(kind)
     pod(written)["containers"][0]["image"] = image
     where = path(kind, ".Worker.template.spec.containers[0].image")
-    assert "is missing" in messages(written)[where]
+    assert "Required" in messages(written)[where]
 
 
 @every_kind
@@ -203,7 +203,7 @@ def test_two_containers_of_the_name_that_trains(kind):
     written = job(kind)
     pod(written)["containers"] *= 2
     where = path(kind, ".Worker.template.spec.containers[1].name")
-    assert "name of another container" in messages(written)[where]
+    assert "Duplicate" in messages(written)[where]
 
 
 @every_kind

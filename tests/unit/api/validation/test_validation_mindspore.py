@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.jobs.mindspore import MSJob
-from gangline.api.validation.validate import validate_job, validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_job, validate_manifest
 
 SPECS = "spec.msReplicaSpecs"
 POD = f"{SPECS}.Worker.template.spec"
@@ -81,12 +80,12 @@ def in_worker(given: Any) -> dict[str, Any]:
         pytest.param(
             in_worker({"replicas": 2, "template": {}}),
             f"{POD}.containers",
-            "missing",
+            "Required",
             id="empty template",
         ),
-        pytest.param(in_worker({"replicas": 2}), f"{POD}.containers", "missing", id="no template"),
+        pytest.param(in_worker({"replicas": 2}), f"{POD}.containers", "Required", id="no template"),
         pytest.param(
-            in_worker(pod(containers=[])), f"{POD}.containers", "missing", id="no containers"
+            in_worker(pod(containers=[])), f"{POD}.containers", "Required", id="no containers"
         ),
         pytest.param(job({}), SPECS, "Scheduler or PS or Worker", id="no roles"),
         pytest.param({**job(), "spec": {}}, SPECS, "missing", id="no specs"),
@@ -105,13 +104,13 @@ def in_worker(given: Any) -> dict[str, Any]:
         pytest.param(
             in_worker(pod(containers=[{"name": "mindspore", "image": "x"}] * 2)),
             f"{POD}.containers[1].name",
-            "another container",
+            "Duplicate",
             id="the container twice",
         ),
         pytest.param(
             in_worker(pod(containers=[{"name": "mindspore"}])),
             f"{POD}.containers[0].image",
-            "missing",
+            "Required",
             id="no image",
         ),
         pytest.param(
@@ -265,11 +264,11 @@ def test_who_runs_a_job_cannot_be_changed():
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    messages = {error.path: str(error) for error in check_manifest(written).warnings}
     assert expected in messages[path]
 
 
 def test_a_job_without_scheduler_may_set_the_variables_itself():
     written = job({"Worker": container(env=[{"name": "MS_ROLE", "value": "MS_WORKER"}])})
     written["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 1
-    assert manifest_warnings(written) == []
+    assert check_manifest(written).warnings == []

@@ -7,8 +7,7 @@ import pytest
 
 from gangline.api import crd
 from gangline.api.jobs.paddle import PaddleJob
-from gangline.api.validation.validate import validate_job, validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_job, validate_manifest
 
 POD = "spec.worker.template.spec"
 
@@ -95,17 +94,19 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
 @pytest.mark.parametrize(
     ("written", "path", "expected"),
     [
-        pytest.param(job(worker={"replicas": 1}), f"{POD}.containers", "missing", id="no template"),
+        pytest.param(
+            job(worker={"replicas": 1}), f"{POD}.containers", "Required", id="no template"
+        ),
         pytest.param(
             job(ps={"replicas": 1, "template": {}}, worker=1),
             "spec.ps.template.spec.containers",
-            "missing",
+            "Required",
             id="empty template",
         ),
         pytest.param(
             job(heter=role(containers=[]), worker=1),
             "spec.heter.template.spec.containers",
-            "missing",
+            "Required",
             id="no containers",
         ),
         pytest.param(job(ps=1, elastic=1), "spec.elastic", "only workers", id="elastic servers"),
@@ -155,7 +156,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             job(worker=role(containers=[{"name": "paddle", "image": "x"}] * 2)),
             f"{POD}.containers[1].name",
-            "another container",
+            "Duplicate",
             id="a container twice",
         ),
         pytest.param(
@@ -211,7 +212,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         ),
         pytest.param(
             container(resources={"limits": {"memory": "lots"}}),
-            f"{POD}.containers[0].resources.limits.memory",
+            f"{POD}.containers[0].resources.limits[memory]",
             "is not a quantity",
             id="amount",
         ),
@@ -289,12 +290,12 @@ def test_what_cannot_be_changed_is_named(field, before, after):
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    messages = {error.path: str(error) for error in check_manifest(written).warnings}
     assert expected in messages[path]
 
 
 def test_nothing_is_said_of_a_usual_job():
-    assert manifest_warnings(job(ps=1, worker=2, withGloo=1)) == []
+    assert check_manifest(job(ps=1, worker=2, withGloo=1)).warnings == []
 
 
 def test_variables_of_other_containers_are_their_own():
@@ -303,7 +304,7 @@ def test_variables_of_other_containers_are_their_own():
         {"name": "paddle", "image": "x"},
         {"name": "sidecar", "image": "x", "env": env},
     ]
-    assert manifest_warnings(job(worker=role(containers=containers))) == []
+    assert check_manifest(job(worker=role(containers=containers))).warnings == []
 
 
 def test_paddlejobs_have_upstreams_names_columns_and_subresources():

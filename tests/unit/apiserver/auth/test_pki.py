@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from gangline.local.apiserver.auth.authentication import ADMIN, Authenticator
 from gangline.local.apiserver.auth.pki import CertificateError, prepare_certificates
-from gangline.local.apiserver.core.request import ANONYMOUS
 
 
 def test_certificates_are_made_once_and_keys_are_private(tmp_path: Path):
@@ -41,35 +39,3 @@ def test_a_damaged_file_is_reported_with_a_remedy(tmp_path: Path, name: str):
     (tmp_path / name).write_text("garbage")
     with pytest.raises(CertificateError, match=r"damaged.*remove the folder"):
         prepare_certificates(tmp_path, ["localhost", "other"])
-
-
-def test_tokens_name_their_users(tmp_path: Path):
-    known = Authenticator(tmp_path)
-    assert known.authenticate("", None) is ANONYMOUS
-    assert known.authenticate(f"Bearer {known.admin_token}", None) == ADMIN
-    assert known.authenticate("Bearer no", None) is None
-    assert known.authenticate("Basic abc", None) is None
-    token = known.issue_token("ns", "robot", "uid-1", [], 4_000_000_000)
-    robot = known.authenticate_token(token)
-    assert robot is not None
-    assert (robot.name, robot.uid) == ("system:serviceaccount:ns:robot", "uid-1")
-    assert "system:serviceaccounts:ns" in robot.groups
-
-
-@pytest.mark.parametrize(
-    "spoil", [lambda t: t[:-2], lambda t: t.replace(".", "x", 1), lambda t: ""]
-)
-def test_tokens_that_were_tampered_with_are_worth_nothing(tmp_path: Path, spoil):
-    known = Authenticator(tmp_path)
-    assert (
-        known.authenticate_token(spoil(known.issue_token("ns", "robot", "u", [], 4_000_000_000)))
-        is None
-    )
-    assert known.authenticate_token(known.issue_token("ns", "robot", "u", [], 1)) is None
-
-
-def test_certificates_name_user_and_groups(tmp_path: Path):
-    subject = ((("organizationName", "system:masters"),), (("commonName", "ann"),))
-    user = Authenticator(tmp_path).authenticate("", {"subject": subject})
-    assert user is not None
-    assert (user.name, user.groups) == ("ann", ("system:masters", "system:authenticated"))

@@ -3,9 +3,6 @@
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-import msgspec
-
-from gangline.api.core.pod import PodTemplateSpec
 from gangline.api.jobs.kubeflow import ReplicaSpec
 from gangline.api.jobs.paddle import (
     CLEAN_POLICIES,
@@ -17,7 +14,6 @@ from gangline.api.jobs.paddle import (
 )
 from gangline.api.schema.field_error import FieldError
 from gangline.api.validation import common_rules
-from gangline.api.validation.pod_template import validate_pod_template
 
 _MISSPELT_POLICIES = ("OnFailed", "Nerver")
 """Values that occur in upstream's samples although upstream does not know them. They clean nothing.
@@ -71,12 +67,7 @@ def list_warnings(job: PaddleJob) -> Iterator[FieldError]:
 
 
 def _role_errors(given: ResourceSpec, path: str) -> Iterator[FieldError]:
-    try:
-        template = msgspec.convert(given.template, PodTemplateSpec)
-    except msgspec.ValidationError as error:
-        yield common_rules.conversion_error(error, f"{path}.template")
-        return
-    yield from validate_pod_template(template, f"{path}.template")
+    yield from common_rules.pod_template_errors(given.template, f"{path}.template")
     if given.requests is not None and given.limits is not None and given.requests > given.limits:
         problem = f"is more than limits {given.limits}"
         remedy = f"give at most {given.limits}; requests of pods belong in template"

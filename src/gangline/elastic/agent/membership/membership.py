@@ -55,8 +55,8 @@ from gangline.elastic.agent.rendezvous import (
 )
 from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.protocol import messages as msg
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 
 _MEMBERS_CHANGED = "the members have changed"

@@ -14,7 +14,9 @@ from typing import TypeAlias
 import msgspec
 
 from gangline.elastic.agent.hang.detector import RankStack
-from gangline.elastic.protocol import encryption
+from gangline.elastic.protocol.channel.job_secret import JobSecret
+from gangline.elastic.protocol.channel.secure_channel import MAX_FRAME_BYTES, SecureChannelError
+from gangline.elastic.protocol.channel.secure_stream import SecureStream
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,10 @@ LEFT_ROUND = -1
 """Replaces the attempt number in the reply of a node that has left the round."""
 TEXT_LIMIT = 4096
 """Characters of a reason or a message at most, in what agents send."""
-_READ = 1 << 16
+MAX_CONNECTIONS = 1024
+"""Connections of other agents at the same time; above it the oldest one is cut."""
+_REQUEST_TIMEOUT_S = 10.0
+"""How long a connection may take to authenticate and to send its request."""
 
 
 class PeerError(Exception):
@@ -90,12 +95,12 @@ AnswerHandler: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 class PeerTransport:
     """Exchanges messages with other agents, encrypted with the job secret."""
 
-    def __init__(self, secret: encryption.JobSecret, answer: AnswerHandler) -> None:
+    def __init__(self, secret: JobSecret, answer: AnswerHandler) -> None:
         """Take the job's secret, and the handler of other agents' messages."""
         self._secret, self._answer = secret, answer
         self._decoder = msgspec.json.Decoder(PeerMessage)
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order of their start
 
     async def listen(self) -> int:
         """Listen on a free port; return it."""
@@ -112,7 +117,7 @@ class PeerTransport:
     async def close(self) -> None:
         if self._server:
             self._server.close()
-            for writer in self._open:
+            for writer in [*self._open]:
                 writer.close()
             await self._server.wait_closed()
 
@@ -132,7 +137,7 @@ class PeerTransport:
             OSError,
             TimeoutError,
             EOFError,
-            encryption.SecureChannelError,
+            SecureChannelError,
             msgspec.DecodeError,
         ) as error:
             raise PeerError(f"{address}: {error or 'no answer in time'}") from error
@@ -140,39 +145,26 @@ class PeerTransport:
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: PeerMessage
     ) -> PeerMessage:
-        mine = encryption.new_handshake()
-        writer.write(mine)
-        theirs = await reader.readexactly(encryption.HANDSHAKE_BYTES)
-        encryption.check_handshake(theirs)
-        ends = encryption.derive_channel(self._secret, mine, theirs, client=True)
-        ends.decryptor.limit = (
-            encryption.MAX_FRAME_BYTES
-        )  # only a reply to a request may be this long
-        writer.write(ends.encryptor.encrypt_frame(msgspec.json.encode(message)))
-        reply: PeerMessage = self._decoder.decode(await _read_content(reader, ends))
+        stream = await SecureStream.connect(reader, writer, self._secret, client=True)
+        stream.channel.limit = MAX_FRAME_BYTES  # only a reply to a request may be this long
+        await stream.send(msgspec.json.encode(message))
+        reply: PeerMessage = self._decoder.decode(await stream.receive())
         return reply
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+        if len(self._open) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            self._open.pop(oldest)
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
-            mine = encryption.new_handshake()
-            writer.write(mine)
-            theirs = await reader.readexactly(encryption.HANDSHAKE_BYTES)
-            encryption.check_handshake(theirs)
-            ends = encryption.derive_channel(self._secret, theirs, mine, client=False)
-            heard = self._decoder.decode(await _read_content(reader, ends))
-            reply = await self._answer(heard)
-            writer.write(ends.encryptor.encrypt_frame(msgspec.json.encode(reply)))
-            await writer.drain()
-        except (OSError, EOFError, encryption.SecureChannelError, msgspec.DecodeError) as error:
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                stream = await SecureStream.connect(reader, writer, self._secret, client=False)
+                request = self._decoder.decode(await stream.receive())
+            reply = await self._answer(request)
+            await stream.send(msgspec.json.encode(reply))
+        except (OSError, EOFError, SecureChannelError, msgspec.DecodeError) as error:
             log.debug("rejected a connection", extra={"error": str(error)})
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
-
-
-async def _read_content(reader: asyncio.StreamReader, ends: encryption.SecureChannel) -> bytes:
-    while piece := await reader.read(_READ):
-        for content in ends.decryptor.feed(piece):
-            return content
-    raise EOFError("the other end closed the connection")

@@ -1,46 +1,34 @@
-"""Authentication: client certificates, bearer tokens, service account tokens.
+"""Authentication: client certificates, the administrator's token, service account tokens.
 
-The administrator's token is a random string in a file. The server signs service account tokens
-(HMAC over a JSON payload, in JWT form).
+The administrator's token is a random string in a file. ``service_account_tokens`` issues and
+verifies the tokens of service accounts.
 """
 
-import base64
-import hashlib
 import hmac
 import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP, write_private
-from gangline.local.apiserver.core.negotiation import encode_json
-from gangline.local.apiserver.core.request import ANONYMOUS, RequestUser
+from gangline.local.apiserver.auth.service_account_tokens import (
+    API_AUDIENCES,
+    ServiceAccountTokens,
+    TokenIdentity,
+)
+from gangline.local.apiserver.core.request import ANONYMOUS, AUTHENTICATED, RequestUser
+from gangline.local.apiserver.storage.store import ObjectStore
 
-AUTHENTICATED = "system:authenticated"
 ADMIN = RequestUser("gangline-admin", (ADMIN_GROUP, AUTHENTICATED))
-_HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=").decode()
-
-
-class TokenClaims(msgspec.Struct):
-    """The payload of a service account token."""
-
-    sub: str
-    exp: int
-    uid: str = ""
-    aud: list[str] = []
 
 
 class Authenticator:
     """Maps client certificates and Authorization headers to users."""
 
-    def __init__(self, folder: Path) -> None:
-        self.admin_token = _read_or_create_secret(folder / "admin.token")
-        self.kubelet_token = _read_or_create_secret(folder / "kubelet.token")
-        self._key = _read_or_create_secret(folder / "signing.key").encode()
-        self._known = {self.admin_token: ADMIN}
+    def __init__(self, folder: Path, store: ObjectStore) -> None:
+        self.admin_token = read_or_create_secret(folder / "admin.token")
+        key = read_or_create_secret(folder / "signing.key").encode()
+        self.service_accounts = ServiceAccountTokens(key, store)
 
     def authenticate(
         self, authorization: str, certificate: Mapping[str, Any] | None
@@ -48,58 +36,32 @@ class Authenticator:
         """Return the user, ``ANONYMOUS`` without credentials, or None if they are invalid."""
         if authorization:
             scheme, _, token = authorization.partition(" ")
-            return self.authenticate_token(token.strip()) if scheme.lower() == "bearer" else None
+            if scheme.lower() != "bearer":
+                return None
+            identity = self.authenticate_token(token.strip())
+            return identity.user if identity else None
         return _certificate_user(certificate) if certificate else ANONYMOUS
 
-    def authenticate_token(self, token: str) -> RequestUser | None:
-        found = self._known.get(token)
-        return found or self._service_account(token)
-
-    def issue_token(
-        self, namespace: str, name: str, uid: str, audiences: list[str], ends: int
-    ) -> str:
-        """Return a service account token that is valid until ``ends`` (Unix time)."""
-        subject = f"system:serviceaccount:{namespace}:{name}"
-        body = _encode_base64url(encode_json(TokenClaims(subject, ends, uid, audiences)))
-        return f"{_HEADER}.{body}.{self._signature(body)}"
-
-    def _service_account(self, token: str) -> RequestUser | None:
-        header, _, rest = token.partition(".")
-        body, _, signature = rest.partition(".")
-        if header != _HEADER or not hmac.compare_digest(signature, self._signature(body)):
-            return None
-        try:
-            claims = msgspec.json.decode(_decode_base64url(body), type=TokenClaims)
-        except (ValueError, msgspec.DecodeError):
-            return None
-        if claims.exp < time.time():
-            return None
-        namespace = claims.sub.split(":")[2]
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED)
-        return RequestUser(claims.sub, groups, claims.uid)
-
-    def _signature(self, body: str) -> str:
-        return _encode_base64url(
-            hmac.new(self._key, f"{_HEADER}.{body}".encode(), hashlib.sha256).digest()
-        )
+    def authenticate_token(
+        self, token: str, audiences: Sequence[str] = API_AUDIENCES
+    ) -> TokenIdentity | None:
+        """Return the identity of a token that is valid for one of ``audiences``, else None."""
+        # Bytes: text outside of ASCII cannot be compared in constant time.
+        sent = token.encode(errors="surrogateescape")
+        if hmac.compare_digest(sent, self.admin_token.encode()):
+            served = tuple(name for name in audiences if name in API_AUDIENCES)
+            return TokenIdentity(ADMIN, served) if served else None
+        return self.service_accounts.verify(token, audiences)
 
 
-def _certificate_user(certificate: Mapping[str, Any]) -> RequestUser:
+def _certificate_user(certificate: Mapping[str, Any]) -> RequestUser | None:
     attributes = [pair for part in certificate.get("subject", ()) for pair in part]
     name = next((value for kind, value in attributes if kind == "commonName"), "")
     groups = [value for kind, value in attributes if kind == "organizationName"]
-    return RequestUser(name, (*groups, AUTHENTICATED))
+    return RequestUser(name, (*groups, AUTHENTICATED)) if name else None
 
 
-def _read_or_create_secret(path: Path) -> str:
+def read_or_create_secret(path: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_urlsafe(32).encode())
     return path.read_text().strip()
-
-
-def _encode_base64url(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def _decode_base64url(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

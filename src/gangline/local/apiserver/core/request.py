@@ -32,8 +32,12 @@ class RequestUser:
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Further attributes, such as the pod of a service account token."""
 
 
+AUTHENTICATED = "system:authenticated"
+"""The group of all users with valid credentials."""
 ANONYMOUS = RequestUser("system:anonymous", ("system:unauthenticated",))
 
 

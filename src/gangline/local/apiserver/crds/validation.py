@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gangline.api.jsonpath import JSONPath, JSONPathError
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.objects import StatusCause
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.machinery import field_errors
-from gangline.local.apiserver.machinery.field_errors import child, indexed
 
 Causes = Iterator[StatusCause]
 
@@ -65,11 +65,11 @@ KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
 def crd_causes(definition: Json) -> list[StatusCause]:
     spec = definition.get("spec")
     if not isinstance(spec, dict):
-        return [field_errors.required("spec")]
+        return [field_causes.required("spec")]
     names = spec.get("names")
     names = names if isinstance(names, dict) else {}
     found = [
-        field_errors.required(child(path, name))
+        field_causes.required(child(path, name))
         for path, part, required in (
             ("spec", spec, ("group", "scope")),
             ("spec.names", names, ("plural", "kind")),
@@ -89,18 +89,18 @@ def _identity(definition: Json, spec: Json, names: Json) -> Causes:
     given = definition["metadata"].get("name")
     if given != expected:
         detail = 'must be spec.names.plural+"."+spec.group'
-        yield field_errors.invalid("metadata.name", given, f"{detail}, which is {expected}")
+        yield field_causes.invalid("metadata.name", given, f"{detail}, which is {expected}")
     if spec["scope"] not in SCOPES:
-        yield field_errors.unsupported("spec.scope", spec["scope"], SCOPES)
+        yield field_causes.unsupported("spec.scope", spec["scope"], SCOPES)
     for name in ("plural", "singular"):
         value = names.get(name)
         if value is not None and (not isinstance(value, str) or not DNS_LABEL.fullmatch(value)):
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 f"spec.names.{name}", value, "must be a lower-case DNS label"
             )
     for name in ("shortNames", "categories"):
         if names.get(name) is not None and not _is_strings(names[name]):
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 f"spec.names.{name}", names[name], "must be a list of strings"
             )
 
@@ -108,27 +108,27 @@ def _identity(definition: Json, spec: Json, names: Json) -> Causes:
 def _versions(spec: Json) -> Causes:
     versions = spec.get("versions")
     if not isinstance(versions, list) or not versions:
-        yield field_errors.required("spec.versions", "must have at least one version")
+        yield field_causes.required("spec.versions", "must have at least one version")
         return
     stored = 0
     seen: set[str] = set()
     for index, version in enumerate(versions):
         path = indexed("spec.versions", index)
         if not isinstance(version, dict):
-            yield field_errors.invalid(path, version, "must be an object")
+            yield field_causes.invalid(path, version, "must be an object")
             continue
         stored += bool(version.get("storage"))
         name = version.get("name")
         if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
-            yield field_errors.invalid(f"{path}.name", name, "must be a lower-case DNS label")
+            yield field_causes.invalid(f"{path}.name", name, "must be a lower-case DNS label")
         elif name in seen:
-            yield field_errors.duplicate(f"{path}.name", name)
+            yield field_causes.duplicate(f"{path}.name", name)
         else:
             seen.add(name)
         yield from _version(version, path)
     if stored != 1:
         detail = "must have exactly one version marked as storage version"
-        yield field_errors.invalid("spec.versions", stored, detail)
+        yield field_causes.invalid("spec.versions", stored, detail)
 
 
 def _version(version: Json, path: str) -> Causes:
@@ -136,10 +136,10 @@ def _version(version: Json, path: str) -> Causes:
     schema = outer.get("openAPIV3Schema") if isinstance(outer, dict) else None
     at = f"{path}.schema.openAPIV3Schema"
     if schema is None:
-        yield field_errors.required(at, "schemas are required")
+        yield field_causes.required(at, "schemas are required")
     else:
         if isinstance(schema, dict) and schema.get("type") != "object":
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 f"{at}.type", schema.get("type"), "must be object at the root"
             )
         yield from schema_causes(schema, at)
@@ -151,34 +151,34 @@ def _columns(columns: Any, path: str) -> Causes:
     for index, column in enumerate(columns if isinstance(columns, list) else ()):
         at = indexed(f"{path}.additionalPrinterColumns", index)
         if not isinstance(column, dict):
-            yield field_errors.invalid(at, column, "must be an object")
+            yield field_causes.invalid(at, column, "must be an object")
             continue
         if not isinstance(column.get("name"), str) or not column["name"]:
-            yield field_errors.required(f"{at}.name")
+            yield field_causes.required(f"{at}.name")
         if column.get("type") not in COLUMN_TYPES:
-            yield field_errors.unsupported(f"{at}.type", column.get("type"), COLUMN_TYPES)
+            yield field_causes.unsupported(f"{at}.type", column.get("type"), COLUMN_TYPES)
         try:
             JSONPath(column.get("jsonPath") or "")
         except (JSONPathError, TypeError) as error:
-            yield field_errors.invalid(f"{at}.jsonPath", column.get("jsonPath"), str(error))
+            yield field_causes.invalid(f"{at}.jsonPath", column.get("jsonPath"), str(error))
 
 
 def _subresources(subresources: Any, path: str) -> Causes:
     if subresources is None:
         return
     if not isinstance(subresources, dict):
-        yield field_errors.invalid(path, subresources, "must be an object")
+        yield field_causes.invalid(path, subresources, "must be an object")
         return
     scale = subresources.get("scale")
     if scale is None:
         return
     if not isinstance(scale, dict):
-        yield field_errors.invalid(f"{path}.scale", scale, "must be an object")
+        yield field_causes.invalid(f"{path}.scale", scale, "must be an object")
         return
     for name, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
         value = scale.get(name)
         if not isinstance(value, str) or not value.startswith(root):
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 f"{path}.scale.{name}", value, f"must be a path under {root}"
             )
 
@@ -186,17 +186,17 @@ def _subresources(subresources: Any, path: str) -> Causes:
 def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
     """Yield the errors of a value as a structural schema."""
     if not isinstance(schema, dict):
-        yield field_errors.invalid(path, schema, "must be a schema, which is an object")
+        yield field_causes.invalid(path, schema, "must be a schema, which is an object")
         return
     if depth > MAX_SCHEMA_DEPTH:
-        yield field_errors.invalid(
+        yield field_causes.invalid(
             path, "…", f"must not be nested more than {MAX_SCHEMA_DEPTH} deep"
         )
         return
     for keyword, value in schema.items():
         rule = KEYWORDS.get(keyword)
         if rule is not None and not rule[0](value):
-            yield field_errors.invalid(child(path, keyword), value, f"must be a {rule[1]}")
+            yield field_causes.invalid(child(path, keyword), value, f"must be a {rule[1]}")
     yield from _type_and_pattern(schema, path)
     yield from _parts(schema, path, depth)
 
@@ -204,15 +204,15 @@ def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
 def _type_and_pattern(schema: Json, path: str) -> Causes:
     type_ = schema.get("type")
     if isinstance(type_, str) and type_ and type_ not in TYPES:
-        yield field_errors.unsupported(f"{path}.type", type_, TYPES)
+        yield field_causes.unsupported(f"{path}.type", type_, TYPES)
     if schema.get("$ref"):
-        yield field_errors.forbidden(f"{path}.$ref", "$ref is not supported: write the schema out")
+        yield field_causes.forbidden(f"{path}.$ref", "$ref is not supported: write the schema out")
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         try:
             re.compile(pattern)
         except re.error as error:
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 f"{path}.pattern", pattern, f"must be a regular expression: {error}"
             )
 
@@ -224,7 +224,7 @@ def _parts(schema: Json, path: str, depth: int) -> Causes:
             for name, part in named.items():
                 yield from schema_causes(part, indexed(f"{path}.{keyword}", name), depth + 1)
         elif keyword in schema:
-            yield field_errors.invalid(f"{path}.{keyword}", named, "must be an object")
+            yield field_causes.invalid(f"{path}.{keyword}", named, "must be an object")
     for keyword in ("items", "not"):
         if keyword in schema:
             yield from schema_causes(schema[keyword], f"{path}.{keyword}", depth + 1)
@@ -234,7 +234,7 @@ def _parts(schema: Json, path: str, depth: int) -> Causes:
     for keyword in ("allOf", "anyOf", "oneOf"):
         listed = schema.get(keyword, [])
         if not isinstance(listed, list):
-            yield field_errors.invalid(f"{path}.{keyword}", listed, "must be a list of schemas")
+            yield field_causes.invalid(f"{path}.{keyword}", listed, "must be a list of schemas")
             continue
         for index, part in enumerate(listed):
             yield from schema_causes(part, indexed(f"{path}.{keyword}", index), depth + 1)

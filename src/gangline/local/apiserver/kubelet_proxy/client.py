@@ -1,10 +1,12 @@
 """Connections from the API server to kubelets."""
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from gangline.local.apiserver.core.errors import bad_request, not_found, unavailable
 from gangline.local.apiserver.core.negotiation import read_json
@@ -24,12 +26,24 @@ class KubeletTarget(NamedTuple):
     pod: str
     container: str
 
-    def url(self, endpoint: str, *, with_container: bool = True) -> str:
+    def url(self, endpoint: str, *, with_container: bool = True) -> URL:
         """Return the URL of a kubelet endpoint for this container."""
-        parts = [endpoint, quote(self.namespace), quote(self.pod)]
-        if with_container:
-            parts.append(quote(self.container))
-        return f"{self.base}/{'/'.join(parts)}"
+        names = (self.namespace, self.pod, *((self.container,) if with_container else ()))
+        return kubelet_url(self.base, endpoint, *names)
+
+
+def kubelet_url(base: str, endpoint: str, *names: str) -> URL:
+    """Return the URL of a kubelet endpoint. Each name is exactly one element of its path.
+
+    Raises:
+        StatusError: 400, a name would change the structure of the path.
+    """
+    for name in names:
+        if not name or name in (".", "..") or "/" in name or not name.isprintable():
+            raise bad_request(f"{name!r} cannot be an element of a path")
+    path = "/".join(quote(name, safe="") for name in (endpoint, *names))
+    # Encoded: yarl must not decode, join or normalize elements.
+    return URL(f"{base}/{path}", encoded=True)
 
 
 class KubeletProxyClient:
@@ -101,7 +115,18 @@ class KubeletProxyClient:
         host, port = addresses.get("InternalIP"), endpoint.get("Port")
         if not host or not port:
             raise unavailable(f'the kubelet of node "{node}" has not published its address')
+        # The address is written by clients: it must not contain more than an address.
+        if not _is_ip_address(host) or not isinstance(port, int) or not 0 < port < 1 << 16:
+            raise unavailable(f'the kubelet of node "{node}" has no valid address: {host!r} {port}')
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _is_ip_address(text: object) -> bool:
+    try:
+        # Without a zone, which may be any text.
+        return isinstance(text, str) and "%" not in text and bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
 
 
 def choose_container(pod: Json, requested: str) -> str:

@@ -1,6 +1,6 @@
 """Container logs, streamed from the kubelet."""
 
-from urllib.parse import quote
+import re
 
 import aiohttp
 from aiohttp import web
@@ -13,15 +13,15 @@ from gangline.local.apiserver.core.errors import (
 )
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.core.response_stream import write_part
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, kubelet_url
 
 FORWARDED_OPTIONS = (
     "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
 )  # fmt: skip
 INTEGER_OPTIONS = ("tailLines", "sinceSeconds", "limitBytes")
-CHUNK = 1 << 16
 ARCHIVE_OWNER_OPTION = "keptFor"
 """Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
+UID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 ALL_PODS = "-"
 """Pod name that, with ``keptFor``, requests the list of archived pods, one JSON line for each."""
 
@@ -47,8 +47,10 @@ class LogHandler:
             if api_request.params.get(name)
         }
         if owner := api_request.params.get(ARCHIVE_OWNER_OPTION):
-            path = f"keptLogs/{quote(api_request.namespace or '')}/{quote(owner)}"
-            url = f"{self._link.any_kubelet_address()}/{path}"
+            if not UID_PATTERN.fullmatch(owner):
+                raise bad_request(f"{ARCHIVE_OWNER_OPTION}: Invalid value: {owner!r}: not a UID")
+            base = self._link.any_kubelet_address()
+            url = kubelet_url(base, "keptLogs", api_request.namespace or "", owner)
             options |= {"container": api_request.params.get("container", "")}
             options |= {"pod": api_request.name} if api_request.name != ALL_PODS else {}
         else:

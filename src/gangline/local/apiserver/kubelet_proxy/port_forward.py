@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import aiohttp
 from aiohttp import WSMsgType, web
+from yarl import URL
 
 from gangline.local.apiserver.core.errors import StatusError, bad_request
 from gangline.local.apiserver.core.request import ApiRequest
@@ -65,7 +66,7 @@ class PortForwardHandler:
 class PortForwarder:
     """Connects the streams of a client to ports of a pod."""
 
-    def __init__(self, link: KubeletProxyClient, url: str) -> None:
+    def __init__(self, link: KubeletProxyClient, url: URL) -> None:
         self._link = link
         self._url = url
 
@@ -73,8 +74,9 @@ class PortForwarder:
         """Open a connection to a port of the pod.
 
         Raises:
-            StatusError: the kubelet is unreachable, or does not know the pod.
+            StatusError: it is no port, or the kubelet is unreachable, or does not know the pod.
         """
+        check_port(port)
         return await open_kubelet_websocket(self._link, self._url, [("port", port)])
 
     async def serve(self, data: SpdyStream, error: SpdyStream) -> None:
@@ -179,9 +181,18 @@ def _ports(api_request: ApiRequest) -> list[str]:
     )
     ports = [port.strip() for port in listed.split(",") if port.strip()]
     for port in ports:
-        if not port.isdecimal() or not 0 < int(port) < 65536:
-            raise bad_request(f"{port!r} is not a port")
+        check_port(port)
     return ports
+
+
+def check_port(port: str) -> None:
+    """Refuse text that is not a port number.
+
+    Raises:
+        StatusError: 400.
+    """
+    if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
+        raise bad_request(f"{port[:80]!r} is not a port")
 
 
 async def _over_channels(

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 from aiohttp import WSMsgType, web
+from yarl import URL
 
 from gangline.local.apiserver.core.errors import (
     bad_request,
@@ -118,7 +119,7 @@ def exec_options(api_request: ApiRequest) -> list[tuple[str, str]]:
 
 
 async def open_kubelet_websocket(
-    link: KubeletProxyClient, url: str, options: list[tuple[str, str]]
+    link: KubeletProxyClient, url: URL, options: list[tuple[str, str]]
 ) -> aiohttp.ClientWebSocketResponse:
     """Open a WebSocket to a kubelet.
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from gangline.api.meta.field_causes import required
 from gangline.api.meta.objects import StatusDetails
 from gangline.local.apiserver.core.errors import bad_request, invalid, status_error
 from gangline.local.apiserver.core.negotiation import read_json, read_yaml
@@ -15,7 +16,6 @@ from gangline.local.apiserver.machinery.apply.server_side_apply import (
     server_side_apply,
 )
 from gangline.local.apiserver.machinery.defaults.builtin import normalize_builtin
-from gangline.local.apiserver.machinery.field_errors import required
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
 
 APPLY_PATCHES = ("application/apply-patch+yaml",)

@@ -1,30 +1,27 @@
-"""Subresources with their own objects: scale, binding, eviction, token."""
+"""Subresources with their own objects: scale, binding, eviction."""
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from gangline.api.meta.field_causes import invalid as invalid_field
+from gangline.api.meta.field_causes import required
 from gangline.api.meta.objects import LabelSelector
 from gangline.api.meta.selectors import SelectorError, selector_from_object
 from gangline.local.apiserver.admission.webhooks import CREATE, UPDATE
-from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.core.errors import bad_request, conflict, invalid
 from gangline.local.apiserver.core.metadata import format_timestamp
 from gangline.local.apiserver.core.negotiation import (
     encode_json,
     expect_object,
     expect_string,
-    expect_strings,
     read_body,
     read_json,
 )
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.machinery.field_errors import invalid as invalid_field
-from gangline.local.apiserver.machinery.field_errors import required
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.verbs.delete import read_deletion_request
 from gangline.local.apiserver.verbs.evictions import EvictionHandler
@@ -116,10 +113,6 @@ SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status":
 SCALE = ("autoscaling", "v1", "Scale")
 BINDING = ("", "v1", "Binding")
 EVICTION = ("policy", "v1", "Eviction")
-TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
-MAX_TOKEN_S = 365 * 24 * 3600
-MIN_TOKEN_S = 600
-DEFAULT_TOKEN_S = 3600
 
 
 class SubresourceHandler:
@@ -130,14 +123,12 @@ class SubresourceHandler:
         store: ObjectStore,
         writer: WritePath,
         rest: ResourceHandler,
-        authenticator: Authenticator,
         pods: ServedKind,
     ) -> None:
         self._pods = pods
         self._store = store
         self._writer = writer
         self._rest = rest
-        self._authenticator = authenticator
         self._evictions = EvictionHandler(store, writer)
 
     async def handle_scale(self, request: ApiRequest) -> ApiResponse:
@@ -199,37 +190,6 @@ class SubresourceHandler:
         )
         await self._evictions.evict(_update_request(request), deletion)
         return ApiResponse(encode_json({**SUCCESS, "code": 201}), 201)
-
-    async def handle_token_request(self, request: ApiRequest) -> ApiResponse:
-        """Issue a token for a service account."""
-        given = read_body(request.body, request.content_type) if request.body else {}
-        token_request = expect_object(given, "the body of the request")
-        account = read_json(read_object(self._store, request).body)
-        if review := self._writer.review(request, CREATE, TOKEN):
-            token_request = await review.admit(None, token_request)
-        spec = expect_object(token_request.get("spec"), "spec")
-        expiration = spec.get("expirationSeconds")
-        requested = expiration if isinstance(expiration, int) else DEFAULT_TOKEN_S
-        seconds = min(max(requested, MIN_TOKEN_S), MAX_TOKEN_S)
-        ends = int(time.time()) + seconds
-        audiences = expect_strings(spec.get("audiences"), "spec.audiences") or [
-            "https://kubernetes.default.svc"
-        ]
-        uid = account["metadata"]["uid"]
-        token = self._authenticator.issue_token(
-            request.namespace or "", request.name, uid, audiences, ends
-        )
-        answer = {
-            "kind": "TokenRequest",
-            "apiVersion": "authentication.k8s.io/v1",
-            "metadata": {"name": request.name, "namespace": request.namespace},
-            "spec": {"audiences": audiences, "expirationSeconds": seconds},
-            "status": {
-                "token": token,
-                "expirationTimestamp": format_timestamp(datetime.fromtimestamp(ends, UTC)),
-            },
-        }
-        return ApiResponse(encode_json(answer), 201)
 
 
 def _constant(obj: Json) -> Callable[[Json], Json]:

@@ -211,8 +211,10 @@ class PodWorker:
         names = names_in_volumes(home.pod)
         sources = await fetch_value_sources(home.context, home.pod, names, home.record.ip)
         find_claim = home.context.configs.claim_folder
-        home.api_access = await home.context.service_accounts.folder(home.pod)
-        return await make_volumes(home.pod, home.folders, sources, find_claim)
+        volumes = await make_volumes(home.pod, home.folders, sources, find_claim)
+        access = home.context.service_accounts
+        home.api_access = await access.write(home.pod, home.folders.api_access)
+        return volumes
 
     async def _keep_volumes_fresh(self) -> None:
         home = self.pod_context

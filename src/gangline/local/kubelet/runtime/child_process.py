@@ -8,7 +8,7 @@ import os
 import signal
 import struct
 import termios
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -181,8 +181,9 @@ async def spawn_child(
     stdin: bool = False,
     terminal: Terminal | None = None,
     cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> ChildProcess:
-    """Start a command in a session of its own, with a minimal environment.
+    """Start a command in a session of its own, with a minimal environment and ``env``.
 
     A ``terminal`` becomes its standard input, output and error; it is closed with the command.
 
@@ -190,8 +191,8 @@ async def spawn_child(
         OSError: it cannot be started.
     """
     if terminal is not None:
-        return await _spawn_on_terminal(argv, output, terminal, cwd)
-    return await _spawn_on_pipes(argv, output, stdin, cwd)
+        return await _spawn_on_terminal(argv, output, terminal, cwd, env or {})
+    return await _spawn_on_pipes(argv, output, stdin, cwd, env or {})
 
 
 _MINIMAL_ENVIRONMENT = {
@@ -201,7 +202,11 @@ _MINIMAL_ENVIRONMENT = {
 
 
 async def _spawn_on_pipes(
-    argv: Sequence[str], output: OutputCallback, stdin: bool, cwd: Path | None
+    argv: Sequence[str],
+    output: OutputCallback,
+    stdin: bool,
+    cwd: Path | None,
+    env: Mapping[str, str],
 ) -> ChildProcess:
     child = ChildProcess(output)
     await spawn_process(
@@ -212,13 +217,17 @@ async def _spawn_on_pipes(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
         cwd=cwd,
-        env=_MINIMAL_ENVIRONMENT,
+        env={**_MINIMAL_ENVIRONMENT, **env},
     )
     return child
 
 
 async def _spawn_on_terminal(
-    argv: Sequence[str], output: OutputCallback, terminal: Terminal, cwd: Path | None
+    argv: Sequence[str],
+    output: OutputCallback,
+    terminal: Terminal,
+    cwd: Path | None,
+    env: Mapping[str, str],
 ) -> ChildProcess:
     try:
         # A session of its own as for other commands. setsid(1) creates it here, since it can also
@@ -231,7 +240,7 @@ async def _spawn_on_terminal(
             stdout=terminal.tty_fd,
             stderr=terminal.tty_fd,
             cwd=cwd,
-            env=_MINIMAL_ENVIRONMENT,
+            env={**_MINIMAL_ENVIRONMENT, **env},
         )
     except OSError:
         os.close(terminal.control_fd)

@@ -10,6 +10,7 @@ from pathlib import Path
 from gangline.local.kubelet.runtime.interface import (
     EXIT_NOT_EXECUTABLE,
     EXIT_NOT_FOUND,
+    EXIT_START_FAILED,
     REASON_CANNOT_RUN,
     ContainerPlan,
     ContainerStartError,
@@ -28,8 +29,12 @@ def check_command(
     ``bare`` means that the container sees the machine's own files.
 
     Raises:
-        ContainerStartError: no such file, or it is not executable.
+        ContainerStartError: no such file, it is not executable, or the kernel cannot pass a text.
     """
+    texts = [*plan.argv, *(text for variable in plan.env.items() for text in variable)]
+    if any("\0" in text for text in texts):
+        cause = "the command or an environment variable contains a NUL character"
+        raise _cannot_run(plan.argv[0].replace("\0", "\\0"), cause, EXIT_START_FAILED)
     command, path = plan.argv[0], plan.env.get("PATH", "")
     if "/" in command:
         candidates = [os.path.normpath(os.path.join(plan.workdir, command))]

@@ -8,10 +8,12 @@ SIGKILL of the kubelet leaves no process: the namespace kills all of its process
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+
+from gangline.local.kubelet.runtime.interface import ContainerIdentity
 
 _TOOLS = ("setpriv", "setsid", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
@@ -83,6 +85,58 @@ class Isolation:
             *["nsenter", "--target", str(pid), *users, *spaces, "--"],
             *_die_with_parent(),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEntry:
+    """The last commands before a container's own: they set its user, environment and root.
+
+    Every user of the machine can read the arguments of a process; only its owner and root can read
+    its environment. So each variable travels in the environment of the commands, as
+    ``E0=NAME=VALUE``. The commands ignore such names, whatever the container's own names mean to
+    them (``LD_PRELOAD``, ``PATH``). ``env --split-string`` replaces ``${E0}`` inside its process.
+
+    Invariant: the user changes before the container's variables are set. Else a variable of the
+    dynamic linker would load code of the container into a process of root.
+    """
+
+    env: Mapping[str, str]
+    root: str = ""
+    """The folder that becomes the root; empty retains the machine's root."""
+
+    workdir: str = "/"
+    """The working folder below ``root``."""
+
+    identity: ContainerIdentity = field(default_factory=ContainerIdentity)
+
+    def commands(self, more: Mapping[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
+        """Return the commands, and the environment that they need; ``more`` adds variables."""
+        variables = {**self.env, **(more or {})}
+        carried = {
+            f"E{number}": f"{name}={value}"
+            for number, (name, value) in enumerate(variables.items())
+        }
+        references = " ".join(["--", *(f"${{{name}}}" for name in carried)])
+        become = self._become()
+        # The root must be the current folder: the container's user may lack access to its path.
+        change = [f"--chdir={self.root}"] if self.root else []
+        before = ["/usr/bin/env", *change, *become] if become else []
+        change = [] if become else change
+        enter = ["/usr/bin/unshare", "--root=.", f"--wd={self.workdir}", "--"] if self.root else []
+        return [*before, "/usr/bin/env", "-i", *change, "-S", references, *enter], carried
+
+    def _become(self) -> list[str]:
+        """The command that becomes the container's user; empty to stay the present one."""
+        owner = self.identity
+        if owner.user is None and owner.group is None:
+            return []
+        group = owner.group if owner.group is not None else 0
+        groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))
+        # A change of the user clears PR_SET_PDEATHSIG, so it is set again. CAP_SYS_CHROOT has to be
+        # retained for the root change; container engines grant it to containers too.
+        become = ["/usr/bin/setpriv", f"--reuid={owner.user or 0}", f"--regid={group}"]
+        carry = ["--inh-caps=+sys_chroot", "--ambient-caps=+sys_chroot", "--pdeathsig=KILL"]
+        return [*become, f"--groups={groups}", *carry, "--"]
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from gangline.local.kubelet.runtime.interface import (
     ContainerUsage,
     OutputCallback,
 )
-from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
+from gangline.local.kubelet.runtime.isolation import ContainerEntry, Isolation, IsolationLevel
 from gangline.local.kubelet.runtime.mount_namespace import container_root
 from gangline.local.kubelet.runtime.process_tree import child_pids, process_tree_usage
 from gangline.local.kubelet.runtime.terminal import (
@@ -67,7 +67,7 @@ class ProcessContainer:
         plan: ContainerPlan,
         isolation: Isolation,
         group: ControlGroup | None,
-        tail: list[str],
+        entry: ContainerEntry,
         output: OutputCallback,
     ) -> None:
         self.plan = plan
@@ -79,7 +79,7 @@ class ProcessContainer:
         self._pace = OutputThrottle(time.monotonic())
         self._isolation = isolation
         self._group = group
-        self._tail = tail
+        self._entry = entry
         self._oom_killed = False
         self._watch: asyncio.Task[None] | None = None
 
@@ -177,29 +177,29 @@ class ProcessContainer:
             )
         bare = self._isolation.level is IsolationLevel.NONE
         lead = TAKE_TERMINAL if tty and not bare else ()
+        commands, env = self._entry.commands(self._variables_of_session(tty))
         command = [
             *self._isolation.join_command(self.init_pid, self._procs_files()),
             *lead,
-            *self._tail_of_session(tty),
+            *commands,
             *argv,
         ]
         cwd = Path(self.plan.workdir) if bare else None
         try:
             terminal = self._terminal(bare) if tty else None
-            session = await spawn_child(command, output, stdin=stdin, terminal=terminal, cwd=cwd)
-        except OSError as error:
+            session = await spawn_child(
+                command, output, stdin=stdin, terminal=terminal, cwd=cwd, env=env
+            )
+        except (OSError, ValueError) as error:  # ValueError: a NUL character in an argument
             raise start_error(f"cannot run a command in the container: {error}") from error
         return ExecProcess(session)
 
     def _procs_files(self) -> list[str]:
         return self._group.procs_files if self._group is not None else []
 
-    def _tail_of_session(self, tty: bool) -> list[str]:
-        """Environment and root of a command; on a terminal also TERM."""
-        if not tty or "TERM" in self.plan.env:
-            return self._tail
-        variables = self._tail.index("--") + 1
-        return [*self._tail[:variables], "TERM=xterm", *self._tail[variables:]]
+    def _variables_of_session(self, tty: bool) -> dict[str, str]:
+        """Variables of a command besides the container's: TERM on a terminal."""
+        return {"TERM": "xterm"} if tty and "TERM" not in self.plan.env else {}
 
     def _terminal(self, bare: bool) -> Terminal:
         if bare:

@@ -15,8 +15,12 @@ from gangline.local.kubelet.runtime import no_namespace_paths
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
 from gangline.local.kubelet.runtime.child_process import ChildProcess, spawn_child
 from gangline.local.kubelet.runtime.command_check import check_command
-from gangline.local.kubelet.runtime.interface import ContainerPlan, OutputCallback
-from gangline.local.kubelet.runtime.isolation import Isolation, IsolationLevel
+from gangline.local.kubelet.runtime.interface import (
+    ContainerIdentity,
+    ContainerPlan,
+    OutputCallback,
+)
+from gangline.local.kubelet.runtime.isolation import ContainerEntry, Isolation, IsolationLevel
 from gangline.local.kubelet.runtime.mount_namespace import READY_MARK, REPORT_FD, MountNamespace
 from gangline.local.kubelet.runtime.port_forward import SocketStream, connect_inside
 from gangline.local.kubelet.runtime.process_container import ProcessContainer, start_error
@@ -123,14 +127,20 @@ class ProcessRuntime:
                 raise start_error(text) from error
 
     async def _start_bare(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
-        tail = _environment(plan)
-        container = ProcessContainer(plan, self._isolation, None, tail, output)
+        entry = ContainerEntry(plan.env)
+        container = ProcessContainer(plan, self._isolation, None, entry, output)
         workdir = Path(plan.workdir)
         os.makedirs(workdir, exist_ok=True)
-        argv = [*self._isolation.enter_command(None), *tail, *plan.argv]
+        commands, env = entry.commands()
+        argv = [*self._isolation.enter_command(None), *commands, *plan.argv]
         terminal = open_terminal() if plan.tty else None
         child = await spawn_child(
-            argv, container.deliver_output, stdin=plan.stdin, terminal=terminal, cwd=workdir
+            argv,
+            container.deliver_output,
+            stdin=plan.stdin,
+            terminal=terminal,
+            cwd=workdir,
+            env=env,
         )
         container.mark_started(child)
         return container
@@ -138,19 +148,22 @@ class ProcessRuntime:
     async def _start_apart(self, plan: ContainerPlan, output: OutputCallback) -> ProcessContainer:
         view = MountNamespace(plan, self._shared)
         script = view.write_script()
-        tail = [*_environment(plan, view.root), *_enter_root(plan, view, self._isolation.level)]
+        as_root = self._isolation.level is IsolationLevel.ROOT
+        identity = plan.identity if as_root else ContainerIdentity()
+        entry = ContainerEntry(plan.env, view.root, view.workdir, identity)
+        commands, env = entry.commands()
         with SetupReport(plan.state_dir / "report") as report:
             group = self._limit(plan)
-            container = ProcessContainer(plan, self._isolation, group, tail, output)
+            container = ProcessContainer(plan, self._isolation, group, entry, output)
             argv = [
                 *self._isolation.enter_command(plan.netns, group.procs_files if group else ()),
                 *(TAKE_TERMINAL if plan.tty else ()),
                 *["sh", "-c", f"exec {REPORT_FD}>{report.shell_path}\n{script}", "sh"],
-                *[*tail, *plan.argv],
+                *[*commands, *plan.argv],
             ]
             terminal = open_terminal(taken_inside=True) if plan.tty else None
             child = await spawn_child(
-                argv, container.deliver_output, stdin=plan.stdin, terminal=terminal
+                argv, container.deliver_output, stdin=plan.stdin, terminal=terminal, env=env
             )
             await self._until_ready(report, container, child, group)
         container.mark_started(child)
@@ -195,28 +208,3 @@ async def _with_host_paths(plan: ContainerPlan) -> ContainerPlan:
             break
         await asyncio.sleep(_MASTER_PAUSE_S)
     return no_namespace_paths.with_host_paths(plan, addresses)
-
-
-def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:
-    """The command that sets the container's environment and changes the working folder."""
-    change = [f"--chdir={folder}"] if folder else []
-    values = [f"{name}={value}" for name, value in plan.env.items()]
-    return ["/usr/bin/env", "-i", *change, "--", *values]
-
-
-def _enter_root(plan: ContainerPlan, view: MountNamespace, level: IsolationLevel) -> list[str]:
-    """The commands that become the container's user and enter its root.
-
-    The root must be the current folder then: the container's user may lack access to its path.
-    """
-    enter = ["/usr/bin/unshare", "--root=.", f"--wd={view.workdir}", "--"]
-    owner = plan.identity
-    if level is not IsolationLevel.ROOT or (owner.user is None and owner.group is None):
-        return enter
-    group = owner.group if owner.group is not None else 0
-    groups = ",".join(map(str, dict.fromkeys([group, *owner.groups])))
-    # A change of the user clears PR_SET_PDEATHSIG, so it is set again. CAP_SYS_CHROOT has to be
-    # retained for the root change; container engines grant it to containers too.
-    become = ["/usr/bin/setpriv", f"--reuid={owner.user or 0}", f"--regid={group}"]
-    carry = ["--inh-caps=+sys_chroot", "--ambient-caps=+sys_chroot", "--pdeathsig=KILL"]
-    return [*become, f"--groups={groups}", *carry, "--", *enter]

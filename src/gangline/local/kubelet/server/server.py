@@ -223,6 +223,8 @@ def _log_options(query: Mapping[str, str]) -> PodLogOptions:
             since = datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"]))
         elif "sinceTime" in query:
             since = datetime.fromisoformat(query["sinceTime"])
+            if since.tzinfo is None:
+                raise ValueError("sinceTime has no time zone")
         return PodLogOptions(
             tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
             since=since,
@@ -230,7 +232,7 @@ def _log_options(query: Mapping[str, str]) -> PodLogOptions:
             timestamps=_is_true(query.get("timestamps", "")),
             follow=_is_true(query.get("follow", "")),
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise web.HTTPBadRequest(text=f"a log option cannot be read: {error}") from error
 
 

@@ -155,6 +155,8 @@ async def forward_session(
         port = int(request.query.get("port", ""))
     except ValueError:
         raise web.HTTPBadRequest(text="no port is given") from None
+    if not 0 < port < 1 << 16:
+        raise web.HTTPBadRequest(text=f"{port} is not a port")
     socket = _Socket()
     await socket.web.prepare(request)
     delivering = asyncio.create_task(socket.deliver())

@@ -13,7 +13,12 @@ from gangline.api.resources import SERVICE_ACCOUNTS
 from gangline.kube.client.client import ApiClient
 from gangline.kube.errors import NotFound
 from gangline.local.kubelet.config.config_source import ConfigSource
-from gangline.local.kubelet.volumes.projection import ProjectedFile, write_payload
+from gangline.local.kubelet.volumes.projection import (
+    ProjectedFile,
+    token_file,
+    volume_group,
+    write_payload,
+)
 
 ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _AUTHORITY = "kube-root-ca.crt"
@@ -25,18 +30,16 @@ _MODE = 0o644
 class ServiceAccountAccess:
     """Requests tokens for service accounts, each at most once an hour."""
 
-    def __init__(self, client: ApiClient, configs: ConfigSource, folder: Path) -> None:
+    def __init__(self, client: ApiClient, configs: ConfigSource) -> None:
         self._client = client
         self._configs = configs
-        self._folder = folder
-        self._written: dict[Path, str] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
 
-    async def folder(self, pod: Pod) -> Path | None:
-        """The folder for `ACCESS_PATH`; None if the pod's account does not exist or the pod opts
-        out.
+    async def write(self, pod: Pod, folder: Path) -> Path | None:
+        """Write the files for `ACCESS_PATH`; None if the pod's account does not exist or the pod
+        opts out.
 
-        All pods of an account on this node share it.
+        Each pod has its own: permission bits and owner of the token depend on the pod.
 
         Raises:
             ApiError: the API server does not answer.
@@ -47,16 +50,10 @@ class ServiceAccountAccess:
         token = "" if declined else await self.token(pod)
         if not token:
             return None
-        folder = self._folder / namespace / (pod.spec.service_account_name or "default")
-        if self._written.get(folder) != token:
-            maps, _ = await self._configs.collect(namespace, ({_AUTHORITY}, set()))
-            content = {"token": token.encode(), "namespace": namespace.encode()}
-            content.update(maps.get(_AUTHORITY, {}))
-            write_payload(
-                folder, {name: ProjectedFile(value, _MODE) for name, value in content.items()}
-            )
-            if _AUTHORITY in maps:
-                self._written[folder] = token
+        maps, _ = await self._configs.collect(namespace, ({_AUTHORITY}, set()))
+        content = {"namespace": namespace.encode(), **maps.get(_AUTHORITY, {})}
+        files = {name: ProjectedFile(value, _MODE) for name, value in content.items()}
+        write_payload(folder, {**files, "token": token_file(pod, token)}, volume_group(pod))
         return folder
 
     async def token(self, pod: Pod) -> str:

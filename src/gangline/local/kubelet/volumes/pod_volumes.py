@@ -1,6 +1,6 @@
 """The folders of a pod's volumes: created before its containers start, removed after its end."""
 
-import os
+import contextlib
 import shutil
 import stat
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,8 @@ from pathlib import Path
 from gangline.api.core.pod import Pod
 from gangline.api.core.volumes import HostPathVolumeSource, Volume
 from gangline.local.kubelet.config.environment import ContainerConfigError, ValueSources
-from gangline.local.kubelet.volumes.projection import build_payload, write_payload
+from gangline.local.kubelet.files.private import give_to_group, make_private_folder
+from gangline.local.kubelet.volumes.projection import build_payload, volume_group, write_payload
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -39,6 +40,11 @@ class PodFolders:
     def volume(self, name: str) -> Path:
         return self.top / "volumes" / name
 
+    @property
+    def api_access(self) -> Path:
+        """The files with which containers reach the API server."""
+        return self.top / "api-access"
+
     def instance(self, container: str, number: int) -> Path:
         return self.top / "containers" / container / str(number)
 
@@ -65,11 +71,15 @@ async def make_volumes(
 ) -> dict[str, Path]:
     """Create the folders of a pod's volumes; returns them by name.
 
+    Invariant: the pod's folders are closed to other users of the machine. Containers with a user of
+    their own reach the volumes by mounts, which do not pass through the parent folders.
+
     Raises:
         ContainerConfigError: a volume cannot be created (yet); the message names it.
         OSError: the disk is full, or a folder cannot be written.
     """
     made = {}
+    make_private_folder(folders.top)
     for volume in pod.spec.volumes:
         try:
             made[volume.name] = await _make(pod, volume, folders, sources, find_claim)
@@ -88,7 +98,7 @@ def refresh_volumes(pod: Pod, folders: PodFolders, sources: ValueSources) -> Non
     for volume in pod.spec.volumes:
         files = build_payload(pod, volume, sources)
         if files is not None:
-            write_payload(folders.volume(volume.name), files)
+            write_payload(folders.volume(volume.name), files, volume_group(pod))
 
 
 def remove_files(folders: PodFolders, *, logs: bool) -> None:
@@ -110,21 +120,27 @@ async def _make(
     folder = folders.volume(volume.name)
     namespace = pod.metadata.namespace
     if files is not None:
-        write_payload(folder, files)
-    elif volume.empty_dir is not None:
+        write_payload(folder, files, volume_group(pod))
+        return folder
+    if volume.empty_dir is not None:
         if volume.empty_dir.medium == "Memory":
-            folder = folders.memory / volume.name
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o777)
-    elif volume.host_path is not None:
+            folder = make_private_folder(folders.memory) / volume.name
+        return _empty_dir(folder, volume_group(pod))
+    if volume.host_path is not None:
         return _host_path(volume.host_path)
-    elif volume.persistent_volume_claim is not None:
+    if volume.persistent_volume_claim is not None:
         return await find_claim(namespace, volume.persistent_volume_claim.claim_name)
-    elif volume.ephemeral is not None:
+    if volume.ephemeral is not None:
         return await find_claim(namespace, f"{pod.metadata.name}-{volume.name}")
-    else:
-        raise ContainerConfigError("its type is not available on this cluster")
-    _give_to_group(pod, folder)
+    raise ContainerConfigError("its type is not available on this cluster")
+
+
+def _empty_dir(folder: Path, group: int | None) -> Path:
+    """A folder that containers of any user may write: no other process can reach it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    if group is not None:
+        give_to_group(folder, group)
     return folder
 
 
@@ -134,7 +150,8 @@ def _host_path(source: HostPathVolumeSource) -> Path:
         if kind == "DirectoryOrCreate":
             path.mkdir(parents=True, exist_ok=True)
         elif kind == "FileOrCreate":
-            path.touch(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.touch(exist_ok=False)
         elif not kind and not path.exists():
             # Container engines create a missing folder if no type is specified.
             path.mkdir(parents=True)
@@ -145,16 +162,3 @@ def _host_path(source: HostPathVolumeSource) -> Path:
     if is_of_kind is not None and not is_of_kind(mode):
         raise ContainerConfigError(f"hostPath type check failed: {path} is not a {kind.lower()}")
     return path
-
-
-def _give_to_group(pod: Pod, folder: Path) -> None:
-    """Make a volume writable for the pod's ``fsGroup``."""
-    context = pod.spec.security_context
-    if context is None or context.fs_group is None or os.geteuid() != 0:
-        return
-    for path in [folder, *folder.rglob("*")]:
-        if path.is_symlink():
-            continue
-        os.chown(path, -1, context.fs_group)
-        mode = path.stat().st_mode & 0o7777
-        path.chmod(mode | (0o2070 if path.is_dir() else (mode & 0o600) >> 3))

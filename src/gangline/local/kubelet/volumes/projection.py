@@ -1,7 +1,8 @@
 """Volumes of API objects: their files, and atomic updates of them.
 
 As in Kubernetes the files are links into ``..data``, which is a link to a folder with a time in its
-name. Invariant: an update replaces only this link, so all files change atomically.
+name. Invariant: an update replaces only this link, so all files change atomically. Owner, group and
+permission bits of the files are set before.
 """
 
 import os
@@ -27,6 +28,10 @@ from gangline.local.kubelet.config.environment import (
 )
 
 _DEFAULT_MODE = 0o644
+_TOKEN_MODE = 0o600
+_FOLDER_MODE = 0o755
+_GROUP_READS = 0o440
+_GROUP_FOLDER = 0o2550
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class ProjectedFile:
 
     content: bytes
     mode: int
+    owner: int | None = None
+    """The user that owns it; None for the kubelet's."""
 
 
 Payload = dict[str, ProjectedFile]
@@ -48,38 +55,77 @@ def build_payload(pod: Pod, volume: Volume, sources: ValueSources) -> Payload | 
         ContainerConfigError: an object or key that it needs is missing.
     """
     if (config_map := volume.config_map) is not None:
-        mode = config_map.default_mode or _DEFAULT_MODE
+        mode = _mode(config_map.default_mode)
         found = _content(sources.config_maps, "configmap", config_map.name, config_map.optional)
         return _pick(found, config_map.items, mode, config_map.optional)
     if (secret := volume.secret) is not None:
-        mode = secret.default_mode or _DEFAULT_MODE
+        mode = _mode(secret.default_mode)
         found = _content(sources.secrets, "secret", secret.secret_name, secret.optional)
         return _pick(found, secret.items, mode, secret.optional)
     if (downward := volume.downward_api) is not None:
-        mode = downward.default_mode or _DEFAULT_MODE
+        mode = _mode(downward.default_mode)
         return _fields(pod, downward.items, mode, sources)
     if volume.projected is not None:
         return _projected(pod, volume.projected, sources)
     return None
 
 
-def write_payload(folder: Path, files: Payload) -> bool:
+def token_file(pod: Pod, token: str, mode: int = _DEFAULT_MODE) -> ProjectedFile:
+    """The file of a service account token.
+
+    As in Kubernetes only its owner reads it if the pod names a user or a group for it: the user of
+    all containers, and ``fsGroup``, which gets access when the volume is written.
+    """
+    user = common_user(pod)
+    context = pod.spec.security_context
+    group = context.fs_group if context is not None else None
+    restricted = user is not None or group is not None
+    return ProjectedFile(token.encode(), _TOKEN_MODE if restricted else mode, user)
+
+
+def common_user(pod: Pod) -> int | None:
+    """The user that all containers of a pod specify; None if they differ or one has none."""
+    shared = pod.spec.security_context.run_as_user if pod.spec.security_context else None
+    users = {
+        each.security_context.run_as_user
+        if each.security_context is not None and each.security_context.run_as_user is not None
+        else shared
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
+    }
+    return users.pop() if len(users) == 1 else None
+
+
+def volume_group(pod: Pod) -> int | None:
+    """The pod's ``fsGroup``; None if there is none, or only root could give files to it."""
+    context = pod.spec.security_context
+    return context.fs_group if context is not None and os.geteuid() == 0 else None
+
+
+def write_payload(folder: Path, files: Payload, group: int | None = None) -> bool:
     """Make a volume's folder contain exactly these files; False if it did already.
+
+    ``group`` gets read access. Owners and groups are set by root only.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
     data = folder / "..data"
-    if data.is_dir() and _read_payload(data) == files:
+    if data.is_dir() and _read_payload(data) == _stored(files, group):
         return False
     folder.mkdir(parents=True, exist_ok=True)
     fresh = folder / f"..{time.strftime('%Y_%m_%d_%H_%M_%S')}.{time.time_ns() % 10**9}"
+    fresh.mkdir()
     for path, file in files.items():
-        place = fresh / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(file.content)
-        place.chmod(file.mode)
-    fresh.mkdir(exist_ok=True)
+        _write_file(fresh / path, file)
+    # Kubernetes' bits, whatever the kubelet's umask is: containers may have another user.
+    for place, _, names, descriptor in os.fwalk(fresh):
+        _give_folder(Path(place), group)
+        for name in names:
+            if group is not None:
+                os.chown(name, -1, group, dir_fd=descriptor, follow_symlinks=False)
+    _give_folder(folder, group)
+    for path, file in _stored(files, group).items():
+        (fresh / path).chmod(file.mode)
     before = folder / os.readlink(data) if data.is_symlink() else None
     (folder / "..data_tmp").unlink(missing_ok=True)
     (folder / "..data_tmp").symlink_to(fresh.name)
@@ -88,6 +134,34 @@ def write_payload(folder: Path, files: Payload) -> bool:
     if before is not None:
         shutil.rmtree(before, ignore_errors=True)
     return True
+
+
+def _write_file(place: Path, file: ProjectedFile) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as stream:
+        stream.write(file.content)
+        if file.owner is not None and os.geteuid() == 0:
+            os.fchown(descriptor, file.owner, -1)
+
+
+def _give_folder(folder: Path, group: int | None) -> None:
+    if group is not None:
+        os.chown(folder, -1, group)
+    folder.chmod(_FOLDER_MODE if group is None else _FOLDER_MODE | _GROUP_FOLDER)
+
+
+def _stored(files: Payload, group: int | None) -> Payload:
+    """The files as they are stored: the group reads them, and only root changes owners."""
+    own = os.geteuid()
+    return {
+        path: ProjectedFile(
+            file.content,
+            file.mode if group is None else file.mode | _GROUP_READS,
+            file.owner if file.owner is not None and own == 0 else own,
+        )
+        for path, file in files.items()
+    }
 
 
 def _link(folder: Path, names: set[str]) -> None:
@@ -101,15 +175,22 @@ def _link(folder: Path, names: set[str]) -> None:
 
 
 def _read_payload(data: Path) -> Payload:
-    return {
-        str(path.relative_to(data)): ProjectedFile(path.read_bytes(), path.stat().st_mode & 0o7777)
-        for path in data.rglob("*")
-        if path.is_file()
-    }
+    found = {}
+    for path in data.rglob("*"):
+        if path.is_file():
+            status = path.stat()
+            file = ProjectedFile(path.read_bytes(), status.st_mode & 0o7777, status.st_uid)
+            found[str(path.relative_to(data))] = file
+    return found
+
+
+def _mode(written: int | None, default: int = _DEFAULT_MODE) -> int:
+    """The written permission bits; 0 is a value too."""
+    return default if written is None else written
 
 
 def _projected(pod: Pod, source: ProjectedVolumeSource, sources: ValueSources) -> Payload:
-    mode = source.default_mode or _DEFAULT_MODE
+    mode = _mode(source.default_mode)
     files: Payload = {}
     for part in source.sources:
         files |= _part(pod, part, mode, sources)
@@ -126,8 +207,8 @@ def _part(pod: Pod, part: VolumeProjection, mode: int, sources: ValueSources) ->
     if part.downward_api is not None:
         return _fields(pod, part.downward_api.items, mode, sources)
     if part.service_account_token is not None:
-        token = sources.service_account_token.encode()
-        return {_checked_path(part.service_account_token.path): ProjectedFile(token, mode)}
+        file = token_file(pod, sources.service_account_token, mode)
+        return {_checked_path(part.service_account_token.path): file}
     raise ContainerConfigError("a projected volume names a source that this cluster does not have")
 
 
@@ -139,7 +220,7 @@ def _pick(
     files: Payload = {}
     for item in items:
         if item.key in found:
-            files[_checked_path(item.path)] = ProjectedFile(found[item.key], item.mode or mode)
+            files[_checked_path(item.path)] = ProjectedFile(found[item.key], _mode(item.mode, mode))
         elif not optional:
             raise ContainerConfigError(f"references non-existent config key: {item.key}")
     return files
@@ -159,7 +240,7 @@ def _fields(
             if of is None:
                 raise ContainerConfigError(f'container "{resource.container_name}" not found')
             text = resource_value(of, resource, sources.allocatable)
-        files[_checked_path(item.path)] = ProjectedFile(text.encode(), item.mode or mode)
+        files[_checked_path(item.path)] = ProjectedFile(text.encode(), _mode(item.mode, mode))
     return files
 
 

@@ -20,6 +20,10 @@ _RESOURCES: Mapping[str, Mapping[str, str]] = {
     "requests": {"cpu": "100m", "memory": "256Mi"},
     "limits": {"memory": "2Gi"},
 }
+_POD_ADDRESS: Manifest = {
+    "name": "GANGLINE_POD_IP",
+    "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+}
 
 
 def master_template(
@@ -43,9 +47,12 @@ def master_template(
         # Copies the reason of a failure to the job's status, such as an image without Gangline.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    if not theirs.get("command") and not theirs.get("args"):
+    has_command = bool(theirs.get("command") or theirs.get("args"))
+    if not has_command:
         container["command"] = _command(name, namespace, workers)
     container |= {key: value for key, value in theirs.items() if value}
+    if not has_command:
+        container["env"] = [_POD_ADDRESS, *(theirs.get("env") or [])]
     others = [each for each in pod_template.list_containers(user_template) if each is not theirs]
     spec = {**pod_template.pod_spec(user_template), "containers": [container, *others]}
     spec.setdefault("serviceAccountName", master_name(name))
@@ -57,6 +64,8 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
         "python",
         "-m",
         "gangline.elastic.master",
+        # Pods may share the node's network, where the port must not be open to others.
+        f"--host=$({_POD_ADDRESS['name']})",
         f"--port={PORT}",
         f"--namespace={namespace}",
         f"--job_name={name}",

@@ -60,6 +60,11 @@ CONTAINER = "spec.containers[0]"
         ({"env": [{"name": "A", "valueFrom": {}}]}, "env[0].valueFrom", "must specify one of"),
         ({"envFrom": [{"prefix": "A"}]}, "envFrom[0]", "must specify one of"),
         ({"volumeMounts": [{"name": "v", "mountPath": "/a"}]}, "volumeMounts[0].name", "Not found"),
+        (
+            {"volumeMounts": [{"name": "v", "mountPath": "/", "subPath": "a", "subPathExpr": "b"}]},
+            "volumeMounts[0].subPathExpr",
+            "mutually exclusive",
+        ),
         ({"restartPolicy": "Always"}, "restartPolicy", "Forbidden"),
         ({"livenessProbe": {}}, "livenessProbe", "must specify a handler type"),
         (
@@ -116,6 +121,17 @@ def test_a_mistake_in_a_container_is_found(
             "more than 1 volume type",
         ),
         ({"volumes": [{"name": "v", "secret": {}}]}, "spec.volumes[0].secret.secretName", "Req"),
+        (
+            {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "-1"}}]},
+            "spec.volumes[0].emptyDir.sizeLimit",
+            "Forbidden: SizeLimit field must be a valid resource quantity",
+        ),
+        ({"overhead": {"cpu": "-1"}}, "spec.overhead[cpu]", "greater than or equal to 0"),
+        (
+            {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
+            "spec.resources.requests[cpu]",
+            "limit of 1",
+        ),
         ({"tolerations": [{"effect": "X", "key": "a"}]}, "spec.tolerations[0].effect", "Unsupp"),
         ({"tolerations": [{"value": "x"}]}, "spec.tolerations[0].operator", "must be Exists"),
         ({"initContainers": [{"name": "c", "image": "i"}]}, CONTAINER + ".name", "Duplicate value"),

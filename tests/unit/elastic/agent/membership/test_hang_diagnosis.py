@@ -7,11 +7,11 @@ from gangline.elastic.agent.hang.detector import RankStack
 from gangline.elastic.agent.membership.hang_diagnosis import HangDiagnosis
 from gangline.elastic.agent.membership.peers import PeerTransport
 from gangline.elastic.agent.membership.restart_consensus import Round
-from gangline.elastic.protocol import encryption
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.messages import WorldInfo, WorldMember
 
 MEMBER = WorldMember(1, 0, 0, local_world_size=1, first_rank=0)
-PEERS = PeerTransport(encryption.read_job_secret({}, "job"), None)
+PEERS = PeerTransport(read_job_secret({}, "job"), None)
 ALONE = Round(WorldInfo(3, (MEMBER,), "127.0.0.1", 20_000), 1, PEERS)
 
 

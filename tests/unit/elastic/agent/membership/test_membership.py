@@ -16,8 +16,8 @@ from gangline.elastic.agent.world import WorldSpec
 from gangline.elastic.master.journal.journal import FileJournal
 from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import Acknowledged, RestartCommand, SendCommand
 
 SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
@@ -29,7 +29,7 @@ KILLED = failure_of_exit(137)
 async def master(tmp_path: Path) -> AsyncIterator[str]:
     """The address of a master."""
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    settings = MasterSettings("job", host="127.0.0.1", port=0)
+    settings = MasterSettings("job", hosts=("127.0.0.1",), port=0)
     serving = run_master(settings, SECRET, FileJournal(tmp_path / "journal"), stop, port.set_result)
     task = asyncio.create_task(serving)
     yield f"127.0.0.1:{await port}"

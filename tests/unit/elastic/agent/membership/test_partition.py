@@ -15,8 +15,8 @@ from gangline.elastic.agent.membership.partition import (
 )
 from gangline.elastic.agent.membership.peers import LEFT_ROUND, Ack, PeerMessage, PeerTransport
 from gangline.elastic.agent.membership.restart_consensus import Round
+from gangline.elastic.protocol.channel.job_secret import read_job_secret
 from gangline.elastic.protocol.client import MasterClient
-from gangline.elastic.protocol.encryption import read_job_secret
 from gangline.elastic.protocol.messages import Welcome, WorldInfo, WorldMember
 
 SECRET = read_job_secret({"GANGLINE_JOB_SECRET": "00" * 32}, "job")

@@ -13,8 +13,8 @@ from gangline.elastic.agent.rendezvous import RendezvousError
 from gangline.elastic.master.journal.journal import FileJournal
 from gangline.elastic.master.main import run_master
 from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol.channel.job_secret import JobSecret
 from gangline.elastic.protocol.client import ClientIdentity, MasterClient
-from gangline.elastic.protocol.encryption import JobSecret
 from gangline.elastic.protocol.messages import Hello
 
 SECRET = JobSecret(b"s" * 32)
@@ -62,7 +62,7 @@ class OtherRelease(ClientIdentity):
 async def master(tmp_path: Path) -> AsyncIterator[str]:
     """The address of a master."""
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    settings = MasterSettings("train", host="127.0.0.1", port=0)
+    settings = MasterSettings("train", hosts=("127.0.0.1",), port=0)
     serving = run_master(settings, SECRET, FileJournal(tmp_path / "journal"), stop, port.set_result)
     task = asyncio.create_task(serving)
     yield f"127.0.0.1:{await port}"

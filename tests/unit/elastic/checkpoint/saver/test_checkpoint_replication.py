@@ -1,7 +1,10 @@
 """A segment from a peer is stored only if it is complete, verified and the requested one."""
 
+import contextlib
 import io
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +176,52 @@ def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
     with pytest.raises(CorruptError, match="belongs to another job"):
         peers.fetch_segment(rig.home, address, "guess", request_of(sealed))
     assert all(one.is_local for one in inventory.list_snapshots(rig.home))
+
+
+def test_connections_that_prove_nothing_hold_no_threads(
+    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "MAX_UNAUTHENTICATED", 4)
+    address = ("127.0.0.1", server.port)
+    with contextlib.ExitStack() as attackers:
+        mute = [attackers.enter_context(socket.create_connection(address)) for _ in range(12)]
+        peers.fetch_segment(tmp_path, f"127.0.0.1:{server.port}", "secret", request_of(sealed))
+        for cut in mute[:8]:
+            cut.settimeout(30)
+            assert cut.recv(1) == b""
+    assert [path.name for path in tmp_path.iterdir()] != []
+
+
+def test_the_segment_does_not_cross_the_network_in_clear(
+    server: peers.PeerServer, sealed: SnapshotInfo, tmp_path: Path
+) -> None:
+    seen = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def relay() -> None:
+            near, _ = listener.accept()
+            far = socket.create_connection(("127.0.0.1", server.port))
+
+            def copy(source: socket.socket, target: socket.socket) -> None:
+                with contextlib.suppress(OSError):
+                    while piece := source.recv(65536):
+                        seen.extend(piece)
+                        target.sendall(piece)
+                    target.shutdown(socket.SHUT_WR)
+
+            up = threading.Thread(target=copy, args=(near, far))
+            up.start()
+            copy(far, near)
+            up.join()
+            near.close()
+            far.close()
+
+        relaying = threading.Thread(target=relay)
+        relaying.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        peers.fetch_segment(tmp_path, address, "secret", request_of(sealed))
+        relaying.join()
+    data = sealed.path.read_bytes()
+    part = data[sealed.header.part_offset : sealed.header.part_offset + 64]
+    assert len(seen) > len(data)
+    assert part not in seen

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from gangline.api.core.pod import Pod
 from gangline.local.kubelet.config.environment import ContainerConfigError, ValueSources
-from gangline.local.kubelet.volumes.projection import ProjectedFile, build_payload, write_payload
+from gangline.local.kubelet.volumes.projection import (
+    ProjectedFile,
+    build_payload,
+    token_file,
+    write_payload,
+)
 
 SOURCES = ValueSources(
     config_maps={"cm": {"a": b"1", "b": b"2"}},
@@ -64,6 +69,55 @@ def test_several_sources_in_one_folder() -> None:
         "cpu": b"2",
         "token": b"token",
     }
+
+
+@pytest.mark.parametrize(
+    ("shared", "users", "mode", "owner"),
+    [
+        ({}, [None], 0o644, None),
+        ({"fsGroup": 7}, [None], 0o600, None),
+        ({"runAsUser": 5}, [None, None], 0o600, 5),
+        ({"runAsUser": 5}, [6, 6], 0o600, 6),
+        ({"runAsUser": 5}, [6, None], 0o644, None),
+        ({}, [6, None], 0o644, None),
+        ({}, [0], 0o600, 0),
+    ],
+)
+def test_token_is_for_its_user_if_the_pod_names_one(
+    shared: dict[str, int], users: list[int | None], mode: int, owner: int | None
+) -> None:
+    containers = [
+        {"name": f"c{number}", "securityContext": {} if user is None else {"runAsUser": user}}
+        for number, user in enumerate(users)
+    ]
+    body = {"spec": {"securityContext": shared, "containers": containers}}
+    file = token_file(msgspec.convert(body, Pod), "t")
+    assert (file.content, file.mode, file.owner) == (b"t", mode, owner)
+
+
+def test_mode_zero_is_a_mode() -> None:
+    assert files_of(secret={"secretName": "s", "defaultMode": 0}) == {"k": (b"hidden", 0)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to a group")
+def test_the_group_reads_each_version_of_the_files(tmp_path: Path) -> None:
+    for content in (b"1", b"2"):
+        files = {"sub/a": ProjectedFile(content, 0o400, 5)}
+        assert write_payload(tmp_path / "v", files, 7)
+        assert not write_payload(tmp_path / "v", files, 7)
+        status = (tmp_path / "v/sub/a").stat()
+        assert (status.st_mode & 0o777, status.st_uid, status.st_gid) == (0o440, 5, 7)
+    assert (tmp_path / "v/sub").stat().st_mode & 0o7777 == 0o2755
+
+
+def test_files_are_readable_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_payload(tmp_path / "v", {"sub/a": ProjectedFile(b"1", 0o444)})
+    finally:
+        os.umask(before)
+    places = [tmp_path / "v", tmp_path / "v/..data/sub", tmp_path / "v/sub/a"]
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o755, 0o755, 0o444]
 
 
 @pytest.mark.parametrize(

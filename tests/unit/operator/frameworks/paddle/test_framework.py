@@ -182,7 +182,8 @@ def test_on_the_host_network_the_port_is_declared_for_the_scheduler():
     ],
 )
 def test_names_are_looked_up_in_the_cluster_also_from_the_network_of_a_node(given, policy):
-    worker = role(1, **({"dnsPolicy": given} if given else {}))
+    own = {"dnsPolicy": given, "dnsConfig": {"nameservers": ["192.0.2.1"]}} if given else {}
+    worker = role(1, **own)
     assert pod_of(a_job(worker=worker, intranet="Host"), "worker-0")["spec"]["dnsPolicy"] == policy
     assert "dnsPolicy" not in pod_of(a_job(worker=1), "worker-0")["spec"]
 

@@ -1,5 +1,5 @@
 """Default values of built-in kinds, set in place and never over a given value.
 
 Order: ``pods`` (pod specs, containers, QoS class), ``builtin`` (the entry points and all other
-kinds). May import: ``machinery.schema``, ``machinery.json_objects``, ``machinery.quantities``.
+kinds).
 """

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
+from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
 from gangline.local.apiserver.machinery.defaults.pods import (
     canonicalize_pod_spec,
+    canonicalize_quantities,
     default_pod,
     default_template,
     qos_class,
 )
-from gangline.local.apiserver.machinery.json_objects import fill_absent, objects_in, subobject
-from gangline.local.apiserver.machinery.quantities import canonicalize_quantities
 from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
 
 __all__ = ["apply_builtin_defaults", "apply_priority", "initial_status", "normalize_builtin"]

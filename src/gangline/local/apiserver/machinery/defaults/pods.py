@@ -7,9 +7,8 @@ service account and the tolerations for failed nodes.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gangline.api.quantity import Quantity
-from gangline.local.apiserver.machinery.json_objects import fill_absent, objects_in, subobject
-from gangline.local.apiserver.machinery.quantities import canonicalize_quantities, quantity_or_none
+from gangline.api.meta.json_objects import fill_absent, objects_in, subobject
+from gangline.api.quantity import Quantity, canonical_quantity, quantity_or_none
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 SPEC_DEFAULTS: Mapping[str, Any] = {
@@ -69,6 +68,14 @@ def default_pod_spec(spec: Json) -> None:
 def default_template(template: Json) -> None:
     if spec := subobject(template, "spec"):
         default_pod_spec(spec)
+
+
+def canonicalize_quantities(quantities: Any) -> None:
+    """Rewrite the values of a resource list in place: ``"1000m"`` becomes ``"1"``."""
+    if isinstance(quantities, dict):
+        for name, value in quantities.items():
+            if quantity_or_none(value) is not None:
+                quantities[name] = canonical_quantity(value)
 
 
 def canonicalize_pod_spec(spec: Json) -> None:

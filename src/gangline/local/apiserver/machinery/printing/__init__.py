@@ -1,6 +1,5 @@
 """Server-side printing: the ``meta.k8s.io/v1`` Table that ``kubectl get`` shows.
 
 Order: ``printer`` (columns, ages, shared cells), ``pods``, ``workloads``, ``cluster`` (printers by
-kind), ``table`` (rendering, custom columns). May import: ``machinery.schema``,
-``machinery.json_objects``, ``gangline.api.jsonpath``.
+kind), ``table`` (rendering, custom columns).
 """

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.api.cluster.admission import GROUP as ADMISSION
-from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     UNKNOWN,

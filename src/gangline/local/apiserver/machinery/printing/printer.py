@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from gangline.local.apiserver.machinery.json_objects import subobject
+from gangline.api.meta.json_objects import subobject
 from gangline.local.apiserver.machinery.schema.nodes import Json
 
 UNKNOWN = "<unknown>"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.local.apiserver.machinery.printing.printer import (
     NONE,
     TablePrinter,

@@ -2,5 +2,4 @@
 
 Order: ``nodes`` (walking a schema, field paths), ``value_rules`` (bounds, patterns, formats),
 ``prune_default`` and ``validate`` (the compilers), ``structural`` (all three for one kind).
-May import: ``machinery.field_errors``.
 """

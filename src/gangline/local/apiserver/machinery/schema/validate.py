@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from gangline.api.meta import field_causes
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.schema.nodes import (
     INT_OR_STRING,
     LIST_TYPE,
@@ -67,7 +67,7 @@ def _unique(identity: Callable[[Any], Any]) -> ValueRule:
             text = key if isinstance(key, str) else json.dumps(key, sort_keys=True)
             if text in seen:
                 causes.append(
-                    field_errors.duplicate(format_field_path((parent, segment), index), key)
+                    field_causes.duplicate(format_field_path((parent, segment), index), key)
                 )
             seen.add(text)
 
@@ -179,7 +179,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
             path = (parent, segment)
             for name, own in required:
                 if name not in value:
-                    causes.append(field_errors.required(format_field_path(path, own)))
+                    causes.append(field_causes.required(format_field_path(path, own)))
             for rule in rules:
                 rule(value, parent, segment, causes)
             for name, child in value.items():
@@ -209,7 +209,7 @@ def _wrong_type(
     value: Any, expected: str, parent: ParentPath, segment: Segment, causes: list[StatusCause]
 ) -> None:
     actual = _JSON_TYPES.get(type(value), type(value).__name__)
-    causes.append(field_errors.type_invalid(format_field_path(parent, segment), actual, expected))
+    causes.append(field_causes.type_invalid(format_field_path(parent, segment), actual, expected))
 
 
 def _leaf(
@@ -267,7 +267,7 @@ def _logical_validator(
 
         def add(rule: str) -> None:
             path = format_field_path(parent, segment)
-            causes.append(field_errors.invalid(path, value, f'"{path}" {rule}'))
+            causes.append(field_causes.invalid(path, value, f'"{path}" {rule}'))
 
         if any_of and not any(map(accepted_by, any_of)):
             add("must validate at least one schema (anyOf)")

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from gangline.api.meta import field_causes
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.schema.nodes import (
     Json,
     ParentPath,
@@ -132,7 +132,7 @@ def enum_rule(schema: Json) -> list[ValueRule]:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if value not in allowed:
             causes.append(
-                field_errors.unsupported(format_field_path(parent, segment), value, allowed)
+                field_causes.unsupported(format_field_path(parent, segment), value, allowed)
             )
 
     return [rule]
@@ -148,9 +148,9 @@ def size_rules(schema: Json, least: str, most: str, members: str) -> list[ValueR
         if low is not None and count < low:
             path = format_field_path(parent, segment)
             detail = f"{path} in body should have at least {low} {members}"
-            causes.append(field_errors.invalid(path, count, detail))
+            causes.append(field_causes.invalid(path, count, detail))
         if high is not None and count > high:
-            causes.append(field_errors.too_many(format_field_path(parent, segment), count, high))
+            causes.append(field_causes.too_many(format_field_path(parent, segment), count, high))
 
     return [rule]
 
@@ -171,7 +171,7 @@ def _number_rule(test: ValueTest, detail: str) -> ValueRule:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) in (int, float) and not test(value):
             path = format_field_path(parent, segment)
-            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
+            causes.append(field_causes.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
@@ -180,7 +180,7 @@ def _string_rule(test: ValueTest, detail: str) -> ValueRule:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and not test(value):
             path = format_field_path(parent, segment)
-            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
+            causes.append(field_causes.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
@@ -189,7 +189,7 @@ def _max_length_rule(limit: int) -> ValueRule:
     def rule(value: Any, parent: ParentPath, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and len(value) > limit:
             causes.append(
-                field_errors.too_long(format_field_path(parent, segment), limit, "characters")
+                field_causes.too_long(format_field_path(parent, segment), limit, "characters")
             )
 
     return rule

@@ -13,31 +13,33 @@ from typing import Any, TypeAlias
 
 from gangline.api import names
 from gangline.api.cluster.admission import GROUP as ADMISSION
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import child, indexed
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver.machinery import field_errors
-from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
-from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation.metadata import (
+from gangline.api.validation.field_rules import (
     Causes,
     enum_causes,
     label_causes,
-    metadata_causes,
-    metadata_update_causes,
     minimum_causes,
     name_causes,
     port_causes,
+    quantity_causes,
     rule_causes,
 )
-from gangline.local.apiserver.machinery.validation.pods import (
-    pod_causes,
-    pod_update_causes,
-    quantity_causes,
+from gangline.api.validation.pods import pod_causes
+from gangline.local.apiserver.machinery.schema.nodes import Json
+from gangline.local.apiserver.machinery.validation import rbac
+from gangline.local.apiserver.machinery.validation.metadata import (
+    RBAC,
+    metadata_causes,
+    metadata_update_causes,
 )
 from gangline.local.apiserver.machinery.validation.webhooks import webhook_causes
 from gangline.local.apiserver.machinery.validation.workloads import (
     autoscaler_causes,
     deployment_causes,
+    pod_update_causes,
     replica_set_causes,
     selector_update_causes,
 )
@@ -60,10 +62,10 @@ def service_causes(obj: Json) -> Causes:
         name = str(spec.get("externalName", "")).removesuffix(".")
         yield from name_causes(names.validate_dns_subdomain, "spec.externalName", name)
     elif not ports and spec.get("clusterIP") != HEADLESS:
-        yield field_errors.required("spec.ports")
+        yield field_causes.required("spec.ports")
     if kind in ("NodePort", "LoadBalancer") and spec.get("clusterIP") == HEADLESS:
         detail = f"may not be set to 'None' for {kind} services"
-        yield field_errors.invalid("spec.clusterIP", HEADLESS, detail)
+        yield field_causes.invalid("spec.clusterIP", HEADLESS, detail)
     yield from _ports(ports)
 
 
@@ -73,7 +75,7 @@ def service_update_causes(old: Json, new: Json) -> Causes:
     if "ExternalName" in (before.get("type"), after.get("type")) or not address:
         return
     if after.get("clusterIP") and after["clusterIP"] != address:
-        yield field_errors.invalid("spec.clusterIP", after["clusterIP"], "field is immutable")
+        yield field_causes.invalid("spec.clusterIP", after["clusterIP"], "field is immutable")
 
 
 def _ports(ports: list[Json]) -> Causes:
@@ -84,12 +86,12 @@ def _ports(ports: list[Json]) -> Causes:
         if name:
             yield from rule_causes(names.validate_dns_label, child(where, "name"), name)
             if name in seen_names:
-                yield field_errors.duplicate(child(where, "name"), name)
+                yield field_causes.duplicate(child(where, "name"), name)
             seen_names.add(name)
         elif len(ports) > 1:
-            yield field_errors.required(child(where, "name"))
+            yield field_causes.required(child(where, "name"))
         if not number:
-            yield field_errors.required(child(where, "port"))
+            yield field_causes.required(child(where, "port"))
         yield from port_causes(child(where, "port"), number or None)
         target = port.get("targetPort")
         yield from port_causes(child(where, "targetPort"), target)
@@ -98,7 +100,7 @@ def _ports(ports: list[Json]) -> Causes:
         protocol = port.get("protocol", "TCP")
         yield from enum_causes(child(where, "protocol"), protocol, PROTOCOLS)
         if (protocol, number) in numbers:
-            yield field_errors.duplicate(where, {"port": number, "protocol": protocol})
+            yield field_causes.duplicate(where, {"port": number, "protocol": protocol})
         numbers.add((protocol, number))
 
 
@@ -168,7 +170,7 @@ def _secret(obj: Json) -> Causes:
     yield from _data_causes(obj, "data")
     for key, value in subobject(obj, "data").items():
         if isinstance(value, str) and not _is_base64(value):
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 indexed("data", key), "…", "must be base64; use stringData for text"
             )
 
@@ -180,11 +182,11 @@ def _data_causes(obj: Json, *fields: str) -> Causes:
             size += len(value.encode()) if isinstance(value, str) else 0
             if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
                 detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
-                yield field_errors.invalid(indexed(field, key), key, detail)
+                yield field_causes.invalid(indexed(field, key), key, detail)
             if len(key) > 253:
-                yield field_errors.too_long(indexed(field, key[:20] + "…"), 253, "characters")
+                yield field_causes.too_long(indexed(field, key[:20] + "…"), 253, "characters")
     if size > MAX_DATA_BYTES:
-        yield field_errors.too_long("", MAX_DATA_BYTES)
+        yield field_causes.too_long("", MAX_DATA_BYTES)
 
 
 def _is_base64(text: str) -> bool:
@@ -197,13 +199,13 @@ def _is_base64(text: str) -> bool:
 
 def _data_update(old: Json, new: Json) -> Causes:
     if old.get("type") != new.get("type") and "type" in old:
-        yield field_errors.invalid("type", new.get("type"), "field is immutable")
+        yield field_causes.invalid("type", new.get("type"), "field is immutable")
     if old.get("immutable") is True:
         if new.get("immutable") is not True:
-            yield field_errors.forbidden("immutable", "field is immutable when `immutable` is set")
+            yield field_causes.forbidden("immutable", "field is immutable when `immutable` is set")
         for field in ("data", "binaryData"):
             if old.get(field) != new.get(field):
-                yield field_errors.forbidden(field, "field is immutable when `immutable` is set")
+                yield field_causes.forbidden(field, "field is immutable when `immutable` is set")
 
 
 def _claim(obj: Json) -> Causes:
@@ -211,7 +213,7 @@ def _claim(obj: Json) -> Causes:
     yield from _access_mode_causes(spec)
     requests = subobject(spec, "resources", "requests")
     if "storage" not in requests:
-        yield field_errors.required("spec.resources[storage]")
+        yield field_causes.required("spec.resources[storage]")
     else:
         yield from quantity_causes("spec.resources[storage]", requests["storage"], positive=True)
     yield from enum_causes("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
@@ -228,19 +230,19 @@ def _claim_update(old: Json, new: Json) -> Causes:
         after.pop("storageClassName", None)
     if before != after:
         detail = "spec is immutable after creation except resources.requests for bound claims"
-        yield field_errors.forbidden("spec", detail)
+        yield field_causes.forbidden("spec", detail)
 
 
 def _volume(obj: Json) -> Causes:
     spec = subobject(obj, "spec")
     yield from _access_mode_causes(spec)
     if "storage" not in subobject(spec, "capacity"):
-        yield field_errors.required("spec.capacity", "the capacity of storage must be given")
+        yield field_causes.required("spec.capacity", "the capacity of storage must be given")
     else:
         capacity = spec["capacity"]["storage"]
         yield from quantity_causes("spec.capacity[storage]", capacity, positive=True)
     if not [name for name in spec if name not in NON_SOURCE_FIELDS and spec[name] is not None]:
-        yield field_errors.required("spec", "must specify a volume type")
+        yield field_causes.required("spec", "must specify a volume type")
     policies = ("Delete", "Recycle", "Retain")
     policy = spec.get("persistentVolumeReclaimPolicy")
     yield from enum_causes("spec.persistentVolumeReclaimPolicy", policy, policies)
@@ -249,7 +251,7 @@ def _volume(obj: Json) -> Causes:
 def _access_mode_causes(spec: Json) -> Causes:
     modes = spec.get("accessModes")
     if not modes:
-        yield field_errors.required("spec.accessModes", "at least 1 access mode is required")
+        yield field_causes.required("spec.accessModes", "at least 1 access mode is required")
     for mode in modes if isinstance(modes, list) else ():
         yield from enum_causes("spec.accessModes", mode, ACCESS_MODES)
 
@@ -258,7 +260,7 @@ def _priority_class(obj: Json) -> Causes:
     name, value = str(subobject(obj, "metadata").get("name", "")), obj.get("value", 0)
     if isinstance(value, int) and value > MAX_USER_PRIORITY and not name.startswith("system-"):
         detail = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
-        yield field_errors.forbidden("value", detail)
+        yield field_causes.forbidden("value", detail)
     policies = ("Never", "PreemptLowerPriority")
     yield from enum_causes("preemptionPolicy", obj.get("preemptionPolicy"), policies)
 
@@ -266,7 +268,7 @@ def _priority_class(obj: Json) -> Causes:
 def _priority_class_update(old: Json, new: Json) -> Causes:
     for field in ("value", "preemptionPolicy"):
         if old.get(field) != new.get(field):
-            yield field_errors.forbidden(field, "may not be changed in an update.")
+            yield field_causes.forbidden(field, "may not be changed in an update.")
 
 
 def _lease(obj: Json) -> Causes:
@@ -280,7 +282,7 @@ def _node(obj: Json) -> Causes:
         where = indexed("spec.taints", index)
         effect: Any = taint.get("effect") if isinstance(taint, dict) else None
         if not effect:
-            yield field_errors.required(child(where, "effect"))
+            yield field_causes.required(child(where, "effect"))
         effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
         yield from enum_causes(child(where, "effect"), effect, effects)
 
@@ -300,6 +302,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    **rbac.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
@@ -309,5 +312,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "Service"): service_update_causes,
     ("apps", "Deployment"): selector_update_causes,
     ("apps", "ReplicaSet"): selector_update_causes,
+    (RBAC, "ClusterRoleBinding"): rbac.binding_update_causes,
+    (RBAC, "RoleBinding"): rbac.binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
 }

@@ -1,24 +1,20 @@
-"""Validation of ``metadata``, and the rules of names, labels and numbers that all kinds share.
+"""Validation of ``metadata``. Only the rule of the name depends on the kind."""
 
-The rules of ``gangline.api`` become field errors with a path. Of ``metadata`` only the rule of the
-name depends on the kind.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 from gangline.api import names
-from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver.machinery import field_errors
-from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import child, indexed
+from gangline.api.meta.json_objects import objects_in, subobject
+from gangline.api.validation.field_rules import (
+    Causes,
+    NameRule,
+    annotation_causes,
+    label_causes,
+    name_causes,
+    rule_causes,
+)
 from gangline.local.apiserver.machinery.schema.nodes import Json
-
-NameRule: TypeAlias = Callable[[str], names.NameProblem | None]
-Causes: TypeAlias = Iterator[StatusCause]
-
-MAX_ANNOTATION_BYTES = 256 * 1024
-"""Maximum size of all annotations of an object, keys included, in bytes."""
 
 
 def check_path_segment(name: str) -> names.NameProblem | None:
@@ -30,76 +26,24 @@ def check_path_segment(name: str) -> names.NameProblem | None:
     return None
 
 
-def rule_causes(rule: NameRule, path: str, value: Any) -> Causes:
-    """Yield the error of a rule for a text. Values of other types are left to the schema."""
-    if isinstance(value, str) and (found := rule(value)) is not None:
-        yield field_errors.invalid(path, value, f"{found.problem}; {found.remedy}")
-
-
-def name_causes(rule: NameRule, path: str, value: Any) -> Causes:
-    """Yield the errors of a required name."""
-    if value in (None, ""):
-        yield field_errors.required(path)
-    else:
-        yield from rule_causes(rule, path, value)
-
-
-def label_causes(path: str, labels: Any) -> Causes:
-    """Yield the errors of labels, or of ``matchLabels``."""
-    for key, value in _string_items(labels):
-        yield from rule_causes(names.validate_label_key, path, key)
-        yield from rule_causes(names.validate_label_value, field_errors.indexed(path, key), value)
-
-
-def annotation_causes(path: str, annotations: Any) -> Causes:
-    """Yield the errors of annotations: their keys, and their total size."""
-    size = 0
-    for key, value in _string_items(annotations):
-        # Keys of annotations and labels follow the same rule.
-        yield from rule_causes(names.validate_label_key, path, key)
-        size += len(key.encode()) + len(value.encode())
-    if size > MAX_ANNOTATION_BYTES:
-        yield field_errors.too_long(path, MAX_ANNOTATION_BYTES)
-
-
 def selector_causes(path: str, selector: Json) -> Causes:
     yield from label_causes(child(path, "matchLabels"), selector.get("matchLabels"))
     for index, term in enumerate(selector.get("matchExpressions") or []):
         if not isinstance(term, dict):
             continue
-        where = field_errors.indexed(child(path, "matchExpressions"), index)
+        where = field_causes.indexed(child(path, "matchExpressions"), index)
         yield from name_causes(names.validate_label_key, child(where, "key"), term.get("key"))
         operator, values = term.get("operator"), term.get("values")
         if operator in ("In", "NotIn") and not values:
             detail = "must be specified when `operator` is 'In' or 'NotIn'"
-            yield field_errors.required(child(where, "values"), detail)
+            yield field_causes.required(child(where, "values"), detail)
         elif operator in ("Exists", "DoesNotExist") and values:
             detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            yield field_errors.forbidden(child(where, "values"), detail)
+            yield field_causes.forbidden(child(where, "values"), detail)
         elif operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            yield field_errors.invalid(
+            yield field_causes.invalid(
                 child(where, "operator"), operator, "not a valid selector operator"
             )
-
-
-def enum_causes(path: str, value: Any, allowed: Iterable[str]) -> Causes:
-    if value is not None and value not in allowed:
-        yield field_errors.unsupported(path, value, allowed)
-
-
-def minimum_causes(path: str, value: Any, low: int) -> Causes:
-    if isinstance(value, int) and not isinstance(value, bool) and value < low:
-        yield field_errors.invalid(path, value, f"must be greater than or equal to {low}")
-
-
-def port_causes(path: str, value: Any) -> Causes:
-    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= 65_535:
-        yield field_errors.invalid(path, value, "must be between 1 and 65535, inclusive")
-
-
-def _string_items(values: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(values, dict):
-        yield from ((key, value) for key, value in values.items() if isinstance(value, str))
 
 
 RBAC = "rbac.authorization.k8s.io"
@@ -120,16 +64,16 @@ def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Cause
     rule = NAME_RULES.get((group, kind), names.validate_dns_subdomain)
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if not name and not prefix:
-        yield field_errors.required("metadata.name", "name or generateName is required")
+        yield field_causes.required("metadata.name", "name or generateName is required")
     if name:
         yield from rule_causes(rule, "metadata.name", name)
     elif isinstance(prefix, str):
         # The server appends letters and digits, so the prefix may end in a dash.
         yield from rule_causes(rule, "metadata.generateName", prefix.rstrip("-.") or prefix)
     if namespaced and not metadata.get("namespace"):
-        yield field_errors.required("metadata.namespace")
+        yield field_causes.required("metadata.namespace")
     if not namespaced and metadata.get("namespace"):
-        yield field_errors.forbidden("metadata.namespace", "not allowed on this type")
+        yield field_causes.forbidden("metadata.namespace", "not allowed on this type")
     yield from label_causes("metadata.labels", metadata.get("labels"))
     yield from annotation_causes("metadata.annotations", metadata.get("annotations"))
     yield from _owner_causes(metadata)
@@ -143,13 +87,13 @@ def metadata_update_causes(old: Json, new: Json) -> Causes:
     before, after = subobject(old, "metadata"), subobject(new, "metadata")
     for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
         if name in after and after[name] != before.get(name):
-            yield field_errors.invalid(f"metadata.{name}", after[name], "field is immutable")
+            yield field_causes.invalid(f"metadata.{name}", after[name], "field is immutable")
     if before.get("deletionTimestamp"):
         added = set(after.get("finalizers") or []) - set(before.get("finalizers") or [])
         if added:
             detail = "no new finalizers can be added if the object is being deleted"
             found = ", ".join(sorted(map(str, added)))
-            yield field_errors.forbidden(
+            yield field_causes.forbidden(
                 "metadata.finalizers", f"{detail}, found new finalizers: {found}"
             )
 
@@ -160,7 +104,7 @@ def _owner_causes(metadata: Json) -> Causes:
         path = indexed("metadata.ownerReferences", index)
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):
-                yield field_errors.invalid(
+                yield field_causes.invalid(
                     child(path, name), owner.get(name, ""), "must not be empty"
                 )
         if owner.get("controller") is True:
@@ -168,4 +112,4 @@ def _owner_causes(metadata: Json) -> Causes:
     if len(controllers) > 1:
         found = " and ".join(controllers)
         detail = f"Only one reference can have Controller set to true. Found {found}"
-        yield field_errors.invalid("metadata.ownerReferences", len(controllers), detail)
+        yield field_causes.invalid("metadata.ownerReferences", len(controllers), detail)

@@ -1,22 +1,66 @@
-"""Validation of deployments, replica sets and autoscalers (stored form: autoscaling/v2)."""
+"""Validation of changes to pods, and of deployments, replica sets and autoscalers.
 
+Autoscalers have their stored form, autoscaling/v2.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
 from gangline.api.cluster.autoscaling import METRIC_TYPES, TARGET_TYPES
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import indexed
+from gangline.api.meta.json_objects import objects_in, subobject
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver.machinery import field_errors
-from gangline.local.apiserver.machinery.field_errors import indexed
-from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
-from gangline.local.apiserver.machinery.schema.nodes import Json
-from gangline.local.apiserver.machinery.validation.metadata import (
+from gangline.api.validation.field_rules import (
     Causes,
-    check_path_segment,
     enum_causes,
     minimum_causes,
+    quantity_causes,
     rule_causes,
+)
+from gangline.api.validation.pods import template_causes
+from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
+from gangline.local.apiserver.machinery.validation.metadata import (
+    check_path_segment,
     selector_causes,
 )
-from gangline.local.apiserver.machinery.validation.pods import quantity_causes, template_causes
+
+_POD_IMMUTABLE = (
+    "pod updates may not change fields other than `spec.containers[*].image`, "
+    "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` "
+    "(only additions to existing tolerations)"
+)
+
+
+def pod_update_causes(old: Json, new: Json) -> Causes:
+    before, after = copy_json(subobject(old, "spec")), copy_json(subobject(new, "spec"))
+    for index, container in enumerate(objects_in(after.get("containers"))):
+        if not container.get("image"):
+            yield field_causes.required(indexed("spec.containers", index) + ".image")
+    kept = after.get("tolerations") or []
+    if any(toleration not in kept for toleration in before.get("tolerations") or []):
+        detail = "existing toleration can not be modified except its tolerationSeconds"
+        if not _only_seconds_changed(objects_in(before.get("tolerations")), objects_in(kept)):
+            yield field_causes.forbidden("spec.tolerations", detail)
+    for spec in (before, after):
+        for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
+            spec.pop(name, None)
+        for kind in ("containers", "initContainers"):
+            for container in objects_in(spec.get(kind)):
+                container.pop("image", None)
+    if before != after:
+        changed = ", ".join(
+            f"spec.{n}" for n in {**before, **after} if before.get(n) != after.get(n)
+        )
+        yield field_causes.forbidden("spec", f"{_POD_IMMUTABLE}; changed: {changed}")
+
+
+def _only_seconds_changed(before: Iterable[Json], after: list[Json]) -> bool:
+    def rest(toleration: Json) -> Json:
+        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+    kept = [rest(toleration) for toleration in after]
+    return all(rest(toleration) in kept for toleration in before)
 
 
 def replica_set_causes(obj: Json) -> Causes:
@@ -26,7 +70,7 @@ def replica_set_causes(obj: Json) -> Causes:
     yield from _selector(spec)
     template = subobject(spec, "template")
     if not template:
-        yield field_errors.required("spec.template")
+        yield field_causes.required("spec.template")
         return
     yield from template_causes("spec.template", template)
     policy = subobject(template, "spec").get("restartPolicy")
@@ -45,7 +89,7 @@ def deployment_causes(obj: Json) -> Causes:
     rolling = strategy.get("rollingUpdate")
     if strategy.get("type") == "Recreate" and rolling is not None:
         detail = "may not be specified when strategy `type` is 'Recreate'"
-        yield field_errors.forbidden("spec.strategy.rollingUpdate", detail)
+        yield field_causes.forbidden("spec.strategy.rollingUpdate", detail)
     elif isinstance(rolling, dict):
         yield from _rolling_update(rolling)
 
@@ -53,16 +97,16 @@ def deployment_causes(obj: Json) -> Causes:
 def selector_update_causes(old: Json, new: Json) -> Causes:
     before, after = subobject(old, "spec").get("selector"), subobject(new, "spec").get("selector")
     if before != after:
-        yield field_errors.invalid("spec.selector", after, "field is immutable")
+        yield field_causes.invalid("spec.selector", after, "field is immutable")
 
 
 def _selector(spec: Json) -> Causes:
     selector = subobject(spec, "selector")
     if "selector" not in spec:
-        yield field_errors.required("spec.selector")
+        yield field_causes.required("spec.selector")
         return
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        yield field_errors.invalid("spec.selector", selector, "empty selector is invalid")
+        yield field_causes.invalid("spec.selector", selector, "empty selector is invalid")
         return
     yield from selector_causes("spec.selector", selector)
     labels = subobject(spec, "template", "metadata", "labels")
@@ -72,7 +116,7 @@ def _selector(spec: Json) -> Causes:
             "spec.template.metadata.labels",
             "`selector` does not match template `labels`",
         )
-        yield field_errors.invalid(path, labels, detail)
+        yield field_causes.invalid(path, labels, detail)
 
 
 def _rolling_update(rolling: Json) -> Causes:
@@ -81,13 +125,13 @@ def _rolling_update(rolling: Json) -> Causes:
         yield from _count_or_share(f"spec.strategy.rollingUpdate.{name}", value)
     if all(value in (0, "0", "0%") for value in amounts.values()):
         detail = "may not be 0 when `maxSurge` is 0"
-        yield field_errors.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
+        yield field_causes.invalid("spec.strategy.rollingUpdate.maxUnavailable", 0, detail)
 
 
 def _count_or_share(path: str, value: object) -> "list[StatusCause]":
     if isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
         detail = "a valid percent string must be a numeric string followed by an ending '%'"
-        return [field_errors.invalid(path, value, detail)]
+        return [field_causes.invalid(path, value, detail)]
     return list(minimum_causes(path, value, 0))
 
 
@@ -101,15 +145,15 @@ def autoscaler_causes(obj: Json) -> Causes:
     low, high = spec.get("minReplicas"), spec.get("maxReplicas")
     yield from minimum_causes("spec.minReplicas", low, 1)
     if isinstance(high, int) and high < 1:
-        yield field_errors.invalid("spec.maxReplicas", high, "must be greater than 0")
+        yield field_causes.invalid("spec.maxReplicas", high, "must be greater than 0")
     elif isinstance(high, int) and isinstance(low, int) and high < low:
         detail = "must be greater than or equal to `minReplicas`"
-        yield field_errors.invalid("spec.maxReplicas", high, detail)
+        yield field_causes.invalid("spec.maxReplicas", high, detail)
     target = subobject(spec, "scaleTargetRef")
     for name in ("kind", "name"):
         value = target.get(name)
         if not value:
-            yield field_errors.required(f"spec.scaleTargetRef.{name}")
+            yield field_causes.required(f"spec.scaleTargetRef.{name}")
         yield from rule_causes(check_path_segment, f"spec.scaleTargetRef.{name}", value)
     for index, metric in enumerate(objects_in(spec.get("metrics"))):
         yield from _metric(indexed("spec.metrics", index), metric)
@@ -121,18 +165,18 @@ def autoscaler_causes(obj: Json) -> Causes:
 def _metric(path: str, metric: Json) -> Causes:
     kind = metric.get("type")
     if not kind:
-        yield field_errors.required(f"{path}.type", "must specify a metric source type")
+        yield field_causes.required(f"{path}.type", "must specify a metric source type")
         return
     if kind not in METRIC_SOURCES:
-        yield field_errors.unsupported(f"{path}.type", kind, METRIC_TYPES)
+        yield field_causes.unsupported(f"{path}.type", kind, METRIC_TYPES)
         return
     for source in METRIC_SOURCES.values():
         if source == METRIC_SOURCES[kind] and source not in metric:
             detail = "must populate information for the given metric source"
-            yield field_errors.required(f"{path}.{source}", detail)
+            yield field_causes.required(f"{path}.{source}", detail)
         elif source != METRIC_SOURCES[kind] and source in metric:
             detail = "must populate the given metric source only"
-            yield field_errors.forbidden(f"{path}.{source}", detail)
+            yield field_causes.forbidden(f"{path}.{source}", detail)
     given = subobject(metric, METRIC_SOURCES[kind])
     if not given:
         return
@@ -143,31 +187,31 @@ def _metric(path: str, metric: Json) -> Causes:
 
 def _resource(path: str, given: Json) -> Causes:
     if not given.get("name"):
-        yield field_errors.required(f"{path}.name", "must specify a resource name")
+        yield field_causes.required(f"{path}.name", "must specify a resource name")
     target = subobject(given, "target")
     by_share, by_amount = "averageUtilization" in target, "averageValue" in target
     if not by_share and not by_amount:
         detail = "must set either a target raw value or a target utilization"
-        yield field_errors.required(f"{path}.target.averageUtilization", detail)
+        yield field_causes.required(f"{path}.target.averageUtilization", detail)
     elif by_share and by_amount:
         detail = "may not set both a target raw value and a target utilization"
-        yield field_errors.forbidden(f"{path}.target.averageValue", detail)
+        yield field_causes.forbidden(f"{path}.target.averageValue", detail)
 
 
 def _target(path: str, target: Json) -> Causes:
     kind = target.get("type")
     if not kind:
-        yield field_errors.required(f"{path}.type", "must specify a metric target type")
+        yield field_causes.required(f"{path}.type", "must specify a metric target type")
     elif kind not in TARGET_TYPES:
         detail = "must be either Utilization, Value, or AverageValue"
-        yield field_errors.invalid(f"{path}.type", kind, detail)
+        yield field_causes.invalid(f"{path}.type", kind, detail)
     for name in ("value", "averageValue"):
         if name in target:
             yield from quantity_causes(f"{path}.{name}", target[name], positive=True)
     share: Any = target.get("averageUtilization")
     if share is not None and (not isinstance(share, int) or share < 1):
         # A value of autoscaling/v1 was converted: the schema did not check its type.
-        yield field_errors.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
+        yield field_causes.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
 
 
 def _rules(path: str, rules: Json) -> Causes:
@@ -175,19 +219,19 @@ def _rules(path: str, rules: Json) -> Causes:
     yield from minimum_causes(f"{path}.stabilizationWindowSeconds", window, 0)
     if isinstance(window, int) and window > MAX_STABILIZATION_WINDOW_S:
         detail = f"must be less than or equal to {MAX_STABILIZATION_WINDOW_S}"
-        yield field_errors.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
+        yield field_causes.invalid(f"{path}.stabilizationWindowSeconds", window, detail)
     choice = rules.get("selectPolicy")
     if choice is not None and choice not in ("Max", "Min", "Disabled"):
-        yield field_errors.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
+        yield field_causes.unsupported(f"{path}.selectPolicy", choice, ("Disabled", "Max", "Min"))
     for index, policy in enumerate(objects_in(rules.get("policies"))):
         where = indexed(f"{path}.policies", index)
         if policy.get("type") not in ("Pods", "Percent"):
-            yield field_errors.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
+            yield field_causes.unsupported(f"{where}.type", policy.get("type"), ("Percent", "Pods"))
         for name in ("value", "periodSeconds"):
             if isinstance(amount := policy.get(name), int) and amount < 1:
-                yield field_errors.invalid(f"{where}.{name}", amount, "must be greater than zero")
+                yield field_causes.invalid(f"{where}.{name}", amount, "must be greater than zero")
         if isinstance(policy.get("periodSeconds"), int) and (
             policy["periodSeconds"] > MAX_POLICY_PERIOD_S
         ):
             detail = f"must be less than or equal to {MAX_POLICY_PERIOD_S}"
-            yield field_errors.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)
+            yield field_causes.invalid(f"{where}.periodSeconds", policy["periodSeconds"], detail)

@@ -1,20 +1,19 @@
-"""Validation of pods and pod templates beyond their schema.
+"""Rules of pods and pod templates that no schema expresses, in Kubernetes' words.
 
-Quantities and resources first, then one container (image, ports, variables, mounts, probes), then
-the pod spec (volumes, policies, tolerations) and the fields that an update may change.
+The embedded API server applies them to pods and workloads, the validation of jobs to their
+templates. Quantities and resources first, then one container (image, ports, variables, mounts,
+probes), then the pod spec (volumes, policies, tolerations).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from gangline.api import names
-from gangline.api.quantity import QuantityError, parse_quantity
-from gangline.local.apiserver.machinery import field_errors
-from gangline.local.apiserver.machinery.field_errors import child, indexed
-from gangline.local.apiserver.machinery.json_objects import objects_in, subobject
-from gangline.local.apiserver.machinery.quantities import quantity_or_none
-from gangline.local.apiserver.machinery.schema.nodes import Json, copy_json
-from gangline.local.apiserver.machinery.validation.metadata import (
+from gangline.api.meta import field_causes
+from gangline.api.meta.field_causes import child, indexed
+from gangline.api.meta.json_objects import Json, objects_in, subobject
+from gangline.api.quantity import quantity_or_none
+from gangline.api.validation.field_rules import (
     Causes,
     annotation_causes,
     enum_causes,
@@ -22,6 +21,7 @@ from gangline.local.apiserver.machinery.validation.metadata import (
     minimum_causes,
     name_causes,
     port_causes,
+    quantity_causes,
     rule_causes,
 )
 
@@ -39,40 +39,27 @@ def resource_causes(path: str, resources: Json) -> Causes:
         where = indexed(child(path, "requests"), name)
         if low is not None and high is not None and low > high:
             detail = f"must be less than or equal to {name} limit of {high}"
-            yield field_errors.invalid(where, str(requested), detail)
+            yield field_causes.invalid(where, str(requested), detail)
         elif _is_integer_resource(name) and low != high and low is not None:
             if high is None:
                 where = indexed(child(path, "limits"), name)
-                yield field_errors.required(
+                yield field_causes.required(
                     where, "Limit must be set for non overcommitable resources"
                 )
             else:
-                yield field_errors.invalid(
+                yield field_causes.invalid(
                     where, str(requested), f"must be equal to {name} limit of {high}"
                 )
-
-
-def quantity_causes(path: str, value: Any, *, positive: bool = False) -> Causes:
-    """Yield the errors of one quantity: negative values, and zero if ``positive`` is set."""
-    try:
-        found = parse_quantity(value)
-    except QuantityError as error:
-        yield field_errors.invalid(path, value, str(error))
-        return
-    if found.nano < 0:
-        yield field_errors.invalid(path, str(value), "must be greater than or equal to 0")
-    elif positive and not found:
-        yield field_errors.invalid(path, str(value), "must be greater than zero")
 
 
 def _container_resource(path: str, name: str, value: Any) -> Causes:
     if names.validate_label_key(name) is not None or ("/" not in name and not _is_standard(name)):
         detail = "must be a standard resource for containers, or a name with a domain and '/'"
-        yield field_errors.invalid(path, name, detail)
+        yield field_causes.invalid(path, name, detail)
     yield from quantity_causes(path, value)
     found = quantity_or_none(value)
     if found is not None and _is_integer_resource(name) and found.milli % 1000:
-        yield field_errors.invalid(path, str(value), "must be an integer")
+        yield field_causes.invalid(path, str(value), "must be an integer")
 
 
 def _is_standard(name: str) -> bool:
@@ -95,10 +82,10 @@ def container_causes(path: str, container: Json, volumes: Collection[str], init:
     yield from name_causes(names.validate_dns_label, child(path, "name"), container.get("name"))
     image = container.get("image")
     if not image:
-        yield field_errors.required(child(path, "image"))
+        yield field_causes.required(child(path, "image"))
     elif isinstance(image, str) and image != image.strip():
         detail = "must not have leading or trailing whitespace"
-        yield field_errors.invalid(child(path, "image"), image, detail)
+        yield field_causes.invalid(child(path, "image"), image, detail)
     policy = container.get("imagePullPolicy")
     yield from enum_causes(child(path, "imagePullPolicy"), policy, PULL_POLICIES)
     messages = container.get("terminationMessagePolicy")
@@ -118,7 +105,7 @@ def _restart_causes(path: str, container: Json, init: bool) -> Causes:
     if init:
         yield from enum_causes(where, policy, ("Always",))
     else:
-        yield field_errors.forbidden(where, "may not be set for non-init containers")
+        yield field_causes.forbidden(where, "may not be set for non-init containers")
 
 
 def _port_causes(path: str, container: Json) -> Causes:
@@ -129,10 +116,10 @@ def _port_causes(path: str, container: Json) -> Causes:
         if name:
             yield from rule_causes(names.validate_port_name, child(where, "name"), name)
             if name in seen:
-                yield field_errors.duplicate(child(where, "name"), name)
+                yield field_causes.duplicate(child(where, "name"), name)
             seen.add(name)
         if not port.get("containerPort"):
-            yield field_errors.required(child(where, "containerPort"))
+            yield field_causes.required(child(where, "containerPort"))
         yield from port_causes(child(where, "containerPort"), port.get("containerPort") or None)
         yield from port_causes(child(where, "hostPort"), port.get("hostPort") or None)
         yield from enum_causes(child(where, "protocol"), port.get("protocol"), PROTOCOLS)
@@ -147,25 +134,25 @@ def _env_causes(path: str, container: Json) -> Causes:
             continue
         if variable.get("value"):
             detail = "may not be specified when `value` is not empty"
-            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
+            yield field_causes.invalid(child(where, "valueFrom"), "", detail)
         given = [name for name in source if source[name] is not None]
         if not given:
             detail = (
                 "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` "
                 "or `secretKeyRef`"
             )
-            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
+            yield field_causes.invalid(child(where, "valueFrom"), "", detail)
         if len(given) > 1:
             detail = "may not have more than one field specified at a time"
-            yield field_errors.invalid(child(where, "valueFrom"), "", detail)
+            yield field_causes.invalid(child(where, "valueFrom"), "", detail)
         for name in ("configMapKeyRef", "secretKeyRef"):
             if isinstance(source.get(name), dict) and not source[name].get("key"):
-                yield field_errors.required(child(where, f"valueFrom.{name}.key"))
+                yield field_causes.required(child(where, f"valueFrom.{name}.key"))
     for index, source in enumerate(objects_in(container.get("envFrom"))):
         where = indexed(child(path, "envFrom"), index)
         if (subobject(source, "configMapRef") or subobject(source, "secretRef")) == {}:
             detail = "must specify one of: `configMapRef` or `secretRef`"
-            yield field_errors.invalid(where, "", detail)
+            yield field_causes.invalid(where, "", detail)
 
 
 def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Causes:
@@ -174,18 +161,21 @@ def _mount_causes(path: str, container: Json, volumes: Collection[str]) -> Cause
         where = indexed(path, index)
         name, target = mount.get("name"), mount.get("mountPath")
         if not name:
-            yield field_errors.required(child(where, "name"))
+            yield field_causes.required(child(where, "name"))
         elif name not in volumes:
-            yield field_errors.not_found(child(where, "name"), name)
+            yield field_causes.not_found(child(where, "name"), name)
         if not target:
-            yield field_errors.required(child(where, "mountPath"))
+            yield field_causes.required(child(where, "mountPath"))
         elif target in seen:
-            yield field_errors.invalid(child(where, "mountPath"), target, "must be unique")
+            yield field_causes.invalid(child(where, "mountPath"), target, "must be unique")
         seen.add(str(target))
         inner = mount.get("subPath")
         if isinstance(inner, str) and (inner.startswith("/") or ".." in inner.split("/")):
             detail = "must be a relative path" if inner.startswith("/") else "must not contain '..'"
-            yield field_errors.invalid(child(where, "subPath"), inner, detail)
+            yield field_causes.invalid(child(where, "subPath"), inner, detail)
+        if inner and mount.get("subPathExpr"):
+            detail = "subPathExpr and subPath are mutually exclusive"
+            yield field_causes.invalid(child(where, "subPathExpr"), mount["subPathExpr"], detail)
 
 
 def _probe_causes(path: str, container: Json) -> Causes:
@@ -200,7 +190,7 @@ def _probe_causes(path: str, container: Json) -> Causes:
             yield from minimum_causes(child(where, field), probe.get(field), 0)
         times = probe.get("successThreshold", 1)
         if name != "readinessProbe" and times not in (0, 1):
-            yield field_errors.invalid(child(where, "successThreshold"), times, "must be 1")
+            yield field_causes.invalid(child(where, "successThreshold"), times, "must be 1")
     for name in ("postStart", "preStop"):
         hook = subobject(container, "lifecycle").get(name)
         if isinstance(hook, dict):
@@ -210,45 +200,43 @@ def _probe_causes(path: str, container: Json) -> Causes:
 def _handler_causes(where: str, of: Json, kinds: tuple[str, ...]) -> Causes:
     given = [kind for kind in kinds if of.get(kind) is not None]
     if not given:
-        yield field_errors.required(where, "must specify a handler type")
+        yield field_causes.required(where, "must specify a handler type")
     for extra in given[1:]:
-        yield field_errors.forbidden(
+        yield field_causes.forbidden(
             child(where, extra), "may not specify more than 1 handler type"
         )
     if isinstance(of.get("exec"), dict) and not of["exec"].get("command"):
-        yield field_errors.required(child(where, "exec.command"))
+        yield field_causes.required(child(where, "exec.command"))
     for kind in ("httpGet", "tcpSocket"):
         if isinstance(action := of.get(kind), dict):
             if action.get("port") in (None, "", 0):
-                yield field_errors.required(child(where, f"{kind}.port"))
+                yield field_causes.required(child(where, f"{kind}.port"))
             yield from port_causes(child(where, f"{kind}.port"), action.get("port") or None)
 
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-IMMUTABLE = (
-    "pod updates may not change fields other than `spec.containers[*].image`, "
-    "`spec.initContainers[*].image`, `spec.activeDeadlineSeconds` or `spec.tolerations` "
-    "(only additions to existing tolerations)"
-)
 
 
 def pod_causes(path: str, spec: Json) -> Causes:
     volumes = set[str]()
     yield from _volume_causes(child(path, "volumes"), spec, volumes)
     if not objects_in(spec.get("containers")):
-        yield field_errors.required(child(path, "containers"))
+        yield field_causes.required(child(path, "containers"))
     seen = set[str]()
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(objects_in(spec.get(kind))):
             where = indexed(child(path, kind), index)
             name = container.get("name")
             if name and name in seen:
-                yield field_errors.duplicate(child(where, "name"), name)
+                yield field_causes.duplicate(child(where, "name"), name)
             seen.add(str(name))
             yield from container_causes(where, container, volumes, init=kind != "containers")
     yield from _policy_causes(path, spec)
+    yield from resource_causes(child(path, "resources"), subobject(spec, "resources"))
+    for name, amount in subobject(spec, "overhead").items():
+        yield from quantity_causes(indexed(child(path, "overhead"), name), amount)
     yield from label_causes(child(path, "nodeSelector"), spec.get("nodeSelector"))
     yield from _toleration_causes(child(path, "tolerations"), spec)
     for name in ("hostname", "subdomain"):
@@ -266,37 +254,6 @@ def template_causes(path: str, template: Json) -> Causes:
     yield from pod_causes(child(path, "spec"), subobject(template, "spec"))
 
 
-def pod_update_causes(old: Json, new: Json) -> Causes:
-    before, after = copy_json(subobject(old, "spec")), copy_json(subobject(new, "spec"))
-    for index, container in enumerate(objects_in(after.get("containers"))):
-        if not container.get("image"):
-            yield field_errors.required(indexed("spec.containers", index) + ".image")
-    kept = after.get("tolerations") or []
-    if any(toleration not in kept for toleration in before.get("tolerations") or []):
-        detail = "existing toleration can not be modified except its tolerationSeconds"
-        if not _only_seconds_changed(objects_in(before.get("tolerations")), objects_in(kept)):
-            yield field_errors.forbidden("spec.tolerations", detail)
-    for spec in (before, after):
-        for name in ("activeDeadlineSeconds", "tolerations", "schedulingGates"):
-            spec.pop(name, None)
-        for kind in ("containers", "initContainers"):
-            for container in objects_in(spec.get(kind)):
-                container.pop("image", None)
-    if before != after:
-        changed = ", ".join(
-            f"spec.{n}" for n in {**before, **after} if before.get(n) != after.get(n)
-        )
-        yield field_errors.forbidden("spec", f"{IMMUTABLE}; changed: {changed}")
-
-
-def _only_seconds_changed(before: Iterable[Json], after: list[Json]) -> bool:
-    def rest(toleration: Json) -> Json:
-        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
-
-    kept = [rest(toleration) for toleration in after]
-    return all(rest(toleration) in kept for toleration in before)
-
-
 def _policy_causes(path: str, spec: Json) -> Causes:
     yield from enum_causes(
         child(path, "restartPolicy"), spec.get("restartPolicy"), RESTART_POLICIES
@@ -304,7 +261,7 @@ def _policy_causes(path: str, spec: Json) -> Causes:
     yield from enum_causes(child(path, "dnsPolicy"), spec.get("dnsPolicy"), DNS_POLICIES)
     if spec.get("dnsPolicy") == "None" and not subobject(spec, "dnsConfig").get("nameservers"):
         detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-        yield field_errors.required(child(path, "dnsConfig.nameservers"), detail)
+        yield field_causes.required(child(path, "dnsConfig.nameservers"), detail)
     grace = spec.get("terminationGracePeriodSeconds")
     yield from minimum_causes(child(path, "terminationGracePeriodSeconds"), grace, 0)
     deadline = spec.get("activeDeadlineSeconds")
@@ -317,18 +274,22 @@ def _volume_causes(path: str, spec: Json, found: set[str]) -> Causes:
         name = volume.get("name")
         yield from name_causes(names.validate_dns_label, child(where, "name"), name)
         if name in found:
-            yield field_errors.duplicate(child(where, "name"), name)
+            yield field_causes.duplicate(child(where, "name"), name)
         found.add(str(name))
         sources = [key for key in volume if key != "name" and volume[key] is not None]
         if not sources:
-            yield field_errors.required(where, "must specify a volume type")
+            yield field_causes.required(where, "must specify a volume type")
         for extra in sources[1:]:
             detail = f"may not specify more than 1 volume type; {sources[0]} is given as well"
-            yield field_errors.forbidden(child(where, extra), detail)
+            yield field_causes.forbidden(child(where, extra), detail)
         yield from _source_causes(where, volume)
 
 
 def _source_causes(where: str, volume: Json) -> Causes:
+    limit = subobject(volume, "emptyDir").get("sizeLimit")
+    if limit is not None and ((size := quantity_or_none(limit)) is None or size.nano < 0):
+        detail = "SizeLimit field must be a valid resource quantity"
+        yield field_causes.forbidden(child(where, "emptyDir.sizeLimit"), detail)
     needed = {
         "configMap": "name",
         "secret": "secretName",
@@ -337,21 +298,21 @@ def _source_causes(where: str, volume: Json) -> Causes:
     }
     for source, name in needed.items():
         if isinstance(volume.get(source), dict) and not volume[source].get(name):
-            yield field_errors.required(child(where, f"{source}.{name}"))
+            yield field_causes.required(child(where, f"{source}.{name}"))
     for source in ("configMap", "secret", "downwardAPI", "projected"):
         mode = subobject(volume, source).get("defaultMode")
         if isinstance(mode, int) and not 0 <= mode <= 0o777:
             detail = "must be a number between 0 and 0777 (octal), both inclusive"
-            yield field_errors.invalid(child(where, f"{source}.defaultMode"), mode, detail)
+            yield field_causes.invalid(child(where, f"{source}.defaultMode"), mode, detail)
         for index, item in enumerate(objects_in(subobject(volume, source).get("items"))):
             for name in ("key", "path") if source in ("configMap", "secret") else ("path",):
                 if not item.get(name):
-                    yield field_errors.required(
+                    yield field_causes.required(
                         f"{indexed(child(where, f'{source}.items'), index)}.{name}"
                     )
             if ".." in str(item.get("path", "")).split("/"):
                 field = f"{indexed(child(where, f'{source}.items'), index)}.path"
-                yield field_errors.invalid(field, item["path"], "must not contain '..'")
+                yield field_causes.invalid(field, item["path"], "must not contain '..'")
 
 
 def _toleration_causes(path: str, spec: Json) -> Causes:
@@ -362,13 +323,13 @@ def _toleration_causes(path: str, spec: Json) -> Causes:
             yield from rule_causes(names.validate_label_key, child(where, "key"), key)
         elif operator != "Exists":
             detail = 'operator must be Exists when `key` is empty, which means "match all values"'
-            yield field_errors.invalid(child(where, "operator"), operator, detail)
+            yield field_causes.invalid(child(where, "operator"), operator, detail)
         yield from enum_causes(child(where, "operator"), operator or None, ("Equal", "Exists"))
         if operator == "Exists" and toleration.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
-            yield field_errors.invalid(child(where, "operator"), operator, detail)
+            yield field_causes.invalid(child(where, "operator"), operator, detail)
         effect = toleration.get("effect")
         yield from enum_causes(child(where, "effect"), effect or None, EFFECTS)
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
             detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            yield field_errors.invalid(child(where, "effect"), effect, detail)
+            yield field_causes.invalid(child(where, "effect"), effect, detail)

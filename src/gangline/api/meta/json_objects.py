@@ -5,9 +5,9 @@ functions treat a value of another type as absent, so that schema validation alo
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from gangline.local.apiserver.machinery.schema.nodes import Json
+Json: TypeAlias = dict[str, Any]
 
 
 def fill_absent(target: Json, defaults: Mapping[str, Any]) -> None:

@@ -1,0 +1,245 @@
+"""Secrets of pods on a machine with other users: arguments of processes, files of the cluster."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.api.core.pod import Pod
+from gangline.api.resources import PODS, SECRETS
+from gangline.kube.client.client import ApiClient
+from integration.cluster.embedded import EmbeddedCluster, embedded, until
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
+    pytest.mark.root,
+]
+
+SECRET = "hunter2-b1946ac92492d234"
+NOBODY = 65534
+
+SPY = """
+import json, os, sys
+secret, top = json.loads(sys.stdin.readline())
+secret = secret.encode()
+found, looked = set(), 0
+def note(path):
+    global looked
+    try:
+        with open(path, "rb") as file:
+            looked += 1
+            if secret in file.read():
+                found.add(path)
+    except OSError:
+        pass
+print("ready", flush=True)
+import select
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        note(f"/proc/{pid}/cmdline")
+        note(f"/proc/{pid}/environ")
+for base in (top, "/dev/shm", "/tmp"):
+    for folder, _, names in os.walk(base):
+        for name in names:
+            if os.path.isfile(os.path.join(folder, name)):
+                note(os.path.join(folder, name))
+print(json.dumps([looked, sorted(found)]))
+"""
+"""Looks at all processes until it is asked for its findings, then at all files it can open."""
+
+
+class Spy:
+    """An ordinary user of the machine, who looks for a text."""
+
+    def __init__(self, secret: str, top: Path) -> None:
+        become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+        self._process = subprocess.Popen(
+            [*become, "/usr/bin/python3", "-I", "-S", "-c", SPY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([secret, str(top)]) + "\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "ready\n"
+
+    async def findings(self) -> list[str]:
+        """Paths of the processes and files that contain the text."""
+        out, _ = await asyncio.to_thread(self._process.communicate, "\n", 60)
+        looked, found = json.loads(out)
+        assert looked > 20, "the spy could not look at processes"
+        return [str(path) for path in found]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def spy(top: Path) -> Iterator[Spy]:
+    """A spy that looks for `SECRET`."""
+    found = Spy(SECRET, top)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that all users can enter, as its parents."""
+    top = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    top.chmod(0o755)
+    yield top
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+async def cluster(open_folder: Path) -> AsyncIterator[EmbeddedCluster]:
+    """A cluster in a folder whose parents are open to all users."""
+    async with embedded(open_folder / "home") as running:
+        yield running
+
+
+async def make_secret(client: ApiClient) -> None:
+    secret = {"metadata": {"name": "s"}, "stringData": {"key": SECRET}}
+    await client.create(SECRETS, secret, "default")
+
+
+async def start_pod(client: ApiClient, name: str, **spec: Any) -> None:
+    """Run a pod and wait until it is ready."""
+    body = {"metadata": {"name": name}, "spec": {"terminationGracePeriodSeconds": 1, **spec}}
+    await client.create(PODS, body, "default")
+
+    async def ready() -> bool:
+        pod: Pod = await client.get(PODS, name, "default")
+        assert pod.status.phase != "Failed", pod.status
+        return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+
+    await until(ready, 60)
+
+
+def container(script: str = "sleep 600", **more: Any) -> dict[str, Any]:
+    return {"name": "c", "image": "any", "command": ["sh", "-c", script], **more}
+
+
+FROM_SECRET = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "s", "key": "key"}}}
+
+
+async def test_secret_variables_are_visible_to_no_other_user(cluster: EmbeddedCluster) -> None:
+    probe = {"exec": {"command": ["sh", "-c", "sleep 0.5; test -n $PASSWORD"]}, "periodSeconds": 1}
+    async with cluster.client() as client:
+        await make_secret(client)
+        with spy(cluster.root) as watcher:
+            body = container(env=[FROM_SECRET], readinessProbe=probe)
+            await start_pod(client, "p", containers=[body])
+            with kubectl(cluster, "exec", "-i", "p", "--", "sh", "-c", "echo up; cat") as session:
+                assert session.stdout is not None
+                assert session.stdout.readline() == b"up\n"
+                assert await watcher.findings() == []
+        shown = cluster_kubectl(cluster, "exec", "p", "--", "sh", "-c", "echo $PASSWORD")
+        assert shown == SECRET + "\n"
+
+
+TOKEN = {"serviceAccountToken": {"path": "token"}}
+VOLUMES = [
+    {"name": "secret", "secret": {"secretName": "s"}},
+    {"name": "items", "secret": {
+        "secretName": "s", "defaultMode": 0o440,
+        "items": [
+            {"key": "key", "path": "a/owner", "mode": 0o400}, {"key": "key", "path": "group"},
+        ],
+    }},
+    {"name": "token", "projected": {"sources": [TOKEN, {"secret": {"name": "s"}}]}},
+    {"name": "disk", "emptyDir": {}},
+    {"name": "memory", "emptyDir": {"medium": "Memory"}},
+]  # fmt: skip
+MOUNTS = [{"name": each["name"], "mountPath": f"/v/{each['name']}"} for each in VOLUMES]
+FILES = "secret/key items/a/owner items/group token/token token/key disk memory"
+API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+READ_ALL = (
+    f"cd /v; stat -Lc %a:%u:%g {FILES} {API_TOKEN}; umask 0; "
+    "for to in disk memory; do cp secret/key $to/copy || exit 1; done; sleep 600"
+)
+
+
+@pytest.mark.parametrize(
+    ("context", "modes"),
+    [
+        (
+            {},
+            "644:0:0 400:0:0 440:0:0 644:0:0 644:0:0 777:0:0 777:0:0 644:0:0",
+        ),
+        (
+            {"runAsUser": 4321, "fsGroup": 4322},
+            "644:0:4322 440:0:4322 440:0:4322 640:4321:4322 644:0:4322 "
+            "2777:0:4322 2777:0:4322 640:4321:4322",
+        ),
+        (
+            {"runAsUser": 4321},
+            "644:0:0 400:0:0 440:0:0 600:4321:0 644:0:0 777:0:0 777:0:0 600:4321:0",
+        ),
+    ],
+)
+async def test_files_of_volumes_are_open_to_their_pod_only(
+    cluster: EmbeddedCluster, context: dict[str, int], modes: str
+) -> None:
+    async with cluster.client() as client:
+        await make_secret(client)
+        body = container(READ_ALL, volumeMounts=MOUNTS, env=[FROM_SECRET])
+        body["readinessProbe"] = {"exec": {"command": ["test", "-e", "/v/memory/copy"]}}
+        with spy(cluster.root) as watcher:
+            await start_pod(
+                client, "p", containers=[body], volumes=VOLUMES, securityContext=context
+            )
+            assert await watcher.findings() == []
+    assert cluster_kubectl(cluster, "logs", "p").split() == modes.split()
+
+
+async def test_folder_of_an_older_cluster_is_closed_at_start(open_folder: Path) -> None:
+    folder = open_folder / "home/clusters/default"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    (folder / "old").write_text(SECRET)
+    async with embedded(open_folder / "home") as cluster:
+        with spy(open_folder) as watcher:
+            assert await watcher.findings() == []
+        modes = [each.stat().st_mode & 0o077 for each in (folder, cluster.home.default_kubeconfig)]
+        assert modes == [0, 0]
+
+
+@contextmanager
+def kubectl(cluster: EmbeddedCluster, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        ["kubectl", *arguments],
+        env=cluster.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def cluster_kubectl(cluster: EmbeddedCluster, *arguments: str) -> str:
+    done = subprocess.run(
+        ["kubectl", *arguments],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout

@@ -10,6 +10,7 @@ no peer: after the first 1,000 jobs all figures should stay where they are.
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -65,7 +66,7 @@ def sample(process: subprocess.Popen[bytes], folder: Path, jobs: int) -> Sample:
         sum(member.memory_full_info().pss for member in members) / 1e6,
         sum(t.user + t.system + t.children_user + t.children_system for t in times),
         sum(file.stat().st_size for file in folder.glob("state.db*")) / 1e6,
-        sum(1 for file in folder.rglob("*") if file.is_file()),
+        sum(len(files) for _, _, files in os.walk(folder)),
         time.monotonic(),
     )
 

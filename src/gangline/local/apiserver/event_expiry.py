@@ -99,7 +99,7 @@ def _age_s(body: bytes) -> float:
     """Return the seconds since an event was last reported."""
     event = read_json(body)
     fields = [event.get(name) for name in TIME_FIELDS]
-    text = next((text for text in fields if text), event["metadata"]["creationTimestamp"])
+    text = next((text for text in fields if text), event["metadata"].get("creationTimestamp"))
     try:
         return max(0.0, time.time() - datetime.fromisoformat(text).timestamp())
     except (TypeError, ValueError):

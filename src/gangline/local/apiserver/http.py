@@ -51,6 +51,8 @@ from gangline.local.apiserver.watch.broadcast import status_to_json
 log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 32768
+WRITE_BUFFER_BYTES = 1 << 16
+"""Unsent bytes of a connection from which on its responses wait."""
 HEADER_TIMEOUT_S = 30.0
 """Seconds in which a client must send the headers of a request; Kubernetes' default."""
 MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
@@ -203,6 +205,8 @@ class HttpProtocol(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._deadline: asyncio.TimerHandle | None = None
         self._expect_headers()
 

@@ -70,7 +70,9 @@ async def send_response(request: web.BaseRequest, answer: ApiResponse) -> web.St
         body = answer.body or b"".join(answer.parts)
         return web.Response(body=body, status=answer.code, headers=headers)
     response = web.StreamResponse(status=answer.code, headers=headers)
-    parts = _split_body(answer.body) if answer.body else _join_parts(answer.parts)
+    parts: Iterable[bytes | memoryview] = (
+        _split_body(answer.body) if answer.body else _join_parts(answer.parts)
+    )
     if "gzip" in request.headers.get("Accept-Encoding", ""):
         response.headers["Content-Encoding"] = "gzip"
         response.enable_chunked_encoding()
@@ -92,15 +94,15 @@ def _split_body(body: bytes) -> Iterator[memoryview]:
 
 
 def _join_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Join short parts to parts of ``PART_BYTES`` or more."""
+    """Join short parts to parts of at most ``PART_BYTES``; longer parts are not copied."""
     joined: list[bytes] = []
     size = 0
     for part in parts:
-        joined.append(part)
-        size += len(part)
-        if size >= PART_BYTES:
+        if joined and size + len(part) > PART_BYTES:
             yield b"".join(joined)
             joined, size = [], 0
+        joined.append(part)
+        size += len(part)
     if joined:
         yield b"".join(joined)
 

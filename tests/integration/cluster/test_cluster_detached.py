@@ -29,7 +29,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
 
 
 async def test_detached_cluster_starts_reports_status_and_stops(cluster: EmbeddedCluster) -> None:
-    started = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", "0")
+    events = cluster.home.root / "audit.jsonl"
+    # A relative path is one of the folder in which the command was run.
+    named = ("--audit-log", os.path.relpath(events))
+    started = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", "0", *named)
     assert started.returncode == 0, started.stderr
     note = cluster.home.read_run_record()
     assert note is not None
@@ -40,6 +43,7 @@ async def test_detached_cluster_starts_reports_status_and_stops(cluster: Embedde
     assert stopped.returncode == 0, stopped.stderr
     assert cluster.home.read_run_record() is None
     assert cluster.left_behind() == []
+    assert "/api/v1/nodes" in events.read_text()
     assert (await asyncio.to_thread(cluster.run, "status")).returncode == 5
 
 

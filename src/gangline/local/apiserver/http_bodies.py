@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 from aiohttp import web
 
-from gangline.local.apiserver.core.errors import status_error
 from gangline.local.apiserver.core.negotiation import JSON, body_to_json, is_json
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.core.response_stream import write_part
@@ -18,28 +17,11 @@ from gangline.local.apiserver.flowcontrol.controller import LONG_PARSE_BYTES, Fl
 from gangline.local.apiserver.verbs.apply import APPLY_PATCHES
 from gangline.local.apiserver.verbs.rest import ApiResponse
 
-MAX_BODY_BYTES = 3 << 20
-BODY_TIMEOUT_S = 30.0
-"""Seconds in which a client must send the body of a request."""
 GZIP_MIN_BYTES = 128 << 10
 PART_BYTES = 128 << 10
 """Size of the parts of a long response. Between two parts, other requests are served."""
 _GZIP_WINDOW = 31
 """zlib: the largest window, with the gzip format."""
-
-
-async def read_body_in_time(request: web.BaseRequest) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        StatusError: 408, the client did not send it within ``BODY_TIMEOUT_S``.
-    """
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await request.read()
-    except TimeoutError:
-        text = f"the body of the request was not received within {BODY_TIMEOUT_S:.0f} s"
-        raise status_error(408, "Timeout", text) from None
 
 
 async def convert_long_body(flow: FlowController, api_request: ApiRequest) -> None:
@@ -77,8 +59,8 @@ async def send_response(request: web.BaseRequest, answer: ApiResponse) -> web.St
         response.headers["Content-Encoding"] = "gzip"
         response.enable_chunked_encoding()
         await response.prepare(request)
-        async for part in _compress(parts):
-            await write_part(request, response, part)
+        async for compressed in _compress(parts):
+            await write_part(request, response, compressed)
         return response
     response.content_length = size
     await response.prepare(request)

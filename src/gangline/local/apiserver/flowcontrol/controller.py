@@ -23,6 +23,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def is_long(size: int) -> bool:
+    """Return True if the JSON of an object is long enough to be processed in a lane."""
+    return size > LONG_COMPUTATION_BYTES
+
+
 class FlowController:
     """The flow control of one server."""
 
@@ -80,6 +85,22 @@ class FlowController:
         in_system = priority_level(user) in (EXEMPT, SYSTEM)
         lane = self._system_lane if in_system else self._user_lane
         return await lane.run(user.name, function, *args, **kwargs)
+
+    async def compute_by_size(
+        self,
+        user: RequestUser,
+        size: int,
+        function: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a function: for ``size`` bytes of JSON that take long in a lane, else directly.
+
+        A direct call switches no task.
+        """
+        if is_long(size):
+            return await self.compute(user, function, *args, **kwargs)
+        return function(*args, **kwargs)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the occupied seats and the waiting requests of each level."""

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
 from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
-from gangline.local.apiserver.core.negotiation import read_body, read_json
+from gangline.local.apiserver.core.negotiation import (
+    check_document,
+    read_body,
+    read_json_document,
+)
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.flowcontrol.controller import LONG_PARSE_BYTES, FlowController
@@ -28,6 +32,11 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
+CONCURRENT_DELETIONS = 20
+"""Deletions of one request at a time, so that others are served between them."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ApiResponse(NamedTuple):
@@ -85,17 +94,20 @@ class ResourceHandler:
         )
 
     async def _create(self, request: ApiRequest) -> ApiResponse:
-        written = await self._writer.create(request, read_body(request.body, request.content_type))
+        given = await self._compute(request, read_body, request.body, request.content_type)
+        written = await self._writer.create(request, given)
         return await self._object(request, written.body, 201)
 
     async def _update(self, request: ApiRequest) -> ApiResponse:
-        written = await self._writer.update(request, self.make_change(request))
+        change = await self._compute(request, self.make_change, request)
+        written = await self._writer.update(request, change)
         return await self._object(request, written.body)
 
     async def _patch(self, request: ApiRequest) -> ApiResponse:
         if _media_type(request) in APPLY_PATCHES:
             return await self._apply(request)
-        written = await self._writer.update(request, self.make_change(request))
+        change = await self._compute(request, self.make_change, request)
+        written = await self._writer.update(request, change)
         return await self._object(request, written.body)
 
     def make_change(self, request: ApiRequest) -> Callable[[Json], Json]:
@@ -110,7 +122,7 @@ class ResourceHandler:
         return make_patcher(request, request.kind.schema.schema)
 
     async def _apply(self, request: ApiRequest) -> ApiResponse:
-        applied = read_apply_patch(request)
+        applied = await self._compute(request, read_apply_patch, request)
         try:
             written = await self._writer.update(
                 request,
@@ -124,7 +136,7 @@ class ResourceHandler:
             self._authorizer.require(
                 request.user, request_attributes(request)._replace(verb="create")
             )
-            obj = apply_configuration(request, None, applied)
+            obj = await self._compute(request, apply_configuration, request, None, applied)
             written = await self._writer.create(request, obj, owner_tracked=True)
         return await self._object(request, written.body, 201 if written.created else 200)
 
@@ -140,7 +152,9 @@ class ResourceHandler:
         deletion = read_deletion_request(request, options)
         page = read_list(self._store, request)
         singles = [_delete_request(request, record.key) for record in page.records]
-        await asyncio.gather(*(self._delete_quietly(single, deletion) for single in singles))
+        for start in range(0, len(singles), CONCURRENT_DELETIONS):
+            batch = singles[start : start + CONCURRENT_DELETIONS]
+            await asyncio.gather(*(self._delete_quietly(single, deletion) for single in batch))
         return await self._render_list(request, page)
 
     async def _delete_quietly(
@@ -152,6 +166,12 @@ class ResourceHandler:
             if error.status.code == 404:  # deleted by another request
                 return None
             raise
+
+    async def _compute(
+        self, request: ApiRequest, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        size = len(request.body)
+        return await self._flow.compute_by_size(request.user, size, function, *args, **kwargs)
 
     async def _object(self, request: ApiRequest, body: bytes, code: int = 200) -> ApiResponse:
         if len(body) <= LONG_PARSE_BYTES or responses.is_stored_object(request):
@@ -184,19 +204,23 @@ def make_patcher(request: ApiRequest, schema: Json) -> Callable[[Json], Json]:
     if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
         supported = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
         raise unsupported_media(request.content_type, supported)
-    patch = read_json(request.body)
+    patch = read_json_document(request.body)
 
     def patched(old: Json) -> Json:
         try:
             if media == JSON_PATCH:
-                return json_patch(old, patch)
-            if media == MERGE_PATCH:
-                return merge_patch(old, patch)
-            return strategic_merge_patch(old, patch, schema)
+                new = json_patch(old, patch)
+            elif media == MERGE_PATCH:
+                new = merge_patch(old, patch)
+            else:
+                new = strategic_merge_patch(old, patch, schema)
         except PatchError as error:
             # Old kubectl shows only the causes of an Invalid response.
             cause = StatusCause("UnexpectedServerResponse", error.message)
             details = StatusDetails(causes=[cause])
             raise status_error(error.code, error.reason, error.message, details) from None
+        # Patches within the limits may build an object beyond them, one after the other.
+        check_document(new)
+        return new
 
     return patched

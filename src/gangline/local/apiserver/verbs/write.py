@@ -12,7 +12,8 @@ again, as in Kubernetes, until the webhooks' time limit.
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.webhooks import (
@@ -29,10 +30,7 @@ from gangline.local.apiserver.core.errors import already_exists, conflict, not_f
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
 from gangline.local.apiserver.core.registry import Json, ServedKind
 from gangline.local.apiserver.core.request import ApiRequest
-from gangline.local.apiserver.flowcontrol.controller import (
-    LONG_COMPUTATION_BYTES,
-    FlowController,
-)
+from gangline.local.apiserver.flowcontrol.controller import FlowController, is_long
 from gangline.local.apiserver.machinery.schema.nodes import copy_json
 from gangline.local.apiserver.storage.store import ObjectStore
 from gangline.local.apiserver.storage.watch_cache import ObjectRevision, WatchCache
@@ -42,8 +40,6 @@ MODIFIED_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
 
-P = ParamSpec("P")
-T = TypeVar("T")
 ChangeFunction = Callable[[Json], Json]
 """Returns the new object for the current one, which it must not change."""
 
@@ -101,15 +97,16 @@ class WritePath:
         kind = request.kind
         prepare.check_identity(request, obj)
         size = len(request.body)
+        compute = partial(self._flow.compute_by_size, request.user, size)
         review = self._review(request, CREATE)
         if review is not None:
-            obj = await self._compute(request, size, self._prepare_new, request, obj)
+            obj = await compute(self._prepare_new, request, obj)
             obj = conversion.from_stored(kind, await review.mutate(None, obj) or obj)
-        obj = await self._compute(request, size, self._complete_new, request, obj, owner_tracked)
+        obj = await compute(self._complete_new, request, obj, owner_tracked)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
-        if review is not None or self._is_long(size):
+        if review is not None or is_long(size):
             # Objects on which these rules depend may have changed meanwhile.
             self._check_namespace(request)
             if kind.plural != CRD_PLURAL:  # depends on no object, and takes long
@@ -117,22 +114,6 @@ class WritePath:
         if self._cache(request).latest(request.key) is not None:
             raise already_exists(kind.plural, kind.group, request.name)
         return await self._commit(request, obj, created=True)
-
-    def _is_long(self, size: int) -> bool:
-        return size > LONG_COMPUTATION_BYTES
-
-    async def _compute(
-        self,
-        request: ApiRequest,
-        size: int,
-        function: Callable[P, T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Call a function: one for a long object in a lane, another one without task switch."""
-        if self._is_long(size):
-            return await self._flow.compute(request.user, function, *args, **kwargs)
-        return function(*args, **kwargs)
 
     def _prepare_new(self, request: ApiRequest, obj: Json) -> Json:
         kind = request.kind
@@ -177,17 +158,14 @@ class WritePath:
         while True:
             record = self._current(request)
             size = len(request.body) + len(record.body)
+            compute = partial(self._flow.compute_by_size, request.user, size)
             stored = read_json(record.body)
-            new = await self._compute(request, size, make, conversion.from_stored(kind, stored))
+            new = await compute(make, conversion.from_stored(kind, stored))
             if review is not None:
-                new = await self._compute(
-                    request, size, self._prepare_change, request, record, stored, new
-                )
+                new = await compute(self._prepare_change, request, record, stored, new)
                 new = conversion.from_stored(kind, await review.mutate(stored, new) or new)
-            new = await self._compute(
-                request, size, self._complete, request, record, stored, new, owner_tracked
-            )
-            if review is None and not self._is_long(size):
+            new = await compute(self._complete, request, record, stored, new, owner_tracked)
+            if review is None and not is_long(size):
                 break
             if review is not None:
                 prepare.check_size(request, new, may_have_grown=True)
@@ -230,7 +208,7 @@ class WritePath:
         metadata.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
         self._check_escalation(request, stored, new)
-        prepare.check_size(request, new)
+        prepare.check_size(request, new, may_have_grown=request.verb == "patch")
         return new
 
     def _restrict(

@@ -211,7 +211,7 @@ def _part(volume: Path, path: str, mount: VolumeMount) -> Path:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
             part = make_beneath(folder, path, mode)
             try:
-                return real_path(part)
+                return Path(real_path(part))
             finally:
                 os.close(part)
     except OSError as error:

@@ -70,6 +70,7 @@ from gangline.local.apiserver.watch.broadcast import WatchBroadcasters
 
 COMPACT_INTERVAL_S = 30.0
 OBJECTS_PER_SEAT, MAX_WIDTH = 100, 10
+MAX_LIMIT_DIGITS = 10
 
 ANY_ADDRESS = ("0.0.0.0", "::")
 
@@ -321,7 +322,8 @@ class ApiServer:
             return 1
         count = len(self.store.cache(request.kind.storage_name).records)
         limit = request.params.get("limit", "")
-        count = min(count, int(limit)) if limit.isdecimal() and limit != "0" else count
+        if limit.isdecimal() and 0 < len(limit) < MAX_LIMIT_DIGITS:  # others are refused later
+            count = min(count, int(limit) or count)
         return min(MAX_WIDTH, 1 + count // OBJECTS_PER_SEAT)
 
     async def _listen(self) -> None:

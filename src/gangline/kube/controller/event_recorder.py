@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE = 1024
 """Maximum length of a message in Kubernetes."""
 MAX_PENDING = 1000
-MAX_REMEMBERED = 4096
+MAX_REMEMBERED = 1024
+"""Maximum number of remembered events. Each takes about 5 kB; a cluster has several recorders."""
 SIMILAR_LIMIT = 10
 """From this number of different messages per object and reason on, they are combined."""
 SIMILAR_WINDOW_S = 600.0

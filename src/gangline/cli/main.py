@@ -63,6 +63,7 @@ COMMANDS = {
     "scheduler": LazyCommand("components", "Run the scheduler alone."),
     "master": LazyCommand("master", "Run the master of one elastic job alone."),
     "apiserver": LazyCommand("components", "Run the API server of the embedded cluster alone."),
+    "plan": LazyCommand("plan", "Plan a training: memory, time, cost, and layouts that fit."),
     "simulate": LazyCommand("simulate", "Run the scheduler over a trace of jobs, on virtual time."),
     "config": LazyCommand("config", "Show your settings and profiles, and switch between them."),
     "version": LazyCommand("completion", "Print the version."),

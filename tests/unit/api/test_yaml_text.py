@@ -39,7 +39,7 @@ def test_aliases_and_merge_keys_may_be_used():
         "broken", "no number", "object as key", "unknown alias",
     ],
 )  # fmt: skip
-def test_what_nobody_can_mean_is_refused_with_its_place(text: str, expected: str):
+def test_ambiguous_yaml_is_refused_with_its_position(text: str, expected: str):
     with pytest.raises(InvalidYamlError) as refused:
         load_yaml_documents(text)
     assert expected in str(refused.value)

@@ -119,7 +119,6 @@ def container_identity(pod: Pod, container: Container) -> ContainerIdentity:
 
 
 def container_limits(container: Container) -> ContainerLimits:
-    """The resource limits of a container."""
     limits = parse_resources(container.resources.limits)
     desired = {**limits, **parse_resources(container.resources.requests)}
     return ContainerLimits(

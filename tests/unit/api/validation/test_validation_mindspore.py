@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.jobs.mindspore import MSJob
-from gangline.api.validation.validate import validate_job, validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_job, validate_manifest
 
 SPECS = "spec.msReplicaSpecs"
 POD = f"{SPECS}.Worker.template.spec"
@@ -22,7 +21,7 @@ def replica(count: int | None = 1, name: str = "mindspore", **fields: Any) -> di
 def job(
     roles: dict[str, Any] | None = None, *, meta: dict[str, Any] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    wanted = {"Scheduler": 1, "Worker": 2} if roles is None else roles
+    replicas = {"Scheduler": 1, "Worker": 2} if roles is None else roles
     return {
         "apiVersion": "mindspore.gitee.com/v1",
         "kind": "MSJob",
@@ -30,7 +29,7 @@ def job(
         "spec": {
             "msReplicaSpecs": {
                 role: replica(given) if isinstance(given, int) else given
-                for role, given in wanted.items()
+                for role, given in replicas.items()
             },
             **spec,
         },
@@ -218,7 +217,7 @@ def test_each_mistake_is_named_with_what_would_be_right(written, path, expected)
     assert expected in messages[path]
 
 
-def test_all_mistakes_are_named_at_once():
+def test_all_errors_are_reported_together():
     written = job({"Scheduler": 2, "Worker": -1, "Chief": {}}, successPolicy="Any")
     paths = {error.path for error in validate_manifest(written)}
     assert {
@@ -229,7 +228,7 @@ def test_all_mistakes_are_named_at_once():
     } <= paths
 
 
-def test_who_runs_a_job_cannot_be_changed():
+def test_manager_of_a_job_is_immutable():
     def managed(by: str) -> MSJob:
         return msgspec.convert(job(runPolicy={"managedBy": by}), MSJob)
 
@@ -265,11 +264,11 @@ def test_who_runs_a_job_cannot_be_changed():
 )
 def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    messages = {error.path: str(error) for error in manifest_warnings(written)}
+    messages = {error.path: str(error) for error in check_manifest(written).warnings}
     assert expected in messages[path]
 
 
 def test_a_job_without_scheduler_may_set_the_variables_itself():
     written = job({"Worker": container(env=[{"name": "MS_ROLE", "value": "MS_WORKER"}])})
     written["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = 1
-    assert manifest_warnings(written) == []
+    assert check_manifest(written).warnings == []

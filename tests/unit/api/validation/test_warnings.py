@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from gangline.api.validation.validate import validate_manifest
-from gangline.api.validation.warnings import manifest_warnings
+from gangline.api.validation.validate import check_manifest, validate_manifest
 from unit.api.validation.test_validation_kubeflow import KINDS, every_kind, job, path, pod, worker
 
 
 def advice(written: dict[str, Any]) -> dict[str, str]:
     """The warnings by the path of the field; only for jobs without errors."""
     assert validate_manifest(written) == []
-    return {each.path: str(each) for each in manifest_warnings(written)}
+    return {each.path: str(each) for each in check_manifest(written).warnings}
 
 
 def usual(kind: str, **spec: Any) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def test_a_restart_policy_in_the_template_does_not_count(kind, own):
 
 
 @every_kind
-def test_a_restart_policy_that_says_the_same_twice_is_no_reason(kind):
+def test_equal_restart_policies_cause_no_warning(kind):
     written = usual(kind)
     worker(written)["restartPolicy"] = pod(written)["restartPolicy"] = "OnFailure"
     assert advice(written) == {}
@@ -74,7 +73,7 @@ def test_a_variable_that_the_operator_sets(kind, variable):
     assert list(advice(written)) == [where]
 
 
-def test_a_sidecars_variable_is_its_own_where_only_one_container_is_told():
+def test_variable_of_a_sidecar_causes_no_warning_if_only_the_main_container_gets_variables():
     written = usual("TFJob")
     sidecar = {"name": "side", "image": "x", "env": [{"name": "TF_CONFIG", "value": "{}"}]}
     pod(written)["containers"].append(sidecar)
@@ -91,7 +90,7 @@ def test_a_launchers_own_settings_win():
 def test_the_hosts_network_takes_names_and_ports_away(kind):
     written = usual(kind)
     pod(written)["hostNetwork"] = True
-    messages = [str(each) for each in manifest_warnings(written)]
+    messages = [str(each) for each in check_manifest(written).warnings]
     assert "dnsPolicy: ClusterFirstWithHostNet" in messages[0]
     assert "podAntiAffinity" in messages[1]
     pod(written)["dnsPolicy"] = "ClusterFirstWithHostNet"
@@ -122,7 +121,7 @@ def test_always_is_for_replicas_that_need_not_end(kind):
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-def test_a_job_that_restarts_as_a_whole_does_so_under_any_policy(policy):
+def test_gang_restart_causes_no_warning_for_any_restart_policy(policy):
     written = usual("JAXJob", runPolicy={"backoffLimit": 3})
     worker(written)["restartPolicy"] = policy
     written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
@@ -135,7 +134,7 @@ def test_always_is_fine_for_parameter_servers():
     assert advice(written) == {}
 
 
-def test_an_older_field_says_which_is_newer():
+def test_warning_about_an_old_field_names_the_new_one():
     written = usual("PyTorchJob", elasticPolicy={"nProcPerNode": 4, "minReplicas": 1})
     messages = advice(written)["spec.elasticPolicy.nProcPerNode"]
     assert 'give spec.nprocPerNode: "4"' in messages
@@ -189,4 +188,4 @@ def test_of_two_places_for_one_policy_the_newer_counts():
     ],
 )
 def test_there_is_no_advice_on_what_is_no_job(written):
-    assert manifest_warnings(written) == []
+    assert check_manifest(written).warnings == []

@@ -6,7 +6,6 @@ The server's certificate is renewed at start if it expires soon or lacks a host 
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gangline.local.apiserver.storage.durable_files import make_directory, write_durably
 
 LIFETIME = datetime.timedelta(days=3650)
 RENEW_BEFORE_EXPIRY = datetime.timedelta(days=30)
@@ -64,7 +65,7 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 
 
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directory(folder, 0o700)
     pairs = {
         name: KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
         for name in ("ca", "server", "admin")
@@ -180,15 +181,6 @@ def _write(
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_private(pair.key, secret)
+    write_durably(pair.key, secret)
     # Write order: key first. After an interrupted start no certificate exists, so both are redone.
-    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable only by its owner."""
-    temporary = path.with_name(f"{path.name}.new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    temporary.replace(path)
+    write_durably(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)

@@ -12,7 +12,7 @@ from gangline.api.meta import field_causes
 from gangline.api.meta.field_causes import child, indexed
 from gangline.api.meta.json_objects import subobject
 from gangline.api.meta.objects import StatusCause
-from gangline.local.apiserver import limits
+from gangline.local import limits
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.machinery.schema.patterns import PatternError, compile_pattern
 

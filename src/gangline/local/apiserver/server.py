@@ -23,7 +23,7 @@ from gangline.local.apiserver.admission.builtin import BuiltinAdmission
 from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.auth import pki
-from gangline.local.apiserver.auth.authentication import Authenticator, read_or_create_secret
+from gangline.local.apiserver.auth.authentication import Authenticator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.bootstrap import create_initial_objects
 from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
@@ -42,7 +42,7 @@ from gangline.local.apiserver.http import (
     StreamFunction,
     make_http_server,
 )
-from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient
+from gangline.local.apiserver.kubelet_proxy.client import KubeletProxyClient, make_kubelet_tls
 from gangline.local.apiserver.kubelet_proxy.logs import LogHandler
 from gangline.local.apiserver.kubelet_proxy.port_forward import PortForwardHandler
 from gangline.local.apiserver.kubelet_proxy.spdy_streams import SpdyExecHandler
@@ -82,10 +82,6 @@ class ApiServerSettings:
     """Seconds for which changes are retained so that watches can resume."""
     history_bytes: int = 32 << 20
     """Maximum size of the retained changes, in bytes."""
-    kubelet_token: str = ""
-    """The token that authenticates this server to kubelets; empty for one stored in the data
-    folder.
-    """
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
 
@@ -116,6 +112,11 @@ class ApiServer:
         return self.certificates.authority.certificate
 
     @property
+    def authority(self) -> pki.CertificateAuthority:
+        """The authority of the cluster's certificates."""
+        return pki.CertificateAuthority(self.certificates.authority)
+
+    @property
     def admin_token(self) -> str:
         return self.authenticator.admin_token
 
@@ -127,9 +128,18 @@ class ApiServer:
     @property
     def config(self) -> ClusterConfig:
         """The client configuration with which code in this process connects as administrator."""
+        return self._client_config(Credential(f"Bearer {self.admin_token}"))
+
+    def client_config(self, pair: pki.KeyPairFiles) -> ClusterConfig:
+        """The client configuration of the user of a certificate."""
+        return self._client_config(
+            Credential(certificate=pair.certificate.read_bytes(), key=pair.key.read_bytes())
+        )
+
+    def _client_config(self, credential: Credential) -> ClusterConfig:
         return ClusterConfig(
             server=self.url,
-            credentials=StaticCredential(Credential(f"Bearer {self.admin_token}")),
+            credentials=StaticCredential(credential),
             certificate_authority=self.ca_path.read_bytes(),
             origin="the embedded cluster",
         )
@@ -146,9 +156,8 @@ class ApiServer:
         self.certificates = pki.prepare_certificates(
             settings.data / "pki", self._certificate_hosts()
         )
-        self.kubelet_token = settings.kubelet_token or read_or_create_secret(
-            settings.data / "pki" / "kubelet.token"
-        )
+        # Earlier releases shared one token among all kubelets.
+        (settings.data / "pki" / "kubelet.token").unlink(missing_ok=True)
         self._assemble()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
@@ -217,7 +226,7 @@ class ApiServer:
         pages = NonResourceEndpoints(
             self.registry, self.metrics, lambda: self.url.removeprefix("https://")
         )
-        self._kubelets = KubeletProxyClient(self.store, self.kubelet_token)
+        self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
         self._authorizer = Authorizer(self.store)
         rest = ResourceHandler(self.store, self.writer)
         handlers = ApiHandlers(

@@ -10,6 +10,8 @@ from gangline.local.kubelet.restart_backoff import BackoffSettings
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+API_SERVER_USER = "kube-apiserver-kubelet-client"
+"""The name in the certificate with which the API server identifies itself to kubelets."""
 REFUSAL_HEADER = "X-Kubelet-Refusal"
 """The response header with the reason of a refused request."""
 

@@ -1,7 +1,10 @@
 """Certificates: an authority created at the first start, and the certificates that it signs.
 
 All keys are ECDSA P-256, which is fast to generate. The authority lives as long as the data folder.
-The server's certificate is renewed at start if it expires soon or lacks a host name.
+A certificate is renewed at start if it expires soon, lacks a host name, or has another authority.
+
+Each node has two: as a client it is ``system:node:NAME`` in the group ``system:nodes``, as a server
+it has its name and addresses. The API server identifies itself to kubelets as `API_SERVER_USER`.
 """
 
 import datetime
@@ -9,17 +12,24 @@ import ipaddress
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from gangline.local.kubelet.settings import API_SERVER_USER
+
 LIFETIME = datetime.timedelta(days=3650)
 RENEW_BEFORE_EXPIRY = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(hours=1)
+CLIENT_USAGE = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
 ADMIN_GROUP = "system:masters"
+NODE_PREFIX, NODE_GROUP = "system:node:", "system:nodes"
+"""User name (with the node's name) and group of a kubelet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,18 @@ class ServerCertificates:
     authority: KeyPairFiles
     server: KeyPairFiles
     admin: KeyPairFiles
+    kubelet_client: KeyPairFiles
+    """The server's own as a client of kubelets."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCertificates:
+    """The certificates of one node."""
+
+    client: KeyPairFiles
+    """For requests to the API server."""
+    server: KeyPairFiles
+    """For the kubelet's own server."""
 
 
 class CertificateError(Exception):
@@ -65,19 +87,49 @@ def prepare_certificates(folder: Path, hosts: Sequence[str]) -> ServerCertificat
 
 def _prepare(folder: Path, hosts: Sequence[str]) -> ServerCertificates:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    pairs = {
-        name: KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key")
-        for name in ("ca", "server", "admin")
-    }
-    found = ServerCertificates(pairs["ca"], pairs["server"], pairs["admin"])
+    pairs = _pairs(folder, "ca", "server", "admin", "apiserver-kubelet-client")
+    found = ServerCertificates(*pairs)
     if not found.authority.exists:
         _make_authority(found.authority)
+    authority = CertificateAuthority(found.authority)
     if not _covers_hosts(found.server, hosts):
-        _issue(found.authority, found.server, _name("gangline-apiserver"), _server_options(hosts))
+        authority.issue(found.server, _name("gangline-apiserver"), _server_options(hosts))
     if not _is_valid(found.admin):
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-        _issue(found.authority, found.admin, _name("gangline-admin", ADMIN_GROUP), [usage])
+        authority.issue(found.admin, _name("gangline-admin", ADMIN_GROUP), [CLIENT_USAGE])
+    if not _is_valid(found.kubelet_client):
+        authority.issue(found.kubelet_client, _name(API_SERVER_USER), [CLIENT_USAGE])
     return found
+
+
+def prepare_node_certificates(
+    authority: "CertificateAuthority", folder: Path, node: str, addresses: Sequence[str]
+) -> NodeCertificates:
+    """Create missing or outdated certificates of a node in ``folder`` and return all paths.
+
+    Raises:
+        CertificateError: an existing file is damaged.
+        OSError: the folder cannot be read or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    found = NodeCertificates(*_pairs(folder, "client", "server"))
+    try:
+        if not _is_valid(found.client, authority):
+            name = _name(f"{NODE_PREFIX}{node}", NODE_GROUP)
+            authority.issue(found.client, name, [CLIENT_USAGE])
+        if not _covers_hosts(found.server, [node, *addresses], authority):
+            name = _name(f"{NODE_PREFIX}{node}", NODE_GROUP)
+            authority.issue(found.server, name, _server_options([node, *addresses]))
+    except (ValueError, TypeError) as error:
+        raise CertificateError(
+            f"a certificate or key in {folder} is damaged ({error}): remove the folder to create "
+            "the certificates of this node again"
+        ) from error
+    return found
+
+
+def _pairs(folder: Path, *names: str) -> list[KeyPairFiles]:
+    return [KeyPairFiles(folder / f"{name}.crt", folder / f"{name}.key") for name in names]
 
 
 def _name(common: str, organization: str = "") -> x509.Name:
@@ -101,17 +153,21 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _is_valid(pair: KeyPairFiles) -> bool:
+def _is_valid(pair: KeyPairFiles, authority: "CertificateAuthority | None" = None) -> bool:
     if not pair.exists:
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    if authority is not None and not authority.has_issued(certificate):
+        return False
     return (
         certificate.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + RENEW_BEFORE_EXPIRY
     )
 
 
-def _covers_hosts(pair: KeyPairFiles, hosts: Sequence[str]) -> bool:
-    if not _is_valid(pair):
+def _covers_hosts(
+    pair: KeyPairFiles, hosts: Sequence[str], authority: "CertificateAuthority | None" = None
+) -> bool:
+    if not _is_valid(pair, authority):
         return False
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -135,26 +191,49 @@ def _make_authority(pair: KeyPairFiles) -> None:
     _write(pair, builder.sign(key, hashes.SHA256()), key)
 
 
-def _issue(
-    authority: KeyPairFiles,
-    pair: KeyPairFiles,
-    name: x509.Name,
-    options: Sequence[x509.ExtensionType],
-) -> None:
-    signer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
-    signing_key = serialization.load_pem_private_key(authority.key.read_bytes(), password=None)
-    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{authority.key} holds no elliptic curve key")
-    key = ec.generate_private_key(ec.SECP256R1())
-    signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
-    builder = (
-        _builder(name, signer.subject, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(signer_id, critical=False)
-    )
-    for option in options:
-        builder = builder.add_extension(option, critical=False)
-    _write(pair, builder.sign(signing_key, hashes.SHA256()), key)
+class CertificateAuthority:
+    """Signs certificates with the key of an authority, which is read at the first use."""
+
+    def __init__(self, pair: KeyPairFiles) -> None:
+        self._pair = pair
+
+    @cached_property
+    def certificate(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(self._pair.certificate.read_bytes())
+
+    @cached_property
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key(self._pair.key.read_bytes(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{self._pair.key} holds no elliptic curve key")
+        return key
+
+    def has_issued(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self.certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def issue(
+        self, pair: KeyPairFiles, name: x509.Name, options: Sequence[x509.ExtensionType]
+    ) -> None:
+        """Create a key and its certificate, and store both.
+
+        Raises:
+            ValueError: a file of the authority is damaged.
+            OSError: a file cannot be read or written.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = (
+            _builder(name, self.certificate.subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(signer_id, critical=False)
+        )
+        for option in options:
+            builder = builder.add_extension(option, critical=False)
+        _write(pair, builder.sign(self._key, hashes.SHA256()), key)
 
 
 def _builder(

@@ -70,7 +70,7 @@ class BoundObject(NamedTuple):
     """``Pod``, ``Secret`` or ``Node``."""
     claim: ObjectClaim
     node: ObjectClaim | None = None
-    """The node of the pod."""
+    """The node of the pod; its UID is empty if it is not registered."""
 
 
 class TokenIdentity(NamedTuple):
@@ -116,7 +116,7 @@ class ServiceAccountTokens:
         objects: dict[str, ObjectClaim] = {}
         if bound is not None:
             objects[bound.kind.lower()] = bound.claim
-            if bound.node is not None:
+            if bound.node is not None and bound.node.uid:
                 objects["node"] = bound.node
         claims = TokenClaims(
             sub=f"{ACCOUNT_PREFIX}{namespace}:{account.name}",

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from gangline.api.meta.objects import StatusCause
+from gangline.local.apiserver.admission.node_restriction import restrict_token_request
 from gangline.local.apiserver.admission.webhooks import CREATE
 from gangline.local.apiserver.auth.service_account_tokens import (
     API_AUDIENCES,
@@ -58,6 +59,8 @@ class TokenRequestHandler:
         seconds = _lifetime(request, spec.get("expirationSeconds"))
         audiences = expect_strings(spec.get("audiences"), "spec.audiences") or list(API_AUDIENCES)
         bound = self._bound_object(request, spec.get("boundObjectRef"))
+        uid_given = bound is not None and bool(spec["boundObjectRef"].get("uid"))
+        restrict_token_request(request, bound, uid_given=uid_given)
         claim = ObjectClaim(request.name, account["metadata"]["uid"])
         token, ends = self._tokens.issue(request.namespace or "", claim, audiences, seconds, bound)
         reference: Json = {}
@@ -114,7 +117,7 @@ class TokenRequestHandler:
     def _node_claim(self, name: str | None) -> ObjectClaim | None:
         record = self._store.cache("nodes.").records.get(name or "")
         uid = read_json(record.body)["metadata"]["uid"] if record else ""
-        return ObjectClaim(name, uid) if name and uid else None
+        return ObjectClaim(name, uid) if name else None
 
 
 def _lifetime(request: ApiRequest, given: object) -> int:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from gangline.local.apiserver.admission.builtin import BuiltinAdmission
+from gangline.local.apiserver.admission.node_restriction import restrict_node_write
 from gangline.local.apiserver.admission.webhooks import (
     CREATE,
     DELETE,
@@ -92,6 +93,7 @@ class WritePath:
         if review is not None:
             obj = await self._mutate_new(request, review, obj)
         obj = self._complete_new(request, obj, owner_tracked)
+        restrict_node_write(request, None, obj)
         if review is not None:
             prepare.check_size(request, obj, may_have_grown=True)
             await review.validate(None, obj)
@@ -148,6 +150,7 @@ class WritePath:
             if review is not None:
                 new = await self._mutate(request, review, record, stored, copy_json(new))
             new = self._complete(request, record, stored, new, owner_tracked)
+            restrict_node_write(request, stored, new)
             if review is None:
                 break
             prepare.check_size(request, new, may_have_grown=True)
@@ -224,6 +227,7 @@ class WritePath:
             self._admission.admit_deletion(kind, request.name)
             obj, before = read_json(record.body), read_json(record.body)
             check_preconditions(request, obj, deletion.uid, deletion.revision)
+            restrict_node_write(request, before, None)
             removed = apply_deletion(kind, obj, deletion, utc_now())
             if not removed and metadata.is_unchanged(before, obj):
                 return await self._return_unchanged(request, record)

@@ -6,9 +6,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test lint e2e test-frameworks benchmarks crds clean
+# Every package is pinned with the hashes of its files, except PyTorch: each platform has builds of its own.
+# $(call locked,SECTION): install the sections of constraints.txt before SECTION.
+locked = sed '/^\# section $(1)/,$$d' constraints.txt > $(VENV)/locked.txt \
+  && $(PIP) install --quiet --require-hashes --no-deps --requirement $(VENV)/locked.txt
+TORCH = $(shell sed -n 's/^\# \(torch==[^ ]*\).*/\1/p' constraints.txt)
+
+.PHONY: help setup lock demo test lint e2e test-frameworks benchmarks crds clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -17,18 +22,24 @@ NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/format/copy_summ
 
 $(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
 	$(PYTHON) tools/bootstrap.py $(VENV)
-	$(INSTALL) --editable '.[demo]'
+	$(call locked,dev)
+	$(PIP) install --quiet $(TORCH)
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(INSTALL) --editable '.[demo,dev]'
+	$(call locked,browser)
 	@touch $@
 
 $(VENV)/.browser: $(VENV)/.dev
-	$(INSTALL) --editable '.[demo,dev,browser]'
+	$(call locked,end)
 	@touch $@
 
 setup: $(VENV)/.dev
+
+# After an upgrade in the environment: pin what is installed now.
+lock: $(VENV)/.browser
+	$(BIN)/python tools/lock.py constraints.txt
 
 demo: $(VENV)/.demo
 	@$(BIN)/gangline demo

@@ -6,6 +6,7 @@
 
 import asyncio
 import base64
+import contextlib
 import signal
 import ssl
 import sys
@@ -64,6 +65,16 @@ class AttackedServer:
                 return answer.status, await answer.json()
             return answer.status, await answer.text()
 
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open a response of the administrator that does not end, such as a watch."""
+        connector = aiohttp.TCPConnector(ssl=self.tls)
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(self.url + path, headers=self.admin) as answer,
+        ):
+            yield answer.content
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a TLS connection without HTTP on it."""
         parts = urlsplit(self.url)
@@ -81,10 +92,17 @@ def _attacked_server(process: object, url: str, data: Path) -> AttackedServer:
 @pytest.fixture
 async def attacked(tmp_path: Path) -> AsyncIterator[AttackedServer]:
     """An API server in a process of its own; it must still run when the test ends."""
-    data = tmp_path / "data"
+    async with attacked_server(tmp_path / "data") as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def attacked_server(data: Path, *arguments: str) -> AsyncIterator[AttackedServer]:
+    """Run an API server with these data and arguments; it must still run at the end."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
-    )
+        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), *arguments,
+        stdout=PIPE,
+    )  # fmt: skip
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()
     try:

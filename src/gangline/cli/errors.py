@@ -1,8 +1,9 @@
 """Turns exceptions into messages and exit statuses.
 
-Commands raise ``CommandError`` for their own findings and let errors of the API client and of the
-configuration pass. ``to_command_error`` turns each into a message, a hint and an exit status;
-``--debug`` shows the traceback as well. Scripts depend on exit statuses: the numbers never change.
+Commands raise ``CommandError`` for their own findings and let errors of the API client, of the
+configuration and of the SDK pass. ``to_command_error`` turns each into a message, a hint and an
+exit status; ``--debug`` shows the traceback as well. Scripts depend on exit statuses: the numbers
+never change.
 """
 
 from enum import IntEnum
@@ -51,7 +52,7 @@ def to_command_error(error: BaseException) -> CommandError:
             return CommandError(error.format_message(), code=ExitCode.USAGE)
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return to_command_error(error.exceptions[0])
-    return _cluster_error(error) or _other_error(error)
+    return _cluster_error(error) or _job_error(error) or _other_error(error)
 
 
 def _other_error(error: BaseException) -> CommandError:
@@ -95,6 +96,23 @@ def _cluster_error(error: BaseException) -> CommandError | None:
     return None
 
 
+def _job_error(error: BaseException) -> CommandError | None:
+    """Handle errors of the SDK about jobs; None for other errors."""
+    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
+
+    match error:
+        case NoSuchJob():
+            return CommandError(str(error), hint=_LIST_HINT, code=ExitCode.NOT_FOUND)
+        case AmbiguousJob() | UnknownKind():
+            return CommandError(str(error), code=ExitCode.USAGE)
+        case JobError():
+            return CommandError(str(error))
+    return None
+
+
+_LIST_HINT = "'gangline list -A' shows the jobs of all namespaces."
+
+
 def _not_found_hint(error: BaseException) -> str:
     """Return the command that helps if an object does not exist."""
     details = getattr(getattr(error, "status", None), "details", None)
@@ -102,7 +120,7 @@ def _not_found_hint(error: BaseException) -> str:
         return f"Create the namespace first: 'kubectl create namespace {details.name}'."
     if details is not None and details.kind == "nodes":
         return "'gangline top node' shows the nodes."
-    return "'gangline list -A' shows the jobs of all namespaces."
+    return _LIST_HINT
 
 
 def _format_causes(error: BaseException) -> str:

@@ -1,12 +1,10 @@
-"""Runs coroutines for commands: short requests, and components that run until they are stopped."""
+"""Garbage collection of commands, and the event loop of components."""
 
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 GC_THRESHOLDS = (20_000, 20, 50)
 """Thresholds of Python's cyclic garbage collector for components.
@@ -16,13 +14,9 @@ or live long. With the default thresholds, collections took a tenth of the CPU t
 """
 
 
-def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; Ctrl-C cancels it."""
-    return asyncio.run(coroutine)
-
-
-def run_without_gc(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a short coroutine with the garbage collector switched off.
+@contextmanager
+def gc_disabled() -> Iterator[None]:
+    """Switch the garbage collector off for a short time.
 
     For a long list, collections that find nothing take a fifth of the time, and the process exits
     before the memory would matter.
@@ -30,7 +24,7 @@ def run_without_gc(coroutine: Coroutine[Any, Any, T]) -> T:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return run_async(coroutine)
+        yield
     finally:
         if collecting:
             gc.enable()

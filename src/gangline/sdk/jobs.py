@@ -136,6 +136,11 @@ class Job:
         return sum(replica.restarts for replica in self.replicas)
 
     @property
+    def qualified_name(self) -> str:
+        """Kind and name, as other tools write them: ``pytorchjob/digits``."""
+        return f"{self.kind.trainer}/{self.name}"
+
+    @property
     def allocated_gpus(self) -> int:
         """GPUs of replicas that are bound to a node, while the job has not ended."""
         if self.state.finished:
@@ -155,7 +160,7 @@ class Job:
             facts.append(f"{self.allocated_gpus} of {self.requested_gpus} GPUs")
         if self.queue:
             facts.append(f"queue {self.queue}")
-        title = html_report.heading(f"{self.kind.trainer}/{self.name}", self.state, facts)
+        title = html_report.heading(self.qualified_name, self.state, facts)
         shown = html_report.lines([title, html_report.note(self.reason) if self.reason else ""])
         head = ("Replica", "Status", "Node", "GPUs", "Restarts", "Exit", "Message")
         rows = [

@@ -106,10 +106,11 @@ async def test_every_refusal_is_a_status(http: Http, method, path, body, headers
     assert answer["message"]
 
 
-async def test_anybody_may_read_health_and_nothing_else(http: Http):
+async def test_anybody_may_read_health_and_version_and_nothing_else(http: Http):
     for path in ("/healthz", "/livez", "/readyz"):
         assert await http("GET", path, Authorization="") == (200, "ok")
-    for path in ("/version", "/metrics", "/api", "/openapi/v2"):
+    assert (await http("GET", "/version", Authorization=""))[0] == 200
+    for path in ("/metrics", "/api", "/openapi/v2", "/healthz/etcd"):
         assert (await http("GET", path, Authorization=""))[0] == 401
 
 

@@ -12,6 +12,7 @@ from gangline.api.meta.objects import Status, StatusCause, StatusDetails
 from gangline.cli import main
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
 from gangline.kube import errors as kube
+from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind
 
 
 def without_cluster(folder: Path) -> Path:
@@ -165,6 +166,10 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
         (kube.Unauthorized(status("Unauthorized")), ExitCode.UNEXPECTED, "credentials"),
         (kube.Forbidden(status("Forbidden")), ExitCode.UNEXPECTED, "can-i"),
         (kube.ServerTimeout(status("ServerTimeout")), ExitCode.UNEXPECTED, "it went wrong"),
+        (NoSuchJob("no job x"), ExitCode.NOT_FOUND, "gangline list -A"),
+        (AmbiguousJob("two jobs x"), ExitCode.USAGE, "two jobs x"),
+        (UnknownKind("no kind x"), ExitCode.USAGE, "no kind x"),
+        (JobError("not possible"), ExitCode.UNEXPECTED, "not possible"),
         (PermissionError(13, "Permission denied", "/x"), ExitCode.UNEXPECTED, "/x: Permission"),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted"),
         (ValueError("odd"), ExitCode.UNEXPECTED, "--debug"),

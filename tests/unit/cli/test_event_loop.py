@@ -1,24 +1,17 @@
-"""Short coroutines run without garbage collection, which is enabled again afterwards."""
+"""The garbage collector is off for short work only."""
 
 import gc
 
 import pytest
 
-from gangline.cli.event_loop import run_without_gc
-
-
-async def collects() -> bool:
-    return gc.isenabled()
-
-
-async def fails() -> None:
-    raise ValueError("as expected")
+from gangline.cli.event_loop import gc_disabled
 
 
 def test_garbage_collection_is_enabled_after_short_work() -> None:
     assert gc.isenabled()
-    assert run_without_gc(collects()) is False
+    with gc_disabled():
+        assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="as expected"):
-        run_without_gc(fails())
+    with pytest.raises(ValueError, match="as expected"), gc_disabled():
+        raise ValueError("as expected")
     assert gc.isenabled()

@@ -132,6 +132,7 @@ class UserInfo(Wire):
     username: str = ""
     uid: str = ""
     groups: list[str] = []
+    extra: dict[str, list[str]] = {}
 
 
 class AdmissionRequest(Wire, omit_defaults=False):

@@ -1,7 +1,6 @@
 """Commands that run one component alone, as in a real cluster: ``scheduler``, ``apiserver``."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from gangline.cli.params.options import cluster_options
 from gangline.cli.params.target import ClusterTarget
 
 if TYPE_CHECKING:
-    from gangline.kube.client.client import ApiClient
     from gangline.kube.probes import Address
 
 leader_option = click.option(
@@ -80,9 +78,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from error
     start_logging(log_level, form=log_format)
-    _run_scheduler_component(
-        target, "gangline-scheduler", lambda client, stop: run(client, settings, stop)
-    )
+    target.serve("gangline-scheduler", lambda client, stop: run(client, settings, stop))
 
 
 @click.command("apiserver")
@@ -115,15 +111,3 @@ def apiserver_command(
             await server.stop()
 
     serve_component(until_stopped)
-
-
-def _run_scheduler_component(
-    target: ClusterTarget,
-    component: str,
-    run: "Callable[[ApiClient, asyncio.Event], Awaitable[None]]",
-) -> None:
-    async def connected(stop: asyncio.Event) -> None:
-        async with target.connect(component) as client:
-            await run(client, stop)
-
-    serve_component(connected)

@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.event_loop import run_async
 from gangline.cli.params.job_selection import (
     all_namespaces_option,
     poll_changes,
     selector_option,
     watch_option,
 )
-from gangline.cli.params.options import namespace_options, output_option
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import output_option
+from gangline.cli.params.session import ClusterSession, namespace_command
 from gangline.cli.render.jobs import current_time
 from gangline.cli.render.output import format_age, format_table, print_result, print_status
 
@@ -27,41 +26,35 @@ def data_command() -> None:
 
 
 @click.command("list")
-@namespace_options
+@namespace_command
 @all_namespaces_option
 @selector_option("claims")
 @watch_option("what changes")
-@output_option("table", "wide", "json", "yaml", "name")
-def list_data(
-    target: ClusterTarget, all_namespaces: bool, selector: str, watch: bool, output: str
+@output_option()
+async def list_data(
+    cluster: ClusterSession, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
     """Show bound claims, with their annotations 'description' and 'owner'."""
     from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
 
-    async def show() -> None:
-        async with target.connect() as client:
-            namespace = None if all_namespaces else target.namespace_of(client)
+    namespace = cluster.namespace_to_list(all_namespaces)
 
-            async def look() -> "Sequence[PersistentVolumeClaim]":
-                found = await client.list(PERSISTENT_VOLUME_CLAIMS, namespace, labels=selector)
-                return sorted(
-                    (each for each in found.items if each.status.phase == "Bound"),
-                    key=lambda each: (each.metadata.namespace, each.metadata.name),
-                )
+    async def bound_claims() -> "Sequence[PersistentVolumeClaim]":
+        found = await cluster.client.list(PERSISTENT_VOLUME_CLAIMS, namespace, labels=selector)
+        return sorted(
+            (each for each in found.items if each.status.phase == "Bound"),
+            key=lambda each: (each.metadata.namespace, each.metadata.name),
+        )
 
-            async for claims, head in poll_changes(look, watch=watch):
-                _print_claims(claims, output, namespaces=all_namespaces, head=head)
-
-    run_async(show())
+    async for claims, head in poll_changes(bound_claims, watch=watch):
+        _print_claims(claims, output, namespaces=all_namespaces, head=head)
 
 
 def _print_claims(
     claims: "Sequence[PersistentVolumeClaim]", output: str, *, namespaces: bool, head: bool
 ) -> None:
-    if output == "name":
-        for claim in claims:
-            click.echo(f"persistentvolumeclaim/{claim.metadata.name}")
-    elif not print_result([claim_data(each) for each in claims], output):
+    names = [f"persistentvolumeclaim/{claim.metadata.name}" for claim in claims]
+    if not print_result([claim_data(each) for each in claims], output, names):
         shown = claim_table(claims, namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
         if not claims:

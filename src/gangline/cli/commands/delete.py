@@ -3,17 +3,17 @@
 ``prune`` never deletes pending or running jobs.
 """
 
+import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from gangline.cli.errors import CommandError, ExitCode, to_command_error
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.options import namespace_options, translate_job_errors, type_option
+from gangline.cli.params.options import namespace_options, type_option
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.jobs import current_time
 from gangline.cli.render.output import format_age, print_status
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def delete_command(jobs: tuple[str, ...], kind: str, yes: bool, target: ClusterTarget) -> None:
     """Delete jobs, with their pods and services. If one fails, the others are still deleted."""
     confirm(f"Delete {', '.join(jobs)}?", yes=yes)
-    raise_failures(run_async(delete_jobs(jobs, target, kind)), len(jobs))
+    _delete_jobs(target, [_Deletion(name, name, None, kind) for name in jobs])
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -40,43 +40,53 @@ def confirm(question: str, *, yes: bool) -> None:
         click.confirm(question, abort=True)
 
 
-def raise_failures(failures: list[CommandError], total: int) -> None:
-    """Report failed deletions.
+class _Deletion(NamedTuple):
+    """A job to delete."""
+
+    label: str
+    """The name to print."""
+    name: str
+    namespace: str | None
+    """None: the namespace of the command."""
+    kind: str
+
+
+def _delete_jobs(target: ClusterTarget, deletions: Sequence[_Deletion]) -> None:
+    """Delete jobs one after the other; if one fails, the others are still deleted.
 
     Raises:
         CommandError: at least one deletion failed.
     """
+    failures = asyncio.run(_collect_failures(target, deletions))
     for failure in failures[:-1]:
         print_status(f"Error: {failure.message}")
     if not failures:
         return
-    worst = failures[-1]
+    worst, total = failures[-1], len(deletions)
     code = worst.code if len({f.code for f in failures}) == 1 else ExitCode.UNEXPECTED
     count = f" ({total - len(failures)} of {total} deleted)" if total > 1 else ""
     raise CommandError(f"{worst.message}{count}", hint=worst.hint, code=code)
 
 
-async def delete_jobs(
-    names: tuple[str, ...], target: ClusterTarget, kind: str = ""
+async def _collect_failures(
+    target: ClusterTarget, deletions: Iterable[_Deletion]
 ) -> list[CommandError]:
-    """Delete jobs one after the other, and return the failures."""
     from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
+    from gangline.sdk.client import JobClient, JobError  # noqa: PLC0415
 
     failures: list[CommandError] = []
     async with target.connect() as client:
-        with translate_job_errors():
-            jobs = JobClient(client, kind)
-        for name in names:
+        for job in deletions:
+            namespace = job.namespace or target.namespace_of(client)
+            jobs = JobClient(client, job.kind)
             try:
-                with translate_job_errors():
-                    await jobs.delete(name, target.namespace_of(client))
+                await jobs.delete(job.name, namespace)
             except Unreachable:
                 raise
-            except (CommandError, ApiError) as error:
+            except (JobError, ApiError) as error:
                 failures.append(to_command_error(error))
             else:
-                click.echo(f"{name} deleted")
+                click.echo(f"{job.label} deleted")
     return failures
 
 
@@ -103,7 +113,7 @@ def prune_command(
         )
     longer = timedelta(seconds=parse_seconds("--since", since))
     old = select_expired(
-        run_async(_list_jobs(target, all_namespaces)), current_time(), longer, failed_only=failed
+        asyncio.run(_list_jobs(target, all_namespaces)), current_time(), longer, failed_only=failed
     )
     for job in old if dry_run else ():
         ended = format_age(job.finished or job.created, current_time())
@@ -113,7 +123,13 @@ def prune_command(
     if dry_run or not old:
         return
     confirm(f"Delete {len(old)} jobs that ended over {since} ago?", yes=yes)
-    raise_failures(run_async(_delete_expired(old, target)), len(old))
+    _delete_jobs(
+        target,
+        [
+            _Deletion(f"{job.namespace}/{job.name}", job.name, job.namespace, job.kind.trainer)
+            for job in old
+        ],
+    )
 
 
 def select_expired(
@@ -134,22 +150,3 @@ async def _list_jobs(target: ClusterTarget, all_namespaces: bool) -> "list[Job]"
     async with target.connect() as client:
         namespace = None if all_namespaces else target.namespace_of(client)
         return await JobClient(client).list(namespace)
-
-
-async def _delete_expired(jobs: "Sequence[Job]", target: ClusterTarget) -> list[CommandError]:
-    from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-    failures = []
-    async with target.connect() as client:
-        for job in jobs:
-            try:
-                with translate_job_errors():
-                    await JobClient(client, job.kind.trainer).delete(job.name, job.namespace)
-            except Unreachable:
-                raise
-            except (CommandError, ApiError) as error:
-                failures.append(to_command_error(error))
-            else:
-                click.echo(f"{job.namespace}/{job.name} deleted")
-    return failures

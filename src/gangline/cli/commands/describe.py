@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.commands.get import OUTPUT_FORMATS, SEPARATOR, qualified_name, suggest_command
-from gangline.cli.event_loop import run_async
-from gangline.cli.params import completers
+from gangline.cli.commands.get import SEPARATOR, suggest_command
 from gangline.cli.params.job_selection import JobSelection, job_selection_options, watch_option
-from gangline.cli.params.options import (
-    namespace_options,
-    output_option,
-    translate_job_errors,
-    type_option,
-)
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import optional_job_argument, output_option
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, event_data, event_table, format_job, job_data
 from gangline.cli.render.output import (
     format_age,
@@ -35,47 +28,33 @@ if TYPE_CHECKING:
 
 
 @click.command("describe")
-@click.argument("job", default="", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@optional_job_argument
+@job_command
 @job_selection_options
 @watch_option("a job when it changes")
-@output_option(*OUTPUT_FORMATS)
-def describe_command(
+@output_option()
+async def describe_command(
     job: str,
-    target: ClusterTarget,
-    kind: str,
+    cluster: ClusterSession,
     all_namespaces: bool,
     selector: str,
     watch: bool,
     output: str,
 ) -> None:
     """Show all details of one or several jobs: state, replicas, conditions, spec and events."""
-
-    async def show() -> None:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-        async with target.connect() as client:
-            jobs = JobClient(client, kind)
-            choice = JobSelection(job, target.namespace_of(client), all_namespaces, selector)
-            first = True
-            async for found in choice.poll_jobs(jobs, watch=watch):
-                if output == "name":
-                    for each in found:
-                        click.echo(qualified_name(each))
-                    continue
-                seen = [await _load_description(jobs, each) for each in found]
-                data = [each.data for each in seen]
-                if not seen or print_result(data[0] if choice.is_single else data, output):
-                    continue
-                for page in seen:
-                    if not first:
-                        click.echo(SEPARATOR)
-                    _print_description(page, wide=output == "wide")
-                    first = False
-
-    with translate_job_errors():
-        run_async(show())
+    choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
+    first = True
+    async for found in choice.poll_jobs(cluster.jobs, watch=watch):
+        seen = [await _load_description(cluster.jobs, each) for each in found]
+        data = [each.data for each in seen]
+        names = [each.qualified_name for each in found]
+        if not seen or print_result(data[0] if choice.is_single else data, output, names):
+            continue
+        for page in seen:
+            if not first:
+                click.echo(SEPARATOR)
+            _print_description(page, wide=output == "wide")
+            first = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +71,7 @@ async def _load_description(jobs: "JobClient", job: "Job") -> _JobDescription:
     from gangline.sdk.manifests import to_submittable  # noqa: PLC0415
     from gangline.sdk.tensorboard import tensorboard_address  # noqa: PLC0415
 
-    stored = await jobs.manifest(qualified_name(job), job.namespace)
+    stored = await jobs.manifest(job.qualified_name, job.namespace)
     board = await tensorboard_address(jobs.client, job.namespace, job.name)
     happened = await job_events(jobs.client, job.namespace, job.name)
     data = job_data(job, current_time()) | {

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import ExitCode
-from gangline.cli.event_loop import run_async
-from gangline.cli.params import completers
-from gangline.cli.params.options import (
-    namespace_options,
-    output_option,
-    translate_job_errors,
-    type_option,
-)
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import job_argument, output_option
+from gangline.cli.params.session import ClusterSession, job_command, namespace_command
 from gangline.cli.render.output import print_result
 
 if TYPE_CHECKING:
@@ -30,22 +23,14 @@ _MAX_CONSEQUENCES = 8
 
 
 @click.command("diagnose")
-@click.argument("job", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@job_argument
+@job_command
 @output_option("table", "json", "yaml")
-def diagnose_command(job: str, target: ClusterTarget, kind: str, output: str) -> None:
+async def diagnose_command(job: str, cluster: ClusterSession, output: str) -> None:
     """Find the replica that failed first and its cause, the consequences, and the remedy."""
+    from gangline.sdk.diagnosis.inputs import diagnose_job  # noqa: PLC0415
 
-    async def found() -> "Diagnosis":
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-        from gangline.sdk.diagnosis.inputs import diagnose_job  # noqa: PLC0415
-
-        async with target.connect() as client:
-            return await diagnose_job(JobClient(client, kind), job, target.namespace_of(client))
-
-    with translate_job_errors():
-        diagnosis = run_async(found())
+    diagnosis = await diagnose_job(cluster.jobs, job, cluster.namespace)
     if not print_result(diagnosis_data(diagnosis), output):
         click.echo(format_diagnosis(diagnosis))
 
@@ -103,18 +88,13 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failed": "red", "unknown": "cya
 
 
 @click.command("doctor")
-@namespace_options
+@namespace_command
 @output_option("table", "json", "yaml")
-def doctor_command(target: ClusterTarget, output: str) -> int:
+async def doctor_command(cluster: ClusterSession, output: str) -> int:
     """Check job kinds, rights, nodes, GPUs, operator, scheduler, storage, DNS, clocks, images."""
+    from gangline.sdk.cluster_checks.run import check_cluster  # noqa: PLC0415
 
-    async def examined() -> "list[ClusterCheckResult]":
-        from gangline.sdk.cluster_checks.run import check_cluster  # noqa: PLC0415
-
-        async with target.connect() as client:
-            return await check_cluster(client, target.namespace_of(client))
-
-    checks = run_async(examined())
+    checks = await check_cluster(cluster.client, cluster.namespace)
     data = [
         {
             "name": check.name,

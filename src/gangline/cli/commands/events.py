@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gangline.cli.event_loop import run_async
-from gangline.cli.params import completers
 from gangline.cli.params.job_selection import (
     WATCH_INTERVAL_S,
     JobSelection,
     job_selection_options,
     watch_option,
 )
-from gangline.cli.params.options import namespace_options, output_option, translate_job_errors
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import optional_job_argument, output_option
+from gangline.cli.params.session import ClusterSession, namespace_command
 from gangline.cli.render.jobs import current_time, event_data, event_table
 from gangline.cli.render.output import print_result, print_status
 
@@ -24,15 +22,15 @@ if TYPE_CHECKING:
 
 
 @click.command("events")
-@click.argument("job", default="", shell_complete=completers.jobs)
-@namespace_options
+@optional_job_argument
+@namespace_command
 @job_selection_options
 @click.option("--warnings", is_flag=True, help="Only warnings.")
 @watch_option("what happens")
-@output_option("table", "wide", "json", "yaml", "name")
-def events_command(
+@output_option()
+async def events_command(
     job: str,
-    target: ClusterTarget,
+    cluster: ClusterSession,
     all_namespaces: bool,
     selector: str,
     warnings: bool,
@@ -40,47 +38,30 @@ def events_command(
     output: str,
 ) -> None:
     """Show events of jobs (without JOB or -l: all events), the newest last."""
+    from gangline.sdk.events import job_events  # noqa: PLC0415
 
-    async def show() -> None:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-        from gangline.sdk.events import job_events  # noqa: PLC0415
-
-        async with target.connect() as client:
-            namespace = None if all_namespaces else target.namespace_of(client)
-            known: set[object] = set()
-            while True:
-                found = await job_events(client, namespace, job)
-                if selector:
-                    choice = JobSelection(
-                        job, target.namespace_of(client), all_namespaces, selector
-                    )
-                    jobs = await choice.find_jobs(JobClient(client))
-                    found = [
-                        each for each in found if any(_is_event_of_job(each, one) for one in jobs)
-                    ]
-                fresh = [
-                    each
-                    for each in found
-                    if each not in known and (each.type == "Warning" or not warnings)
-                ]
-                if output == "name":
-                    for each in fresh:
-                        click.echo(each.subject)
-                elif not print_result([event_data(each) for each in fresh], output):
-                    if fresh:
-                        shown = event_table(fresh, current_time(), wide=output == "wide")
-                        click.echo(shown.partition("\n")[2] if known else shown)
-                    elif not watch:
-                        print_status(
-                            "No events, or they have expired: events are stored for one hour."
-                        )
-                known.update(found)
-                if not watch:
-                    return
-                await asyncio.sleep(WATCH_INTERVAL_S)
-
-    with translate_job_errors():
-        run_async(show())
+    known: set[object] = set()
+    while True:
+        found = await job_events(cluster.client, cluster.namespace_to_list(all_namespaces), job)
+        if selector:
+            choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
+            jobs = await choice.find_jobs(cluster.jobs)
+            found = [each for each in found if any(_is_event_of_job(each, one) for one in jobs)]
+        fresh = [
+            each for each in found if each not in known and (each.type == "Warning" or not warnings)
+        ]
+        names = [each.subject for each in fresh]
+        if print_result([event_data(each) for each in fresh], output, names):
+            pass
+        elif fresh:
+            shown = event_table(fresh, current_time(), wide=output == "wide")
+            click.echo(shown.partition("\n")[2] if known else shown)
+        elif not watch:
+            print_status("No events, or they have expired: events are stored for one hour.")
+        known.update(found)
+        if not watch:
+            return
+        await asyncio.sleep(WATCH_INTERVAL_S)
 
 
 def _is_event_of_job(event: "EventRecord", job: "Job") -> bool:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.options import namespace_options, translate_job_errors, type_option
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import job_argument
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.output import print_status, terminal_size
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from gangline.kube.client.exec import RemoteCommand
     from gangline.kube.http.transport import Transport
     from gangline.sdk.jobs import Job, Replica
+    from gangline.sdk.port_targets import PortTarget
 
 
 _CHUNK = 1 << 16
@@ -139,39 +139,30 @@ _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="
 @click.command("attach")
 @_INSTANCE
 @_CONTAINER
-@type_option
-@namespace_options
-@click.argument("job", shell_complete=completers.jobs)
+@job_command
+@job_argument
 @_COMMAND
-def attach_command(
-    job: str,
-    command: tuple[str, ...],
-    instance: str,
-    container: str,
-    kind: str,
-    target: ClusterTarget,
+async def attach_command(
+    job: str, command: tuple[str, ...], instance: str, container: str, cluster: ClusterSession
 ) -> int:
     """Open a shell (or run COMMAND) in the leading replica of a job, on this terminal."""
-    shell = command or ("sh",)
-    return _exec_in_replica(job, shell, target, kind, instance, container, stdin=True)
+    return await _exec_in_replica(cluster, job, command or ("sh",), instance, container, stdin=True)
 
 
 @click.command("exec")
 @_INSTANCE
 @_CONTAINER
-@type_option
 @click.option("--stdin/--no-stdin", default=False, help="Forward standard input.")
-@namespace_options
-@click.argument("job", shell_complete=completers.jobs)
+@job_command
+@job_argument
 @_COMMAND
-def exec_command(
+async def exec_command(
     job: str,
     command: tuple[str, ...],
     instance: str,
     container: str,
-    kind: str,
     stdin: bool,
-    target: ClusterTarget,
+    cluster: ClusterSession,
 ) -> int:
     """Run COMMAND in a replica of a job and exit with its status.
 
@@ -179,35 +170,28 @@ def exec_command(
     """
     if not command:
         raise click.UsageError("no COMMAND given, such as: gangline exec JOB -- nvidia-smi")
-    return _exec_in_replica(job, command, target, kind, instance, container, stdin=stdin)
+    return await _exec_in_replica(cluster, job, command, instance, container, stdin=stdin)
 
 
-def _exec_in_replica(
+async def _exec_in_replica(
+    cluster: ClusterSession,
     job: str,
     command: tuple[str, ...],
-    target: ClusterTarget,
-    kind: str,
     instance: str,
     container: str,
     *,
     stdin: bool,
 ) -> int:
-    tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
-
-    async def entered() -> int:
-        pass
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-        async with target.connect() as client:
-            found = await JobClient(client, kind).get(job, target.namespace_of(client))
-            pod = select_replica(found, instance).name
-            where = found.namespace
-            return await run_interactive(
-                client.transport, pod, where, command, container=container, stdin=stdin, tty=tty
-            )
-
-    with translate_job_errors():
-        return run_async(entered())
+    found = await cluster.jobs.get(job, cluster.namespace)
+    return await run_interactive(
+        cluster.client.transport,
+        select_replica(found, instance).name,
+        found.namespace,
+        command,
+        container=container,
+        stdin=stdin,
+        tty=stdin and sys.stdin.isatty() and sys.stdout.isatty(),
+    )
 
 
 def select_replica(job: "Job", instance: str) -> "Replica":
@@ -232,25 +216,18 @@ def select_replica(job: "Job", instance: str) -> "Replica":
 
 @click.command("port-forward")
 @_INSTANCE
-@type_option
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@namespace_options
+@job_command
 @click.argument("job", metavar="JOB|svc/SERVICE|pod/POD", shell_complete=completers.port_targets)
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
-def port_forward_command(
-    job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: ClusterTarget
+async def port_forward_command(
+    job: str, ports: tuple[str, ...], instance: str, address: str, cluster: ClusterSession
 ) -> None:
     """Forward local ports to a replica of a job, to a pod of a service, or to a pod."""
-    pairs = [parse_port_mapping(text) for text in ports]
+    from gangline.sdk.port_targets import PortTarget  # noqa: PLC0415
 
-    async def forward() -> None:
-        async with target.connect() as client:
-            await forward_ports(
-                client, target.namespace_of(client), job, pairs, instance, kind, address
-            )
-
-    with translate_job_errors():
-        run_async(forward())
+    target = PortTarget(cluster.namespace, job, cluster.kind, instance)
+    await forward_ports(cluster.client, target, list(map(parse_port_mapping, ports)), address)
 
 
 def parse_port_mapping(text: str) -> tuple[int, int]:
@@ -267,32 +244,24 @@ def parse_port_mapping(text: str) -> tuple[int, int]:
 
 
 async def forward_ports(
-    client: "ApiClient",
-    namespace: str,
-    what: str,
-    ports: list[tuple[int, int]],
-    instance: str,
-    kind: str,
-    address: str,
+    client: "ApiClient", what: "PortTarget", ports: list[tuple[int, int]], address: str
 ) -> None:
     """Forward ports until the command is interrupted."""
     from contextlib import AsyncExitStack  # noqa: PLC0415
 
     from gangline.kube.client.port_forward import forward_port  # noqa: PLC0415
-    from gangline.sdk.port_targets import PortTarget, resolve_port_target  # noqa: PLC0415
+    from gangline.sdk.port_targets import resolve_port_target  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         for local, remote in ports:
 
             async def target(remote: int = remote) -> tuple[str, int]:
-                return await resolve_port_target(
-                    client, PortTarget(namespace, what, kind, instance), remote
-                )
+                return await resolve_port_target(client, what, remote)
 
             await target()
             opened = forward_port(
                 client.transport,
-                namespace,
+                what.namespace,
                 target,
                 local_port=local,
                 host=address,

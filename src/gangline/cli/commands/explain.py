@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.options import (
-    namespace_options,
-    output_option,
-    translate_job_errors,
-    type_option,
-)
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import output_option
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.output import print_result, terminal_width
 
 if TYPE_CHECKING:
@@ -120,8 +114,7 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
 
 @click.command("explain")
 @click.argument("name", metavar="JOB", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@job_command
 @click.option(
     "--scheduler-config",
     "configuration",
@@ -129,8 +122,8 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
     help="Configuration file of the scheduler; default: its ConfigMap in the cluster.",
 )
 @output_option("table", "json", "yaml")
-def explain_command(
-    name: str, target: ClusterTarget, kind: str, configuration: Path | None, output: str
+async def explain_command(
+    name: str, cluster: ClusterSession, configuration: Path | None, output: str
 ) -> None:
     """Explain why a job is pending: its queue, its requests, and what each node lacks.
 
@@ -139,14 +132,8 @@ def explain_command(
     is
     changed.
     """
-
-    async def found() -> "list[Explanation]":
-        async with target.connect() as client:
-            settings = await _settings(client, configuration)
-            return await _explain(client, settings, (name, kind), target.namespace_of(client))
-
-    with translate_job_errors():
-        explanations = run_async(found())
+    settings = await _settings(cluster.client, configuration)
+    explanations = await _explain(cluster, settings, name)
     if not print_result([asdict(each) for each in explanations], output):
         click.echo("\n\n".join(map(format_explanation, explanations)))
 
@@ -167,16 +154,17 @@ async def _settings(client: "ApiClient", path: Path | None) -> "SchedulerSetting
 
 
 async def _explain(
-    client: "ApiClient", settings: "SchedulerSettings", what: tuple[str, str], namespace: str
+    cluster: ClusterSession, settings: "SchedulerSettings", name: str
 ) -> "list[Explanation]":
-    """Return explanations for a name and an optional kind of job."""
+    """Return explanations for a name."""
     from gangline.api.resources import PODS  # noqa: PLC0415
     from gangline.api.volcano.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.reporting.explain import explain_group, explain_pod  # noqa: PLC0415
     from gangline.scheduler.reporting.replay import read_cluster_state  # noqa: PLC0415
     from gangline.scheduler.types.types import GroupKey, PodKey  # noqa: PLC0415
 
-    groups, pods = await _subjects(client, *what, namespace)
+    client, namespace = cluster.client, cluster.namespace
+    groups, pods = await _subjects(cluster, name)
     names = set(settings.scheduler_names)
     for each in pods:
         pod = await client.get(PODS, each, namespace)
@@ -194,14 +182,13 @@ async def _explain(
     return [explain_pod(state, key, now, policy) for key in alone if key in state.pods]
 
 
-async def _subjects(
-    client: "ApiClient", name: str, job_kind: str, namespace: str
-) -> tuple[list[str], list[str]]:
+async def _subjects(cluster: ClusterSession, name: str) -> tuple[list[str], list[str]]:
     """Return the names of the pod groups and of the pods that ``name`` means."""
     from gangline.api.resources import POD_GROUPS, PODS  # noqa: PLC0415
     from gangline.kube.errors import NotFound  # noqa: PLC0415
-    from gangline.sdk.client import JobClient, NoSuchJob  # noqa: PLC0415
+    from gangline.sdk.client import NoSuchJob  # noqa: PLC0415
 
+    client, namespace = cluster.client, cluster.namespace
     kind, _, rest = name.rpartition("/")
     if kind in _GROUP_KINDS:
         await client.get(POD_GROUPS, rest, namespace)
@@ -209,12 +196,12 @@ async def _subjects(
     if kind in _POD_KINDS:
         return [], [(await client.get(PODS, rest, namespace)).metadata.name]
     try:
-        job = await JobClient(client, job_kind).get(rest, namespace)
+        job = await cluster.jobs.get(rest, namespace)
     except NoSuchJob:
         for kind, resource in (("podgroup", POD_GROUPS), ("pod", PODS)):
             with suppress(NotFound):
                 await client.request_json("GET", resource.path(namespace, rest))
-                return await _subjects(client, f"{kind}/{rest}", job_kind, namespace)
+                return await _subjects(cluster, f"{kind}/{rest}")
         raise
     pods = [replica.name for replica in job.replicas]
     if not pods:

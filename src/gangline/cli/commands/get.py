@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.event_loop import run_async, run_without_gc
-from gangline.cli.params import completers
+from gangline.cli.event_loop import gc_disabled
 from gangline.cli.params.job_selection import (
     WATCH_INTERVAL_S,
     JobSelection,
@@ -17,14 +16,8 @@ from gangline.cli.params.job_selection import (
     selector_option,
     watch_option,
 )
-from gangline.cli.params.options import (
-    namespace_options,
-    output_option,
-    translate_job_errors,
-    type_option,
-    warn_of_unreadable,
-)
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, event_table, format_job, job_data, job_table
 from gangline.cli.render.nodes import add_gpu_metrics, format_job_gpus
 from gangline.cli.render.output import print_result, print_status, serialize
@@ -35,43 +28,33 @@ if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
     from gangline.sdk.usage import GpuUsage
 
-OUTPUT_FORMATS = ("table", "wide", "json", "yaml", "name")
 SEPARATOR = "-" * 80
 """Line between two jobs, or two versions of one."""
 
 
 @click.command("list")
-@namespace_options
-@type_option
+@job_command
 @all_namespaces_option
 @selector_option("jobs")
 @watch_option("what changes")
-@output_option(*OUTPUT_FORMATS)
-def list_command(
-    target: ClusterTarget, kind: str, all_namespaces: bool, selector: str, watch: bool, output: str
+@output_option()
+async def list_command(
+    cluster: ClusterSession, all_namespaces: bool, selector: str, watch: bool, output: str
 ) -> None:
     """Show jobs, the newest first. '-o wide' shows why a job is pending or failed."""
-
-    async def show() -> None:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-        async with target.connect() as client:
-            namespace = None if all_namespaces else target.namespace_of(client)
-            jobs = JobClient(client, kind)
-            found = await jobs.list(namespace, selector)
-            _print_jobs(found, output, namespaces=all_namespaces)
-            warn_of_unreadable(jobs)
-            known = _row_states(found)
-            while watch:
-                await asyncio.sleep(WATCH_INTERVAL_S)
-                found = await jobs.list(namespace, selector)
-                seen = _row_states(found)
-                if changed := [job for job in found if seen[job.uid] != known.get(job.uid)]:
-                    _print_jobs(changed, output, namespaces=all_namespaces, head=False)
-                known = seen
-
-    with translate_job_errors():
-        (run_async if watch else run_without_gc)(show())
+    namespace, jobs = cluster.namespace_to_list(all_namespaces), cluster.jobs
+    with gc_disabled():
+        found = await jobs.list(namespace, selector)
+        _print_jobs(found, output, namespaces=all_namespaces)
+    warn_of_unreadable(jobs)
+    known = _row_states(found)
+    while watch:
+        await asyncio.sleep(WATCH_INTERVAL_S)
+        found = await jobs.list(namespace, selector)
+        seen = _row_states(found)
+        if changed := [job for job in found if seen[job.uid] != known.get(job.uid)]:
+            _print_jobs(changed, output, namespaces=all_namespaces, head=False)
+        known = seen
 
 
 def _row_states(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:
@@ -80,11 +63,9 @@ def _row_states(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:
 
 
 def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bool = True) -> None:
-    if output == "name":
-        for job in jobs:
-            click.echo(qualified_name(job))
-    elif output not in {"table", "wide"}:
-        print_result([job_data(job, current_time()) for job in jobs], output)
+    names = [job.qualified_name for job in jobs]
+    if output not in {"table", "wide"}:
+        print_result([job_data(job, current_time()) for job in jobs], output, names)
     elif jobs or namespaces:
         shown = job_table(jobs, current_time(), namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])
@@ -95,19 +76,17 @@ def _print_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: b
 
 
 @click.command("get")
-@click.argument("job", default="", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@optional_job_argument
+@job_command
 @job_selection_options
 @click.option("-e", "--events", is_flag=True, help="Show events too.")
 @click.option("-g", "--gpus", is_flag=True, help="Show the GPUs of each replica too.")
 @watch_option("a job when it changes")
 @click.option("--spec", is_flag=True, help="Print manifests for submitting the job again, as YAML.")
-@output_option(*OUTPUT_FORMATS)
-def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
+@output_option()
+async def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
-    target: ClusterTarget,
-    kind: str,
+    cluster: ClusterSession,
     all_namespaces: bool,
     selector: str,
     events: bool,
@@ -117,36 +96,26 @@ def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     output: str,
 ) -> None:
     """Show one job or selected jobs: state, replicas, and why it is pending or failed."""
-
-    async def show() -> None:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-        async with target.connect() as client:
-            jobs, namespace = JobClient(client, kind), target.namespace_of(client)
-            choice = JobSelection(job, namespace, all_namespaces, selector)
-            if spec:
-                for each in await choice.find_jobs(jobs):
-                    await _print_spec(jobs, each.name, each.namespace, output)
-                return
-            first = True
-            async for found in choice.poll_jobs(jobs, watch=watch):
-                seen = [await _load_page(client, each, events, gpus) for each in found]
-                if found and not first:
-                    click.echo(SEPARATOR)
-                _print_pages(seen, output, one=choice.is_single, events=events, gpus=gpus)
-                if first:
-                    warn_of_unreadable(jobs)
-                first = False
-
-    with translate_job_errors():
-        run_async(show())
+    jobs = cluster.jobs
+    choice = JobSelection(job, cluster.namespace, all_namespaces, selector)
+    if spec:
+        for each in await choice.find_jobs(jobs):
+            await _print_spec(cluster, each, output)
+        return
+    first = True
+    async for found in choice.poll_jobs(jobs, watch=watch):
+        seen = [await _load_page(cluster.client, each, events, gpus) for each in found]
+        if found and not first:
+            click.echo(SEPARATOR)
+        _print_pages(seen, output, one=choice.is_single, events=events, gpus=gpus)
+        if first:
+            warn_of_unreadable(jobs)
+        first = False
 
 
-async def _print_spec(jobs: Any, name: str, namespace: str, output: str) -> None:
-    from gangline.sdk.job_editor import JobEditor  # noqa: PLC0415
-
+async def _print_spec(cluster: ClusterSession, job: "Job", output: str) -> None:
     form = "json" if output == "json" else "yaml"
-    objects = await JobEditor(jobs).collect_manifests(name, namespace)
+    objects = await cluster.editor.collect_manifests(job.name, job.namespace)
     texts = [serialize(each, form) for each in objects]
     click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
 
@@ -183,12 +152,9 @@ async def _load_page(client: "ApiClient", job: "Job", events: bool, gpus: bool) 
 def _print_pages(
     seen: "Sequence[_JobPage]", output: str, *, one: bool, events: bool, gpus: bool
 ) -> None:
-    if output == "name":
-        for each in seen:
-            click.echo(qualified_name(each.job))
-        return
     data = [each.data for each in seen]
-    if seen and print_result(data[0] if one else data, output):
+    names = [each.job.qualified_name for each in seen]
+    if seen and print_result(data[0] if one else data, output, names):
         return
     for number, each in enumerate(seen):
         if number:
@@ -210,11 +176,6 @@ def _print_page(seen: _JobPage, *, events: bool, gpus: bool) -> None:
         click.echo(f"\nEvents:\n{event_table(seen.happened, current_time(), indent='  ')}")
     if hint := suggest_command(job):
         print_status(hint)
-
-
-def qualified_name(job: "Job") -> str:
-    """Return kind and name, as other tools write them: ``pytorchjob/digits``."""
-    return f"{job.kind.trainer}/{job.name}"
 
 
 def suggest_command(job: "Job") -> str:

@@ -1,84 +1,63 @@
 """Commands that change jobs: ``suspend``, ``resume``, ``scale*``, ``restart``, ``clone``."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
 
 import click
 
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.options import namespace_options, output_option, translate_job_errors
+from gangline.cli.params.options import job_argument, namespace_options, output_option
+from gangline.cli.params.session import ClusterSession, namespace_command
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_status
-
-if TYPE_CHECKING:
-    from gangline.sdk.job_editor import JobEditor
 
 _JOBS = click.argument(
     "jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completers.jobs
 )
 
 
-def _edit_job(target: ClusterTarget, act: "Callable[[JobEditor, str], Awaitable[str]]") -> None:
-    """Connect to the cluster, run ``act``, and print its result."""
-
-    async def acted() -> str:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-        from gangline.sdk.job_editor import JobEditor  # noqa: PLC0415
-
-        async with target.connect() as client:
-            return await act(JobEditor(JobClient(client)), target.namespace_of(client))
-
-    with translate_job_errors():
-        click.echo(run_async(acted()))
-
-
 @click.command("suspend")
 @_JOBS
-@namespace_options
-def suspend_command(jobs: tuple[str, ...], target: ClusterTarget) -> None:
+@namespace_command
+async def suspend_command(jobs: tuple[str, ...], cluster: ClusterSession) -> None:
     """Delete the pods of jobs and keep the jobs suspended until 'resume'. Their resources become
     free.
     """
-    _set_suspended(jobs, target, suspended=True)
+    await _set_suspended(cluster, jobs, suspended=True)
 
 
 @click.command("resume")
 @_JOBS
-@namespace_options
-def resume_command(jobs: tuple[str, ...], target: ClusterTarget) -> None:
+@namespace_command
+async def resume_command(jobs: tuple[str, ...], cluster: ClusterSession) -> None:
     """Resume suspended jobs, from their last checkpoint if they write checkpoints."""
-    _set_suspended(jobs, target, suspended=False)
+    await _set_suspended(cluster, jobs, suspended=False)
 
 
-def _set_suspended(jobs: tuple[str, ...], target: ClusterTarget, *, suspended: bool) -> None:
+async def _set_suspended(
+    cluster: ClusterSession, names: tuple[str, ...], *, suspended: bool
+) -> None:
     done = "suspended" if suspended else "resumed"
-
-    for name in jobs:
-
-        async def hold(changes: "JobEditor", namespace: str, name: str = name) -> str:
-            changed = await changes.suspend(name, namespace, suspended=suspended)
-            return f"{name} {done}" if changed else f"{name} was {done} already"
-
-        _edit_job(target, hold)
+    for name in names:
+        changed = await cluster.editor.suspend(name, cluster.namespace, suspended=suspended)
+        click.echo(f"{name} {done}" if changed else f"{name} was {done} already")
 
 
 @click.command("scale")
-@click.argument("job", shell_complete=completers.jobs)
+@job_argument
 @click.argument("replicas", type=click.IntRange(0))
 @click.option("--role", default="worker", show_default=True, help="Role to scale.")
-@namespace_options
-def scale_command(job: str, replicas: int, role: str, target: ClusterTarget) -> None:
+@namespace_command
+async def scale_command(job: str, replicas: int, role: str, cluster: ClusterSession) -> None:
     """Set the number of replicas of a role; the master of a PyTorch job is not counted."""
-    _scale(job, target, lambda _: replicas, role)
+    await _scale(cluster, job, lambda _: replicas, role)
 
 
-def _scale(job: str, target: ClusterTarget, replicas: Callable[[int], int], role: str) -> None:
-    async def scale(changes: "JobEditor", namespace: str) -> str:
-        before, after = await changes.scale(job, namespace, replicas, role)
-        return f"{job} scaled from {before} to {after} replicas of {role}"
-
-    _edit_job(target, scale)
+async def _scale(
+    cluster: ClusterSession, job: str, replicas: Callable[[int], int], role: str
+) -> None:
+    before, after = await cluster.editor.scale(job, cluster.namespace, replicas, role)
+    click.echo(f"{job} scaled from {before} to {after} replicas of {role}")
 
 
 def _scale_by(name: str, text: str, sign: int) -> click.Command:
@@ -91,13 +70,13 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
     @click.option("--retry", type=int, default=0, hidden=True)
     @click.option("--script", default="", hidden=True)
     @click.option("-e", "--env", multiple=True, hidden=True)
-    @namespace_options
-    def command(
+    @namespace_command
+    async def command(
         names: tuple[str, ...],
         name: str,
         count: int,
         role: str,
-        target: ClusterTarget,
+        cluster: ClusterSession,
         **ignored: object,
     ) -> None:
         # Arena writes the kind before the name.
@@ -108,7 +87,7 @@ def _scale_by(name: str, text: str, sign: int) -> click.Command:
             print_status(
                 "Note: --script and --env have no effect: workers join and leave on their own."
             )
-        _scale(jobs[0], target, lambda before: before + sign * count, role)
+        await _scale(cluster, jobs[0], lambda before: before + sign * count, role)
 
     return command
 
@@ -118,20 +97,16 @@ scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
 
 
 @click.command("restart")
-@click.argument("job", shell_complete=completers.jobs)
-@namespace_options
-def restart_command(job: str, target: ClusterTarget) -> None:
+@job_argument
+@namespace_command
+async def restart_command(job: str, cluster: ClusterSession) -> None:
     """Start a job from its beginning: replace its pods, or submit it again if it has ended."""
-
-    async def restart(changes: "JobEditor", namespace: str) -> str:
-        await changes.restart(job, namespace)
-        return f"{job} restarted"
-
-    _edit_job(target, restart)
+    await cluster.editor.restart(job, cluster.namespace)
+    click.echo(f"{job} restarted")
 
 
 @click.command("clone")
-@click.argument("job", shell_complete=completers.jobs)
+@job_argument
 @click.argument("name")
 @click.option("--set", "fields", multiple=True, metavar="PATH=VALUE", help="Change a field.")
 @click.option("--dry-run", is_flag=True, help="Print the objects, create nothing.")
@@ -152,8 +127,5 @@ def clone_command(
             changes = JobEditor(JobClient(client))
             return await changes.copy_manifests(job, name, target.namespace_of(client))
 
-    with translate_job_errors():
-        objects = run_async(copied())
-    submit_manifests(
-        apply_changes(objects, fields), target, SubmitOptions(output=output, dry_run=dry_run)
-    )
+    changed = apply_changes(asyncio.run(copied()), fields)
+    submit_manifests(changed, target, SubmitOptions(output=output, dry_run=dry_run))

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.options import namespace_options, translate_job_errors, type_option
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import job_argument
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.log_lines import LogLineWriter
 from gangline.cli.render.output import print_status
 from gangline.cli.submit import parsers
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command("logs")
-@click.argument("job", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@job_argument
+@job_command
 @click.option(
     "-f", "--follow", is_flag=True, help="Print lines as they are written, until the job ends."
 )
@@ -60,32 +58,24 @@ if TYPE_CHECKING:
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
 @click.option("-p", "--previous", is_flag=True, help="Containers before the last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")
-def logs_command(job: str, target: ClusterTarget, **options: Any) -> None:
+async def logs_command(job: str, cluster: ClusterSession, **given: Any) -> None:
     """Print the log of a job, in order of time.
 
     Without --all, --rank, --role or -i it is the log of the replica of rank 0.
     """
-    with translate_job_errors():
-        run_async(_print(job, target, options))
-
-
-async def _print(name: str, target: ClusterTarget, given: dict[str, Any]) -> None:
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-    async with target.connect() as client:
-        job = await JobClient(client, given["kind"]).get(name, target.namespace_of(client))
-        _check_instance(job, given["instance"])
-        options = _options(job, given)
-        meant = 1 if options.replica else len(options.replicas) or job.desired
-        marked = meant > 1 if given["prefix"] is None else given["prefix"]
-        writer = LogLineWriter(
-            marked=marked, timestamps=given["timestamps"], pattern=_pattern(given["pattern"])
-        )
-        await _copy_lines(client, job, options, writer, follow=given["follow"])
-        if not writer.lines:
-            await _explain_no_lines(client, job, options)
-    if not _selects_replicas(given) and job.desired > 1 and (writer.lines or not job.reason):
-        print_status(f"({options.replica} only: --all prints all {job.desired} replicas.)")
+    source = await cluster.jobs.get(job, cluster.namespace)
+    _check_instance(source, given["instance"])
+    options = _options(source, given)
+    meant = 1 if options.replica else len(options.replicas) or source.desired
+    marked = meant > 1 if given["prefix"] is None else given["prefix"]
+    writer = LogLineWriter(
+        marked=marked, timestamps=given["timestamps"], pattern=_pattern(given["pattern"])
+    )
+    await _copy_lines(cluster.client, source, options, writer, follow=given["follow"])
+    if not writer.lines:
+        await _explain_no_lines(cluster.client, source, options)
+    if not _selects_replicas(given) and source.desired > 1 and (writer.lines or not source.reason):
+        print_status(f"({options.replica} only: --all prints all {source.desired} replicas.)")
 
 
 async def _explain_no_lines(client: "ApiClient", job: "Job", options: "LogOptions") -> None:

@@ -3,7 +3,6 @@
 It accepts the flags of the upstream operators, so that their manifests work with another image.
 """
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable
 from functools import partial, reduce
@@ -14,7 +13,6 @@ from urllib.parse import urlsplit
 import click
 
 from gangline.cli.component_logging import logging_options, start_logging
-from gangline.cli.event_loop import serve_component
 from gangline.cli.params.env_options import (
     BindAddress,
     CommaSeparated,
@@ -374,12 +372,9 @@ def operator_command(
     settings = build_operator_settings(flags)
     limit = build_rate_limit(kube_api_qps, kube_api_burst)
     start_logging(log_level, form=log_format)
-
-    async def connected(stop: asyncio.Event) -> None:
-        async with target.connect("gangline-operator", rate_limit=limit) as client:
-            await run(client, settings, stop)
-
-    serve_component(connected)
+    target.serve(
+        "gangline-operator", lambda client, stop: run(client, settings, stop), rate_limit=limit
+    )
 
 
 def build_operator_settings(flags: dict[str, Any]) -> "OperatorSettings":

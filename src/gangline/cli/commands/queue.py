@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
 from gangline.cli.params.job_selection import poll_changes, selector_option, watch_option
-from gangline.cli.params.options import cluster_options, output_option
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import output_option
+from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.cli.render.output import format_table, print_result
 
 if TYPE_CHECKING:
@@ -84,108 +83,85 @@ def _amounts(amounts: "ResourceList") -> str:
     return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))
 
 
-FORMATS = ("table", "wide", "json", "yaml", "name")
-
-
 @click.group("queue")
 def queue_command() -> None:
     """Show queues, and open or close them. 'kubectl apply' creates and changes them."""
 
 
 @queue_command.command("list")
-@cluster_options
+@cluster_command
 @selector_option("queues")
 @watch_option("what changes")
-@output_option(*FORMATS)
-def list_queues(target: ClusterTarget, selector: str, watch: bool, output: str) -> None:
+@output_option()
+async def list_queues(cluster: ClusterSession, selector: str, watch: bool, output: str) -> None:
     """Show all queues. '-o wide' shows their limits and usage."""
+    from gangline.api.resources import QUEUES  # noqa: PLC0415
 
-    async def show() -> None:
-        from gangline.api.resources import QUEUES  # noqa: PLC0415
+    async def stored_queues() -> "list[Queue]":
+        found = (await cluster.client.list(QUEUES, labels=selector)).items
+        return sorted(found, key=lambda queue: queue.metadata.name)
 
-        async with target.connect() as client:
-
-            async def look() -> "list[Queue]":
-                found = (await client.list(QUEUES, labels=selector)).items
-                return sorted(found, key=lambda queue: queue.metadata.name)
-
-            async for queues, head in poll_changes(look, watch=watch):
-                _print_queues(queues, output, head=head)
-
-    run_async(show())
-
-
-def _print_queues(queues: "Sequence[Queue]", output: str, *, head: bool) -> None:
-    if output == "name":
-        for queue in queues:
-            click.echo(f"queue/{queue.metadata.name}")
-    elif not print_result([_data(queue) for queue in queues], output):
-        shown = queue_table(queues, wide=output == "wide")
-        click.echo(shown if head else shown.partition("\n")[2])
+    async for queues, head in poll_changes(stored_queues, watch=watch):
+        names = map(_qualified_name, queues)
+        if not print_result([_data(queue) for queue in queues], output, names):
+            shown = queue_table(queues, wide=output == "wide")
+            click.echo(shown if head else shown.partition("\n")[2])
 
 
 @queue_command.command("get")
 @click.argument("name", shell_complete=completers.queues)
-@cluster_options
+@cluster_command
 @watch_option("the queue when it changes")
-@output_option(*FORMATS)
-def get_queue(name: str, target: ClusterTarget, watch: bool, output: str) -> None:
+@output_option()
+async def get_queue(name: str, cluster: ClusterSession, watch: bool, output: str) -> None:
     """Show one queue: its limits, its current fair share, and its usage."""
+    from gangline.api.resources import QUEUES  # noqa: PLC0415
 
-    async def show() -> None:
-        from gangline.api.resources import QUEUES  # noqa: PLC0415
+    async def stored_queue() -> "list[Queue]":
+        return [await cluster.client.get(QUEUES, name)]
 
-        async with target.connect() as client:
-
-            async def look() -> "list[Queue]":
-                return [await client.get(QUEUES, name)]
-
-            async for (queue,), _ in poll_changes(look, watch=watch):
-                uses = await _queue_uses(client, name) if output in {"table", "wide"} else []
-                if output == "name":
-                    click.echo(f"queue/{queue.metadata.name}")
-                elif not print_result(_data(queue), output):
-                    click.echo(format_queue(queue, uses))
-
-    run_async(show())
+    async for (queue,), _ in poll_changes(stored_queue, watch=watch):
+        if not print_result(_data(queue), output, [_qualified_name(queue)]):
+            click.echo(format_queue(queue, await _queue_uses(cluster.client, name)))
 
 
 @queue_command.command("close")
 @click.argument("name", shell_complete=completers.queues)
-@cluster_options
-@output_option(*FORMATS)
-def close_queue(name: str, target: ClusterTarget, output: str) -> None:
+@cluster_command
+@output_option()
+async def close_queue(name: str, cluster: ClusterSession, output: str) -> None:
     """Close a queue and its children for new jobs. Running jobs continue."""
-    _print_changed(run_async(_set_state(target, name, "Closing")), "closed", output)
+    _print_changed(await _set_state(cluster.client, name, "Closing"), "closed", output)
 
 
 @queue_command.command("open")
 @click.argument("name", shell_complete=completers.queues)
-@cluster_options
-@output_option(*FORMATS)
-def open_queue(name: str, target: ClusterTarget, output: str) -> None:
+@cluster_command
+@output_option()
+async def open_queue(name: str, cluster: ClusterSession, output: str) -> None:
     """Open a queue for new jobs."""
-    _print_changed(run_async(_set_state(target, name, "Open")), "opened", output)
+    _print_changed(await _set_state(cluster.client, name, "Open"), "opened", output)
+
+
+def _qualified_name(queue: "Queue") -> str:
+    return f"queue/{queue.metadata.name}"
 
 
 def _print_changed(queue: "Queue", what: str, output: str) -> None:
-    if output == "name":
-        click.echo(f"queue/{queue.metadata.name}")
-    elif not print_result(_data(queue), output):
-        click.echo(f"queue/{queue.metadata.name} {what}")
+    if not print_result(_data(queue), output, [_qualified_name(queue)]):
+        click.echo(f"{_qualified_name(queue)} {what}")
 
 
-async def _set_state(target: ClusterTarget, name: str, state: str) -> "Queue":
+async def _set_state(client: "ApiClient", name: str, state: str) -> "Queue":
     """Set the state of a queue; the scheduler turns Closing into Closed once it is empty."""
     from gangline.api.resources import QUEUES  # noqa: PLC0415
     from gangline.api.volcano.scheduling import ROOT_QUEUE  # noqa: PLC0415
 
     if name == ROOT_QUEUE:
         raise CommandError(f"queue {name!r} is the cluster itself", code=ExitCode.USAGE)
-    async with target.connect() as client:
-        change = {"status": {"state": state}}
-        queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
-        return queue
+    change = {"status": {"state": state}}
+    queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
+    return queue
 
 
 async def _queue_uses(client: "ApiClient", name: str) -> "list[QueueUsage]":

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
-from gangline.cli.params import completers
-from gangline.cli.params.options import namespace_options, translate_job_errors, type_option
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import job_argument
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.output import print_status
 
 if TYPE_CHECKING:
@@ -20,8 +18,7 @@ _POLL_INTERVAL_S = 0.5
 
 
 @click.command("tensorboard")
-@click.argument("job", shell_complete=completers.jobs)
-@type_option
+@job_argument
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 selects a free port."
 )
@@ -29,30 +26,22 @@ _POLL_INTERVAL_S = 0.5
 @click.option("--image", default="", help="Image, for a new TensorBoard.")
 @click.option("--no-open", is_flag=True, help="Do not open a browser.")
 @click.option("--stop", is_flag=True, help="Delete the job's TensorBoard.")
-@namespace_options
-def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
+@job_command
+async def tensorboard_command(
     job: str,
-    kind: str,
     port: int,
     logdir: str,
     image: str,
     no_open: bool,
     stop: bool,
-    target: ClusterTarget,
+    cluster: ClusterSession,
 ) -> None:
     """Open the TensorBoard of a job; start one if there is none."""
-
-    async def work() -> None:
-        async with target.connect() as client:
-            namespace = target.namespace_of(client)
-            if stop:
-                await _stop(client, namespace, job)
-                return
-            await _start_if_missing(client, namespace, job, kind, logdir, image)
-            await _forward_and_open(client, namespace, job, port, browser=not no_open)
-
-    with translate_job_errors():
-        run_async(work())
+    if stop:
+        await _stop(cluster.client, cluster.namespace, job)
+        return
+    await _start_if_missing(cluster, job, logdir, image)
+    await _forward_and_open(cluster.client, cluster.namespace, job, port, browser=not no_open)
 
 
 async def _stop(client: "ApiClient", namespace: str, job: str) -> None:
@@ -65,20 +54,17 @@ async def _stop(client: "ApiClient", namespace: str, job: str) -> None:
     click.echo(f"TensorBoard of {job} deleted")
 
 
-async def _start_if_missing(
-    client: "ApiClient", namespace: str, name: str, kind: str, logdir: str, image: str
-) -> None:
+async def _start_if_missing(cluster: ClusterSession, name: str, logdir: str, image: str) -> None:
     """Start a TensorBoard for a job without one."""
     from gangline.api.resources import SERVICES  # noqa: PLC0415
     from gangline.cli.submit.owned_objects import service_name, tensorboard_objects  # noqa: PLC0415
     from gangline.cli.submit.submission import with_owner  # noqa: PLC0415
     from gangline.kube.errors import NotFound  # noqa: PLC0415
-    from gangline.sdk.client import JobClient  # noqa: PLC0415
 
-    jobs = JobClient(client, kind)
+    jobs, namespace = cluster.jobs, cluster.namespace
     stored = await jobs.manifest(name, namespace)
     try:
-        await client.get(SERVICES, service_name(name), namespace)
+        await cluster.client.get(SERVICES, service_name(name), namespace)
     except NotFound:
         pass
     else:

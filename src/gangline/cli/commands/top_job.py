@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.job_selection import JobSelection, job_selection_options, refresh_option
-from gangline.cli.params.options import (
-    namespace_options,
-    output_option,
-    translate_job_errors,
-    type_option,
-    warn_of_unreadable,
+from gangline.cli.params.job_selection import (
+    WATCH_INTERVAL_S,
+    JobSelection,
+    job_selection_options,
+    refresh_option,
 )
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import optional_job_argument, output_option, warn_of_unreadable
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, format_duration, job_data
 from gangline.cli.render.nodes import DEVICE_HEAD, add_gpu_metrics, device_cells, format_gpus
 from gangline.cli.render.output import format_table, print_result, supports_sparklines
@@ -30,24 +28,21 @@ if TYPE_CHECKING:
 
     UsageByPod = Mapping[tuple[str, str], ResourceUsage]
 
-REFRESH_INTERVAL_S = 2.0
 _MI = 2**20
 
 
 @click.command("job")
-@click.argument("job", default="", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@optional_job_argument
+@job_command
 @job_selection_options
 @click.option(
     "-i", "--instance", default="", shell_complete=completers.instances, help="Only this replica."
 )
 @refresh_option
-@output_option("table", "wide", "json", "yaml", "name")
-def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
+@output_option()
+async def top_job_command(
     job: str,
-    target: ClusterTarget,
-    kind: str,
+    cluster: ClusterSession,
     all_namespaces: bool,
     selector: str,
     instance: str,
@@ -55,36 +50,27 @@ def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
     output: str,
 ) -> None:
     """Show GPUs, CPU and memory of jobs, or of the replicas of one job."""
+    from gangline.sdk.usage import gpu_usage, pod_usage  # noqa: PLC0415
 
-    async def show() -> None:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-        from gangline.sdk.usage import gpu_usage, pod_usage  # noqa: PLC0415
-
-        async with target.connect() as client:
-            jobs = JobClient(client, kind)
-            namespace = target.namespace_of(client)
-            where = None if all_namespaces else namespace
-            choice = JobSelection(job, namespace, selector=selector) if job else None
-            history = SparklineHistory()
-            while True:
-                found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
-                has_gpus = any(each.allocated_gpus for each in found)
-                busy = await gpu_usage(client) if has_gpus else None
-                usage = add_gpu_usage(await pod_usage(client, where), busy)
-                if refresh and supports_sparklines():
-                    history.record(_cores(found, usage))
-                if job and output in {"table", "wide"}:
-                    click.echo(format_replica_usage(found[0], usage, instance, history, busy))
-                else:
-                    _print_usage(found, usage, output, all_namespaces, history, busy)
-                if not refresh:
-                    warn_of_unreadable(jobs)
-                    return
-                await asyncio.sleep(REFRESH_INTERVAL_S)
-                click.echo(timestamp_line())
-
-    with translate_job_errors():
-        run_async(show())
+    client, jobs = cluster.client, cluster.jobs
+    where = cluster.namespace_to_list(all_namespaces)
+    choice = JobSelection(job, cluster.namespace, selector=selector) if job else None
+    history = SparklineHistory()
+    while True:
+        found = await (choice.find_jobs(jobs) if choice else jobs.list(where, selector))
+        busy = await gpu_usage(client) if any(each.allocated_gpus for each in found) else None
+        usage = add_gpu_usage(await pod_usage(client, where), busy)
+        if refresh and supports_sparklines():
+            history.record(_cores(found, usage))
+        if job and output in {"table", "wide"}:
+            click.echo(format_replica_usage(found[0], usage, instance, history, busy))
+        else:
+            _print_usage(found, usage, output, all_namespaces, history, busy)
+        if not refresh:
+            warn_of_unreadable(jobs)
+            return
+        await asyncio.sleep(WATCH_INTERVAL_S)
+        click.echo(timestamp_line())
 
 
 def timestamp_line() -> str:
@@ -101,12 +87,8 @@ def _print_usage(
     busy: "GpuUsage | None",
 ) -> None:
     ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
-    if output == "name":
-        for job in ordered:
-            click.echo(f"{job.kind.trainer}/{job.name}")
-    elif not print_result(
-        [add_gpu_metrics(usage_data(job, usage, current_time()), busy) for job in ordered], output
-    ):
+    data = [add_gpu_metrics(usage_data(job, usage, current_time()), busy) for job in ordered]
+    if not print_result(data, output, [job.qualified_name for job in ordered]):
         click.echo(
             format_job_usage(ordered, usage, current_time(), namespaces=namespaces, history=history)
         )

@@ -5,19 +5,18 @@ are Arena's; the job of each pod and its other requests follow.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.commands.top_job import REFRESH_INTERVAL_S, job_command, timestamp_line
+from gangline.cli.commands.top_job import timestamp_line, top_job_command
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
-from gangline.cli.params.job_selection import refresh_option, selector_option
-from gangline.cli.params.options import cluster_options, output_option
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.job_selection import WATCH_INTERVAL_S, refresh_option, selector_option
+from gangline.cli.params.options import output_option
+from gangline.cli.params.session import ClusterSession, cluster_command
 from gangline.cli.render.nodes import (
     GPU,
     GpuMode,
@@ -260,7 +259,7 @@ def top_command() -> None:
     """Show capacity, allocation and usage of nodes and jobs."""
 
 
-top_command.add_command(job_command)
+top_command.add_command(top_job_command)
 
 _MODES = {mode[0]: mode for mode in GpuMode}
 
@@ -300,16 +299,16 @@ class _NodeQuery:
 )
 @refresh_option
 @selector_option("nodes")
-@cluster_options
-@output_option("table", "wide", "json", "yaml", "name")
-def node_command(  # noqa: PLR0913, PLR0917 - one for each flag
+@cluster_command
+@output_option()
+async def top_node_command(  # noqa: PLR0913, PLR0917 - one for each flag
     names: tuple[str, ...],
     details: bool,
     mode: GpuMode | None,
     metric: bool,
     refresh: bool,
     selector: str,
-    target: ClusterTarget,
+    cluster: ClusterSession,
     output: str,
 ) -> None:
     """Show GPUs, CPU and memory of each node, and how much is allocated."""
@@ -317,23 +316,18 @@ def node_command(  # noqa: PLR0913, PLR0917 - one for each flag
         message = f"node {names[0]!r} and --selector {selector!r} exclude each other"
         raise CommandError(message, code=ExitCode.USAGE)
     look = _NodeQuery(names, mode, details, output, selector)
-
-    async def show() -> None:
-        history = SparklineHistory()
-        async with target.connect() as client:
-            while True:
-                found = await _load_nodes(client, look)
-                if refresh and supports_sparklines():
-                    history.record({each.view.name: each.view.cpu_used or 0.0 for each in found})
-                _print_nodes(found, look, history)
-                if metric:
-                    _warn_of_unmeasured(found)
-                if not refresh:
-                    return
-                await asyncio.sleep(REFRESH_INTERVAL_S)
-                click.echo(timestamp_line())
-
-    run_async(show())
+    history = SparklineHistory()
+    while True:
+        found = await _load_nodes(cluster.client, look)
+        if refresh and supports_sparklines():
+            history.record({each.view.name: each.view.cpu_used or 0.0 for each in found})
+        _print_nodes(found, look, history)
+        if metric:
+            _warn_of_unmeasured(found)
+        if not refresh:
+            return
+        await asyncio.sleep(WATCH_INTERVAL_S)
+        click.echo(timestamp_line())
 
 
 def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
@@ -348,21 +342,15 @@ def _warn_of_unmeasured(nodes: Sequence[NodeDetails]) -> None:
 
 def _print_nodes(nodes: Sequence[NodeDetails], look: _NodeQuery, history: SparklineHistory) -> None:
     views = [each.view for each in nodes]
-    data: Callable[[NodeDetails], object] = (
-        details_data if look.details else lambda each: node_data(each.view)
-    )
-    if look.output == "name":
-        for view in views:
-            click.echo(f"node/{view.name}")
-    elif print_result([data(each) for each in nodes], look.output):
+    data = [details_data(each) if look.details else node_data(each.view) for each in nodes]
+    if print_result(data, look.output, [f"node/{view.name}" for view in views]):
         return
+    if look.details:
+        click.echo(format_nodes(nodes))
     else:
-        if look.details:
-            click.echo(format_nodes(nodes))
-        else:
-            click.echo(node_table(views, history, modes=look.output == "wide"))
-        if sums := gpu_totals(views):
-            click.echo(sums)
+        click.echo(node_table(views, history, modes=look.output == "wide"))
+    if sums := gpu_totals(views):
+        click.echo(sums)
 
 
 async def _load_nodes(client: "ApiClient", look: _NodeQuery) -> list[NodeDetails]:

@@ -5,18 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gangline.cli.commands.get import OUTPUT_FORMATS, qualified_name
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
 from gangline.cli.params import completers
 from gangline.cli.params.job_selection import JobSelection, job_selection_options, watch_option
-from gangline.cli.params.options import (
-    namespace_options,
-    output_option,
-    translate_job_errors,
-    type_option,
-)
-from gangline.cli.params.target import ClusterTarget
+from gangline.cli.params.options import output_option
+from gangline.cli.params.session import ClusterSession, job_command
 from gangline.cli.render.jobs import current_time, job_data
 from gangline.cli.render.output import print_result, print_status
 from gangline.cli.submit.parsers import parse_seconds
@@ -31,75 +24,62 @@ _POLL_INTERVAL_S = 0.5
 
 @click.command("wait")
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=completers.jobs)
-@namespace_options
-@type_option
+@job_command
 @job_selection_options
 @click.option(
     "--for", "goal", type=click.Choice(GOALS), default="finished", show_default=True,
     help="What to wait for.",
 )  # fmt: skip
-@click.option("--timeout", default="0", help="Time limit, such as 30m; 0: none.")
+@click.option("--timeout", "patience", default="0", help="Time limit, such as 30m; 0: none.")
 @watch_option("changes of each job's pods too")
-@output_option(*OUTPUT_FORMATS)
-def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
+@output_option()
+async def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
     jobs: tuple[str, ...],
-    target: ClusterTarget,
-    kind: str,
+    cluster: ClusterSession,
     all_namespaces: bool,
     selector: str,
     goal: str,
-    timeout: str,
+    patience: str,
     watch: bool,
     output: str,
 ) -> None:
     """Wait for jobs. Exit with status 6 if a job has failed unexpectedly."""
-    limit = parse_seconds("--timeout", timeout) or None
-
-    async def waited() -> None:
-        from gangline.sdk.client import JobClient  # noqa: PLC0415
-
-        async with target.connect() as client:
-            each = JobClient(client, kind)
-            namespace = target.namespace_of(client)
-            meant = [(name, namespace) for name in jobs]
-            if selector or all_namespaces or not jobs:
-                meant = await _select_jobs(each, jobs, namespace, all_namespaces, selector)
-            ended: list[Job] = []
-            try:
-                async with asyncio.timeout(limit):
-                    for name, where in meant:
-                        job = await _wait_for_job(each, name, where, goal, pods=watch)
-                        if job is None and output in {"table", "wide", "name"}:
-                            click.echo(f"{name} deleted")
-                        elif job is not None:
-                            ended.append(job)
-                            _print_job(job, name, output)
-            except TimeoutError:
-                raise CommandError(f"after {timeout} still not {goal}") from None
-        data = [job_data(job, current_time()) for job in ended]
-        print_result(data[0] if len(jobs) == 1 and len(data) == 1 else data, output)
-
-    with translate_job_errors():
-        run_async(waited())
+    limit = parse_seconds("--timeout", patience) or None
+    meant = [(name, cluster.namespace) for name in jobs]
+    if selector or all_namespaces or not jobs:
+        meant = await _select_jobs(cluster, jobs, all_namespaces, selector)
+    ended: list[Job] = []
+    try:
+        async with asyncio.timeout(limit):
+            for name, where in meant:
+                job = await _wait_for_job(cluster.jobs, name, where, goal, pods=watch)
+                if job is None and output in {"table", "wide", "name"}:
+                    click.echo(f"{name} deleted")
+                elif job is not None:
+                    ended.append(job)
+                    _print_job(job, name, output)
+    except TimeoutError:
+        raise CommandError(f"after {patience} still not {goal}") from None
+    data = [job_data(job, current_time()) for job in ended]
+    print_result(data[0] if len(jobs) == 1 and len(data) == 1 else data, output)
 
 
 async def _select_jobs(
-    jobs: "JobClient", names: tuple[str, ...], namespace: str, everywhere: bool, selector: str
+    cluster: ClusterSession, names: tuple[str, ...], everywhere: bool, selector: str
 ) -> list[tuple[str, str]]:
     """Return name and namespace of the jobs that exist now."""
-    found = [
-        job
-        for name in names or ("",)
-        for job in await JobSelection(name, namespace, everywhere, selector).find_jobs(jobs)
+    choices = [
+        JobSelection(name, cluster.namespace, everywhere, selector) for name in names or ("",)
     ]
+    found = [job for choice in choices for job in await choice.find_jobs(cluster.jobs)]
     if not found:
         raise CommandError("no job matches the selection")
-    return [(qualified_name(job), job.namespace) for job in found]
+    return [(job.qualified_name, job.namespace) for job in found]
 
 
 def _print_job(job: "Job", name: str, output: str) -> None:
     if output == "name":
-        click.echo(qualified_name(job))
+        click.echo(job.qualified_name)
     elif output == "table":
         click.echo(f"{name} {job.state}")
     elif output == "wide":

@@ -94,7 +94,7 @@ class JobSelection:
         listed = await jobs.list(None if self.all_namespaces else self.namespace, self.selector)
         if not self.name:
             return listed
-        named = [job for job in listed if self.name in {job.name, f"{job.kind.trainer}/{job.name}"}]
+        named = [job for job in listed if self.name in {job.name, job.qualified_name}]
         if not named:
             raise CommandError(f"no job {self.name!r} in any namespace", code=ExitCode.NOT_FOUND)
         return named

@@ -1,13 +1,11 @@
 """Options that many commands share: cluster, namespace, kind of job, output format."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from gangline.cli.errors import CommandError, ExitCode
 from gangline.cli.params import completers
 from gangline.cli.params.target import resolve_target
 from gangline.cli.render.output import print_status
@@ -85,6 +83,13 @@ def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None
         root.obj.debug = True
 
 
+job_argument = click.argument("job", shell_complete=completers.jobs)
+"""One job; the command receives its name as ``job``."""
+
+optional_job_argument = click.argument("job", default="", shell_complete=completers.jobs)
+"""One job, or an empty ``job``."""
+
+
 def type_option(command: F) -> F:
     """Add ``-T``, the kind of the job; the command receives it as ``kind``."""
     return click.option(
@@ -110,7 +115,8 @@ JSONPATH = "jsonpath="
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
-    """Add ``-o`` with these formats; the first is the default."""
+    """Add ``-o`` with these formats, without arguments those of lists; the first is the default."""
+    formats = formats or ("table", "wide", "json", "yaml", "name")
     further = ", or jsonpath=TEMPLATE" if "table" in formats else ""
     return click.option(
         "-o",
@@ -120,22 +126,6 @@ def output_option(*formats: str) -> Callable[[F], F]:
         show_default=True,
         help=f"How to print the result{further}.",
     )
-
-
-@contextmanager
-def translate_job_errors() -> Iterator[None]:
-    """Turn errors of the SDK about jobs into messages with an exit status."""
-    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
-
-    try:
-        yield
-    except NoSuchJob as error:
-        hint = "'gangline list -A' shows the jobs of all namespaces."
-        raise CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND) from error
-    except (AmbiguousJob, UnknownKind) as error:
-        raise CommandError(str(error), code=ExitCode.USAGE) from error
-    except JobError as error:
-        raise CommandError(str(error)) from error
 
 
 def warn_of_unreadable(jobs: "JobClient") -> None:

@@ -10,6 +10,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
     from gangline.kube.client.client import ApiClient
     from gangline.kube.config.config import ClusterConfig
     from gangline.kube.rate_limit import TokenBucket
@@ -53,6 +56,22 @@ class ClusterTarget(NamedTuple):
         )
         async with client:
             yield client
+
+    def serve(
+        self,
+        component: str,
+        run: "Callable[[ApiClient, asyncio.Event], Awaitable[None]]",
+        *,
+        rate_limit: "TokenBucket | None" = None,
+    ) -> None:
+        """Run a component with a client of the cluster until SIGTERM or Ctrl-C."""
+        from gangline.cli.event_loop import serve_component  # noqa: PLC0415
+
+        async def connected(stop: "asyncio.Event") -> None:
+            async with self.connect(component, rate_limit=rate_limit) as client:
+                await run(client, stop)
+
+        serve_component(connected)
 
 
 def resolve_target(given: Mapping[str, Any]) -> ClusterTarget:

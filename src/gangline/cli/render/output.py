@@ -37,11 +37,16 @@ def serialize(value: Any, form: str) -> str:
     return to_yaml(value)
 
 
-def print_result(value: Any, output: str) -> bool:
-    """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``; return False for other formats.
+def print_result(value: Any, output: str, names: Iterable[str] = ()) -> bool:
+    """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``, or its names as ``name``.
 
-    A template sees a list as the ``items`` of an object, as in kubectl.
+    Return False for other formats. A template sees a list as the ``items`` of an object, as in
+    kubectl.
     """
+    if output == "name":
+        for name in names:
+            click.echo(name)
+        return True
     if output in {"json", "yaml"}:
         click.echo(serialize(value, output))
         return True

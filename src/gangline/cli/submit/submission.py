@@ -4,6 +4,7 @@ Objects with the annotation ``gangline.dev/belongs-to`` are created after their 
 reference to it. If one of them cannot be created, its job is deleted again.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli.errors import CommandError, ExitCode
-from gangline.cli.event_loop import run_async
-from gangline.cli.params.options import translate_job_errors
 from gangline.cli.params.target import ClusterTarget
 from gangline.cli.render.output import print_status, serialize
 from gangline.cli.submit.flags import OWNER_ANNOTATION
@@ -54,8 +53,7 @@ def submit_manifests(
         return
     submitted: list[tuple[str, str]] = []
     try:
-        with translate_job_errors():
-            run_async(_submit(manifests, target, sending, submitted))
+        asyncio.run(_submit(manifests, target, sending, submitted))
     except KeyboardInterrupt:
         for name, namespace in submitted:
             print_status(

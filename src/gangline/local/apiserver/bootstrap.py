@@ -1,4 +1,4 @@
-"""Objects of a new cluster: namespaces, the ``kubernetes`` service, default roles."""
+"""Objects of a new cluster: namespaces, the ``kubernetes`` service, priority classes."""
 
 from collections.abc import Iterator
 
@@ -8,18 +8,6 @@ from gangline.local.apiserver.core.request import ApiRequest
 from gangline.local.apiserver.verbs.write import WritePath
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-RBAC = "rbac.authorization.k8s.io"
-ALL_RESOURCES_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-ALL_PATHS_RULE = {"nonResourceURLs": ["*"], "verbs": ["*"]}
-EDIT_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-VIEW_RULES = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
-SELF_REVIEW_RULES = [
-    {
-        "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
-        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"],
-        "verbs": ["create"],
-    }
-]
 
 
 def _make_object(kind: str, api_version: str, name: str, **more: object) -> Json:
@@ -55,27 +43,6 @@ def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]
             "priorityclasses",
             _make_object("PriorityClass", api_version, class_name, value=value),
         )
-    yield from _roles()
-
-
-def _roles() -> Iterator[tuple[str, str, Json]]:
-    rules: dict[str, list[Json]] = {
-        "cluster-admin": [*ALL_RESOURCES_RULES, ALL_PATHS_RULE],
-        "admin": EDIT_RULES,
-        "edit": EDIT_RULES,
-        "view": VIEW_RULES,
-        "system:basic-user": SELF_REVIEW_RULES,
-    }
-    for name, listed in rules.items():
-        yield RBAC, "clusterroles", _make_object("ClusterRole", f"{RBAC}/v1", name, rules=listed)
-    for role, group in (
-        ("cluster-admin", "system:masters"),
-        ("system:basic-user", "system:authenticated"),
-    ):
-        binding = _make_object("ClusterRoleBinding", f"{RBAC}/v1", role)
-        binding["roleRef"] = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
-        binding["subjects"] = [{"apiGroup": RBAC, "kind": "Group", "name": group}]
-        yield RBAC, "clusterrolebindings", binding
 
 
 async def create_initial_objects(

@@ -17,6 +17,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
 from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.builtin_roles import PUBLIC_PATHS
+from gangline.local.apiserver.auth.impersonation import Impersonator
+from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.core.errors import (
     StatusError,
     bad_request,
@@ -46,8 +49,6 @@ MAX_LINE_BYTES = 32768
 GZIP_MIN_BYTES = 128 << 10
 MAX_WARNING_CHARS, MAX_WARNINGS_CHARS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
-ANONYMOUS_PATHS = ("/healthz", "/livez", "/readyz")
-"""Paths that need no authentication."""
 
 NonResourceFunction = Callable[[RequestUser, str, str], Awaitable[ApiResponse]]
 RequestFunction = Callable[[ApiRequest], Awaitable[ApiResponse]]
@@ -62,8 +63,8 @@ class ApiHandlers:
     objects: RequestFunction
     special: Mapping[str, RequestFunction]
     streams: Mapping[str, StreamFunction]
-    authorize: Callable[[ApiRequest], None]
-    impersonate: Callable[[RequestUser, str, list[str]], RequestUser]
+    authorizer: Authorizer
+    impersonator: Impersonator
 
 
 class ApiHandler:
@@ -90,6 +91,9 @@ class ApiHandler:
             path, options = split_target(request.raw_path)
             user = self._user(request, path)
             if is_non_resource_path(path):
+                self._handlers.authorizer.authorize_path(user, request.method, path)
+                if request.method not in ("GET", "HEAD"):
+                    raise method_not_allowed(request.method)
                 answer = await self._handlers.non_resource(
                     user, path, request.headers.get("Accept", "")
                 )
@@ -121,7 +125,7 @@ class ApiHandler:
         api_request.accept = headers.get("Accept", "")
         api_request.user_agent = headers.get("User-Agent", "")
         api_request.content_type = headers.get("Content-Type", "")
-        self._handlers.authorize(api_request)
+        self._handlers.authorizer.authorize(api_request)
         name = (
             api_request.verb
             if api_request.verb == "watch"
@@ -141,12 +145,9 @@ class ApiHandler:
         certificate = transport.get_extra_info("peercert") if transport else None
         headers = request.headers
         user = self._authenticator.authenticate(headers.get("Authorization", ""), certificate)
-        if user is None or (user is ANONYMOUS and path.rstrip("/") not in ANONYMOUS_PATHS):
+        if user is None or (user is ANONYMOUS and path not in PUBLIC_PATHS):
             raise unauthorized()
-        if "Impersonate-User" in headers:
-            groups = headers.getall("Impersonate-Group", [])
-            return self._handlers.impersonate(user, headers["Impersonate-User"], groups)
-        return user
+        return self._handlers.impersonator.impersonated(user, headers.items()) or user
 
 
 def is_non_resource_path(path: str) -> bool:

@@ -24,8 +24,11 @@ from gangline.local.apiserver.admission.webhook_client import WebhookClient
 from gangline.local.apiserver.admission.webhooks import WebhookAdmission
 from gangline.local.apiserver.auth import pki
 from gangline.local.apiserver.auth.authentication import Authenticator
+from gangline.local.apiserver.auth.escalation import EscalationGuard
+from gangline.local.apiserver.auth.impersonation import Impersonator
 from gangline.local.apiserver.auth.rbac import Authorizer
 from gangline.local.apiserver.bootstrap import create_initial_objects
+from gangline.local.apiserver.cluster_roles import ClusterRoleSync
 from gangline.local.apiserver.core.builtin_kinds import all_builtin_kinds
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Registry
@@ -159,6 +162,8 @@ class ApiServer:
         # Earlier releases shared one token among all kubelets.
         (settings.data / "pki" / "kubelet.token").unlink(missing_ok=True)
         self._assemble()
+        # Before serving: roles of an older release would still grant their former rights.
+        await self._cluster_roles.start()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
         served = (self._client_host(), self._port)
@@ -177,6 +182,8 @@ class ApiServer:
         self._stopped = True
         for task in self._tasks:
             task.cancel()
+        if hasattr(self, "_cluster_roles"):
+            self._cluster_roles.stop()
         if self._runner is not None:
             self._cleanup.stop()
             self.broadcasts.end_all()
@@ -216,7 +223,10 @@ class ApiServer:
         self._webhooks.load()
         # Webhooks may depend on objects that the server writes, so its own writes skip them.
         self._own_writer = WritePath(self.store, admission)
-        self.writer = WritePath(self.store, admission, self._webhooks)
+        self._authorizer = Authorizer(self.store)
+        guard = EscalationGuard(self._authorizer)
+        self.writer = WritePath(self.store, admission, self._webhooks, guard)
+        self._cluster_roles = ClusterRoleSync(self.store, self._own_writer, self.registry)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")
         if crds is None or pods is None:
@@ -227,15 +237,14 @@ class ApiServer:
             self.registry, self.metrics, lambda: self.url.removeprefix("https://")
         )
         self._kubelets = KubeletProxyClient(self.store, make_kubelet_tls(self.certificates))
-        self._authorizer = Authorizer(self.store)
-        rest = ResourceHandler(self.store, self.writer)
+        rest = ResourceHandler(self.store, self.writer, self._authorizer)
         handlers = ApiHandlers(
             non_resource=pages.get,
             objects=rest.handle,
             special=self._special_handlers(rest),
             streams=self._stream_handlers(),
-            authorize=self._authorizer.authorize,
-            impersonate=self._authorizer.impersonate,
+            authorizer=self._authorizer,
+            impersonator=Impersonator(self._authorizer),
         )
         self._api = ApiHandler(self.registry, self.authenticator, handlers, self.metrics)
 

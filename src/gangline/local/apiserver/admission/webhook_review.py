@@ -105,7 +105,8 @@ def _kind(review_input: ReviewInput, form: ServedKind) -> GroupVersionKind:
 
 
 def _user(user: RequestUser) -> UserInfo:
-    return UserInfo(username=user.name, uid=user.uid, groups=list(user.groups))
+    extra = {key: list(values) for key, values in user.extra}
+    return UserInfo(username=user.name, uid=user.uid, groups=list(user.groups), extra=extra)
 
 
 def decode_response(hook: CompiledWebhook, uid: str, body: bytes) -> AdmissionResponse:

@@ -4,11 +4,9 @@ The rules are those of Kubernetes. Writes of nodes, leases and pods are allowed 
 limited to the node's own objects by ``admission.node_restriction``.
 """
 
-from typing import NamedTuple
-
-from gangline.api.meta.selectors import SelectorError, parse_field_selector
 from gangline.local.apiserver.auth.node_pods import NodePods
 from gangline.local.apiserver.auth.pki import NODE_GROUP, NODE_PREFIX
+from gangline.local.apiserver.auth.rules import AccessAttributes, selected_value
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.request import RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
@@ -32,18 +30,6 @@ STATIC_RULES: dict[tuple[str, str], tuple[str, ...]] = {
 """Verbs by group and resource that do not depend on the node's pods."""
 
 
-class NodeAccess(NamedTuple):
-    """An action of a node."""
-
-    verb: str
-    group: str
-    resource: str
-    """The resource with its subresource, in the notation of rules."""
-    namespace: str = ""
-    name: str = ""
-    field_selector: str = ""
-
-
 def node_of(user: RequestUser) -> str | None:
     """Return the name of the node that a user is; None for other users."""
     if NODE_GROUP in user.groups and user.name.startswith(NODE_PREFIX):
@@ -58,19 +44,19 @@ class NodeAuthorizer:
         self._store = store
         self._pods = NodePods(store)
 
-    def allows(self, node: str, access: NodeAccess) -> bool:
-        verb, resource = access.verb, access.resource
+    def allows(self, node: str, access: AccessAttributes) -> bool:
+        verb, resource = access.verb, access.full_resource
         if verb in STATIC_RULES.get((access.group, resource), ()):
             return True
         match access.group, resource:
             case "", "nodes":
-                return verb in READ and _requested_name(access) == node
+                return verb in READ and access.name == node
             case "", "pods":
                 return verb in READ and self._may_read_pods(node, access)
             case "", "configmaps" | "secrets" | "persistentvolumeclaims":
                 return verb in READ and self._is_referenced(node, access)
             case "", "persistentvolumes":
-                return verb in READ and self._uses_volume(node, _requested_name(access))
+                return verb in READ and self._uses_volume(node, access.name)
             case "", "serviceaccounts/token":
                 return verb == "create" and any(
                     found.account == access.name
@@ -80,14 +66,16 @@ class NodeAuthorizer:
                 return _may_use_lease(node, access)
         return False
 
-    def _may_read_pods(self, node: str, access: NodeAccess) -> bool:
-        name = _requested_name(access)
+    def _may_read_pods(self, node: str, access: AccessAttributes) -> bool:
+        name = access.name
         if name and access.namespace:
             return self._pods.is_bound(node, f"{access.namespace}/{name}")
-        return access.verb != "get" and _selected(access, "spec.nodeName") == node
+        return (
+            access.verb != "get" and selected_value(access.field_selector, "spec.nodeName") == node
+        )
 
-    def _is_referenced(self, node: str, access: NodeAccess) -> bool:
-        name, namespace = _requested_name(access), access.namespace
+    def _is_referenced(self, node: str, access: AccessAttributes) -> bool:
+        name, namespace = access.name, access.namespace
         if not name or not namespace:
             return False
         for _, found in self._pods.references(node, namespace):
@@ -111,27 +99,10 @@ class NodeAuthorizer:
         return False
 
 
-def _may_use_lease(node: str, access: NodeAccess) -> bool:
+def _may_use_lease(node: str, access: AccessAttributes) -> bool:
     if access.namespace != LEASE_NAMESPACE:
         return False
     # The name of a new object is in its body: admission compares it.
     return access.verb == "create" or (
         access.verb in ("get", "update", "patch", "delete") and access.name == node
     )
-
-
-def _requested_name(access: NodeAccess) -> str:
-    """The name of the only object that is requested, also by a field selector."""
-    return access.name or _selected(access, "metadata.name")
-
-
-def _selected(access: NodeAccess, field: str) -> str:
-    """The value that a field selector requires of a field; empty if it requires none."""
-    try:
-        requirements = parse_field_selector(access.field_selector).requirements
-    except SelectorError:
-        return ""
-    for requirement in requirements:
-        if requirement.key == field and requirement.operator == "=":
-            return requirement.values[0]
-    return ""

@@ -1,39 +1,30 @@
 """Authorization by RBAC: roles and their bindings, evaluated as in Kubernetes.
 
 Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
-to their groups allow. There are no rules that deny.
+to their groups allow. There are no rules that deny. Nodes have the rights of ``node_authorizer``
+as well.
 """
 
-from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
+from gangline.local.apiserver.auth.builtin_roles import RBAC
+from gangline.local.apiserver.auth.node_authorizer import NodeAuthorizer, node_of
 from gangline.local.apiserver.auth.pki import ADMIN_GROUP
-from gangline.local.apiserver.core.errors import forbidden, qualified_resource
+from gangline.local.apiserver.auth.rules import (
+    AccessAttributes,
+    rule_allows,
+    selected_value,
+    subject_matches,
+)
+from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
 from gangline.local.apiserver.core.negotiation import read_json
 from gangline.local.apiserver.core.registry import Json
-from gangline.local.apiserver.core.request import AUTHENTICATED, ApiRequest, RequestUser
+from gangline.local.apiserver.core.request import ApiRequest, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
+from gangline.local.apiserver.storage.watch_cache import ObjectRevision
 
-GROUP = "rbac.authorization.k8s.io"
-PUBLIC_PATHS = ("/healthz", "/livez", "/readyz", "/version", "/api", "/apis", "/openapi", "/")
-OWN_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews")
-
-
-class AccessAttributes(NamedTuple):
-    """An action of a user that is authorized or not."""
-
-    verb: str
-    group: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
-    path: str = ""
-
-    @property
-    def full_resource(self) -> str:
-        """The resource with its subresource, in the notation of rules."""
-        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+STREAMS_INTO_PODS = ("attach", "exec", "portforward")
+"""Subresources of pods that require ``create`` for every HTTP method: a WebSocket is a GET."""
 
 
 class Authorizer:
@@ -41,67 +32,43 @@ class Authorizer:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._nodes = NodeAuthorizer(store)
+        self._decoded: dict[tuple[str, str], tuple[ObjectRevision, Json]] = {}
 
-    def authorize(self, request: ApiRequest) -> None:
-        """Refuse a request that its user is not authorized to make.
+    def authorize(self, request: ApiRequest) -> str:
+        """Refuse a request that its user is not authorized to make. Returns why it is allowed.
 
         Raises:
             StatusError: 403.
         """
-        user, kind = request.user, request.kind
-        if ADMIN_GROUP in user.groups or kind.plural in OWN_REVIEWS:
-            return
-        attributes = AccessAttributes(
-            request.verb,
-            kind.group,
-            kind.plural,
-            request.subresource,
-            request.namespace or "",
-            request.name,
-        )
-        if self.allowed_reason(user, attributes):
-            return
-        shown = qualified_resource(kind.plural, kind.group)
-        named = f'{shown} "{request.name}"' if request.name else shown
-        where = (
-            f'in the namespace "{request.namespace}"'
-            if request.namespace
-            else "at the cluster scope"
-        )
-        raise forbidden(
-            f'{named} is forbidden: User "{user.name}" cannot {request.verb} resource '
-            f'"{attributes.full_resource}" in API group "{kind.group}" {where}',
-            kind.plural,
-            kind.group,
-            request.name,
-        )
+        return self.require(request.user, request_attributes(request))
 
-    def impersonate(self, user: RequestUser, name: str, groups: list[str]) -> RequestUser:
-        """Return the user that ``user`` impersonates.
+    def authorize_path(self, user: RequestUser, method: str, path: str) -> str:
+        """Refuse a request for a non-resource path. Returns why it is allowed.
 
         Raises:
-            StatusError: 403, ``user`` may not impersonate this user or group.
+            StatusError: 403.
         """
-        required = [AccessAttributes("impersonate", "", "users", name=name)]
-        required += [AccessAttributes("impersonate", "", "groups", name=group) for group in groups]
-        for attributes in required:
-            if not self.allowed_reason(user, attributes):
-                resource = attributes.resource
-                raise forbidden(
-                    f'{resource} "{attributes.name}" is forbidden: User "{user.name}" cannot '
-                    f'impersonate resource "{resource}" in API group "" at the cluster scope',
-                    resource,
-                    "",
-                    attributes.name,
-                )
-        return RequestUser(name, (*groups, AUTHENTICATED))
+        return self.require(user, AccessAttributes(method.lower(), path=path))
+
+    def require(self, user: RequestUser, attributes: AccessAttributes) -> str:
+        """Refuse an action that is not allowed. Returns why it is allowed.
+
+        Raises:
+            StatusError: 403.
+        """
+        reason = self.allowed_reason(user, attributes)
+        if not reason:
+            raise _forbidden(user, attributes)
+        return reason
 
     def allowed_reason(self, user: RequestUser, attributes: AccessAttributes) -> str:
         """Return why an action is allowed; empty if no rule allows it."""
         if ADMIN_GROUP in user.groups:
             return f"RBAC: allowed by membership in {ADMIN_GROUP}"
-        if attributes.path and _is_public(attributes, user):
-            return "RBAC: allowed for all authenticated users"
+        node = node_of(user)
+        if node is not None and self._nodes.allows(node, attributes):
+            return "Node: allowed for its own pods"
         for rule, origin in self.rules_for(user, attributes.namespace):
             if rule_allows(rule, attributes):
                 return f"RBAC: allowed by {origin}"
@@ -115,74 +82,82 @@ class Authorizer:
             for binding in self._bindings("rolebindings", namespace):
                 yield from self._rules_of(binding, user, "RoleBinding")
 
+    def role_rules(self, reference: Json, namespace: str) -> list[Json] | None:
+        """Return the rules of the role that a binding names; None if it does not exist."""
+        own = reference["kind"] == "Role"
+        key = f"{namespace}/{reference['name']}" if own else reference["name"]
+        role = self._read("roles" if own else "clusterroles", key)
+        if role is None:
+            return None
+        rules: list[Json] = role.get("rules") or []
+        return rules
+
     def _bindings(self, plural: str, namespace: str) -> Iterator[Json]:
-        cache = self._store.cache(f"{plural}.{GROUP}")
-        for key in cache.keys(namespace or None):
-            yield read_json(cache.records[key].body)
+        for key in self._store.cache(f"{plural}.{RBAC}").keys(namespace or None):
+            if (binding := self._read(plural, key)) is not None:
+                yield binding
 
     def _rules_of(self, binding: Json, user: RequestUser, kind: str) -> Iterator[tuple[Json, str]]:
-        if not any(subject_matches(subject, user) for subject in binding.get("subjects") or ()):
-            return
         meta, role = binding["metadata"], binding["roleRef"]
-        record = self._role(role, meta.get("namespace", ""))
-        for rule in record.get("rules") or ():
-            yield rule, f'{kind} "{meta["name"]}" of {role["kind"]} "{role["name"]}"'
+        namespace = meta.get("namespace", "")
+        subjects = binding.get("subjects") or ()
+        if not any(subject_matches(subject, user, namespace) for subject in subjects):
+            return
+        name = f"{meta['name']}/{namespace}" if namespace else meta["name"]
+        for rule in self.role_rules(role, namespace) or ():
+            yield rule, f'{kind} "{name}" of {role["kind"]} "{role["name"]}"'
 
-    def _role(self, role: Json, namespace: str) -> Json:
-        own = role["kind"] == "Role"
-        key = f"{namespace}/{role['name']}" if own else role["name"]
-        cache = self._store.cache(f"{'roles' if own else 'clusterroles'}.{GROUP}")
-        record = cache.records.get(key)
-        found: Json = read_json(record.body) if record else {}
-        return found
+    def _read(self, plural: str, key: str) -> Json | None:
+        """Return a committed object, decoded once: each request reads all bindings."""
+        record = self._store.cache(f"{plural}.{RBAC}").records.get(key)
+        cached = self._decoded.get((plural, key))
+        if record is None:
+            self._decoded.pop((plural, key), None)
+            return None
+        if cached is None or cached[0] is not record:
+            cached = self._decoded[plural, key] = (record, read_json(record.body))
+        return cached[1]
 
 
-def _is_public(attributes: AccessAttributes, user: RequestUser) -> bool:
-    known = AUTHENTICATED in user.groups
-    inside = any(
-        attributes.path == p or attributes.path.startswith(f"{p}/")
-        for p in PUBLIC_PATHS
-        if p != "/"
+def request_attributes(request: ApiRequest) -> AccessAttributes:
+    """Return the action that a request performs."""
+    kind, verb = request.kind, request.verb
+    name, namespace = request.name, request.namespace or ""
+    if (kind.group, kind.plural) == ("", "namespaces"):
+        namespace = name  # a role in a namespace may allow reading this namespace
+    elif (kind.group, kind.plural) == ("", "pods") and request.subresource in STREAMS_INTO_PODS:
+        verb = "create"
+    selector = ""
+    if not name and verb in ("list", "watch", "deletecollection"):
+        selector = request.params.get("fieldSelector", "")
+        # A list that is limited to one name is allowed by rules with this name.
+        name = selected_value(selector, "metadata.name")
+    return AccessAttributes(
+        verb,
+        kind.group,
+        kind.plural,
+        request.subresource,
+        namespace,
+        name,
+        field_selector=selector,
     )
-    return known and attributes.verb in ("get", "head") and (inside or attributes.path == "/")
 
 
-def subject_matches(subject: Json, user: RequestUser) -> bool:
-    match subject.get("kind"):
-        case "User":
-            return bool(subject.get("name") == user.name)
-        case "Group":
-            return subject.get("name") in user.groups
-        case "ServiceAccount":
-            name = f"system:serviceaccount:{subject.get('namespace')}:{subject.get('name')}"
-            return name == user.name
-    return False
-
-
-def rule_allows(rule: Json, attributes: AccessAttributes) -> bool:
-    if not _contains(rule.get("verbs"), attributes.verb):
-        return False
+def _forbidden(user: RequestUser, attributes: AccessAttributes) -> StatusError:
+    verb, group, name = attributes.verb, attributes.group, attributes.name
     if attributes.path:
-        return any(
-            _path_matches(path, attributes.path) for path in rule.get("nonResourceURLs") or ()
-        )
-    resources = rule.get("resources") or ()
-    named = _contains(resources, attributes.full_resource) or (
-        bool(attributes.subresource) and f"*/{attributes.subresource}" in resources
+        return forbidden(f'forbidden: User "{user.name}" cannot {verb} path "{attributes.path}"')
+    shown = qualified_resource(attributes.resource, group)
+    named = f'{shown} "{name}"' if name else shown
+    where = (
+        f'in the namespace "{attributes.namespace}"'
+        if attributes.namespace
+        else "at the cluster scope"
     )
-    names = rule.get("resourceNames") or ()
-    return (
-        named
-        and _contains(rule.get("apiGroups"), attributes.group)
-        and (not names or attributes.name in names)
+    return forbidden(
+        f'{named} is forbidden: User "{user.name}" cannot {verb} resource '
+        f'"{attributes.full_resource}" in API group "{group}" {where}',
+        attributes.resource,
+        group,
+        name,
     )
-
-
-def _contains(listed: Collection[str] | None, value: str) -> bool:
-    return listed is not None and ("*" in listed or value in listed)
-
-
-def _path_matches(pattern: str, path: str) -> bool:
-    if pattern.endswith("*"):
-        return path.startswith(pattern[:-1])
-    return pattern == path

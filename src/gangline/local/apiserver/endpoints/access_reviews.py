@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 
 from gangline.local.apiserver.auth.authentication import Authenticator
-from gangline.local.apiserver.auth.rbac import AccessAttributes, Authorizer
+from gangline.local.apiserver.auth.rbac import Authorizer
+from gangline.local.apiserver.auth.rules import AccessAttributes
 from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES
 from gangline.local.apiserver.core.errors import bad_request
 from gangline.local.apiserver.core.metadata import format_timestamp
@@ -60,7 +61,10 @@ class ReviewHandler:
         match request.kind.kind:
             case "SelfSubjectAccessReview":
                 status = self._access(request.user, spec)
-            case "SubjectAccessReview" | "LocalSubjectAccessReview":
+            case "SubjectAccessReview":
+                status = self._access(_user(spec), spec)
+            case "LocalSubjectAccessReview":
+                _check_local(spec, request.namespace or "")
                 status = self._access(_user(spec), spec)
             case "SelfSubjectRulesReview":
                 status = self._rules(
@@ -91,11 +95,7 @@ class ReviewHandler:
     def _rules(self, user: RequestUser, namespace: str) -> Json:
         if not namespace:
             raise bad_request("no namespace on request")
-        everything: Json = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
-        pages: Json = {"nonResourceURLs": ["*"], "verbs": ["*"]}
         found = [rule for rule, _ in self._authorizer.rules_for(user, namespace)]
-        if self._authorizer.allowed_reason(user, AccessAttributes("*", "*", "*")):
-            found += [everything, pages]
         return {
             "resourceRules": [rule for rule in found if rule.get("resources")],
             "nonResourceRules": [rule for rule in found if rule.get("nonResourceURLs")],
@@ -115,7 +115,27 @@ class ReviewHandler:
 
 def _user(spec: Json) -> RequestUser:
     groups = tuple(expect_strings(spec.get("groups"), "spec.groups"))
-    return RequestUser(expect_string(spec.get("user"), "spec.user"), groups)
+    name = expect_string(spec.get("user"), "spec.user")
+    if not name and not groups:
+        raise bad_request("at least one of spec.user and spec.groups must be given")
+    given = expect_object(spec.get("extra"), "spec.extra")
+    extra = tuple((key, tuple(expect_strings(given[key], f"spec.extra[{key}]"))) for key in given)
+    return RequestUser(name, groups, expect_string(spec.get("uid"), "spec.uid"), extra)
+
+
+def _check_local(spec: Json, namespace: str) -> None:
+    """Refuse a local review about anything outside of its namespace, which its user may not read.
+
+    Raises:
+        StatusError: 400.
+    """
+    resource = expect_object(spec.get("resourceAttributes"), "spec.resourceAttributes")
+    if spec.get("nonResourceAttributes") or not resource:
+        raise bad_request("a LocalSubjectAccessReview must have spec.resourceAttributes only")
+    if resource.get("namespace") != namespace:
+        raise bad_request(
+            f"spec.resourceAttributes.namespace must be the namespace of the review, {namespace!r}"
+        )
 
 
 def _access_attributes(spec: Json) -> AccessAttributes:

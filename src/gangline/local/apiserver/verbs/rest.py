@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from gangline.api.meta.objects import StatusCause, StatusDetails
+from gangline.local.apiserver.auth.rbac import Authorizer, request_attributes
 from gangline.local.apiserver.core.errors import StatusError, status_error, unsupported_media
 from gangline.local.apiserver.core.negotiation import read_body, read_json
 from gangline.local.apiserver.core.registry import Json
@@ -39,9 +40,10 @@ class ApiResponse(NamedTuple):
 class ResourceHandler:
     """Creates, reads, updates, patches and deletes objects of any kind."""
 
-    def __init__(self, store: ObjectStore, writer: WritePath) -> None:
+    def __init__(self, store: ObjectStore, writer: WritePath, authorizer: Authorizer) -> None:
         self._store = store
         self._writer = writer
+        self._authorizer = authorizer
         self._verbs: dict[str, Callable[[ApiRequest], Awaitable[ApiResponse]]] = {
             "get": self._get,
             "list": self._list,
@@ -104,6 +106,9 @@ class ResourceHandler:
             # Apply creates a missing object; a subresource requires its object.
             if error.status.reason != "NotFound" or request.subresource:
                 raise
+            self._authorizer.require(
+                request.user, request_attributes(request)._replace(verb="create")
+            )
             obj = apply_configuration(request, None, applied)
             written = await self._writer.create(request, obj, owner_tracked=True)
         return self._object(request, written.body, 201 if written.created else 200)

@@ -24,6 +24,7 @@ from gangline.local.apiserver.admission.webhooks import (
     WebhookAdmission,
     WebhookReview,
 )
+from gangline.local.apiserver.auth.escalation import EscalationGuard
 from gangline.local.apiserver.core import conversion, metadata, prepare
 from gangline.local.apiserver.core.errors import already_exists, conflict, not_found
 from gangline.local.apiserver.core.negotiation import encode_json, read_json
@@ -73,11 +74,13 @@ class WritePath:
         store: ObjectStore,
         admission: BuiltinAdmission,
         webhooks: WebhookAdmission | None = None,
+        guard: EscalationGuard | None = None,
     ) -> None:
-        """Without ``webhooks`` none is called: the server's own writes use this."""
+        """Without ``webhooks`` and ``guard`` nothing is asked: the server's own writes use this."""
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
+        self._guard = guard
 
     async def create(
         self, request: ApiRequest, obj: Json, *, owner_tracked: bool = False
@@ -129,6 +132,7 @@ class WritePath:
             if not owner_tracked:
                 prepare.track_managed_fields(request, None, obj, utc_now())
         prepare.validate_creation(kind, obj)
+        self._check_escalation(request, None, obj)
         prepare.check_size(request, obj)
         return obj
 
@@ -196,6 +200,7 @@ class WritePath:
                 self._admission.admit_update(kind, stored, new)
         metadata.increment_generation(kind, stored, new)
         prepare.validate_change(request, stored, new)
+        self._check_escalation(request, stored, new)
         prepare.check_size(request, new)
         return new
 
@@ -265,6 +270,10 @@ class WritePath:
         if record is None:
             raise not_found(request.kind.plural, request.kind.group, request.name)
         return record
+
+    def _check_escalation(self, request: ApiRequest, old: Json | None, new: Json) -> None:
+        if self._guard is not None:
+            self._guard.check(request, old, new)
 
     def _check_namespace(self, request: ApiRequest) -> None:
         if request.kind.namespaced:

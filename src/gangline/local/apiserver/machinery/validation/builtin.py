@@ -29,7 +29,9 @@ from gangline.api.validation.field_rules import (
 )
 from gangline.api.validation.pods import pod_causes
 from gangline.local.apiserver.machinery.schema.nodes import Json
+from gangline.local.apiserver.machinery.validation import rbac
 from gangline.local.apiserver.machinery.validation.metadata import (
+    RBAC,
     metadata_causes,
     metadata_update_causes,
 )
@@ -300,6 +302,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    **rbac.VALIDATORS,
 }
 UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "ConfigMap"): _data_update,
@@ -309,5 +312,7 @@ UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
     ("", "Service"): service_update_causes,
     ("apps", "Deployment"): selector_update_causes,
     ("apps", "ReplicaSet"): selector_update_causes,
+    (RBAC, "ClusterRoleBinding"): rbac.binding_update_causes,
+    (RBAC, "RoleBinding"): rbac.binding_update_causes,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
 }

@@ -1,0 +1,187 @@
+"""The roles and bindings of a new cluster.
+
+The rules are those of Kubernetes (``bootstrappolicy``). ``view``, ``edit`` and ``admin`` have no
+rules of their own: they aggregate the roles with their label, among them those of Gangline's kinds.
+``view`` reads neither Secrets nor roles and opens no stream, because all three give further rights.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from gangline.api.job_resources import JOB_KINDS, POD_GROUPS, QUEUES, SCALE_PLANS
+from gangline.local.apiserver.auth.rules import FULL_AUTHORITY
+from gangline.local.apiserver.core.registry import Json
+
+RBAC = "rbac.authorization.k8s.io"
+AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+"""The annotation of built-in roles. The value ``false`` excludes a role from reconciliation."""
+_LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+_AGGREGATE = f"{RBAC}/aggregate-to-"
+
+READ = ("get", "list", "watch")
+WRITE = ("create", "delete", "deletecollection", "patch", "update")
+READ_WRITE = (*WRITE, *READ)
+
+PUBLIC_PATHS = ("/healthz", "/livez", "/readyz", "/version", "/version/")
+DISCOVERY_PATHS = (
+    "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz",
+    "/version", "/version/",
+)  # fmt: skip
+MONITORING_PATHS = (
+    "/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz",
+    "/readyz/*",
+)  # fmt: skip
+
+
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Json:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+
+
+def _paths(paths: Sequence[str]) -> Json:
+    return {"nonResourceURLs": list(paths), "verbs": ["get"]}
+
+
+VIEW_RULES = [
+    _rule("", ("configmaps", "endpoints", "persistentvolumeclaims",
+               "persistentvolumeclaims/status", "pods", "replicationcontrollers",
+               "replicationcontrollers/scale", "serviceaccounts", "services", "services/status"),
+          READ),
+    _rule("", ("bindings", "events", "limitranges", "namespaces/status", "pods/log", "pods/status",
+               "replicationcontrollers/status", "resourcequotas", "resourcequotas/status"), READ),
+    _rule("", ("namespaces",), READ),
+    _rule("discovery.k8s.io", ("endpointslices",), READ),
+    _rule("apps", ("controllerrevisions", "daemonsets", "daemonsets/status", "deployments",
+                   "deployments/scale", "deployments/status", "replicasets", "replicasets/scale",
+                   "replicasets/status", "statefulsets", "statefulsets/scale",
+                   "statefulsets/status"), READ),
+    _rule("autoscaling", ("horizontalpodautoscalers", "horizontalpodautoscalers/status"), READ),
+    _rule("batch", ("cronjobs", "cronjobs/status", "jobs", "jobs/status"), READ),
+    _rule("extensions", ("daemonsets", "daemonsets/status", "deployments", "deployments/scale",
+                         "deployments/status", "ingresses", "ingresses/status", "networkpolicies",
+                         "replicasets", "replicasets/scale", "replicasets/status",
+                         "replicationcontrollers/scale"), READ),
+    _rule("policy", ("poddisruptionbudgets", "poddisruptionbudgets/status"), READ),
+    _rule("networking.k8s.io", ("ingresses", "ingresses/status", "networkpolicies"), READ),
+]  # fmt: skip
+EDIT_RULES = [
+    _rule("", ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy", "secrets",
+               "services/proxy"), READ),
+    _rule("", ("serviceaccounts",), ("impersonate",)),
+    _rule("", ("pods", "pods/attach", "pods/exec", "pods/portforward", "pods/proxy"), WRITE),
+    _rule("", ("pods/eviction",), ("create",)),
+    _rule("", ("configmaps", "events", "persistentvolumeclaims", "replicationcontrollers",
+               "replicationcontrollers/scale", "secrets", "serviceaccounts", "services",
+               "services/proxy"), WRITE),
+    _rule("", ("serviceaccounts/token",), ("create",)),
+    _rule("apps", ("daemonsets", "deployments", "deployments/rollback", "deployments/scale",
+                   "replicasets", "replicasets/scale", "statefulsets", "statefulsets/scale"),
+          WRITE),
+    _rule("autoscaling", ("horizontalpodautoscalers",), WRITE),
+    _rule("batch", ("cronjobs", "jobs"), WRITE),
+    _rule("extensions", ("daemonsets", "deployments", "deployments/rollback", "deployments/scale",
+                         "ingresses", "networkpolicies", "replicasets", "replicasets/scale",
+                         "replicationcontrollers/scale"), WRITE),
+    _rule("policy", ("poddisruptionbudgets",), WRITE),
+    _rule("networking.k8s.io", ("ingresses", "networkpolicies"), WRITE),
+    _rule("coordination.k8s.io", ("leases",), READ_WRITE),
+]  # fmt: skip
+ADMIN_RULES = [
+    _rule("authorization.k8s.io", ("localsubjectaccessreviews",), ("create",)),
+    _rule(RBAC, ("rolebindings", "roles"), READ_WRITE),
+]
+BASIC_USER_RULES = [
+    _rule("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"),
+          ("create",)),
+    _rule("authentication.k8s.io", ("selfsubjectreviews",), ("create",)),
+]  # fmt: skip
+AUTH_DELEGATOR_RULES = [
+    _rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    _rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+]
+METRICS_READER_RULES = [_rule("metrics.k8s.io", ("nodes", "pods"), READ)]
+
+
+def _resources_by_group(*, with_status: bool) -> Iterator[tuple[str, list[str]]]:
+    """Yield the namespaced resources that users of Gangline write, by group."""
+    found: dict[str, list[str]] = {}
+    for resource in (*(kind.resource for kind in JOB_KINDS), SCALE_PLANS, POD_GROUPS):
+        listed = found.setdefault(resource.group, [])
+        listed.append(resource.plural)
+        if with_status:
+            listed.append(f"{resource.plural}/status")
+    for kind in JOB_KINDS:
+        if kind.is_scalable:
+            found[kind.resource.group].append(f"{kind.resource.plural}/scale")
+    for group, listed in sorted(found.items()):
+        yield group, sorted(listed)
+
+
+def job_view_rules() -> list[Json]:
+    """Return the rules that let ``view`` read jobs, pod groups and queues."""
+    rules = [_rule(group, plurals, READ) for group, plurals in
+             _resources_by_group(with_status=True)]  # fmt: skip
+    return [*rules, _rule(QUEUES.group, (QUEUES.plural, f"{QUEUES.plural}/status"), READ)]
+
+
+def job_edit_rules() -> list[Json]:
+    """Return the rules that let ``edit`` write jobs and pod groups.
+
+    Queues divide the cluster among namespaces, so that only an administrator writes them.
+    """
+    return [
+        _rule(group, plurals, WRITE) for group, plurals in _resources_by_group(with_status=False)
+    ]
+
+
+def _role(name: str, rules: Sequence[Json], aggregate_to: Sequence[str] = ()) -> Json:
+    labels = _LABELS | {f"{_AGGREGATE}{target}": "true" for target in aggregate_to}
+    return _object("ClusterRole", name, labels) | {"rules": list(rules)}
+
+
+def _aggregated(name: str, aggregate_to: Sequence[str] = ()) -> Json:
+    selector = {"matchLabels": {f"{_AGGREGATE}{name}": "true"}}
+    return _role(name, (), aggregate_to) | {"aggregationRule": {"clusterRoleSelectors": [selector]}}
+
+
+def _object(kind: str, name: str, labels: dict[str, str]) -> Json:
+    meta = {"name": name, "labels": dict(labels), "annotations": {AUTOUPDATE: "true"}}
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta}
+
+
+def builtin_roles() -> list[Json]:
+    """Return the ClusterRoles of a new cluster, each after the roles that it aggregates."""
+    return [
+        _role("cluster-admin", FULL_AUTHORITY),
+        _role("system:aggregate-to-admin", ADMIN_RULES, ("admin",)),
+        _role("system:aggregate-to-edit", EDIT_RULES, ("edit",)),
+        _role("system:aggregate-to-view", VIEW_RULES, ("view",)),
+        _role("system:aggregated-metrics-reader", METRICS_READER_RULES, ("view",)),
+        _role("gangline:aggregate-to-edit", job_edit_rules(), ("edit",)),
+        _role("gangline:aggregate-to-view", job_view_rules(), ("view",)),
+        _aggregated("view", ("edit",)),
+        _aggregated("edit", ("admin",)),
+        _aggregated("admin"),
+        _role("system:auth-delegator", AUTH_DELEGATOR_RULES),
+        _role("system:basic-user", BASIC_USER_RULES),
+        _role("system:discovery", [_paths(DISCOVERY_PATHS)]),
+        _role("system:monitoring", [_paths(MONITORING_PATHS)]),
+        _role("system:public-info-viewer", [_paths(PUBLIC_PATHS)]),
+    ]
+
+
+def builtin_bindings() -> list[Json]:
+    """Return the ClusterRoleBindings of a new cluster."""
+    groups = {
+        "cluster-admin": ("system:masters",),
+        "system:basic-user": ("system:authenticated",),
+        "system:discovery": ("system:authenticated",),
+        "system:monitoring": ("system:monitoring",),
+        "system:public-info-viewer": ("system:authenticated", "system:unauthenticated"),
+    }
+    return [
+        _object("ClusterRoleBinding", name, _LABELS)
+        | {
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group} for group in listed],
+        }
+        for name, listed in groups.items()
+    ]

@@ -4,7 +4,8 @@ The rules and messages are those of the admission plug-in of Kubernetes.
 """
 
 from gangline.local.apiserver.auth.node_authorizer import node_of
-from gangline.local.apiserver.auth.service_account_tokens import BoundObject
+from gangline.local.apiserver.auth.node_pods import pod_references
+from gangline.local.apiserver.auth.service_account_tokens import API_AUDIENCES, BoundObject
 from gangline.local.apiserver.core.errors import StatusError, forbidden, qualified_resource
 from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import ApiRequest
@@ -53,14 +54,15 @@ def restrict_node_write(request: ApiRequest, old: Json | None, new: Json | None)
 
 
 def restrict_token_request(
-    request: ApiRequest, bound: BoundObject | None, *, uid_given: bool
+    request: ApiRequest, audiences: list[str], reference: Json, bound: BoundObject | None
 ) -> None:
-    """Refuse a token of a node that is not bound to one of its pods.
+    """Refuse a token of a node that is not bound to one of its pods, or not used by this pod.
 
     Args:
         request: the token request.
+        audiences: the audiences of the token.
+        reference: the reference to ``bound`` in the request.
         bound: the object that the token will be bound to.
-        uid_given: whether the request names the UID of the object.
 
     Raises:
         StatusError: 403.
@@ -70,10 +72,16 @@ def restrict_token_request(
         return
     if bound is None or bound.kind != "Pod":
         raise _refusal(request, "node requested token not bound to a pod")
-    if not uid_given:
+    if not reference.get("uid"):
         raise _refusal(request, "node requested token with a pod binding without a uid")
     if bound.node is None or bound.node.name != node:
         raise _refusal(request, "node requested token bound to a pod scheduled on a different node")
+    known = {*API_AUDIENCES, *pod_references(bound.content or {}).audiences}
+    for audience in audiences:
+        if audience not in known:
+            why = f'audience "{audience}" not found in pod spec volume'
+            raise _refusal(request, f"{why}, {request.user.name} is not authorized to request "
+                           "tokens for this audience")  # fmt: skip
 
 
 def _restrict_pod(request: ApiRequest, node: str, old: Json | None, new: Json | None) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from gangline.local.apiserver.core.negotiation import encode_json
+from gangline.local.apiserver.core.registry import Json
 from gangline.local.apiserver.core.request import AUTHENTICATED, RequestUser
 from gangline.local.apiserver.storage.store import ObjectStore
 
@@ -71,6 +72,8 @@ class BoundObject(NamedTuple):
     claim: ObjectClaim
     node: ObjectClaim | None = None
     """The node of the pod; its UID is empty if it is not registered."""
+    content: Json | None = None
+    """The object itself."""
 
 
 class TokenIdentity(NamedTuple):
